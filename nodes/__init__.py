@@ -1,0 +1,1 @@
+"""ComfyUI's V3 node classes: words and sockets, no maths."""
