@@ -1,0 +1,33 @@
+"""Flow-matching schedules of Wan: shifted sigmas and the integer timesteps that the model is given.
+
+The model sees the timestep truncated from the float64 sigma, the solver the sigma rounded to float32. Both are
+made from (steps, shift, solver), because DPM++'s timesteps cannot be recovered from float32 sigmas.
+"""
+
+import numpy as np
+import torch
+
+from ..errors import InputError
+
+# UniPC's table of sigmas ends at float32(0.999), and that rounding decides some of the truncated timesteps.
+SIGMA_MAX = {"unipc": float(np.float32(0.999)), "dpmpp": 1.0}
+TRAIN_TIMESTEPS = 1000
+
+
+def flow_sigmas(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
+    """Noise levels float32 [steps + 1], falling, the last one 0: `shift * b / (1 + (shift - 1) * b)`."""
+    return torch.from_numpy(np.append(_shifted(steps, shift, solver), 0.0)).float()
+
+
+def flow_timesteps(steps: int, shift: float, solver: str = "unipc") -> torch.Tensor:
+    """The model's timestep of each step, int64 [steps]; neighbours may be equal when steps are many."""
+    return torch.from_numpy(_shifted(steps, shift, solver) * TRAIN_TIMESTEPS).long()
+
+
+def _shifted(steps: int, shift: float, solver: str) -> np.ndarray:
+    if solver not in SIGMA_MAX:
+        raise InputError(f"solver {solver!r} is not known; use one of {sorted(SIGMA_MAX)}")
+    if steps < 1 or not 0 < shift < float("inf"):
+        raise InputError(f"a schedule needs at least 1 step and a shift over 0, not steps={steps}, shift={shift}")
+    base = np.linspace(SIGMA_MAX[solver], 0, steps + 1)[:-1]
+    return shift * base / (1 + (shift - 1) * base)

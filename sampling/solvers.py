@@ -1,0 +1,109 @@
+"""Multistep solvers for flow matching as pure loops over `denoise(x, sigma) -> x0`.
+
+Both predict data and step in `lambda = log((1 - sigma) / sigma)`. Coefficients are float64 scalars made on the host;
+tensors keep the shape, device and dtype of `x`. `callback(step, x, denoised, sigma)` comes after each model call,
+with the `x` that the model was given, so the state after step i is the `x` of step i + 1. An exception raised in it
+ends the loop.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from ..errors import InputError
+
+Denoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Callback = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
+
+
+def sample_flow_unipc(
+    denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor, callback: Callback | None = None
+) -> torch.Tensor:
+    """UniPC (Zhao et al. 2023, arXiv 2302.04867), order 2, B(h) = expm1(-h), corrector on every step but the first.
+
+    `sigmas` float [steps + 1], falling; the last may be 0, which returns the last x0 itself. The first and the last
+    step are of order 1. One model call a step.
+    """
+    levels = _levels(sigmas)
+    start, before, current, order = x, None, None, 1
+    for step in range(len(levels) - 1):
+        denoised = denoise(x, sigmas[step])
+        if callback is not None:
+            callback(step, x, denoised, sigmas[step])
+        if step > 0:
+            x = _correct(start, before, current, denoised, levels[: step + 1], order)
+        start, before, current = x, current, denoised
+        order = 1 if step in (0, len(levels) - 2) else 2
+        x = _predict(start, before, current, levels[: step + 2], order)
+    return x
+
+
+def sample_flow_dpmpp(
+    denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor, callback: Callback | None = None
+) -> torch.Tensor:
+    """DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint. Arguments as in `sample_flow_unipc`."""
+    levels = _levels(sigmas)
+    before = None
+    for step in range(len(levels) - 1):
+        denoised = denoise(x, sigmas[step])
+        if callback is not None:
+            callback(step, x, denoised, sigmas[step])
+        order = 1 if step in (0, len(levels) - 2) else 2
+        x = _predict(x, before, denoised, levels[: step + 2], order)
+        before = denoised
+    return x
+
+
+def _levels(sigmas: torch.Tensor) -> list[float]:
+    levels = sigmas.double().tolist()
+    falling = all(high > low for high, low in zip(levels, levels[1:], strict=False))
+    if levels and not (falling and levels[0] <= 1 and levels[-1] >= 0):
+        raise InputError(f"sigmas must fall from at most 1 to at least 0, found {levels[:4]} ... {levels[-1]}")
+    return levels
+
+
+def _predict(x, before, current, levels, order):
+    """From the last level but one of `levels` to its last; `before` is the data of the level ahead of these."""
+    if order == 2:
+        current = current + 0.5 * (before - current) / _ratio(levels)
+    return _move(x, current, levels[-2], levels[-1])
+
+
+def _correct(start, before, current, denoised, levels, order):
+    """The step that led to the last of `levels` again, now knowing `denoised` there."""
+    if order == 1:
+        return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
+    ratio = _ratio(levels)
+    first, second = _moments(_log_snr(levels[-1]) - _log_snr(levels[-2]))
+    rho = (first - second) / (1 - ratio)
+    data = current + rho / ratio * (before - current) + (first - rho) * (denoised - current)
+    return _move(start, data, levels[-2], levels[-1])
+
+
+def _move(x, data, sigma, target):
+    """The exact solution from `sigma` to `target` for constant `data`; `data` itself at target 0."""
+    if target == 0:
+        return data.clone()
+    h = _log_snr(target) - _log_snr(sigma)
+    return (target / sigma) * x - (1 - target) * math.expm1(-h) * data
+
+
+def _ratio(levels):
+    """The step before, measured backwards, in units of the step between the last two levels."""
+    earlier, here, there = (_log_snr(sigma) for sigma in levels[-3:])
+    return (earlier - here) / (there - here)
+
+
+def _moments(h):
+    """Right-hand sides of UniPC's 2x2 system (phi functions of -h over B(h))."""
+    phi_1 = math.expm1(-h)
+    phi_2 = phi_1 / -h - 1
+    phi_3 = phi_2 / -h - 0.5
+    return phi_2 / phi_1, 2 * phi_3 / phi_1
+
+
+def _log_snr(sigma):
+    if sigma in (0.0, 1.0):
+        return math.inf if sigma == 0 else -math.inf
+    return math.log1p(-sigma) - math.log(sigma)
