@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from comfy_server import comfy_base, comfy_host, comfy_server  # noqa: F401
 
 HERE = Path(__file__).parent
 BESIDE = HERE.parent.parent / "shared"

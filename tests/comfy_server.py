@@ -1,0 +1,309 @@
+"""A real ComfyUI for the tests: find it, start it on a free port with this pack and a toy package, queue prompts.
+
+The host's tree is COMFYUI_PATH, else the ComfyUI this pack is installed in (`<ComfyUI>/custom_nodes/<pack>`), else
+`${XDG_CACHE_HOME:-~/.cache}/lingbot-world/ComfyUI`. Its interpreter is COMFYUI_PYTHON, else `.venv` in it or beside it.
+ComfyUI always runs as a process of its own: from this repository's root its `nodes` would be ours.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+PACK = Path(__file__).resolve().parent.parent
+PACK_NAME = "lingbot-world-test"
+START_SECONDS = 120
+PROMPT_SECONDS = 180
+
+
+@dataclass(frozen=True)
+class Host:
+    """A ComfyUI tree and the Python that runs it."""
+
+    root: Path
+    python: Path
+
+
+class HostMissingError(RuntimeError):
+    """No ComfyUI on this machine; the message says where it was looked for."""
+
+
+class RejectedPromptError(RuntimeError):
+    """ComfyUI refused a prompt before running it (HTTP 400)."""
+
+    def __init__(self, answer: dict):
+        super().__init__(json.dumps(answer, indent=1))
+        self.node_errors: dict = answer.get("node_errors", {})
+
+
+class FailedPromptError(RuntimeError):
+    """A node raised while the prompt ran."""
+
+    def __init__(self, event: dict):
+        super().__init__(f"{event['node_type']}: {event['exception_message']}".strip())
+        self.node_type: str = event["node_type"]
+        self.exception_type: str = event["exception_type"]
+
+
+@dataclass
+class Run:
+    """What a prompt did: the outputs shown per node and every websocket message it sent on the way."""
+
+    prompt_id: str
+    outputs: dict[str, dict] = field(default_factory=dict)
+    events: list[tuple[str, dict]] = field(default_factory=list)
+    previews: int = 0
+    interrupted: bool = False
+
+    @property
+    def executed(self) -> list[str]:
+        """Ids of the nodes that ran, in order; a cached node is not among them."""
+        return [data["node"] for kind, data in self.events if kind == "executing" and data["node"] is not None]
+
+    @property
+    def cached(self) -> set[str]:
+        return {node for kind, data in self.events if kind == "execution_cached" for node in data["nodes"]}
+
+    def progress(self, node: str) -> list[tuple[float, float]]:
+        """(value, max) of every progress message of a node."""
+        return [(d["value"], d["max"]) for kind, d in self.events if kind == "progress" and str(d["node"]) == str(node)]
+
+    def files(self, folder: Path) -> list[Path]:
+        """Paths of the files that the output nodes saved, in order."""
+        return [
+            folder / item["subfolder"] / item["filename"]
+            for output in self.outputs.values()
+            for items in output.values()
+            for item in (items if isinstance(items, list) else [])
+            if isinstance(item, dict) and "filename" in item
+        ]
+
+
+def find_host() -> Host:
+    """The ComfyUI to test against.
+
+    Raises:
+        HostMissingError: with the places that were tried.
+    """
+    root, tried = _find_root()
+    if root is None:
+        raise HostMissingError(f"no ComfyUI (main.py) at {', '.join(map(str, tried))}; set COMFYUI_PATH")
+    named = os.environ.get("COMFYUI_PYTHON")
+    binaries = ["bin/python", "Scripts/python.exe"]
+    pythons = [Path(named)] if named else [b / ".venv" / p for b in (root, root.parent) for p in binaries]
+    for python in pythons:
+        if python.is_file():
+            return Host(root, python)
+    raise HostMissingError(f"no Python for {root} at {', '.join(map(str, pythons))}; set COMFYUI_PYTHON")
+
+
+def _find_root() -> tuple[Path | None, list[Path]]:
+    if named := os.environ.get("COMFYUI_PATH"):
+        tried = [Path(named).expanduser()]
+    else:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        tried = [PACK.parent.parent] if PACK.parent.name == "custom_nodes" else []
+        tried.append(cache / "lingbot-world" / "ComfyUI")
+    return next((root for root in tried if (root / "main.py").is_file()), None), tried
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class ComfyServer:
+    """A ComfyUI process over a base directory of its own, with this pack linked into custom_nodes."""
+
+    def __init__(self, host: Host, base: Path, *arguments: str, pack: bool = True):
+        self.host, self.base, self.arguments = host, base, arguments
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log_path = base / "server.log"
+        for name in ("custom_nodes", "models", "input", "output"):
+            (base / name).mkdir(parents=True, exist_ok=True)
+        link = base / "custom_nodes" / PACK_NAME
+        if pack and not link.exists():
+            link.symlink_to(PACK, target_is_directory=True)
+
+    def __enter__(self) -> ComfyServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the server and wait until it answers and the pack is in."""
+        command = [str(self.host.python), str(self.host.root / "main.py"), "--cpu", "--listen", "127.0.0.1"]
+        command += ["--port", str(self.port), "--disable-api-nodes", "--disable-auto-launch"]
+        command += ["--base-directory", str(self.base), "--database-url", "sqlite:///:memory:", *self.arguments]
+        environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(
+                command, cwd=self.base, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"ComfyUI ended with {self.process.returncode}:\n{self.log()[-4000:]}")
+            try:
+                self.get("/system_stats")
+            except OSError:
+                time.sleep(0.2)
+                continue
+            if "IMPORT FAILED" in self.log():
+                self.stop()
+                raise RuntimeError(f"ComfyUI could not import a pack:\n{self.log()[-6000:]}")
+            return
+        self.stop()
+        raise RuntimeError(f"ComfyUI did not answer in {START_SECONDS} s:\n{self.log()[-4000:]}")
+
+    def stop(self) -> None:
+        """End the server with TERM; kill it if it does not follow within 20 s."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def log(self) -> str:
+        return self.log_path.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def anonymous_bytes(self) -> int:
+        """Memory of the server that no file backs (Linux)."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) * 1024
+
+    def get(self, path: str):
+        with urllib.request.urlopen(self.url + path, timeout=60) as answer:
+            return json.load(answer)
+
+    def post(self, path: str, body: dict):
+        request = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            text = error.read()
+            if path == "/prompt" and error.code == 400:
+                raise RejectedPromptError(json.loads(text)) from None
+            raise
+        return json.loads(text) if text.strip() else None
+
+    def object_info(self, node: str | None = None) -> dict:
+        return self.get("/object_info" if node is None else "/object_info/" + urllib.parse.quote(node))
+
+    def interrupt(self) -> None:
+        self.post("/interrupt", {})
+
+    def free(self) -> None:
+        """Unload the models and empty the cache; the server does it at once when idle, so wait that long."""
+        self.post("/free", {"unload_models": True, "free_memory": True})
+        time.sleep(1.5)
+
+    def queue(
+        self, prompt: dict, *, on_event: Callable[[str, dict], None] | None = None, timeout: float = PROMPT_SECONDS
+    ) -> Run:
+        """Queue an API-format prompt and wait for its end.
+
+        Raises:
+            RejectedPromptError: validation failed; the prompt never ran.
+            FailedPromptError: a node raised.
+        """
+        from websocket import create_connection
+
+        client = uuid.uuid4().hex
+        connection = create_connection(f"ws://127.0.0.1:{self.port}/ws?clientId={client}", timeout=timeout)
+        try:
+            run = Run(self.post("/prompt", {"prompt": prompt, "client_id": client})["prompt_id"])
+            self._follow(connection, run, on_event, time.monotonic() + timeout)
+        finally:
+            connection.close()
+        return run
+
+    def _follow(self, connection, run: Run, on_event, deadline: float) -> None:
+        while time.monotonic() < deadline:
+            message = connection.recv()
+            if isinstance(message, bytes):
+                run.previews += 1
+                continue
+            kind, data = (event := json.loads(message))["type"], event["data"]
+            if data.get("prompt_id") != run.prompt_id:
+                continue
+            run.events.append((kind, data))
+            if on_event:
+                on_event(kind, data)
+            if kind == "executed":
+                run.outputs[data["node"]] = data["output"] or {}
+            elif kind == "execution_error":
+                raise FailedPromptError(data)
+            elif kind == "execution_interrupted":
+                run.interrupted = True
+                return
+            elif kind == "executing" and data["node"] is None:
+                return
+        raise TimeoutError(f"the prompt did not end in time; the server said:\n{self.log()[-3000:]}")
+
+
+def write_toy_package(base: Path) -> Path:
+    """The toy package at models/lingbot_world/toy, its example image and poses in the input folder."""
+    from lingbot_world.toy import write_toy_package as write
+
+    folder = base / "models" / "lingbot_world" / "toy"
+    write(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def comfy_host() -> Host:
+    """The ComfyUI on this machine; skips, saying where it was looked for, when there is none."""
+    try:
+        return find_host()
+    except HostMissingError as missing:
+        pytest.skip(f"HOST TESTS SKIPPED: {missing}")
+
+
+@pytest.fixture(scope="session")
+def comfy_base(comfy_host: Host) -> Iterator[Path]:
+    """A base directory (models, input, output) with the toy package in it."""
+    base = Path(tempfile.mkdtemp(prefix="lingbot-comfy-"))
+    try:
+        write_toy_package(base)
+        yield base
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def comfy_server(comfy_host: Host, comfy_base: Path) -> Iterator[ComfyServer]:
+    """One running ComfyUI with this pack and the toy package, shared by all tests of the session."""
+    with ComfyServer(comfy_host, comfy_base) as server:
+        yield server
