@@ -1,0 +1,108 @@
+// ComfyUI's canvas in Chromium: open it, load workflows, look at what came of it, run, take pictures.
+import { existsSync } from 'node:fs'
+import { chromium } from 'playwright-core'
+
+const BROWSERS = [process.env.CHROMIUM_PATH, '/usr/bin/chromium', '/usr/bin/chromium-browser', '/usr/bin/google-chrome']
+const QUIET = [
+  '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
+  '--disable-component-update', '--disable-sync', '--disable-dev-shm-usage',
+]
+// Said by ComfyUI's own front-end on an untouched server; none of it is about a workflow.
+const HARMLESS = [/favicon/, /userdata\//, /user\.css/, /Failed to load resource.*(404|net::ERR_)/, /api\.comfy\.org/, /firebase/i,
+  /missingModelMetadata/, /accessed before initialization/]
+
+export function browserPath() {
+  return BROWSERS.find((path) => path && existsSync(path))
+}
+
+/** Open the canvas of the server at `url`; `vue` picks Nodes 2.0, else the classic renderer. */
+export async function openCanvas(url, { vue = false, viewport = { width: 1600, height: 900 }, scale = 1 } = {}) {
+  const settings = {
+    'Comfy.TutorialCompleted': true,
+    'Comfy.VueNodes.Enabled': vue,
+    'Comfy.Workflow.ShowMissingModelsWarning': false,
+    'Comfy.Workflow.Persist': false,
+    'Comfy.Graph.CanvasInfo': false,
+    'Comfy.Minimap.Visible': false,
+  }
+  const answer = await fetch(`${url}/api/settings`, { method: 'POST', body: JSON.stringify(settings) })
+  if (!answer.ok) throw new Error(`settings: HTTP ${answer.status}`)
+  const browser = await chromium.launch({ executablePath: browserPath(), args: QUIET })
+  const page = await browser.newPage({ viewport, deviceScaleFactor: scale })
+  const errors = []
+  page.on('pageerror', (error) => errors.push(`page: ${error.message}`))
+  page.on('console', (message) => {
+    const text = `${message.text()} ${message.location().url}`
+    if (message.type() === 'error' && !HARMLESS.some((harmless) => harmless.test(text))) errors.push(text)
+  })
+  await page.goto(url)
+  await page.waitForFunction(() => window.app?.graph && window.LiteGraph?.registered_node_types?.KSampler, null, {
+    timeout: 60000,
+  })
+  return { browser, page, errors, close: () => browser.close() }
+}
+
+/** Load a workflow file through the menu's own file input and wait until its nodes are on the canvas. */
+export async function loadWorkflow(page, path, nodeCount) {
+  await page.setInputFiles('#comfy-file-input', path)
+  await page.waitForFunction((count) => window.app.graph.nodes.length === count, nodeCount, { timeout: 20000 })
+  await page.waitForTimeout(300)
+}
+
+/** Node types on the canvas that the server does not have. */
+export function missingNodes(page) {
+  return page.evaluate(() =>
+    window.app.graph.nodes.map((node) => node.type).filter((type) => !window.LiteGraph.registered_node_types[type]))
+}
+
+/** The API form of what is on the canvas, as the front-end itself would queue it. */
+export function apiPrompt(page) {
+  return page.evaluate(async () => (await window.app.graphToPrompt()).output)
+}
+
+/** Press Run and wait for the prompt's end; returns what the API said. */
+export async function run(page, timeout = 120000) {
+  await page.evaluate(() => {
+    window.__end = null
+    const finish = (kind) => (event) => { window.__end = { kind, detail: event.detail } }
+    for (const kind of ['execution_success', 'execution_error', 'execution_interrupted'])
+      window.app.api.addEventListener(kind, finish(kind), { once: true })
+  })
+  await page.getByTestId('queue-button').click()
+  await page.waitForFunction(() => window.__end, null, { timeout })
+  return page.evaluate(() => window.__end)
+}
+
+/** Addresses of the videos shown in the page, each with the size the browser decoded. */
+export async function videos(page) {
+  await page.waitForFunction(() => [...document.querySelectorAll('video')].some((v) => v.videoWidth > 0), null, {
+    timeout: 20000,
+  }).catch(() => {})
+  return page.evaluate(() => [...document.querySelectorAll('video')].map(
+    (video) => ({ src: video.currentSrc || video.src, width: video.videoWidth, height: video.videoHeight, seconds: video.duration })))
+}
+
+/** Zoom so that all nodes and groups fill the view, with `margin` of it left free. */
+export async function fitView(page, margin = 0.04) {
+  await page.evaluate((free) => {
+    const { graph, canvas } = window.app
+    const boxes = [...graph.nodes.map((node) => node.getBounding()), ...graph.groups.map((group) => group._bounding)]
+    const left = Math.min(...boxes.map((b) => b[0])), top = Math.min(...boxes.map((b) => b[1]))
+    const right = Math.max(...boxes.map((b) => b[0] + b[2])), bottom = Math.max(...boxes.map((b) => b[1] + b[3]))
+    const view = canvas.canvas.getBoundingClientRect()
+    const scale = Math.min(view.width / (right - left), view.height / (bottom - top)) * (1 - 2 * free)
+    canvas.ds.scale = scale
+    canvas.ds.offset[0] = view.width / scale / 2 - (left + right) / 2
+    canvas.ds.offset[1] = view.height / scale / 2 - (top + bottom) / 2
+    canvas.setDirty(true, true)
+  }, margin)
+  await page.waitForTimeout(600)
+}
+
+/** Hide the front-end's menus, so that a picture shows the graph alone. */
+export function hideMenus(page) {
+  return page.addStyleTag({
+    content: `.side-tool-bar-container, .comfyui-body-top, .comfyui-body-bottom, .graph-canvas-panel .p-buttongroup,
+      .p-toast, [data-testid="queue-button"], .actionbar, .workflow-tabs-container, nav, aside { visibility: hidden !important }`,
+  })
+}
