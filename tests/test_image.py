@@ -1,4 +1,4 @@
-"""The first frame as the canvas prepares it: the official sizes and pixels, and the two ways that keep the aspect ratio."""
+"""The first frame as the canvas prepares it: official sizes and pixels, and two ways that keep the aspect ratio."""
 
 import json
 
