@@ -1,0 +1,98 @@
+"""The camera editor's state, version 1, as a path.
+
+    {"version": 1, "frames": 81, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": false,
+     "keyframes": [{"frame": 0, "position": [x, y, z], "quaternion": [x, y, z, w]}, ...]}
+
+Keyframes are camera-to-world, OpenCV axes. Frame i of the path is the keyframes' track at time
+(frames - 1) * ease(i / (frames - 1)); the track is `keyframes.hermite` for positions and slerp for rotations, and holds
+before the first and after the last keyframe. With `loop`, a copy of the first keyframe stands at the last frame, in
+place of any keyframe there. web/ holds the same in JavaScript; tests/data/editor_cases.json keeps the two in step.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..errors import CameraError
+from .easing import eased
+from .keyframes import path_through
+from .path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
+
+VERSION = 1
+MOST_KEYFRAMES, MOST_FRAMES, LONGEST_STATE = 1000, 10_001, 2**20
+
+
+def path_from_editor(state: str | Mapping) -> CameraPath:
+    """The path [frames] that an editor state describes. Raises CameraError naming the field that is wrong."""
+    state = _parsed(state)
+    if state.get("version") != VERSION:
+        raise CameraError(f"camera editor: version {state.get('version')!r}, this pack reads version {VERSION}")
+    frames = _whole(state.get("frames"), "frames", 5, MOST_FRAMES)
+    keyframes = _looped(_keyframes(state.get("keyframes"), frames), frames, state.get("loop", False))
+    knots, positions, turns = (np.array(column, dtype=np.float64) for column in zip(*keyframes, strict=True))
+    times = (frames - 1) * eased(state.get("ease", "linear"), np.arange(frames) / (frames - 1))
+    lens = lens_from_fov(_number(state.get("fov_deg", DEFAULT_FOV_DEG), "fov_deg"))
+    return path_through(knots, positions, turns, times, lens=lens, fps=_number(state.get("fps", DEFAULT_FPS), "fps"))
+
+
+def _parsed(state: str | Mapping) -> Mapping:
+    if isinstance(state, str):
+        if len(state) > LONGEST_STATE:
+            raise CameraError(f"camera editor: {len(state)} characters, expected at most {LONGEST_STATE}")
+        try:
+            state = json.loads(state)
+        except (ValueError, RecursionError) as error:
+            raise CameraError(f"camera editor: the state is not JSON ({error})") from error
+    if not isinstance(state, Mapping):
+        raise CameraError(f"camera editor: the state is {type(state).__name__}, expected an object")
+    return state
+
+
+def _keyframes(entries, frames: int) -> list[tuple]:
+    if not isinstance(entries, list) or not 1 <= len(entries) <= MOST_KEYFRAMES:
+        found = f"{len(entries)} of them" if isinstance(entries, list) else type(entries).__name__
+        raise CameraError(f"camera editor: keyframes is {found}, expected a list of 1 to {MOST_KEYFRAMES}")
+    keyframes = [_keyframe(entry, f"keyframe {index}", frames) for index, entry in enumerate(entries)]
+    for index in range(1, len(keyframes)):
+        if keyframes[index][0] <= keyframes[index - 1][0]:
+            raise CameraError(f"camera editor: keyframe {index} does not come after the one before it in time")
+    return keyframes
+
+
+def _keyframe(entry, name: str, frames: int) -> tuple[int, list[float], list[float]]:
+    if not isinstance(entry, Mapping):
+        raise CameraError(f"camera editor: {name} is {type(entry).__name__}, expected an object")
+    frame = _whole(entry.get("frame"), f"{name} frame", 0, frames - 1)
+    quaternion = _numbers(entry.get("quaternion"), 4, f"{name} quaternion")
+    if math.hypot(*quaternion) < 1e-6:
+        raise CameraError(f"camera editor: {name} quaternion is zero, expected a rotation x, y, z, w")
+    return frame, _numbers(entry.get("position"), 3, f"{name} position"), quaternion
+
+
+def _looped(keyframes: list[tuple], frames: int, loop) -> list[tuple]:
+    if not isinstance(loop, bool):
+        raise CameraError(f"camera editor: loop is {loop!r}, expected true or false")
+    if not loop:
+        return keyframes
+    return [key for key in keyframes if key[0] < frames - 1] + [(frames - 1, *keyframes[0][1:])]
+
+
+def _numbers(value, count: int, name: str) -> list[float]:
+    if not isinstance(value, list) or len(value) != count:
+        raise CameraError(f"camera editor: {name} is {value!r}, expected {count} numbers")
+    return [_number(part, name) for part in value]
+
+
+def _number(value, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e9:
+        raise CameraError(f"camera editor: {name} is {value!r}, expected a finite number")
+    return float(value)
+
+
+def _whole(value, name: str, least: int, most: int) -> int:
+    number = _number(value, name)
+    if number != int(number) or not least <= number <= most:
+        raise CameraError(f"camera editor: {name} is {value!r}, expected a whole number from {least} to {most}")
+    return int(number)

@@ -1,0 +1,139 @@
+"""Paths through a few keyframes: positions on a cubic spline, rotations on arcs between neighbours."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..errors import CameraError
+from .path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
+from .poses import LENS_HEIGHT, LENS_WIDTH
+from .rotation import aligned, matrix, quaternion, slerp, squad, squad_controls, unit
+
+GL_TO_CV = np.diag([1.0, -1.0, -1.0])  # y and z of a camera turned round: OpenGL (up, back) to OpenCV (down, forward)
+
+
+def hermite(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Cubic through `values` [k, d] at `knots` [k] (Catmull-Rom); times before the first and after the last knot hold.
+
+    Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the ends.
+    """
+    if len(knots) == 1:
+        return np.repeat(values, len(times), axis=0)
+    start, part = _segments(knots, times)
+    left, right = np.maximum(np.arange(len(knots)) - 1, 0), np.minimum(np.arange(len(knots)) + 1, len(knots) - 1)
+    slopes = (values[right] - values[left]) / (knots[right] - knots[left])[:, None]
+    width, u = (knots[start + 1] - knots[start])[:, None], part[:, None]
+    return (
+        (2 * u**3 - 3 * u**2 + 1) * values[start]
+        + (u**3 - 2 * u**2 + u) * width * slopes[start]
+        + (3 * u**2 - 2 * u**3) * values[start + 1]
+        + (u**3 - u**2) * width * slopes[start + 1]
+    )
+
+
+def turn(knots: np.ndarray, quaternions: np.ndarray, times: np.ndarray, *, smooth: bool = False) -> np.ndarray:
+    """Unit quaternions [n, 4] through those at the knots: slerp between neighbours, squad when `smooth`."""
+    if len(knots) == 1:
+        return np.repeat(quaternions, len(times), axis=0)
+    start, part = _segments(knots, times)
+    if not smooth:
+        return slerp(quaternions[start], quaternions[start + 1], part)
+    quaternions = aligned(quaternions)
+    controls = squad_controls(quaternions)
+    return squad(quaternions[start], quaternions[start + 1], controls[start], controls[start + 1], part)
+
+
+def path_through(
+    knots, positions, quaternions, times, *, lens, fps: float = DEFAULT_FPS, smooth_turns: bool = False
+) -> CameraPath:
+    """The path at `times` [n] through keyframes at rising `knots` [k]: positions [k, 3], quaternions [k, 4] xyzw."""
+    knots, times = np.asarray(knots, dtype=np.float64), np.asarray(times, dtype=np.float64)
+    c2w = np.tile(np.eye(4), (len(times), 1, 1))
+    c2w[:, :3, :3] = matrix(turn(knots, unit(np.asarray(quaternions, np.float64)), times, smooth=smooth_turns))
+    c2w[:, :3, 3] = hermite(knots, np.asarray(positions, dtype=np.float64), times)
+    return CameraPath(c2w, lens, fps)
+
+
+def knots_by_distance(positions: np.ndarray, frames: int) -> np.ndarray:
+    """Frame numbers for keyframes [k, 3], spaced by the square root of the distance between them (centripetal)."""
+    steps = np.sqrt(np.linalg.norm(np.diff(positions, axis=0), axis=1))
+    steps = np.maximum(steps, 1e-3 * steps.max()) if steps.any() else np.ones(len(steps))
+    return np.concatenate([[0.0], np.cumsum(steps) / steps.sum() * (frames - 1)])
+
+
+def path_from_load3d(
+    cameras: Sequence[Mapping],
+    frames: int,
+    *,
+    spacing: str = "even",
+    smooth_turns: bool = True,
+    fov_deg: float | None = None,
+    fps: float = DEFAULT_FPS,
+) -> CameraPath:
+    """Path through ComfyUI's LOAD3D_CAMERA values (y up, looking down -z), in order, over `frames` frames.
+
+    `spacing` is "even" in time or "distance". The lens is `fov_deg`, else the first camera's own, else 79 degrees
+    across. The world is turned so that y points down. Raises CameraError naming the camera that is wrong.
+    """
+    if len(cameras) < 1 or spacing not in ("even", "distance"):
+        raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")
+    poses = [_load3d_pose(camera, f"camera {index + 1}") for index, camera in enumerate(cameras)]
+    positions = np.array([position for position, _ in poses])
+    even = np.linspace(0, frames - 1, len(poses))
+    knots = even if spacing == "even" or len(poses) == 1 else knots_by_distance(positions, frames)
+    turns = quaternion(np.array([rotation for _, rotation in poses]))
+    lens = lens_from_fov(_load3d_fov(cameras[0]) if fov_deg is None else fov_deg)
+    return path_through(knots, positions, turns, np.arange(frames), lens=lens, fps=fps, smooth_turns=smooth_turns)
+
+
+def _segments(knots: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    times = np.clip(times, knots[0], knots[-1])
+    start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
+    return start, (times - knots[start]) / (knots[start + 1] - knots[start])
+
+
+def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
+    if not isinstance(camera, Mapping):
+        raise CameraError(f"{name}: {type(camera).__name__}, expected the camera_info of a 3D node")
+    if camera.get("cameraType", "perspective") != "perspective":
+        raise CameraError(f"{name}: {camera['cameraType']} projection; switch the 3D view to perspective")
+    position = _xyz(camera, "position", name)
+    if camera.get("quaternion") is not None:
+        rotation = matrix(unit(_vector(camera["quaternion"], "xyzw", f"{name} quaternion")))
+    else:
+        rotation = _looking_at(position, _xyz(camera, "target", name), name)
+    return GL_TO_CV @ position, GL_TO_CV @ rotation @ GL_TO_CV
+
+
+def _load3d_fov(camera: Mapping) -> float:
+    """Degrees across at 832x480 of a camera whose own field of view counts top to bottom."""
+    down_deg = camera.get("fov")
+    if not down_deg:
+        return DEFAULT_FOV_DEG
+    return float(np.rad2deg(2 * np.arctan(np.tan(np.deg2rad(float(down_deg)) / 2) * LENS_WIDTH / LENS_HEIGHT)))
+
+
+def _xyz(camera: Mapping, key: str, name: str) -> np.ndarray:
+    if key not in camera:
+        raise CameraError(f"{name}: no {key}; found {', '.join(sorted(camera)) or 'nothing'}")
+    return _vector(camera[key], "xyz", f"{name} {key}")
+
+
+def _vector(value, parts: str, name: str) -> np.ndarray:
+    try:
+        vector = np.array([float(value[part]) for part in parts])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CameraError(f"{name}: {value!r}, expected numbers {', '.join(parts)}") from error
+    if not np.isfinite(vector).all() or (len(parts) == 4 and not vector.any()):
+        raise CameraError(f"{name}: {value!r} is not finite, or zero")
+    return vector
+
+
+def _looking_at(position: np.ndarray, target: np.ndarray, name: str) -> np.ndarray:
+    back = position - target
+    if not back.any():
+        raise CameraError(f"{name}: stands on its own target, so it looks nowhere")
+    back = unit(back)
+    up = np.array([0.0, 1.0, 0.0]) if abs(back[1]) < 1 - 1e-9 else np.array([0.0, 0.0, -1.0])
+    right = unit(np.cross(up, back))
+    return np.stack([right, np.cross(back, right), back], axis=1)

@@ -1,0 +1,188 @@
+"""A camera path as an immutable value, and the operations that make one path from others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+
+from ..errors import CameraError
+from .easing import eased
+from .poses import LENS_HEIGHT, LENS_WIDTH, check_intrinsics, check_poses, frame_count
+from .rotation import matrix, nearest_rotation, quaternion, slerp
+
+DEFAULT_FOV_DEG = 79.0
+DEFAULT_FPS = 16.0
+MOST_FRAMES = 100_000
+
+
+def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
+    """Intrinsics [4] at 832x480 of a lens that sees `fov_deg` degrees across, square pixels, centred."""
+    if not 1 <= fov_deg <= 170:
+        raise CameraError(f"field of view {fov_deg} degrees: expected 1 to 170, measured across the picture")
+    focal = LENS_WIDTH / 2 / np.tan(np.deg2rad(fov_deg) / 2)
+    return np.array([focal, focal, LENS_WIDTH / 2, LENS_HEIGHT / 2])
+
+
+@dataclass(frozen=True, eq=False)
+class CameraPath:
+    """Poses c2w [n, 4, 4] (camera-to-world, OpenCV axes), lens rows [n, 4] at 832x480 and frames a second.
+
+    Arrays are float64 and read-only; rotations are made orthonormal. One lens row is repeated for every frame.
+    Raises CameraError for poses or intrinsics that are not a camera.
+    """
+
+    c2w: np.ndarray
+    intrinsics: np.ndarray
+    fps: float = DEFAULT_FPS
+
+    def __post_init__(self):
+        c2w, lens = check_poses(self.c2w).copy(), check_intrinsics(self.intrinsics)
+        if not 1 <= len(c2w) <= MOST_FRAMES:
+            raise CameraError(f"camera path of {len(c2w)} poses: expected 1 to {MOST_FRAMES}")
+        if len(lens) not in (1, len(c2w)):
+            raise CameraError(f"{len(lens)} rows of intrinsics for {len(c2w)} poses: expected one, or one a pose")
+        if not 0 < self.fps < np.inf:
+            raise CameraError(f"{self.fps} frames a second: expected more than 0")
+        c2w[:, :3, :3] = nearest_rotation(c2w[:, :3, :3])
+        object.__setattr__(self, "c2w", _frozen(c2w))
+        object.__setattr__(self, "intrinsics", _frozen(np.broadcast_to(lens, (len(c2w), 4)).copy()))
+
+    def __len__(self) -> int:
+        return len(self.c2w)
+
+    def __getitem__(self, frames: slice) -> CameraPath:
+        """A cut of the path, where it was; `path[::-1]` reverses."""
+        return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames])
+
+    def __add__(self, other: CameraPath) -> CameraPath:
+        """`other` carried on from where this path ends; the pose they share is kept once."""
+        if other.fps != self.fps:
+            raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
+        carried = other.starting_at(self.c2w[-1])
+        return replace(
+            self,
+            c2w=np.concatenate([self.c2w, carried.c2w[1:]]),
+            intrinsics=np.concatenate([self.intrinsics, other.intrinsics[1:]]),
+        )
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Camera centres [n, 3] in world units."""
+        return self.c2w[:, :3, 3]
+
+    @property
+    def rotations(self) -> np.ndarray:
+        """Camera-to-world rotations [n, 3, 3]."""
+        return self.c2w[:, :3, :3]
+
+    @property
+    def fov_deg(self) -> float:
+        """Degrees the first frame's lens sees across."""
+        return float(np.rad2deg(2 * np.arctan(LENS_WIDTH / 2 / self.intrinsics[0, 0])))
+
+    def moved(self, world: np.ndarray) -> CameraPath:
+        """The whole path carried by a rigid transform [4, 4] of the world."""
+        return replace(self, c2w=world @ self.c2w)
+
+    def starting_at(self, pose: np.ndarray) -> CameraPath:
+        """The same move begun at another pose [4, 4]."""
+        return self.moved(pose @ inverse(self.c2w[0]))
+
+    def relative(self) -> CameraPath:
+        """The path seen from its first pose, which becomes the identity."""
+        return self.starting_at(np.eye(4))
+
+    def reversed(self) -> CameraPath:
+        """The path walked backwards, looking the same way."""
+        return self[::-1]
+
+    def at(self, times: np.ndarray) -> CameraPath:
+        """Poses at fractional frame numbers: positions on straight lines, rotations on shortest arcs; ends hold."""
+        times = np.clip(np.asarray(times, dtype=np.float64), 0, len(self) - 1)
+        before = np.minimum(times.astype(int), max(len(self) - 2, 0))
+        after, part = np.minimum(before + 1, len(self) - 1), times - before
+        c2w = np.tile(np.eye(4), (len(times), 1, 1))
+        turns = quaternion(self.rotations)
+        c2w[:, :3, :3] = matrix(slerp(turns[before], turns[after], part))
+        c2w[:, :3, 3] = _between(self.positions, before, after, part)
+        return replace(self, c2w=c2w, intrinsics=_between(self.intrinsics, before, after, part))
+
+    def resampled(self, frames: int) -> CameraPath:
+        """The whole path in `frames` poses, ends kept."""
+        if not 1 <= frames <= MOST_FRAMES:
+            raise CameraError(f"resample to {frames} frames: expected 1 to {MOST_FRAMES}")
+        return self.at(np.linspace(0, len(self) - 1, frames))
+
+    def for_video(self, frames: int) -> CameraPath:
+        """The whole path in the 4n+1 poses that a video of `frames` frames uses."""
+        return self.resampled(frame_count(frames))
+
+    def retimed(self, speed: float) -> CameraPath:
+        """The path played `speed` times as fast, in correspondingly fewer poses."""
+        if not 0 < speed < np.inf:
+            raise CameraError(f"speed {speed}: expected more than 0")
+        return self.resampled(round((len(self) - 1) / speed) + 1)
+
+    def eased(self, easing: str) -> CameraPath:
+        """The path with its speed shaped by an easing (see `easing.EASINGS`)."""
+        last = len(self) - 1
+        return self.at(last * eased(easing, np.arange(len(self)) / max(last, 1)))
+
+    def scaled(self, factor: float) -> CameraPath:
+        """The path with distances from its first pose multiplied by `factor`; rotations stay."""
+        if not np.isfinite(factor):
+            raise CameraError(f"scale {factor}: expected a finite number")
+        c2w, start = self.c2w.copy(), self.positions[0]
+        c2w[:, :3, 3] = start + factor * (self.positions - start)
+        return replace(self, c2w=c2w)
+
+    def smoothed(self, radius: float) -> CameraPath:
+        """Jitter averaged away by a Gaussian of `radius` frames; 0 leaves the path as it is."""
+        if not 0 <= radius < np.inf:
+            raise CameraError(f"smoothing radius {radius}: expected 0 or more frames")
+        if radius == 0 or len(self) == 1:
+            return self
+        c2w = self.c2w.copy()
+        c2w[:, :3] = _gaussian(c2w[:, :3].reshape(len(self), 12), radius).reshape(-1, 3, 4)
+        c2w[:, :3, :3] = nearest_rotation(c2w[:, :3, :3])
+        return replace(self, c2w=c2w)
+
+    def looped(self, times: int = 1) -> CameraPath:
+        """There and back again, `times` times; ends where it began."""
+        if times < 1 or times * 2 * len(self) > MOST_FRAMES:
+            raise CameraError(f"{times} loops of {len(self)} poses: expected at least 1, {MOST_FRAMES} poses in all")
+        there_and_back = self + self.reversed()
+        return reduce(CameraPath.__add__, [there_and_back] * times)
+
+    def with_lens(self, fov_deg: float) -> CameraPath:
+        """The same path through another lens, `fov_deg` degrees across."""
+        return replace(self, intrinsics=lens_from_fov(fov_deg))
+
+
+def inverse(pose: np.ndarray) -> np.ndarray:
+    """Inverse of rigid transforms [..., 4, 4]."""
+    result = np.zeros_like(pose)
+    back = np.swapaxes(pose[..., :3, :3], -1, -2)
+    result[..., :3, :3] = back
+    result[..., :3, 3:] = -back @ pose[..., :3, 3:]
+    result[..., 3, 3] = 1
+    return result
+
+
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+def _between(rows: np.ndarray, before: np.ndarray, after: np.ndarray, part: np.ndarray) -> np.ndarray:
+    return rows[before] + part[:, None] * (rows[after] - rows[before])
+
+
+def _gaussian(rows: np.ndarray, radius: float) -> np.ndarray:
+    reach = max(1, min(int(np.ceil(3 * radius)), len(rows) - 1))
+    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / radius) ** 2)
+    padded = np.pad(rows, ((reach, reach), (0, 0)), mode="edge")
+    smooth = [np.convolve(column, weights / weights.sum(), mode="valid") for column in padded.T]
+    return np.stack(smooth, -1)

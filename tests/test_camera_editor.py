@@ -1,0 +1,69 @@
+"""The editor's saved state: what it means and what is refused. The JavaScript tests read the same cases."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lingbot_world.camera.easing import EASINGS, eased
+from lingbot_world.camera.editor import path_from_editor
+from lingbot_world.camera.rotation import matrix
+from lingbot_world.errors import CameraError
+
+CASES = json.loads((Path(__file__).parent / "data" / "editor_cases.json").read_text())
+
+
+def named(cases):
+    return [pytest.param(case, id=case["name"]) for case in cases]
+
+
+@pytest.mark.parametrize("case", named(CASES["paths"]))
+@pytest.mark.parametrize("form", [json.dumps, dict])
+def test_states_mean_what_was_worked_out_by_hand(case, form):
+    path = path_from_editor(form(case["state"]))
+    assert len(path) == case["state"]["frames"]
+    for pose in case["poses"]:
+        np.testing.assert_allclose(path.positions[pose["frame"]], pose["position"], atol=1e-9)
+        np.testing.assert_allclose(path.rotations[pose["frame"]], matrix(np.array(pose["quaternion"])), atol=1e-9)
+
+
+def test_easings_by_hand():
+    table = CASES["easings"]
+    assert set(table["progress"]) == set(EASINGS)
+    for name, progress in table["progress"].items():
+        np.testing.assert_allclose(eased(name, np.array(table["times"])), progress, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", named(CASES["refused"]))
+def test_bad_states_are_refused_by_name(case):
+    with pytest.raises(CameraError, match=case["names"]):
+        path_from_editor(case["state"])
+
+
+@pytest.mark.parametrize(
+    ("state", "complaint"),
+    [
+        ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[1]", "list, expected an object"),
+        (" " * 2_000_000, "characters"),
+        ('{"version": 1, "frames": 9, "keyframes": [{"frame": 0, "position": [NaN, 0, 0]}]}', "keyframe 0"),
+    ],
+)
+def test_text_that_is_no_state_is_refused(state, complaint):
+    with pytest.raises(CameraError, match=complaint):
+        path_from_editor(state)
+
+
+def test_too_many_keyframes_are_refused():
+    keyframes = [{"frame": i, "position": [0, 0, 0], "quaternion": [0, 0, 0, 1]} for i in range(1001)]
+    with pytest.raises(CameraError, match="1001"):
+        path_from_editor({"version": 1, "frames": 2001, "keyframes": keyframes})
+
+
+def test_defaults_are_the_official_lens_and_a_linear_move():
+    path = path_from_editor(
+        {"version": 1, "frames": 5, "keyframes": [{"frame": 0, "position": [0, 0, 0], "quaternion": [0, 0, 0, 1]}]}
+    )
+    assert path.fov_deg == pytest.approx(79)
+    assert path.fps == 16
