@@ -1,0 +1,7 @@
+"""Prompts to embeddings: cleaned text, token ids, a umt5 encoder of which one block at a time is in memory."""
+
+from .encoder import encode
+from .prompts import NEGATIVE_PROMPT, clean_prompt
+from .tokenizer import Tokenizer, load_tokenizer
+
+__all__ = ["NEGATIVE_PROMPT", "Tokenizer", "clean_prompt", "encode", "load_tokenizer"]

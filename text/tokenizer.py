@@ -1,0 +1,110 @@
+"""umt5 tokenizers: prompt -> token ids, as the official pipeline makes them.
+
+`tokenizer.json` through the tokenizers library gives the official ids. A sentencepiece model (`spiece.model`, or the
+`spiece_model` tensor that ComfyUI's umt5 files carry) gives the same ids but for special literals such as `</s>`
+inside a prompt and for characters that the vocabulary does not know.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import LingBotError, TextError
+from .dependencies import require
+from .prompts import clean_prompt
+
+MAX_TOKENS = 512
+EOS = "</s>"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """`pieces` turns cleaned text into ids without the final eos; ids are below `vocab_size`."""
+
+    source: str
+    pieces: Callable[[str], list[int]]
+    eos: int
+    vocab_size: int
+
+    def count(self, text: str) -> int:
+        """Tokens of the whole prompt, its eos included, before any cut."""
+        return len(self.pieces(clean_prompt(text))) + 1
+
+    def encode(self, text: str) -> list[int]:
+        """Cleans `text`; at most 512 ids, the last of which is the eos. A longer prompt is cut, with a warning."""
+        ids = self.pieces(clean_prompt(text))
+        if len(ids) >= MAX_TOKENS:
+            log.warning(
+                "The prompt has %d tokens, the text encoder takes %d: the last %d are cut off. It begins %r.",
+                len(ids) + 1, MAX_TOKENS, len(ids) + 1 - MAX_TOKENS, text[:60],
+            )  # fmt: skip
+        return [*ids[: MAX_TOKENS - 1], self.eos]
+
+
+def load_tokenizer(path: str | Path) -> Tokenizer:
+    """A `tokenizer.json`, a `spiece.model`, a safetensors file with a `spiece_model` tensor, or a folder that holds
+    one of them, itself or in `tokenizer/` or `google/umt5-xxl/`.
+
+    TextError when nothing is there (it says where it was looked for) or the file cannot be read.
+    """
+    file = find_tokenizer(path)
+    try:
+        if file.suffix == ".json":
+            return _from_json(file)
+        return _from_sentencepiece(file.name, _sentencepiece_bytes(file))
+    except LingBotError:
+        raise
+    except Exception as error:  # tokenizers raises bare Exception; sentencepiece RuntimeError and OSError
+        raise TextError(f"{file} is not a tokenizer that can be read: {error}") from error
+
+
+def find_tokenizer(path: str | Path) -> Path:
+    """The tokenizer file that `load_tokenizer` reads for `path`."""
+    path = Path(path)
+    if path.is_file():
+        return path
+    folders = [path, path / "tokenizer", path / "google" / "umt5-xxl"]
+    candidates = [folder / name for folder in folders for name in ("tokenizer.json", "spiece.model")]
+    found = next((file for file in candidates if file.is_file()), None)
+    if found is None:
+        looked = ", ".join(str(file) for file in candidates) if path.is_dir() else str(path)
+        raise TextError(
+            f"no tokenizer found; looked for {looked}. The package's tokenizer/ folder (tokenizer.json), "
+            "or the spiece.model of google/umt5-xxl, belongs there."
+        )
+    return found
+
+
+def _from_json(file: Path) -> Tokenizer:
+    tokenizer = require("tokenizers").Tokenizer.from_file(str(file))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    eos = tokenizer.token_to_id(EOS)
+    if eos is None:
+        raise TextError(f"{file}: the vocabulary has no {EOS}; this is not a T5 tokenizer")
+
+    def pieces(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    return Tokenizer(str(file), pieces, eos, tokenizer.get_vocab_size(with_added_tokens=True))
+
+
+def _from_sentencepiece(name: str, model: bytes) -> Tokenizer:
+    processor = require("sentencepiece").SentencePieceProcessor(model_proto=model)
+    log.info(
+        "%s is read with sentencepiece: ids may differ from the official ones where a prompt holds special literals "
+        "such as </s>, or characters that the vocabulary does not know. A tokenizer.json gives them exactly.", name,
+    )  # fmt: skip
+    return Tokenizer(name, processor.encode, processor.eos_id(), processor.vocab_size())
+
+
+def _sentencepiece_bytes(file: Path) -> bytes:
+    if file.suffix != ".safetensors":
+        return file.read_bytes()
+    with require("safetensors").safe_open(file, "pt") as tensors:
+        if "spiece_model" not in tensors.keys():  # noqa: SIM118
+            raise TextError(f"{file} has no spiece_model tensor, so it holds no tokenizer; give a tokenizer folder")
+        return tensors.get_tensor("spiece_model").numpy().tobytes()

@@ -1,0 +1,65 @@
+"""The umt5 encoder block as functions over tensors (Xue et al., mT5, arXiv 2010.11934; Chung et al., UniMax,
+arXiv 2304.09151): gated GELU, RMS norm, a relative position bias in every block, no scaling of the attention logits.
+
+The residual stream, norms and attention are float32; the matrix products run in the caller's dtype.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+EPS = 1e-6
+MAX_DISTANCE = 128
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """T5's norm, without mean or bias, of float32 [..., dim]."""
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight.float()
+
+
+def position_buckets(length: int, buckets: int) -> Tensor:
+    """int64 [length, length]: bucket of (query, key) by key - query; half the buckets for each direction, of which
+    half are exact distances and half grow logarithmically up to 128."""
+    positions = torch.arange(length)
+    return bucket_of(positions[None, :] - positions[:, None], buckets)
+
+
+def bucket_of(relative: Tensor, buckets: int) -> Tensor:
+    """Bucket (int64) of each relative position, key minus query."""
+    half, exact = buckets // 2, buckets // 4
+    distance = relative.abs()
+    growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(MAX_DISTANCE / exact)
+    far = (exact + (growth * (half - exact)).long()).clamp(max=half - 1)
+    return (relative > 0).long() * half + torch.where(distance < exact, distance, far)
+
+
+def project(x: Tensor, block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> Tensor:
+    """x [len, in] through the weight `name` [out, in] in `dtype`; only this one weight is converted at a time."""
+    out = F.linear(x.to(dtype), block[f"{name}.weight"].to(dtype))
+    scale = block.get(f"{name}.scale_weight")
+    return out if scale is None else (out * scale.float().flatten()).to(dtype)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """One prompt's attention: q, k, v [len, heads*d], bias [heads, len, len] -> float32 [len, heads*d]."""
+    heads = bias.shape[0]
+    q, k, v = (t.float().unflatten(-1, (heads, -1)).transpose(0, 1) for t in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0).transpose(0, 1).flatten(1)
+
+
+def encoder_block(
+    x: Tensor, block: Mapping[str, Tensor], lengths: Sequence[int], buckets: Sequence[Tensor], dtype: torch.dtype
+) -> Tensor:
+    """float32 [sum(lengths), dim] residual stream through one block. The prompts lie one after the other; each
+    attends to itself only. `buckets` holds `position_buckets` of each."""
+    h = rms_norm(x, block["norm1.weight"])
+    parts = (project(h, block, f"attn.{name}", dtype).split(list(lengths)) for name in "qkv")
+    bias = block["pos_embedding.embedding.weight"].float()
+    heads = [attend(q, k, v, bias[index].permute(2, 0, 1)) for q, k, v, index in zip(*parts, buckets, strict=True)]
+    x = x + project(torch.cat(heads), block, "attn.o", dtype).float()
+    h = rms_norm(x, block["norm2.weight"])
+    gate = F.gelu(project(h, block, "ffn.gate.0", dtype), approximate="tanh")
+    return x + project(gate * project(h, block, "ffn.fc1", dtype), block, "ffn.fc2", dtype).float()

@@ -1,0 +1,161 @@
+"""A umt5 encoder's tensors under Wan's key names, checked, and its sizes inferred from them."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import TextError
+from .files import map_tensors
+
+_HF_LAYERS = {
+    "layer.0.layer_norm": "norm1",
+    "layer.0.SelfAttention.relative_attention_bias": "pos_embedding.embedding",
+    "layer.0.SelfAttention.": "attn.",
+    "layer.1.layer_norm": "norm2",
+    "layer.1.DenseReluDense.wi_0": "ffn.gate.0",
+    "layer.1.DenseReluDense.wi_1": "ffn.fc1",
+    "layer.1.DenseReluDense.wo": "ffn.fc2",
+}
+_HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.", "final_layer_norm.": "norm."}
+_ROOTS = ("token_embedding.", "blocks.", "norm.")
+
+
+@dataclass(frozen=True)
+class UMT5Config:
+    """Sizes of a umt5 encoder; `buckets` is the number of relative position buckets."""
+
+    vocab_size: int
+    dim: int
+    attention_dim: int
+    ffn_dim: int
+    num_heads: int
+    num_layers: int
+    buckets: int
+
+    @classmethod
+    def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
+        """From shapes under Wan's key names; the head count is the position embedding's number of columns."""
+        vocab_size, dim = shapes["token_embedding.weight"]
+        buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
+        numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
+        return cls(
+            vocab_size=vocab_size,
+            dim=dim,
+            attention_dim=shapes["blocks.0.attn.q.weight"][0],
+            ffn_dim=shapes["blocks.0.ffn.fc1.weight"][0],
+            num_heads=num_heads,
+            num_layers=max(numbers) + 1,
+            buckets=buckets,
+        )
+
+    def block_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Key (after `blocks.N.`) -> shape of every weight of a block."""
+        dim, attention, ffn = self.dim, self.attention_dim, self.ffn_dim
+        return {
+            "norm1.weight": (dim,),
+            "attn.q.weight": (attention, dim),
+            "attn.k.weight": (attention, dim),
+            "attn.v.weight": (attention, dim),
+            "attn.o.weight": (dim, attention),
+            "pos_embedding.embedding.weight": (self.buckets, self.num_heads),
+            "norm2.weight": (dim,),
+            "ffn.gate.0.weight": (ffn, dim),
+            "ffn.fc1.weight": (ffn, dim),
+            "ffn.fc2.weight": (dim, ffn),
+        }
+
+    def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Wan's key -> shape of every weight of the encoder."""
+        blocks = self.block_shapes()
+        return {
+            "token_embedding.weight": (self.vocab_size, self.dim),
+            **{f"blocks.{i}.{key}": shape for i in range(self.num_layers) for key, shape in blocks.items()},
+            "norm.weight": (self.dim,),
+        }
+
+
+@dataclass(frozen=True)
+class UMT5Weights:
+    """Mapped tensors under Wan's key names. They hold no memory of their own; drop the object to close the file."""
+
+    config: UMT5Config
+    tensors: dict[str, Tensor]
+
+    def block(self, index: int) -> dict[str, Tensor]:
+        """The tensors of one block, keys without `blocks.N.`; fp8 files add `X.scale_weight` to an `X.weight`."""
+        prefix = f"blocks.{index}."
+        return {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """float32 [len, dim] rows of the embedding; only these rows are read."""
+        table = self.tensors["token_embedding.weight"]
+        rows = table.view(torch.uint8)[ids].view(table.dtype).float()
+        scale = self.tensors.get("token_embedding.scale_weight")
+        return rows if scale is None else rows * scale.float()
+
+
+def open_weights(path: str | Path) -> UMT5Weights:
+    """Maps a umt5 encoder file or folder, official or Hugging Face key names; only headers are read.
+
+    TextError as `map_tensors`, and when it is no umt5 encoder: all missing and mis-shaped keys in one message.
+    """
+    named = map_tensors(path)
+    tensors = {wan_key(name): tensor for name, tensor in named.items() if wan_key(name)}
+    shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+    _check_kind(path, shapes, named)
+    config = _infer(path, shapes)
+    _check_shapes(path, shapes, config)
+    return UMT5Weights(config, tensors)
+
+
+def wan_key(name: str) -> str | None:
+    """Wan's name of an encoder tensor, given that name or Hugging Face's; None for what the encoder does not have."""
+    name = name.removeprefix("encoder.").replace(".weight_scale", ".scale_weight")
+    for theirs, ours in _HF_ROOTS.items():
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    if match := re.match(r"block\.(\d+)\.", name):
+        rest = name[match.end() :]
+        layer = next((theirs for theirs in _HF_LAYERS if rest.startswith(theirs)), None)
+        return layer and f"blocks.{match[1]}.{_HF_LAYERS[layer]}{rest.removeprefix(layer)}"
+    return name if name.startswith(_ROOTS) else None
+
+
+def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Mapping[str, Tensor]) -> None:
+    """An expert has `blocks.` too, so what decides is the embedding or the position bias."""
+    if "token_embedding.weight" in shapes or any("pos_embedding" in key for key in shapes):
+        return
+    kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")
+    if any(key.startswith(("patch_embedding.", "model.diffusion_model.")) for key in named):
+        kind = "it looks like a video model (an expert)"
+    elif any(key.startswith(("decoder.conv", "encoder.conv", "encoder.downsamples")) for key in named):
+        kind = "it looks like a VAE"
+    raise TextError(f"{path} is not a umt5 text encoder: {kind}. Expected umt5-xxl, official or Hugging Face names.")
+
+
+def _infer(path: str | Path, shapes: Mapping[str, tuple[int, ...]]) -> UMT5Config:
+    try:
+        return UMT5Config.from_shapes(shapes)
+    except (KeyError, ValueError) as error:
+        wanted = sorted({*UMT5Config(0, 0, 0, 0, 0, 1, 0).parameter_shapes()} - {*shapes})
+        raise TextError(
+            f"{path}: sizes cannot be told ({error}); missing keys: {', '.join(wanted) or 'none'}"
+        ) from error
+
+
+def _check_shapes(path: str | Path, shapes: Mapping[str, tuple[int, ...]], config: UMT5Config) -> None:
+    expected = config.parameter_shapes()
+    faults = [f"{key} is missing" for key in expected if key not in shapes]
+    faults += [
+        f"{key} is {list(shapes[key])}, expected {list(shape)}"
+        for key, shape in expected.items()
+        if key in shapes and shapes[key] != shape
+    ]
+    if any("pos_embedding" in fault and "missing" in fault for fault in faults):
+        faults.append("every block of umt5 has its own position bias; plain T5 has one for all: use umt5-xxl")
+    if faults:
+        raise TextError(f"{path} is not a complete umt5 encoder (names as in the official file): {'; '.join(faults)}")
