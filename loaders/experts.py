@@ -1,0 +1,80 @@
+"""A checkpoint as a model: mapped where it stays on the CPU, streamed where it goes to a GPU."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..model.attention import sdpa
+from ..model.dit import LingBotWorldModel
+from ..model.operations import TorchOperations
+from .checkpoint import Checkpoint, open_checkpoint
+from .entries import TensorEntry
+from .four_bit import check_finite
+from .nf4 import frozen_parameter
+from .stream import stream_tensors
+
+Progress = Callable[[int, int], None]
+
+
+def load_expert(
+    path: str | Path | Checkpoint,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    operations=TorchOperations,
+    attention=sdpa,
+    progress: Progress | None = None,
+) -> LingBotWorldModel:
+    """The expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
+
+    Built on the meta device, so that no weight is ever made twice. On the CPU the weights are views of the mapped
+    file; on another device they are copied there through a few staging buffers, and `progress(bytes, total)` is called
+    on the way. Raises CheckpointError for bad files, whatever `progress` raises, and leaves nothing behind then.
+    """
+    checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
+    with torch.device("meta"):
+        model = LingBotWorldModel(checkpoint.config, operations=operations, attention=attention, dtype=dtype)
+    model.requires_grad_(False)
+    model.load_state_dict(state_tensors(checkpoint, dtype, device, progress=progress), assign=True)
+    return model.eval()
+
+
+def state_tensors(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: str | torch.device = "cpu",
+    *,
+    names: Iterable[str] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Tensor]:
+    """Official names to frozen parameters on `device`: QuantizedTensors declared as `dtype` for 4-bit weights, the
+    others cast to `dtype`. `names` picks some of them.
+
+    On the CPU they are zero-copy views of the mapped file wherever no cast is needed.
+    Raises CheckpointError for scales that are not finite.
+    """
+    wanted = checkpoint.shapes.keys() if names is None else set(names)
+    check_finite(checkpoint.name, {name: weight for name, weight in checkpoint.four_bit.items() if name in wanted})
+    tensors = _raw_tensors(list(_entries(checkpoint, wanted)), torch.device(device), progress)
+    state = {}
+    for name in checkpoint.shapes.keys() & wanted:
+        weight = checkpoint.four_bit.get(name)
+        state[name] = weight.tensor(tensors, dtype) if weight else frozen_parameter(tensors.pop(name).to(dtype))
+    return state
+
+
+def _entries(checkpoint: Checkpoint, wanted: Iterable[str]) -> Iterable[TensorEntry]:
+    for name in wanted:
+        weight = checkpoint.four_bit.get(name)
+        yield from weight.entries if weight else (checkpoint.tensors[name],)
+
+
+def _raw_tensors(entries: list[TensorEntry], device: torch.device, progress: Progress | None) -> Mapping[str, Tensor]:
+    if device.type == "cpu":
+        total = sum(entry.nbytes for entry in entries)
+        if progress:
+            progress(total, total)
+        return {entry.name: entry.view() for entry in entries}
+    return stream_tensors(entries, device, progress=progress)

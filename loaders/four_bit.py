@@ -1,0 +1,152 @@
+"""The tensors of a bitsandbytes 4-bit weight, found by name and checked against each other."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import CheckpointError
+from .entries import TensorEntry
+from .nf4 import CODES, frozen_parameter, nf4_tensor
+
+_COMPONENT = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__(\w+))$")
+_BLOCKSIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class FourBitWeight:
+    """One quantized weight: the entries of its tensors and what its quant_state says."""
+
+    name: str
+    quant_type: str
+    shape: tuple[int, ...]
+    blocksize: int
+    nested_blocksize: int
+    offset: float | None
+    state_dtype: torch.dtype
+    packed: TensorEntry
+    absmax: TensorEntry
+    code: TensorEntry
+    nested_absmax: TensorEntry | None = None
+    nested_code: TensorEntry | None = None
+
+    @property
+    def entries(self) -> list[TensorEntry]:
+        """The tensors that the decode needs; the quant_state itself is not among them."""
+        parts = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
+        return [entry for entry in parts if entry is not None]
+
+    def tensor(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> torch.nn.Parameter:
+        """The QuantizedTensor over these tensors (by entry name), declared as `dtype`."""
+        parts = [None if entry is None else tensors[entry.name] for entry in
+                 (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)]  # fmt: skip
+        return frozen_parameter(nf4_tensor(*parts, self.offset, self.shape, self.blocksize, self.nested_blocksize,
+                                           self.state_dtype, dtype, self.quant_type))  # fmt: skip
+
+
+def component_owner(key: str) -> str | None:
+    """The weight that a key like `X.weight.absmax` belongs to, None for other keys."""
+    match = _COMPONENT.match(key)
+    return match[1] if match else None
+
+
+def find_four_bit(file: str, entries: Mapping[str, TensorEntry]) -> dict[str, FourBitWeight]:
+    """All 4-bit weights by name. Raises one CheckpointError with everything that is wrong about them."""
+    groups: dict[str, dict[str, TensorEntry]] = {}
+    for key, entry in entries.items():
+        if owner := component_owner(key):
+            groups.setdefault(owner, {})[key.removeprefix(owner + ".")] = entry
+    weights, problems = {}, []
+    for name, parts in groups.items():
+        try:
+            weights[name] = _weight(name, entries.get(name), parts)
+        except CheckpointError as error:
+            problems.append(str(error))
+    if problems:
+        more = f"; and {len(problems) - 5} more weights" if len(problems) > 5 else ""
+        raise CheckpointError(f"{file}: broken 4-bit weights: {'; '.join(problems[:5])}{more}. Get the file again")
+    return weights
+
+
+def _weight(name: str, packed: TensorEntry | None, parts: dict[str, TensorEntry]) -> FourBitWeight:
+    state_keys = [key for key in parts if key.startswith("quant_state.")]
+    _need(bool(state_keys), name, "its quant_state.bitsandbytes__nf4 is missing")
+    state = _read_state(name, parts[state_keys[0]], state_keys[0].rpartition("__")[2])
+    nested = "nested_offset" in state or "nested_absmax" in parts
+    wanted = ["absmax", "quant_map"] + ["nested_absmax", "nested_quant_map"] * nested
+    missing = [key for key in wanted if key not in parts] + ["the weight itself"] * (packed is None)
+    _need(not missing, name, f"{', '.join(missing)} missing")
+    weight = FourBitWeight(
+        name, state["quant_type"], tuple(state["shape"]), state["blocksize"], state.get("nested_blocksize", 256),
+        state["nested_offset"] if nested else None, _DTYPES[state["dtype"]], packed, parts["absmax"],
+        parts["quant_map"], parts.get("nested_absmax"), parts.get("nested_quant_map"),
+    )  # fmt: skip
+    _check_sizes(weight)
+    return weight
+
+
+def _read_state(name: str, entry: TensorEntry, suffix: str) -> dict:
+    try:
+        state = json.loads(bytes(entry.view().contiguous().view(torch.uint8).numpy()))
+        kind, blocksize, dtype, shape = (state[key] for key in ("quant_type", "blocksize", "dtype", "shape"))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{name}: unreadable quant_state ({type(error).__name__}: {error})") from error
+    _need(kind in CODES and kind == suffix, name,
+          f"quant type {kind!r} under bitsandbytes__{suffix}, expected nf4 or fp4")  # fmt: skip
+    _need(blocksize in _BLOCKSIZES, name, f"block size {blocksize}, expected one of {_BLOCKSIZES}")
+    _need(dtype in _DTYPES, name, f"dtype {dtype!r}, expected one of {', '.join(_DTYPES)}")
+    _need(isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape), name,
+          f"shape {shape}, expected two positive sizes")  # fmt: skip
+    if "nested_blocksize" in state or "nested_offset" in state:
+        _need(state.get("nested_blocksize") in _BLOCKSIZES, name, f"nested block size {state.get('nested_blocksize')}")
+        offset = state.get("nested_offset")
+        _need(isinstance(offset, float | int) and math.isfinite(offset), name,
+              f"nested offset {offset}, expected a finite number")  # fmt: skip
+    return state
+
+
+def _check_sizes(weight: FourBitWeight) -> None:
+    values = math.prod(weight.shape)
+    blocks = -(-values // weight.blocksize)
+    nested = weight.nested_absmax is not None
+    wanted = {
+        "packed bytes": (weight.packed, torch.uint8, -(-values // 2)),
+        "absmax": (weight.absmax, torch.uint8 if nested else torch.float32, blocks),
+        "quant_map": (weight.code, torch.float32, 16),
+    }
+    if nested:
+        wanted["nested_absmax"] = (weight.nested_absmax, torch.float32, -(-blocks // weight.nested_blocksize))
+        wanted["nested_quant_map"] = (weight.nested_code, torch.float32, 256)
+    for part, (entry, dtype, count) in wanted.items():
+        found = math.prod(entry.shape)
+        _need(entry.dtype == dtype and found == count, weight.name,
+              f"{part}: found {found:,} of {_short(entry.dtype)}, expected {count:,} of {_short(dtype)} "
+              f"(shape {list(weight.shape)}, block size {weight.blocksize})")  # fmt: skip
+
+
+def check_finite(file: str, weights: Mapping[str, FourBitWeight]) -> None:
+    """Raise CheckpointError naming every weight whose float32 scales or tables hold NaN or infinity.
+
+    Reads the float32 components only: some 5 MB of a double-quantized expert."""
+    bad = [
+        entry.name
+        for weight in weights.values()
+        for entry in weight.entries
+        if entry.dtype == torch.float32 and not torch.isfinite(entry.view()).all()
+    ]
+    if bad:
+        raise CheckpointError(f"{file}: NaN or infinity in {len(bad)} scales ({', '.join(bad[:5])}), expected finite "
+                              "numbers; the file is corrupt, get it again")  # fmt: skip
+
+
+def _need(condition: bool, name: str, problem: str) -> None:
+    if not condition:
+        raise CheckpointError(f"{name}: {problem}")
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
