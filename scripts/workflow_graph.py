@@ -1,0 +1,286 @@
+"""Describe a ComfyUI graph in Python; write it as the canvas saves it and as the queue takes it.
+
+    graph = Graph(object_info)
+    with graph.group("Models", column=0):
+        vae = graph.add("VAELoader", vae_name="toy/Wan2.1_VAE.pth")
+        decoded = graph.add("VAEDecode", samples=latent["LATENT"], vae=vae["VAE"])
+    graph.ui(), graph.api()
+
+Names of inputs and outputs, the order of widgets and their defaults come from a server's /object_info. Nodes are
+stacked inside groups, groups inside columns.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COMFY_DYNAMICCOMBO_V3"}
+COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 60, 30, 50, 20, 50
+TITLE_HEIGHT, SLOT_HEIGHT, WIDGET_HEIGHT, TEXT_HEIGHT, PREVIEW_HEIGHT = 30, 20, 24, 130, 300
+
+
+@dataclass(frozen=True)
+class Output:
+    """A node's output slot."""
+
+    node: Node
+    slot: int
+    type: str
+
+
+@dataclass
+class Node:
+    id: int
+    kind: str
+    title: str | None
+    width: int
+    inputs: dict[str, object]
+    widgets: dict[str, tuple]
+    sockets: dict[str, str]
+    outputs: list[tuple[str, str]]
+    models: list[dict]
+    extra_height: int = 0
+    color: str | None = None
+    position: tuple[int, int] = (0, 0)
+
+    def __getitem__(self, name: str) -> Output:
+        """The output of this name or, failing that, of this type; the first one counts."""
+        for slot, (label, kind) in enumerate(self.outputs):
+            if name in (label, kind):
+                return Output(self, slot, kind)
+        raise KeyError(f"{self.kind} has no output {name!r}: {self.outputs}")
+
+    @property
+    def height(self) -> int:
+        texts = sum(_is_text(spec) for spec in self.widgets.values())
+        plain = len(self.widget_values()) - texts
+        slots = max(len(self.sockets), len(self.outputs))
+        return 20 + slots * SLOT_HEIGHT + plain * WIDGET_HEIGHT + texts * TEXT_HEIGHT + self.extra_height
+
+    def widget_values(self) -> list:
+        """Values in the canvas's order, with the extra widgets that it adds to seeds and uploads."""
+        values = []
+        for name, (_, options) in self.widgets.items():
+            value = self.inputs[name]
+            values.append(None if isinstance(value, Output) else value)
+            if options.get("control_after_generate"):
+                values.append("randomize")
+            if options.get("image_upload"):
+                values.append("image")
+        return values
+
+
+@dataclass
+class Group:
+    title: str
+    column: int
+    color: str
+    nodes: list[Node] = field(default_factory=list)
+    box: tuple[int, int, int, int] = (0, 0, 0, 0)
+
+
+class Graph:
+    """Nodes, links and groups of one workflow."""
+
+    def __init__(self, object_info: dict, name: str):
+        self.info, self.name = object_info, name
+        self.nodes: list[Node] = []
+        self.groups: list[Group] = []
+
+    @contextmanager
+    def group(self, title: str, column: int, color: str = "#3f789e") -> Iterator[None]:
+        """Nodes added inside are stacked under this title, below what the column already holds."""
+        self.groups.append(Group(title, column, color))
+        yield
+
+    def add(
+        self,
+        kind: str,
+        *,
+        title: str | None = None,
+        width: int = 340,
+        models: list[dict] = (),
+        extra_height: int = 0,
+        color: str | None = None,
+        **inputs,
+    ) -> Node:
+        """Add a node; widgets that are not named keep their default. Dotted names: `**{"format.codec": "h264"}`."""
+        if kind not in self.info:
+            raise KeyError(f"the server has no node {kind}")
+        info = self.info[kind]
+        widgets, sockets = _split(info["input"], inputs)
+        if unknown := set(inputs) - set(widgets) - set(sockets):
+            raise KeyError(f"{kind} has no input {sorted(unknown)}; it has {[*widgets, *sockets]}")
+        values = {name: inputs.get(name, _default(spec)) for name, spec in widgets.items()}
+        values |= {name: inputs[name] for name in sockets if name in inputs}
+        outputs = list(zip(info["output_name"], info["output"], strict=True))
+        node = Node(
+            len(self.nodes) + 1,
+            kind,
+            title,
+            width,
+            values,
+            widgets,
+            sockets,
+            outputs,
+            list(models),
+            extra_height,
+            color,
+        )
+        return self._place(node)
+
+    def note(self, text: str, *, title: str = "Note", width: int = 340, height: int = 200) -> Node:
+        """A Markdown note; it lives on the canvas only."""
+        node = Node(len(self.nodes) + 1, "MarkdownNote", title, width, {"text": text}, {}, {}, [], [])
+        node.extra_height, node.color = height, "#432"
+        return self._place(node)
+
+    def _place(self, node: Node) -> Node:
+        self.nodes.append(node)
+        self.groups[-1].nodes.append(node)
+        return node
+
+    def _lay_out(self) -> None:
+        x = 0
+        for column in sorted({group.column for group in self.groups}):
+            groups = [group for group in self.groups if group.column == column]
+            y = 0
+            width = max(node.width for group in groups for node in group.nodes)
+            for group in groups:
+                top = y
+                y += GROUP_TITLE + TITLE_HEIGHT
+                for node in group.nodes:
+                    node.width = width
+                    node.position = (x + GROUP_PAD, y)
+                    y += node.height + TITLE_HEIGHT + NODE_GAP
+                y += GROUP_PAD - TITLE_HEIGHT - NODE_GAP
+                group.box = (x, top, width + 2 * GROUP_PAD, y - top)
+                y += GROUP_GAP
+            x += width + 2 * GROUP_PAD + COLUMN_GAP
+
+    def api(self) -> dict:
+        """The API ("prompt") form."""
+        prompt = {}
+        for node in self.nodes:
+            if node.kind == "MarkdownNote":
+                continue
+            inputs = {
+                name: [str(value.node.id), value.slot] if isinstance(value, Output) else value
+                for name, value in node.inputs.items()
+            }
+            title = node.title or self.info[node.kind]["display_name"] or node.kind
+            prompt[str(node.id)] = {"class_type": node.kind, "inputs": inputs, "_meta": {"title": title}}
+        return prompt
+
+    def ui(self) -> dict:
+        """The canvas's own form (schema version 0.4)."""
+        self._lay_out()
+        links: list[list] = []
+        nodes = [self._ui_node(node, links) for node in self.nodes]
+        for link, origin, slot, *_ in links:
+            nodes[origin - 1]["outputs"][slot]["links"].append(link)
+        return {
+            "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"lingbot-world/{self.name}")),
+            "revision": 0,
+            "last_node_id": len(nodes),
+            "last_link_id": len(links),
+            "nodes": nodes,
+            "links": links,
+            "groups": [self._ui_group(index, group) for index, group in enumerate(self.groups)],
+            "config": {},
+            "extra": {"ds": {"scale": 0.6, "offset": [60, 80]}},
+            "version": 0.4,
+        }
+
+    def _ui_group(self, index: int, group: Group) -> dict:
+        bounding, color = list(group.box), group.color
+        return {
+            "id": index + 1,
+            "title": group.title,
+            "bounding": bounding,
+            "color": color,
+            "font_size": 24,
+            "flags": {},
+        }
+
+    def _ui_node(self, node: Node, links: list[list]) -> dict:
+        slots = [{"name": name, "type": kind, "link": None} for name, kind in node.sockets.items()]
+        for name, spec in node.widgets.items():
+            slots.append({"name": name, "type": _kind(spec), "widget": {"name": name}, "link": None})
+        for index, slot in enumerate(slots):
+            if isinstance(source := node.inputs.get(slot["name"]), Output):
+                slot["link"] = len(links) + 1
+                links.append([slot["link"], source.node.id, source.slot, node.id, index, source.type])
+        core = node.kind == "MarkdownNote"
+        properties = {} if core else {"Node name for S&R": node.kind}
+        if node.models:
+            properties["models"] = node.models
+        saved = {
+            "id": node.id,
+            "type": node.kind,
+            "pos": list(node.position),
+            "size": [node.width, node.height],
+            "flags": {},
+            "order": node.id - 1,
+            "mode": 0,
+            "inputs": slots,
+            "outputs": [{"name": name, "type": kind, "links": []} for name, kind in node.outputs],
+            "properties": properties,
+            "widgets_values": [node.inputs["text"]] if core else node.widget_values(),
+        }
+        if node.title:
+            saved["title"] = node.title
+        if node.color:
+            saved |= {"color": node.color, "bgcolor": "#653"}
+        return saved
+
+
+def _split(inputs: dict, chosen: dict, prefix: str = "") -> tuple[dict[str, tuple], dict[str, str]]:
+    """Widgets (name to spec) and sockets (name to type); the chosen option of a dynamic combo unfolds in its place."""
+    widgets, sockets = {}, {}
+    for section in ("required", "optional"):
+        for name, raw in inputs.get(section, {}).items():
+            spec = (raw[0], raw[1] if len(raw) > 1 else {})
+            name = prefix + name
+            if not _is_widget(spec):
+                sockets[name] = spec[0]
+                continue
+            widgets[name] = spec
+            if spec[0] == "COMFY_DYNAMICCOMBO_V3":
+                key = chosen.get(name, _default(spec))
+                option = next(option for option in spec[1]["options"] if option["key"] == key)
+                more_widgets, more_sockets = _split(option["inputs"], chosen, f"{name}.")
+                widgets |= more_widgets
+                sockets |= more_sockets
+    return widgets, sockets
+
+
+def _is_widget(spec: tuple) -> bool:
+    kind, options = spec
+    return not options.get("forceInput") and (isinstance(kind, list) or kind in WIDGETS or "widgetType" in options)
+
+
+def _is_text(spec: tuple) -> bool:
+    return spec[0] == "STRING" and bool(spec[1].get("multiline"))
+
+
+def _kind(spec: tuple) -> str:
+    return "COMBO" if isinstance(spec[0], list) else spec[0]
+
+
+def _default(spec: tuple):
+    kind, options = spec
+    if "default" in options:
+        return options["default"]
+    choices = kind if isinstance(kind, list) else options.get("options", [])
+    if choices:
+        return choices[0]["key"] if isinstance(choices[0], dict) else choices[0]
+    return {"INT": 0, "FLOAT": 0.0, "STRING": "", "BOOLEAN": False}.get(_kind(spec))
+
+
+def dump(graph: dict) -> str:
+    return json.dumps(graph, indent=1, ensure_ascii=False) + "\n"
