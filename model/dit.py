@@ -1,0 +1,219 @@
+"""The LingBot-World transformer: one expert, from latent, timestep, prompt and camera to velocity.
+
+Parameter names and arithmetic are the official implementation's. Beside a bf16 compute dtype the residual stream,
+norms, modulation, time embedding and head are fp32, as under its autocast."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..errors import CameraError, InputError
+from .attention import Attention, sdpa
+from .block import Block, Camera, Rope, borrowed, residual_mlp
+from .config import CONTROLS, PATCH, ModelConfig
+from .operations import TorchOperations, borrow
+from .pointwise import layer_norm, spans, wide
+from .rope import rope_table
+
+NO_OPTIONS: Mapping = MappingProxyType({})
+EMBEDDING_TOKENS = 8192
+"""Tokens in the camera's embedding and in the fp32 head at once."""
+
+
+class LingBotWorldModel(nn.Module):
+    """One expert of LingBot-World.
+
+    operations: namespace of Linear, Conv3d, LayerNorm and RMSNorm (see operations.py).
+    attention: function of (q, k, v, heads, options); `cross_attention` is the one for the prompt, by default the same.
+    dtype: of the parameters and of GEMMs and attention (`compute_dtype`)."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        operations=TorchOperations,
+        attention: Attention = sdpa,
+        cross_attention: Attention | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        factory = {"device": device, "dtype": dtype}
+        linear, dim = operations.Linear, config.dim
+        self.config, self.compute_dtype = config, dtype or torch.get_default_dtype()
+        self.patch_embedding = operations.Conv3d(config.in_dim, dim, kernel_size=PATCH, stride=PATCH, **factory)
+        self.text_embedding = nn.Sequential(
+            linear(config.text_dim, dim, **factory), nn.GELU("tanh"), linear(dim, dim, **factory)
+        )
+        self.time_embedding = nn.Sequential(
+            linear(config.freq_dim, dim, **factory), nn.SiLU(), linear(dim, dim, **factory)
+        )
+        self.time_projection = nn.Sequential(nn.SiLU(), linear(dim, 6 * dim, **factory))
+        if config.control is not None:
+            self.patch_embedding_wancamctrl = linear(config.control_channels * 4, dim, **factory)
+            self.c2ws_hidden_states_layer1 = linear(dim, dim, **factory)
+            self.c2ws_hidden_states_layer2 = linear(dim, dim, **factory)
+        attentions = attention, cross_attention or attention
+        self.blocks = nn.ModuleList(
+            Block(index, config, operations, attentions, **factory) for index in range(config.num_layers)
+        )
+        self.head = Head(config, operations, **factory)
+
+    @torch.no_grad()
+    def forward(
+        self,
+        x: Tensor,
+        timestep: Tensor,
+        context: Tensor,
+        camera: Tensor | None = None,
+        options: Mapping = NO_OPTIONS,
+    ) -> Tensor:
+        """Velocity [B, 16, F, H, W] in fp32.
+
+        x: latent, mask and image latent [B, 36, F, H, W]. timestep: [B] or [1], 0 to 1000. context: prompts
+        [B or 1, L <= text_len, text_dim], zero-padded here. camera: [B or 1, 384, F, H, W] (448 for an action model);
+        one serves every row, at the cost of one. options: handed on to the attention function; `camera_cache` may hold
+        a CameraCache. The arguments are left as they are. Raises InputError and CameraError for wrong shapes."""
+        self._check(x, timestep, context, camera)
+        rows = len(x)
+        residual = wide(self.compute_dtype)
+        e, e0 = self.embed_time(timestep.to(x.device).expand(rows))
+        context = self.embed_text(context.to(x.device)).expand(rows, -1, -1)
+        camera = None if camera is None else self.embed_camera(camera.to(x.device), options.get("camera_cache"))
+        grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
+        rope = tuple(table.to(residual) for table in rope_table(grid, self.config.head_dim, x.device))
+        x = self.embed_patches(x)
+        for index, block in enumerate(self.blocks):
+            x = self.run_block(index, block, x, e0, context, camera, rope, options)
+        frames, height, width = grid
+        return rearrange(
+            self.head(x, e), "b (f h w) (p q c) -> b c f (h p) (w q)", f=frames, h=height, w=width, p=2, q=2
+        )
+
+    def run_block(
+        self,
+        index: int,
+        block: Block,
+        x: Tensor,
+        e0: Tensor,
+        context: Tensor,
+        camera: Camera | None,
+        rope: Rope,
+        options: Mapping,
+    ) -> Tensor:
+        """The residual stream after a block; x may be overwritten. For hosts to override: a block called without
+        `inplace` leaves x alone."""
+        return block(x, e0, context, camera, rope, options, inplace=True)
+
+    def embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
+        """Time embedding e [B, dim] and the blocks' modulation e0 [B, 6, dim] of timestep [B], in fp32."""
+        e = sinusoid(timestep, self.config.freq_dim).to(wide(self.compute_dtype))
+        e = self.time_embedding(e)
+        return e, self.time_projection(e).unflatten(1, (6, -1))
+
+    def embed_text(self, context: Tensor) -> Tensor:
+        """Prompts [B, L, text_dim], padded to text_len, as the blocks attend to them: [B, text_len, dim]."""
+        missing = self.config.text_len - context.shape[1]
+        return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
+
+    def embed_camera(self, camera: Tensor, cache=None) -> Camera:
+        """The camera's tokens [1 or B, tokens, dim]; equal rows are folded into one."""
+        if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
+            camera = camera[:1]
+        if cache is not None:
+            cache.attach(camera)
+            if cache.holds(self.config.num_layers):
+                return Camera(None, cache)
+        return Camera(self._camera_tokens(camera), cache)
+
+    def embed_patches(self, x: Tensor) -> Tensor:
+        """Tokens [B, F*H/2*W/2, dim] of x [B, 36, F, H, W], in the residual stream's dtype."""
+        tokens = x.shape[2] * (x.shape[3] // 2) * (x.shape[4] // 2)
+        out = x.new_empty(len(x), tokens, self.config.dim, dtype=wide(self.compute_dtype))
+        for row, latent in zip(out, x, strict=True):
+            row.copy_(self.patch_embedding(latent[None].to(self.compute_dtype))[0].flatten(1).t())
+        return out
+
+    def _camera_tokens(self, camera: Tensor) -> Tensor:
+        patches = rearrange(
+            camera.to(self.compute_dtype), "b c f (h p) (w q) -> b (f h w) (c p q)", p=PATCH[1], q=PATCH[2]
+        )
+        layers = self.patch_embedding_wancamctrl, self.c2ws_hidden_states_layer1, self.c2ws_hidden_states_layer2
+        out = patches.new_empty(*patches.shape[:2], self.config.dim)
+        with borrowed(patches, *layers) as (embed, first, second):
+            for row, tokens in zip(out, patches, strict=True):
+                for span in spans(len(tokens), EMBEDDING_TOKENS):
+                    row[span] = residual_mlp(embed(tokens[span]), first, second)
+        return out
+
+    def _check(self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None) -> None:
+        config = self.config
+        if x.ndim != 5 or x.shape[1] != config.in_dim or x.shape[3] % 2 or x.shape[4] % 2:
+            raise InputError(
+                f"the latent is {list(x.shape)}; the model takes [rows, {config.in_dim}, frames, height, width] with "
+                "even height and width (a video's are multiples of 16)"
+            )
+        if timestep.ndim != 1 or len(timestep) not in (1, len(x)):
+            raise InputError(f"timestep is {list(timestep.shape)}, expected one for each of {len(x)} rows")
+        if context.ndim != 3 or context.shape[2] != config.text_dim or context.shape[0] not in (1, len(x)):
+            raise InputError(f"the prompt is {list(context.shape)}, expected [{len(x)}, tokens, {config.text_dim}]")
+        if context.shape[1] > config.text_len:
+            raise InputError(f"the prompt has {context.shape[1]} tokens, the model takes {config.text_len}")
+        if camera is not None:
+            check_camera(camera, x, config)
+
+
+class Head(nn.Module):
+    """Norm, modulation and projection of the tokens to their 2x2 latent cells, all in the residual stream's dtype."""
+
+    def __init__(self, config: ModelConfig, operations, **factory):
+        super().__init__()
+        self.eps = config.eps
+        self.head = operations.Linear(config.dim, config.out_dim * 4, **factory)
+        self.modulation = nn.Parameter(torch.empty(1, 2, config.dim, **factory))
+
+    def forward(self, x: Tensor, e: Tensor) -> Tensor:
+        """Cells [B, tokens, 4*16] of the residual stream x [B, tokens, dim] and the time embedding e [B, dim]."""
+        modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e.unsqueeze(1)
+        with borrow(self.head, x) as project:
+            return torch.stack(
+                [self._row(row, shift, 1 + scale, project) for row, (shift, scale) in zip(x, modulation, strict=True)]
+            )
+
+    def _row(self, row: Tensor, shift: Tensor, scale: Tensor, project) -> Tensor:
+        parts = (row[span] for span in spans(len(row), EMBEDDING_TOKENS))
+        return torch.cat([project(layer_norm(part, scale, shift, self.eps, row.dtype)) for part in parts])
+
+
+def sinusoid(timestep: Tensor, width: int) -> Tensor:
+    """Cosines, then sines of timestep [B] at width/2 rates, fp64 [B, width]."""
+    half = width // 2
+    rates = 10000.0 ** (-torch.arange(half, dtype=torch.float64, device=timestep.device) / half)
+    angles = torch.outer(timestep.to(torch.float64), rates)
+    return torch.cat([angles.cos(), angles.sin()], dim=1)
+
+
+def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
+    """CameraError unless the camera is one that the model takes, of the size of the latent x."""
+    given = f"the camera is {list(camera.shape)}"
+    if config.control is None:
+        raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")
+    channels = config.control_channels
+    if camera.ndim != 5 or camera.shape[1] != channels:
+        values = camera.shape[1] // 64 if camera.ndim == 5 else None
+        found = f" ({CONTROLS[values]})" if values in CONTROLS else ""
+        raise CameraError(
+            f"{given}{found}; this checkpoint takes [rows, {channels}, frames, height, width] "
+            f"({CONTROLS[config.control]})"
+        )
+    if camera.shape[2:] != x.shape[2:]:
+        raise CameraError(
+            f"the camera's frames, height and width are {list(camera.shape[2:])}, the latent's {list(x.shape[2:])}; "
+            "make it for the size and length of this video"
+        )
+    if len(camera) not in (1, len(x)):
+        raise CameraError(f"{given}, expected one camera, or one for each of {len(x)} rows")

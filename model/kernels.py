@@ -1,0 +1,121 @@
+"""Triton kernels behind pointwise.py: each reads and writes a token once. Imported on GPUs with Triton only.
+
+One program serves one token (or a stretch of it, where no statistics are needed). Arithmetic is fp32."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+STRETCH = 1024
+
+
+@triton.jit
+def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.constexpr, DTYPE: tl.constexpr):
+    token = tl.program_id(0).to(tl.int64) * dim
+    cols = tl.arange(0, BLOCK)
+    inside = cols < dim
+    x = tl.load(x_ptr + token + cols, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.sum(x, axis=0) / dim
+    centred = tl.where(inside, x - mean, 0.0)
+    scale = tl.rsqrt(tl.sum(centred * centred, axis=0) / dim + eps)
+    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0)
+    bias = tl.load(bias_ptr + cols, mask=inside, other=0.0)
+    tl.store(out_ptr + token + cols, (centred * scale * weight + bias).to(DTYPE), mask=inside)
+
+
+@triton.jit
+def _rms(
+    x_ptr, weight_ptr, cos_ptr, sin_ptr, dim, half, eps, BLOCK: tl.constexpr, DTYPE: tl.constexpr, ROPE: tl.constexpr
+):
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    inside = cols < dim
+    x = tl.load(x_ptr + row * dim + cols, mask=inside, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0)
+    x = x * tl.rsqrt(tl.sum(x * x, axis=0) / dim + eps) * weight
+    if ROPE:
+        pairs = tl.arange(0, BLOCK // 2)
+        angle = row * half + pairs % half
+        cos = tl.load(cos_ptr + angle)
+        sin = tl.load(sin_ptr + angle)
+        even, odd = tl.split(tl.reshape(x, (BLOCK // 2, 2)))
+        x = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (BLOCK,))
+    tl.store(x_ptr + row * dim + cols, x.to(DTYPE), mask=inside)
+
+
+@triton.jit
+def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr):
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < dim
+    at = tl.program_id(0).to(tl.int64) * dim + cols
+    x = tl.load(x_ptr + at, mask=inside)
+    y = tl.load(y_ptr + at, mask=inside).to(tl.float32)
+    gate = tl.load(gate_ptr + cols, mask=inside)
+    tl.store(x_ptr + at, x + y * gate, mask=inside)
+
+
+@triton.jit
+def _affine(x_ptr, scale_ptr, shift_ptr, dim, BLOCK: tl.constexpr):
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < dim
+    at = tl.program_id(0).to(tl.int64) * dim + cols
+    x = tl.load(x_ptr + at, mask=inside)
+    scale = tl.load(scale_ptr + at, mask=inside).to(tl.float32)
+    shift = tl.load(shift_ptr + at, mask=inside).to(tl.float32)
+    tl.store(x_ptr + at, x * (1.0 + scale) + shift, mask=inside)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """See pointwise.layer_norm."""
+    out = torch.empty_like(x, dtype=dtype)
+    with _on(x):
+        _layer_norm[(len(x),)](
+            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, DTYPE=_TYPES[dtype], **_whole(x)
+        )
+    return out
+
+
+def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See pointwise.rms_norm_."""
+    return _normalise(x, weight, weight, weight, 1, eps, rope=False)
+
+
+def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
+    """See pointwise.rms_rope_."""
+    return _normalise(x, weight, cos, sin, cos.shape[1], eps, rope=True)
+
+
+def _normalise(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, half: int, eps: float, rope: bool) -> Tensor:
+    weight = weight.float().contiguous()
+    with _on(x):
+        _rms[(len(x),)](x, weight, cos, sin, x.shape[1], half, eps, DTYPE=_TYPES[x.dtype], ROPE=rope, **_whole(x))
+    return x
+
+
+def gated_add_(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+    """See pointwise.gated_add_."""
+    with _on(x):
+        _gated_add[_stretches(x)](x, y, gate.contiguous(), x.shape[1], BLOCK=STRETCH)
+    return x
+
+
+def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """See pointwise.affine_."""
+    with _on(x):
+        _affine[_stretches(x)](x, scale, shift, x.shape[1], BLOCK=STRETCH)
+    return x
+
+
+def _on(x: Tensor) -> torch.cuda.device_of:
+    return torch.cuda.device_of(x)
+
+
+def _whole(x: Tensor) -> dict[str, int]:
+    block = triton.next_power_of_2(x.shape[1])
+    return {"BLOCK": block, "num_warps": max(1, min(16, block // 512))}
+
+
+def _stretches(x: Tensor) -> tuple[int, int]:
+    return len(x), triton.cdiv(x.shape[1], STRETCH)

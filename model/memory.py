@@ -1,0 +1,85 @@
+"""What a forward needs on the device beside the stored weights, worked out from shapes alone."""
+
+import torch
+
+from .block import CAMERA_TOKENS, FFN_TOKENS
+from .config import ModelConfig
+from .dit import EMBEDDING_TOKENS
+from .pointwise import wide
+
+
+def token_count(frames: int, height: int, width: int) -> int:
+    """Tokens of a latent of that many frames, rows and columns."""
+    return frames * (height // 2) * (width // 2)
+
+
+def activation_bytes(
+    config: ModelConfig,
+    frames: int,
+    height: int,
+    width: int,
+    *,
+    batch: int = 2,
+    dtype: torch.dtype = torch.bfloat16,
+    camera: bool = True,
+) -> int:
+    """Peak bytes of a forward over the stored weights, for a latent of `frames`, `height` and `width` latent cells.
+
+    Counted: the residual stream of every row, the camera's tokens, rope tables and prompts, which last through all
+    blocks; over them the hungriest stage, with the weights that it decodes (none are, where they are stored in
+    `dtype`; then this is too high by at most 0.3 GB). Not counted: inputs and output, the camera cache, GEMM
+    workspaces. One camera is taken to serve all rows."""
+    tokens, size = token_count(frames, height, width), dtype.itemsize
+    camera = camera and config.control is not None
+    row = tokens * config.dim * size
+    prompts = batch * config.text_len * config.dim * size
+    rope = tokens * config.head_dim * wide(dtype).itemsize
+    lasting = prompts + rope + camera * row
+    residual = batch * tokens * config.dim * wide(dtype).itemsize
+    embedding = max(_time_stage(config, dtype), camera * _camera_embedding(config, tokens, size))
+    blocks = max(
+        _self_attention(config, tokens, size),
+        row + config.in_dim * tokens * 4 * size,
+        3 * row + 2 * config.dim**2 * size + 2 * prompts,
+        _feed_forward(config, tokens, size),
+        camera * _camera_stage(config, tokens, size),
+    )
+    return max(embedding + lasting, residual + lasting + blocks)
+
+
+def camera_cache_bytes(
+    config: ModelConfig, frames: int, height: int, width: int, dtype: torch.dtype = torch.bfloat16
+) -> int:
+    """Bytes of a full CameraCache: scale and shift of every block for one camera, and the fp32 camera itself."""
+    if config.control is None:
+        return 0
+    tokens = token_count(frames, height, width)
+    affines = config.num_layers * 2 * tokens * config.dim * dtype.itemsize
+    return affines + tokens * 4 * config.control_channels * 4
+
+
+def _self_attention(config: ModelConfig, tokens: int, size: int) -> int:
+    """Normed tokens, q, k, v; later q, k, v and the result; the softmax's fp32 sums; four weights."""
+    return 4 * tokens * config.dim * size + tokens * config.num_heads * 4 + 4 * config.dim**2 * size
+
+
+def _feed_forward(config: ModelConfig, tokens: int, size: int) -> int:
+    width = config.dim + config.ffn_dim
+    return min(tokens, FFN_TOKENS) * width * size + 2 * config.dim * config.ffn_dim * size
+
+
+def _camera_stage(config: ModelConfig, tokens: int, size: int) -> int:
+    """Hidden, scale and shift of a stretch; four weights."""
+    return (3 * min(tokens, CAMERA_TOKENS) + 4 * config.dim) * config.dim * size
+
+
+def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
+    """The camera in the compute dtype and folded to tokens; then the embedding's stretches and weights."""
+    folded = tokens * 4 * config.control_channels * size
+    weights = (4 * config.control_channels + 2 * config.dim) * config.dim * size
+    return folded + max(folded, 3 * min(tokens, EMBEDDING_TOKENS) * config.dim * size + weights)
+
+
+def _time_stage(config: ModelConfig, dtype: torch.dtype) -> int:
+    """The time projection, decoded, then in fp32."""
+    return 6 * config.dim**2 * (dtype.itemsize + wide(dtype).itemsize)

@@ -1,0 +1,155 @@
+"""The element-wise parts of a block: one pass each over a row's tokens, with fp32 arithmetic and no fp32 copies.
+
+Every function takes the tokens of one row, [tokens, dim]; those whose name ends in _ write into their first argument.
+`LINGBOT_POINTWISE` chooses how they run: `triton` (hand-written kernels, on a GPU), `compile` (torch.compile), `eager`
+(plain torch, a few thousand tokens at a time, so that fp32 temporaries stay small), or `auto`: triton where it works,
+else eager. Tests hold the three to one another."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+EAGER_TOKENS = 2048
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of statistics and of the residual stream beside a compute dtype: fp32, or fp64 for fp64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """Layer norm of x over its last dimension, times weight plus bias ([dim] each, in x's dtype), as `dtype`."""
+    return _run("layer_norm", x, weight, bias, eps, dtype)
+
+
+def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Root-mean-square norm of x over its full width, times weight [dim]."""
+    return _run("rms_norm_", x, weight, eps)
+
+
+def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
+    """`rms_norm_`, then every head's interleaved pairs turned by the angles of cos and sin [tokens, head_dim/2]."""
+    return _run("rms_rope_", x, weight, cos, sin, eps)
+
+
+def gated_add_(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+    """x + y * gate, gate [dim] in x's dtype."""
+    return _run("gated_add_", x, y, gate)
+
+
+def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """x * (1 + scale) + shift, scale and shift [tokens, dim]."""
+    return _run("affine_", x, scale, shift)
+
+
+def gelu_(x: Tensor) -> Tensor:
+    """GELU in its tanh form."""
+    return torch.ops.aten.gelu_(x, approximate="tanh")
+
+
+def spans(length: int, limit: int, multiple: int = 128) -> Iterator[slice]:
+    """Slices that cover `length`, nearly equal and at most `limit` long; all but the last a multiple of `multiple`."""
+    count = -(-length // limit)
+    size = -(-length // count // multiple) * multiple
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
+def _plain_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps).to(dtype)
+
+
+def _plain_rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x.copy_(_rms(x, weight, eps))
+
+
+def _plain_rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
+    pairs = _rms(x, weight, eps).unflatten(-1, (-1, cos.shape[-1], 2))
+    even, odd = pairs.unbind(-1)
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    return x.copy_(turned.flatten(-3))
+
+
+def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    x = x.to(wide(x.dtype))
+    return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
+
+
+def _plain_gated_add_(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+    return x.addcmul_(y.to(x.dtype), gate)
+
+
+def _plain_affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    return x.addcmul_(x, scale.to(x.dtype)).add_(shift)
+
+
+_PLAIN = {
+    "layer_norm": _plain_layer_norm,
+    "rms_norm_": _plain_rms_norm_,
+    "rms_rope_": _plain_rms_rope_,
+    "gated_add_": _plain_gated_add_,
+    "affine_": _plain_affine_,
+}
+
+
+def _run(name: str, x: Tensor, *arguments) -> Tensor:
+    if torch.compiler.is_compiling():
+        return _PLAIN[name](x, *arguments)
+    return implementation(name, x.device.type)(x, *arguments)
+
+
+@lru_cache
+def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
+    """The function that serves `name` on such a device under `mode`, by default that of LINGBOT_POINTWISE."""
+    mode = mode or os.environ.get("LINGBOT_POINTWISE", "auto")
+    eager = partial(_eager_layer_norm if name == "layer_norm" else _eager_in_place, _PLAIN[name])
+    if mode == "compile":
+        return _or_else(torch.compile(_PLAIN[name], dynamic=True), eager)
+    if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
+        from . import kernels
+
+        return _or_else(getattr(kernels, name), eager)
+    return eager
+
+
+def _eager_layer_norm(plain: Callable, x: Tensor, *arguments) -> Tensor:
+    out = torch.empty_like(x, dtype=arguments[-1])
+    for span in spans(len(x), EAGER_TOKENS):
+        out[span] = plain(x[span], *arguments)
+    return out
+
+
+def _eager_in_place(plain: Callable, x: Tensor, *arguments) -> Tensor:
+    for span in spans(len(x), EAGER_TOKENS):
+        plain(x[span], *(_cut(argument, span) for argument in arguments))
+    return x
+
+
+def _cut(argument: Tensor | float, span: slice) -> Tensor | float:
+    per_token = isinstance(argument, Tensor) and argument.ndim == 2
+    return argument[span] if per_token else argument
+
+
+def _or_else(fast: Callable[..., Tensor], eager: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`fast`, until it cannot be built here (no compiler, an unknown device): then `eager` for good, said once."""
+    broken = False
+
+    def run(*arguments) -> Tensor:
+        nonlocal broken
+        if not broken:
+            try:
+                return fast(*arguments)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as reason:
+                broken = True
+                logging.warning("%s runs in plain torch, slower: %s", eager.args[0].__name__, reason)
+        return eager(*arguments)
+
+    return run

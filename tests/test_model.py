@@ -1,0 +1,269 @@
+"""Batches, cameras, gradients, hooks and bad input of the model."""
+
+import dataclasses
+from collections import Counter
+from contextlib import nullcontext
+
+import pytest
+import torch
+from lingbot_world.errors import CameraError, CheckpointError, InputError
+from lingbot_world.model.cache import CameraCache
+from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.model.memory import camera_cache_bytes
+from lingbot_world.model.operations import Linear, TorchOperations
+from lingbot_world.model.rope import rope_table
+from model_cases import SMALL, random_inputs, random_state, with_state
+from torch.nn import functional as F
+
+GRID = (3, 6, 8)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return with_state(SMALL, random_state(SMALL))
+
+
+def rows_of(inputs, index):
+    alone = {name: inputs[name][index : index + 1] for name in ("x", "timestep", "context")}
+    return alone | {"camera": inputs["camera"]}
+
+
+def test_rows_of_a_batch_do_not_meet(model):
+    inputs = random_inputs(SMALL, 3, GRID)
+    together = model(**inputs)
+    alone = torch.cat([model(**rows_of(inputs, index)) for index in range(3)])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
+def test_one_camera_serves_every_row(model):
+    inputs = random_inputs(SMALL, 2, GRID)
+    repeated = inputs | {"camera": inputs["camera"].repeat(2, 1, 1, 1, 1)}
+    assert model.embed_camera(repeated["camera"]).tokens.shape[0] == 1
+    assert torch.equal(model(**inputs), model(**repeated))
+
+
+def test_each_row_may_have_its_own_camera(model):
+    inputs = random_inputs(SMALL, 2, GRID)
+    cameras = torch.cat([inputs["camera"], -inputs["camera"]])
+    together = model(**inputs | {"camera": cameras})
+    second = model(**rows_of(inputs, 1) | {"camera": cameras[1:]})
+    torch.testing.assert_close(together[1:], second, atol=1e-5, rtol=0)
+    assert not torch.allclose(together[1:], model(**inputs)[1:], atol=1e-3)
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_sizes_need_not_be_those_of_training(model, frames):
+    grid = (frames, 2, 10)
+    assert model(**random_inputs(SMALL, 1, grid)).shape == (1, 16, *grid)
+
+
+def test_arguments_stay_as_they_are(model):
+    inputs = random_inputs(SMALL, 2, GRID)
+    before = {name: value.clone() for name, value in inputs.items()}
+    model(**inputs)
+    assert all(torch.equal(inputs[name], before[name]) for name in inputs)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_every_grad_mode_gives_the_same(model, mode):
+    inputs = random_inputs(SMALL, 1, GRID)
+    with torch.no_grad():
+        want = model(**inputs)
+    model.requires_grad_(True)
+    with mode():
+        got = model(**inputs)
+    model.requires_grad_(False)
+    assert not got.requires_grad
+    assert torch.equal(got, want)
+
+
+def test_a_cache_changes_nothing_and_follows_the_camera(model):
+    inputs = random_inputs(SMALL, 2, GRID)
+    other = inputs | {"camera": inputs["camera"] + 1}
+    cache = CameraCache()
+    for given in (inputs, inputs, other, other, inputs):
+        assert torch.equal(model(**given, options={"camera_cache": cache}), model(**given))
+    assert cache.holds(SMALL.num_layers)
+    held = cache.nbytes + inputs["camera"].nbytes
+    assert held == camera_cache_bytes(SMALL, *GRID, dtype=torch.float32)
+
+
+def test_a_camera_changed_in_place_empties_the_cache(model):
+    inputs = random_inputs(SMALL, 1, GRID)
+    cache = CameraCache()
+    model(**inputs, options={"camera_cache": cache})
+    inputs["camera"].mul_(0.5)
+    assert torch.equal(model(**inputs, options={"camera_cache": cache}), model(**inputs))
+
+
+def test_a_full_cache_serves_without_the_camera_layers(model):
+    inputs = random_inputs(SMALL, 1, GRID)
+    cache = CameraCache()
+    want = model(**inputs, options={"camera_cache": cache})
+    calls = []
+    hook = model.patch_embedding_wancamctrl.register_forward_hook(lambda *_: calls.append(1))
+    assert torch.equal(model(**inputs, options={"camera_cache": cache}), want)
+    assert not calls
+    model(**inputs)
+    assert calls
+    hook.remove()
+
+
+def test_a_cache_stops_at_its_limit(model):
+    inputs = random_inputs(SMALL, 1, GRID)
+    block = 2 * 3 * 3 * 4 * SMALL.dim * 4
+    cache = CameraCache(limit_bytes=block)
+    for _ in range(2):
+        assert torch.equal(model(**inputs, options={"camera_cache": cache}), model(**inputs))
+    assert cache.nbytes == block
+    assert cache.get(0) is not None
+    assert cache.get(1) is None
+
+
+def test_a_failed_step_leaves_no_half_made_block_in_the_cache(model):
+    inputs = random_inputs(SMALL, 1, GRID)
+    cache = CameraCache()
+    hook = model.blocks[1].cam_shift_layer.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(**inputs, options={"camera_cache": cache})
+    hook.remove()
+    assert torch.equal(model(**inputs, options={"camera_cache": cache}), model(**inputs))
+
+
+def test_a_hook_on_a_linear_layer_takes_part(model):
+    inputs = random_inputs(SMALL, 1, GRID)
+    want = model(**inputs)
+    for layer in (model.blocks[0].self_attn.v, model.blocks[1].ffn[0], model.blocks[1].cam_scale_layer):
+        hook = layer.register_forward_hook(lambda _layer, _inputs, out: out * 1.5)
+        assert not torch.allclose(model(**inputs), want, atol=1e-3)
+        hook.remove()
+    assert torch.equal(model(**inputs), want)
+
+
+def test_a_replaced_forward_takes_part(model):
+    inputs = random_inputs(SMALL, 1, GRID)
+    want, layer = model(**inputs), model.blocks[0].cross_attn.o
+    original = layer.forward
+    layer.forward = lambda x: original(x) + 0.1
+    changed = model(**inputs)
+    del layer.forward
+    assert not torch.allclose(changed, want, atol=1e-3)
+    assert torch.equal(model(**inputs), want)
+
+
+def test_options_and_both_attentions_reach_the_host():
+    seen = []
+
+    def spy(kind):
+        def attend(q, k, v, heads, options):
+            seen.append((kind, q.shape[1], k.shape[1], heads, options["mark"]))
+            return F.scaled_dot_product_attention(q, k, v)
+
+        return attend
+
+    model = with_state(SMALL, random_state(SMALL), attention=spy("self"), cross_attention=spy("cross"))
+    model(**random_inputs(SMALL, 1, GRID), options={"mark": 7})
+    assert seen == [("self", 36, 36, 2, 7), ("cross", 36, 24, 2, 7)] * SMALL.num_layers
+
+
+def test_a_weight_is_made_ready_once_for_all_rows():
+    counts = Counter()
+
+    class CountingLinear(Linear):
+        def borrow(self, like):
+            counts[self] += 1
+            return nullcontext(lambda x: F.linear(x, self.weight, self.bias))
+
+    class Operations(TorchOperations):
+        Linear = CountingLinear
+
+    model = with_state(SMALL, random_state(SMALL), operations=Operations)
+    model(**random_inputs(SMALL, 3, GRID))
+    in_blocks = [layer for block in model.blocks for layer in block.modules() if isinstance(layer, CountingLinear)]
+    assert {counts[layer] for layer in in_blocks} == {1}
+
+
+def test_parameter_names_and_shapes():
+    for control in (6, 7, None):
+        config = dataclasses.replace(SMALL, control=control)
+        model = LingBotWorldModel(config, device="meta")
+        assert {name: tuple(p.shape) for name, p in model.named_parameters()} == config.parameter_shapes()
+        assert not list(model.buffers())
+        again = ModelConfig.from_shapes(config.parameter_shapes(), text_len=24, num_heads=2)
+        assert again == config
+
+
+def test_the_published_size():
+    config = ModelConfig(5120, 13824, 40, 40, freq_dim=256, text_dim=4096)
+    assert sum(torch.Size(shape).numel() for shape in config.parameter_shapes().values()) == 18_544_332_864
+    assert ModelConfig.from_shapes(config.parameter_shapes()) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"head.head.weight": None}, "head.head.weight missing"),
+        ({"patch_embedding.weight": (64, 36, 1, 4, 4)}, "1, 2, 2"),
+        ({"patch_embedding_wancamctrl.weight": (64, 1000)}, "1000 values"),
+        ({"blocks.5.norm3.bias": (64,)}, r"blocks \[2, 3, 4\] missing"),
+    ],
+)
+def test_shapes_of_something_else(change, said):
+    shapes = {name: shape for name, shape in (SMALL.parameter_shapes() | change).items() if shape is not None}
+    with pytest.raises(CheckpointError, match=said):
+        ModelConfig.from_shapes(shapes, num_heads=2)
+
+
+def test_heads_cannot_be_guessed_for_an_odd_width():
+    with pytest.raises(CheckpointError, match=r"64 does not divide into heads of 128.*config\.json"):
+        ModelConfig.from_shapes(SMALL.parameter_shapes())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "said"),
+    [
+        ({"x": torch.zeros(1, 16, *GRID)}, InputError, "36, frames"),
+        ({"x": torch.zeros(1, 36, 3, 5, 8)}, InputError, "even height and width"),
+        ({"timestep": torch.zeros(2)}, InputError, r"timestep is \[2\]"),
+        ({"context": torch.zeros(1, 25, 32)}, InputError, "25 tokens, the model takes 24"),
+        ({"context": torch.zeros(1, 8, 33)}, InputError, r"expected \[1, tokens, 32\]"),
+        ({"camera": torch.zeros(1, 448, *GRID)}, CameraError, r"\[1, 448.*action.*384.*camera: ray origin"),
+        ({"camera": torch.zeros(1, 100, *GRID)}, CameraError, r"\[1, 100.*takes \[rows, 384"),
+        ({"camera": torch.zeros(1, 384, 3, 4, 8)}, CameraError, r"\[3, 4, 8\].*\[3, 6, 8\]"),
+        ({"camera": torch.zeros(2, 384, *GRID)}, CameraError, "one camera"),
+    ],
+)
+def test_input_that_does_not_fit(model, change, error, said):
+    with pytest.raises(error, match=said):
+        model(**random_inputs(SMALL, 1, GRID) | change)
+
+
+def test_a_camera_needs_camera_layers():
+    config = dataclasses.replace(SMALL, control=None)
+    model = with_state(config, random_state(config))
+    inputs = random_inputs(config, 1, GRID)
+    assert model(**inputs).isfinite().all()
+    with pytest.raises(CameraError, match="no camera layers"):
+        model(**inputs | {"camera": torch.zeros(1, 384, *GRID)})
+
+
+def test_an_action_model_takes_seven_values():
+    config = dataclasses.replace(SMALL, control=7)
+    model = with_state(config, random_state(config))
+    inputs = random_inputs(config, 1, GRID)
+    assert inputs["camera"].shape[1] == 448
+    assert not torch.allclose(model(**inputs), model(**inputs | {"camera": None}), atol=1e-3)
+
+
+def test_rope_beyond_1024_frames_and_by_the_book():
+    cos, sin = rope_table((1100, 2, 3), 32, torch.device("cpu"))
+    token = (1099 * 2 + 1) * 3 + 2
+    widths = (12, 10, 10)
+    angles = [
+        place * 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        for place, width in zip((1099, 1, 2), widths, strict=True)
+    ]
+    angles = torch.cat(angles)
+    torch.testing.assert_close(cos[token].double(), angles.cos(), atol=1e-7, rtol=0)
+    torch.testing.assert_close(sin[token].double(), angles.sin(), atol=1e-7, rtol=0)
