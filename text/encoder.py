@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import TextError
+from .memory import return_freed_memory
 from .stream import stream_blocks
 from .tokenizer import Tokenizer, load_tokenizer
 from .umt5 import encoder_block, position_buckets, rms_norm
@@ -31,15 +32,30 @@ def encode(
     TextError for a checkpoint or tokenizer that cannot be used, or that do not belong together.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
+    try:
+        return encode_ids(*_open(prompts, checkpoint, tokenizer), device, dtype, progress)
+    finally:
+        return_freed_memory()
+
+
+def _open(
+    prompts: Sequence[str], checkpoint: str | Path, tokenizer: Tokenizer | str | Path
+) -> tuple[list[list[int]], UMT5Weights]:
+    """Token ids of each prompt, and the mapped weights that they fit."""
     if not isinstance(tokenizer, Tokenizer):
         tokenizer = load_tokenizer(tokenizer)
     weights = open_weights(checkpoint)
+    check_vocabulary(tokenizer, weights, checkpoint)
+    return [tokenizer.encode(prompt) for prompt in prompts], weights
+
+
+def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights, checkpoint: str | Path) -> None:
+    """TextError when the tokenizer can make ids that the embedding has no row for."""
     if tokenizer.vocab_size > weights.config.vocab_size:
         raise TextError(
             f"tokenizer {tokenizer.source} has {tokenizer.vocab_size} tokens, the embedding of {checkpoint} only "
             f"{weights.config.vocab_size} rows: they do not belong together. Use the tokenizer that came with the file."
         )
-    return encode_ids([tokenizer.encode(prompt) for prompt in prompts], weights, device, dtype, progress)
 
 
 @torch.no_grad()

@@ -79,7 +79,8 @@ class PinnedUploader:
         try:
             staged = pinned[: source.numel()]
             np.copyto(staged.numpy(), source.numpy())
-            with torch.cuda.stream(stream):
+            # The caller may be in inference mode, a thread is not, and only in it may such tensors be written to.
+            with torch.inference_mode(), torch.cuda.stream(stream):
                 stream.wait_event(free)
                 destination.copy_(staged, non_blocking=True)
             stream.synchronize()
