@@ -1,0 +1,22 @@
+"""Weights from disk: experts (NF4, FP4 or plain), packages of them, and the writer of NF4 files.
+
+The names below are imported when first asked for, so that importing the package stays cheap."""
+
+import importlib
+
+_HOMES = {
+    "load_expert": "experts",
+    "state_tensors": "experts",
+    "open_checkpoint": "checkpoint",
+    "Checkpoint": "checkpoint",
+    "warm": "warm",
+    "find_package": "package",
+    "Package": "package",
+    "write_nf4_expert": "writer",
+}
+
+
+def __getattr__(name: str):
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,6 +1,6 @@
 """A checkpoint as a model: mapped where it stays on the CPU, streamed where it goes to a GPU."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -11,7 +11,7 @@ from ..model.dit import LingBotWorldModel
 from ..model.operations import TorchOperations
 from .checkpoint import Checkpoint, open_checkpoint
 from .entries import TensorEntry
-from .four_bit import check_finite
+from .four_bit import FourBitWeight, check_finite
 from .nf4 import frozen_parameter
 from .stream import stream_tensors
 
@@ -34,8 +34,9 @@ def load_expert(
     on the way. Raises CheckpointError for bad files, whatever `progress` raises, and leaves nothing behind then.
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
-    with torch.device("meta"):
-        model = LingBotWorldModel(checkpoint.config, operations=operations, attention=attention, dtype=dtype)
+    model = LingBotWorldModel(
+        checkpoint.config, operations=operations, attention=attention, device="meta", dtype=dtype
+    )
     model.requires_grad_(False)
     model.load_state_dict(state_tensors(checkpoint, dtype, device, progress=progress), assign=True)
     return model.eval()
@@ -55,14 +56,22 @@ def state_tensors(
     On the CPU they are zero-copy views of the mapped file wherever no cast is needed.
     Raises CheckpointError for scales that are not finite.
     """
-    wanted = checkpoint.shapes.keys() if names is None else set(names)
-    check_finite(checkpoint.name, {name: weight for name, weight in checkpoint.four_bit.items() if name in wanted})
-    tensors = _raw_tensors(list(_entries(checkpoint, wanted)), torch.device(device), progress)
-    state = {}
-    for name in checkpoint.shapes.keys() & wanted:
-        weight = checkpoint.four_bit.get(name)
-        state[name] = weight.tensor(tensors, dtype) if weight else frozen_parameter(tensors.pop(name).to(dtype))
-    return state
+    picked = list(checkpoint.shapes if names is None else names)
+    four_bit = {name: checkpoint.four_bit[name] for name in picked if name in checkpoint.four_bit}
+    check_finite(checkpoint.name, four_bit.values())
+    # Ordinary tensors even under inference_mode: they outlive it.
+    with torch.inference_mode(False), torch.no_grad():
+        tensors = _raw_tensors(list(_entries(checkpoint, picked)), torch.device(device), progress)
+        offsets = _offsets(four_bit, device)
+        state = {name: weight.tensor(tensors, offsets.get(name), dtype) for name, weight in four_bit.items()}
+        plain = (name for name in picked if name not in four_bit)
+        return state | {name: frozen_parameter(tensors.pop(name).to(dtype)) for name in plain}
+
+
+def _offsets(four_bit: dict[str, FourBitWeight], device) -> dict[str, Tensor]:
+    """The nested offsets as scalars of one small tensor: a single copy to the device."""
+    nested = {name: weight.offset for name, weight in four_bit.items() if weight.offset is not None}
+    return dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))
 
 
 def _entries(checkpoint: Checkpoint, wanted: Iterable[str]) -> Iterable[TensorEntry]:
@@ -71,7 +80,7 @@ def _entries(checkpoint: Checkpoint, wanted: Iterable[str]) -> Iterable[TensorEn
         yield from weight.entries if weight else (checkpoint.tensors[name],)
 
 
-def _raw_tensors(entries: list[TensorEntry], device: torch.device, progress: Progress | None) -> Mapping[str, Tensor]:
+def _raw_tensors(entries: list[TensorEntry], device: torch.device, progress: Progress | None) -> dict[str, Tensor]:
     if device.type == "cpu":
         total = sum(entry.nbytes for entry in entries)
         if progress:

@@ -3,14 +3,14 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from ..errors import CheckpointError
 from .entries import TensorEntry
-from .nf4 import CODES, frozen_parameter, nf4_tensor
+from .nf4 import CODES, frozen_parameter, is_standard_code, nf4_tensor
 
 _COMPONENT = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__(\w+))$")
 _BLOCKSIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -40,12 +40,15 @@ class FourBitWeight:
         parts = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
         return [entry for entry in parts if entry is not None]
 
-    def tensor(self, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> torch.nn.Parameter:
-        """The QuantizedTensor over these tensors (by entry name), declared as `dtype`."""
+    def tensor(self, tensors: Mapping[str, torch.Tensor], offset: torch.Tensor | None, dtype: torch.dtype):
+        """The QuantizedTensor over these tensors (by entry name), a frozen parameter declared as `dtype`.
+
+        `offset` is the nested offset as a float32 scalar on the tensors' device."""
         parts = [None if entry is None else tensors[entry.name] for entry in
                  (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)]  # fmt: skip
-        return frozen_parameter(nf4_tensor(*parts, self.offset, self.shape, self.blocksize, self.nested_blocksize,
-                                           self.state_dtype, dtype, self.quant_type))  # fmt: skip
+        standard = is_standard_code(self.code.view(), self.quant_type)
+        return frozen_parameter(nf4_tensor(*parts, offset, self.shape, self.blocksize, self.nested_blocksize,
+                                           self.state_dtype, dtype, self.quant_type, standard))  # fmt: skip
 
 
 def component_owner(key: str) -> str | None:
@@ -128,13 +131,13 @@ def _check_sizes(weight: FourBitWeight) -> None:
               f"(shape {list(weight.shape)}, block size {weight.blocksize})")  # fmt: skip
 
 
-def check_finite(file: str, weights: Mapping[str, FourBitWeight]) -> None:
+def check_finite(file: str, weights: Iterable[FourBitWeight]) -> None:
     """Raise CheckpointError naming every weight whose float32 scales or tables hold NaN or infinity.
 
     Reads the float32 components only: some 5 MB of a double-quantized expert."""
     bad = [
         entry.name
-        for weight in weights.values()
+        for weight in weights
         for entry in weight.entries
         if entry.dtype == torch.float32 and not torch.isfinite(entry.view()).all()
     ]

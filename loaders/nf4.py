@@ -86,17 +86,21 @@ def nf4_tensor(
     state_dtype: torch.dtype,
     compute_dtype: torch.dtype,
     quant_type: str = "nf4",
+    standard_code: bool | None = None,
 ):
     """A 4-bit weight as a comfy_kitchen QuantizedTensor of `shape` that calls itself `compute_dtype`.
 
     No byte is copied: the tensors given are kept as they are (views of a mapped file, slices of a GPU buffer).
     `state_dtype` is the dtype that the weight had when it was quantized; it is only written back by `state_dict`.
+    `standard_code` says whether `code` is the format's own table, for callers that know it without asking a GPU.
     Raises DependencyError where comfy-kitchen cannot be imported.
     """
     layouts = load_layouts()
     if offset is not None and not isinstance(offset, Tensor):
         offset = torch.tensor(offset, dtype=torch.float32, device=packed.device)
-    native = runs_in_bitsandbytes(code, shape, blocksize, quant_type)
+    standard = is_standard_code(code, quant_type) if standard_code is None else standard_code
+    # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
+    native = standard and shape[-1] % blocksize == 0 and bitsandbytes_functional() is not None
     params = layouts.FourBitParams(
         scale=absmax, orig_dtype=compute_dtype, orig_shape=tuple(shape), code=code, nested_absmax=nested_absmax,
         nested_code=nested_code, offset=offset, blocksize=blocksize, nested_blocksize=nested_blocksize,
@@ -113,22 +117,18 @@ def load_layouts():
     return layouts
 
 
-def runs_in_bitsandbytes(code: Tensor, shape: tuple[int, ...], blocksize: int, quant_type: str) -> bool:
-    """Whether bitsandbytes decodes this weight correctly.
-
-    Its kernels ignore the file's table, and on the CPU (0.50.2) they are wrong for rows that are not whole blocks.
-    """
-    if bitsandbytes_functional() is None or shape[-1] % blocksize:
-        return False
-    return code.is_meta or code.tolist() == torch.tensor(CODES[quant_type]).tolist()
+def is_standard_code(code: Tensor, quant_type: str) -> bool:
+    """Whether a table [16] is the one that bitsandbytes has built in for "nf4" or "fp4"."""
+    return code.is_meta or torch.equal(code.cpu(), torch.tensor(CODES[quant_type]))
 
 
 def frozen_parameter(tensor: Tensor) -> torch.nn.Parameter:
     """`tensor` as a Parameter without gradient, still the same bytes.
 
-    `Parameter` detaches what it is given, and comfy_kitchen's detach copies the scales out of the mapped file.
+    A quantized tensor is marked as a parameter in place: `Parameter(tensor)` would detach it, and comfy_kitchen's
+    detach copies the scales, out of the mapped file into memory.
     """
-    parameter = torch.nn.Parameter(tensor, requires_grad=False)
-    if hasattr(tensor, "_qdata"):
-        parameter._params = tensor._params
-    return parameter
+    if not hasattr(tensor, "_qdata"):
+        return torch.nn.Parameter(tensor, requires_grad=False)
+    tensor._is_param = True
+    return tensor

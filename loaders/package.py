@@ -1,0 +1,153 @@
+"""A folder with everything for one video: two experts, text encoder, tokenizer, VAE."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..errors import CheckpointError
+from .checkpoint import Checkpoint
+from .files import WEIGHT_SUFFIXES
+
+_TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
+_PARTS = {
+    "high": "the high-noise expert (high_noise_model*)",
+    "low": "the low-noise expert (low_noise_model*)",
+    "text_encoder": "the text encoder (models_t5_umt5-xxl-enc-bf16.pth)",
+    "tokenizer": "the tokenizer (a folder with tokenizer.json)",
+    "vae": "the VAE (Wan2.1_VAE.pth)",
+}
+_SAMPLES, _SAMPLE_BYTES = 8, 4096
+
+
+@dataclass(frozen=True)
+class Package:
+    """Where the parts are. The experts are folders or files for `open_checkpoint`."""
+
+    high: Path
+    low: Path
+    text_encoder: Path | None
+    tokenizer: Path | None
+    vae: Path | None
+
+
+def find_package(folder: str | Path | None, **overrides: str | Path | None) -> Package:
+    """The parts of a package, found by their names; `high`, `low`, `text_encoder`, `tokenizer` and `vae` override.
+
+    The community NF4 layout and the official one are known; where both kinds of an expert lie, NF4 wins. `folder` may
+    be None when every part is given. Raises CheckpointError naming what was found and what is missing: an
+    expert that is not there, or any part that was given and does not exist. Other parts may be None.
+    """
+    root = None if folder is None else Path(folder).expanduser()
+    if root is not None and not root.is_dir():
+        raise CheckpointError(f"{root}: no such folder; give the folder of the downloaded package")
+    given = {part: Path(path).expanduser() for part, path in overrides.items() if path is not None}
+    for part, path in given.items():
+        if not path.exists():
+            raise CheckpointError(f"{path}: no such file or folder, given as {_PARTS[part]}")
+    items = sorted(root.iterdir()) if root else []
+    parts = {part: given.get(part) or find(items) for part, find in _FINDERS.items()}
+    _require_experts(root, items, parts)
+    return Package(**parts)
+
+
+def is_expert_folder(path: str | Path) -> bool:
+    """Whether a folder holds the weights of one model (rather than a package of several)."""
+    names = ("model.safetensors", "model.pt", "*.safetensors.index.json", "diffusion_pytorch_model*")
+    return Path(path).is_dir() and any(any(Path(path).glob(name)) for name in names)
+
+
+def _require_experts(root: Path | None, items: list[Path], parts: dict[str, Path | None]) -> None:
+    missing = [_PARTS[part] for part in ("high", "low") if parts[part] is None]
+    if not missing:
+        return
+    found = [f"{part}: {path.name}" for part, path in parts.items() if path is not None]
+    content = ", ".join(item.name for item in items[:8]) or "nothing"
+    hint = " This is the folder of one expert; give the folder above it." if root and is_expert_folder(root) else ""
+    raise CheckpointError(f"{root or 'package'}: missing {' and '.join(missing)}; found "
+                          f"{', '.join(found) or 'no part'} (the folder holds {content}).{hint}")  # fmt: skip
+
+
+def _expert(role: str) -> Callable[[list[Path]], Path | None]:
+    def find(items: list[Path]) -> Path | None:
+        named = [item for item in items if f"{role}_noise" in item.name.lower() and _holds_weights(item)]
+        return min(named, key=lambda item: ("nf4" not in item.name.lower(), item.name), default=None)
+
+    return find
+
+
+def _holds_weights(item: Path) -> bool:
+    return is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES)
+
+
+def _weights_named(*words: str) -> Callable[[list[Path]], Path | None]:
+    def find(items: list[Path]) -> Path | None:
+        files = [item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES]
+        return next((file for file in files if any(word in file.name.lower() for word in words)), None)
+
+    return find
+
+
+def _tokenizer(items: list[Path]) -> Path | None:
+    folders = [item for item in items if item.is_dir()]
+    nested = (inner for folder in folders if not is_expert_folder(folder) for inner in sorted(folder.iterdir()))
+    return next((folder for folder in (*folders, *nested) if _is_tokenizer(folder)), None)
+
+
+def _is_tokenizer(folder: Path) -> bool:
+    return folder.is_dir() and any((folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+_FINDERS = {
+    "high": _expert("high"),
+    "low": _expert("low"),
+    "text_encoder": _weights_named("t5"),
+    "tokenizer": _tokenizer,
+    "vae": _weights_named("vae"),
+}
+
+
+def check_roles(high: Checkpoint, low: Checkpoint) -> None:
+    """Raise CheckpointError for two experts that cannot be a pair: named for each other's role, of different
+    architectures, or the same weights twice."""
+    roles = named_role(high.path), named_role(low.path)
+    if roles[0] == "low" and roles[1] != "low" or roles[1] == "high" and roles[0] != "high":
+        raise CheckpointError(f"the experts look swapped: high-noise is {_tail(high)}, low-noise is {_tail(low)}; "
+                              "exchange them, or rename the files if their names are wrong")  # fmt: skip
+    if _same_weights(high, low):
+        raise CheckpointError(f"{_tail(high)} and {_tail(low)} are the same weights; give the high-noise and the "
+                              "low-noise expert")  # fmt: skip
+    if high.config != low.config:
+        raise CheckpointError(f"the experts are of different architectures: {_tail(high)} has {high.config}, "
+                              f"{_tail(low)} has {low.config}; both have to come from one release")  # fmt: skip
+
+
+def named_role(path: Path) -> str | None:
+    """ "high" or "low" where the file's name, or else its folder's, says so; None when they do not tell."""
+    for name in (path.name, path.parent.name):
+        said = set(re.findall(r"(?<![a-z])(high|low)(?![a-z])", name.lower()))
+        if said:
+            return said.pop() if len(said) == 1 else None
+    return None
+
+
+def _tail(checkpoint: Checkpoint) -> str:
+    return "/".join(checkpoint.path.parts[-2:])
+
+
+def _same_weights(high: Checkpoint, low: Checkpoint) -> bool:
+    if [file.resolve() for file in high.files] == [file.resolve() for file in low.files]:
+        return True
+    return high.shapes == low.shapes and all(_start(high, name) == _start(low, name) for name in _sample(high.shapes))
+
+
+def _sample(names: Iterable[str]) -> list[str]:
+    weights = sorted(name for name in names if name.endswith(".weight"))
+    return weights[:: max(1, len(weights) // _SAMPLES)]
+
+
+def _start(checkpoint: Checkpoint, name: str) -> bytes:
+    values = checkpoint.tensors[name].view().view(-1)[:_SAMPLE_BYTES]
+    return bytes(values.view(torch.uint8).numpy())
