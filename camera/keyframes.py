@@ -107,9 +107,11 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _load3d_fov(camera: Mapping) -> float:
     """Degrees across at 832x480 of a camera whose own field of view counts top to bottom."""
-    down_deg = camera.get("fov")
+    down_deg = camera.get("fov") or 0
     if not down_deg:
         return DEFAULT_FOV_DEG
+    if not isinstance(down_deg, int | float) or not 0 < down_deg < 180:
+        raise CameraError(f"camera 1: field of view {down_deg!r}, expected degrees between 0 and 180")
     return float(np.rad2deg(2 * np.arctan(np.tan(np.deg2rad(float(down_deg)) / 2) * LENS_WIDTH / LENS_HEIGHT)))
 
 

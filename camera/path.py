@@ -38,9 +38,10 @@ class CameraPath:
     fps: float = DEFAULT_FPS
 
     def __post_init__(self):
-        c2w, lens = check_poses(self.c2w).copy(), check_intrinsics(self.intrinsics)
+        c2w = check_poses(self.c2w).copy()
         if not 1 <= len(c2w) <= MOST_FRAMES:
             raise CameraError(f"camera path of {len(c2w)} poses: expected 1 to {MOST_FRAMES}")
+        lens = check_intrinsics(self.intrinsics)
         if len(lens) not in (1, len(c2w)):
             raise CameraError(f"{len(lens)} rows of intrinsics for {len(c2w)} poses: expected one, or one a pose")
         if not 0 < self.fps < np.inf:

@@ -1,0 +1,174 @@
+"""Camera moves by the names film people give them, in the axes of the first frame (x right, y down, z forward).
+
+A pan, tilt or roll turns the camera on the spot; a dolly, truck or pedestal carries it without turning; an orbit, arc,
+crane or spiral carries it round a point it keeps in view.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import CameraError
+from .easing import eased
+from .path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
+from .poses import frame_count
+from .rotation import about, unit
+
+UNITS, DEGREES = "world units", "degrees"
+DEFAULT_RADIUS = 4.0
+STEADY_NOTE = (
+    "The model divides every step by the longest one, so the amount of a steady move on its own cancels: 1 unit and "
+    "10 units are the same input. It counts against other moves in the same path, against turns, and where easing "
+    "makes some steps longer than others."
+)
+
+Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A move in words, what its amount counts, its default, and c2w [n, 4, 4] = move(progress [n], amount, subject)."""
+
+    about: str
+    unit: str
+    amount: float
+    move: Move
+
+    @property
+    def note(self) -> str:
+        """What the user should know about the amount; empty when it does what it says."""
+        return STEADY_NOTE if self.unit == UNITS and self.amount else ""
+
+
+def preset_path(
+    name: str,
+    *,
+    frames: int = 81,
+    amount: float | None = None,
+    easing: str = "linear",
+    fov_deg: float = DEFAULT_FOV_DEG,
+    radius: float = DEFAULT_RADIUS,
+    look_at: tuple[float, float, float] | None = None,
+    shake: float = 0.0,
+    seed: int = 0,
+    fps: float = DEFAULT_FPS,
+) -> CameraPath:
+    """The move `name` over `frames` frames (taken down to 4n+1), starting at the identity.
+
+    `amount` in the preset's unit, its own default when None; `look_at` is the point that orbits and cranes keep in
+    view, in world units, straight ahead at `radius` when None; `shake` adds a seeded handheld shake of that many
+    degrees. Raises CameraError.
+    """
+    if name not in PRESETS:
+        raise CameraError(f"camera preset {name!r}: expected one of {', '.join(PRESETS)}")
+    preset = PRESETS[name]
+    amount = preset.amount if amount is None else amount
+    subject = np.array((0.0, 0.0, radius) if look_at is None else look_at, dtype=np.float64)
+    if not np.isfinite([amount, shake, *subject]).all() or np.linalg.norm(subject) < 1e-6:
+        raise CameraError(f"camera preset {name}: amount, shake and the point looked at must be finite, radius above 0")
+    time = np.linspace(0, 1, frame_count(frames))
+    if name == "handheld":
+        amount, shake = 0.0, amount + shake
+    c2w = preset.move(eased(easing, time), amount, subject)
+    return shaken(CameraPath(c2w, lens_from_fov(fov_deg), fps), shake, seed)
+
+
+def shaken(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
+    """A path with a handheld shake of about `degrees`; one seed is one shake, and the first frame stays as it was.
+
+    Turns only: the model would stretch the small steps of a camera that hardly moves to full ones.
+    """
+    if degrees == 0:
+        return path
+    seconds = np.arange(len(path)) / path.fps
+    random = np.random.default_rng(seed)
+    waves = random.uniform(0.3, 2.5, (3, 5, 1)), random.uniform(0, 2 * np.pi, (3, 5, 1))
+    sway = (np.sin(2 * np.pi * waves[0] * seconds + waves[1]) / waves[0]).sum(1)
+    sway -= sway[:, :1]
+    sway *= degrees / max(np.abs(sway).max(), 1e-9)
+    c2w = path.c2w.copy()
+    c2w[:, :3, :3] = path.rotations @ about("y", sway[0]) @ about("x", sway[1]) @ about("z", 0.3 * sway[2])
+    return CameraPath(c2w, path.intrinsics, path.fps)
+
+
+def facing(positions: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Poses at `positions` [n, 3] that look at `target` [3] with the horizon level."""
+    forward = unit(target - positions)
+    right = unit(np.cross([0.0, 1.0, 0.0], forward))
+    return _poses(np.stack([right, np.cross(forward, right), forward], -1), positions)
+
+
+def _poses(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    c2w = np.tile(np.eye(4), (len(positions), 1, 1))
+    c2w[:, :3, :3], c2w[:, :3, 3] = rotations, positions
+    return c2w
+
+
+def _carry(*direction: float) -> Move:
+    return lambda u, amount, subject: _poses(np.eye(3), amount * u[:, None] * np.array(direction))
+
+
+def _turn(axis: str, sign: float) -> Move:
+    return lambda u, amount, subject: _poses(about(axis, sign * amount * u), np.zeros((len(u), 3)))
+
+
+def _swing(axis: str, sign: float) -> Move:
+    def move(u, amount, subject):
+        rotations = about(axis, sign * amount * u)
+        return _poses(rotations, subject - rotations @ subject)
+
+    return move
+
+
+def _crane(sign: float) -> Move:
+    def move(u, amount, subject):
+        rise = sign * amount * u[:, None] * np.array([0.0, 1.0, 0.0])
+        return _from_first(facing(rise, subject))
+
+    return move
+
+
+def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
+    """Round the subject, closing in to half the distance and rising by a quarter of it."""
+    away = about("y", -amount * u) @ -subject
+    lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
+    return _from_first(facing(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
+
+
+def _figure_eight(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
+    angle = 2 * np.pi * u
+    return _poses(np.eye(3), amount * np.stack([np.sin(angle), np.sin(2 * angle) / 2, np.zeros_like(u)], -1))
+
+
+def _from_first(c2w: np.ndarray) -> np.ndarray:
+    """Poses turned so that the first looks straight ahead, for subjects that are not."""
+    c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T
+    return c2w
+
+
+PRESETS: dict[str, Preset] = {
+    "static": Preset("The camera stands still.", UNITS, 0, _carry(0, 0, 0)),
+    "dolly_in": Preset("The camera moves forward; things ahead grow.", UNITS, 2, _carry(0, 0, 1)),
+    "dolly_out": Preset("The camera moves back; things ahead shrink.", UNITS, 2, _carry(0, 0, -1)),
+    "truck_left": Preset("The camera slides left; the picture moves right.", UNITS, 2, _carry(-1, 0, 0)),
+    "truck_right": Preset("The camera slides right; the picture moves left.", UNITS, 2, _carry(1, 0, 0)),
+    "pedestal_up": Preset("The camera rises; the picture moves down.", UNITS, 2, _carry(0, -1, 0)),
+    "pedestal_down": Preset("The camera sinks; the picture moves up.", UNITS, 2, _carry(0, 1, 0)),
+    "pan_left": Preset("The camera turns left on the spot.", DEGREES, 45, _turn("y", -1)),
+    "pan_right": Preset("The camera turns right on the spot.", DEGREES, 45, _turn("y", 1)),
+    "tilt_up": Preset("The camera looks up on the spot.", DEGREES, 25, _turn("x", 1)),
+    "tilt_down": Preset("The camera looks down on the spot.", DEGREES, 25, _turn("x", -1)),
+    "roll_clockwise": Preset("The camera rolls clockwise; the picture turns back.", DEGREES, 30, _turn("z", 1)),
+    "roll_counterclockwise": Preset("The same the other way round.", DEGREES, 30, _turn("z", -1)),
+    "orbit_left": Preset("Round the subject to its left side, facing it.", DEGREES, 90, _swing("y", 1)),
+    "orbit_right": Preset("Round the subject to its right side, facing it.", DEGREES, 90, _swing("y", -1)),
+    "arc_left": Preset("A short swing to the left round the subject.", DEGREES, 30, _swing("y", 1)),
+    "arc_right": Preset("A short swing to the right round the subject.", DEGREES, 30, _swing("y", -1)),
+    "arc_over": Preset("A swing up and over the subject, looking down on it.", DEGREES, 40, _swing("x", -1)),
+    "crane_up": Preset("The camera rises and tilts down to keep the subject in view.", UNITS, 2, _crane(-1)),
+    "crane_down": Preset("The camera sinks and tilts up to keep the subject in view.", UNITS, 2, _crane(1)),
+    "spiral": Preset("Round the subject to the right, closing in and rising.", DEGREES, 180, _spiral),
+    "figure_eight": Preset("A figure eight across the picture, ending where it began.", UNITS, 1, _figure_eight),
+    "handheld": Preset("The camera is held by hand: a seeded shake of turns.", DEGREES, 1.5, _carry(0, 0, 0)),
+}
