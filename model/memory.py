@@ -25,26 +25,26 @@ def activation_bytes(
 ) -> int:
     """Peak bytes of a forward over the stored weights, for a latent of `frames`, `height` and `width` latent cells.
 
-    Counted: the residual stream of every row, the camera's tokens, rope tables and prompts, which last through all
-    blocks; over them the hungriest stage, with the weights that it decodes (none are, where they are stored in
-    `dtype`; then this is too high by at most 0.3 GB). Not counted: inputs and output, the camera cache, GEMM
+    Counted: the residual stream of every row, the camera's tokens, rope tables, prompts and modulation, which last
+    through all blocks; over them the hungriest stage, with the weights that it decodes (weights stored in `dtype` need
+    no decoding: then this is too high by 0.3 GB at most). Not counted: inputs and output, the camera cache, GEMM
     workspaces. One camera is taken to serve all rows."""
     tokens, size = token_count(frames, height, width), dtype.itemsize
     camera = camera and config.control is not None
     row = tokens * config.dim * size
-    prompts = batch * config.text_len * config.dim * size
+    prompts = batch * config.dim * (config.text_len * size + 7 * wide(dtype).itemsize)
     rope = tokens * config.head_dim * wide(dtype).itemsize
     lasting = prompts + rope + camera * row
     residual = batch * tokens * config.dim * wide(dtype).itemsize
-    embedding = max(_time_stage(config, dtype), camera * _camera_embedding(config, tokens, size))
+    embedding = max(_time_stage(config, dtype), camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
         _self_attention(config, tokens, size),
         row + config.in_dim * tokens * 4 * size,
-        3 * row + 2 * config.dim**2 * size + 2 * prompts,
+        2 * row + 2 * config.dim**2 * size + 2 * prompts,
         _feed_forward(config, tokens, size),
         camera * _camera_stage(config, tokens, size),
     )
-    return max(embedding + lasting, residual + lasting + blocks)
+    return max(embedding, residual + lasting + blocks)
 
 
 def camera_cache_bytes(
@@ -74,10 +74,11 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int) -> int:
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """The camera in the compute dtype and folded to tokens; then the embedding's stretches and weights."""
+    """The camera in the compute dtype and folded to tokens; then its embedding, three stretches and the weights."""
     folded = tokens * 4 * config.control_channels * size
     weights = (4 * config.control_channels + 2 * config.dim) * config.dim * size
-    return folded + max(folded, 3 * min(tokens, EMBEDDING_TOKENS) * config.dim * size + weights)
+    stretches = 3 * min(tokens, EMBEDDING_TOKENS)
+    return folded + max(folded, (tokens + stretches) * config.dim * size + weights)
 
 
 def _time_stage(config: ModelConfig, dtype: torch.dtype) -> int:

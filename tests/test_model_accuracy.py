@@ -1,0 +1,82 @@
+"""bf16 against fp32 through forty blocks, and the bytes a forward holds against the formula."""
+
+import weakref
+
+import pytest
+import torch
+from lingbot_world.model import pointwise
+from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.memory import activation_bytes
+from model_cases import random_inputs, random_state, with_state
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+DEEP = ModelConfig(dim=128, ffn_dim=256, num_heads=2, num_layers=40, freq_dim=64, text_dim=64, text_len=32)
+WIDE = ModelConfig(dim=256, ffn_dim=768, num_heads=2, num_layers=2, freq_dim=64, text_dim=64, text_len=32)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_bf16_stays_close_to_fp32_through_forty_blocks(seed):
+    state = {name: t.bfloat16() for name, t in random_state(DEEP, seed).items()}
+    exact, rounded = with_state(DEEP, state), with_state(DEEP, state, torch.bfloat16)
+    inputs = random_inputs(DEEP, 2, (3, 8, 8), seed + 2)
+    want, got = exact(**inputs), rounded(**inputs)
+    assert relative_rms(got, want) < 7e-3
+
+
+def relative_rms(got, want):
+    return float((got - want).square().mean().sqrt() / want.square().mean().sqrt())
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of all storages that appeared since the mode began and are still alive; `peak` is their maximum."""
+
+    def __init__(self, before):
+        super().__init__()
+        self.live, self.peak = 0, 0
+        self._seen = {tensor.untyped_storage()._cdata for tensor in before}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self._count(tensor.untyped_storage())
+        return out
+
+    def _count(self, storage):
+        if storage._cdata in self._seen:
+            return
+        self._seen.add(storage._cdata)
+        self.live += storage.nbytes()
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._free, storage._cdata, storage.nbytes())
+
+    def _free(self, key, nbytes):
+        self._seen.discard(key)
+        self.live -= nbytes
+
+
+def peak_bytes(model, inputs):
+    given = [value for value in inputs.values() if value is not None]
+    with LiveBytes([*model.parameters(), *given]) as live:
+        model(**inputs)
+    return live.peak
+
+
+@pytest.mark.parametrize("camera", [True, False])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, camera, rows):
+    monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
+    grid = (4, 64, 64)
+    state = random_state(WIDE)
+    for name in state:
+        if name.endswith("weight") and state[name].ndim == 2:
+            state[name] = state[name].bfloat16()
+    model = with_state(WIDE, state, torch.bfloat16)
+    inputs = random_inputs(WIDE, rows, grid)
+    inputs["camera"] = inputs["camera"] if camera else None
+    model(**inputs)
+    measured = peak_bytes(model, inputs)
+    formula = activation_bytes(WIDE, *grid, batch=rows, camera=camera)
+    print(f"rows {rows} camera {camera}: measured {measured / 1e6:.2f} MB, formula {formula / 1e6:.2f} MB")
+    assert 0.9 * formula < measured <= formula

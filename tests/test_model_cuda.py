@@ -1,0 +1,66 @@
+"""What only a GPU can show: the Triton kernels, the choice of attention kernel, and peak memory against the formula."""
+
+import pytest
+import torch
+from lingbot_world.model import attention
+from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.memory import activation_bytes
+from lingbot_world.model.pointwise import implementation
+from model_cases import random_inputs, random_state, with_state
+from pointwise_cases import NAMES, check
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+MIDDLING = ModelConfig(dim=1024, ffn_dim=2816, num_heads=8, num_layers=3, freq_dim=256, text_dim=256, text_len=64)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dim", [96, 1024, 5120])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_triton(name, dim, dtype, caplog):
+    pytest.importorskip("triton")
+    tolerance = {torch.float32: 3e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}[dtype]
+    for tokens in (1, 777):
+        check(implementation(name, "cuda", "triton"), name, tokens, dim, dtype, "cuda", tolerance)
+    assert "slower" not in caplog.text, "fell back to eager"
+
+
+def test_attention_is_exact_and_remembers_its_kernel():
+    q, k, v = (torch.randn(1, 900, 1024, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    got = attention.sdpa(q, k, v, 8, {})
+    heads = [t.double().unflatten(-1, (8, -1)).transpose(1, 2) for t in (q, k, v)]
+    want = torch.nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
+    assert (got.double() - want).abs().max() < 1e-2
+    assert got.is_contiguous()
+
+
+@pytest.fixture(scope="module")
+def state():
+    return random_state(MIDDLING)
+
+
+def on_gpu(state, dtype):
+    model = with_state(MIDDLING, {name: t.bfloat16() for name, t in state.items()}, dtype)
+    return model.to("cuda")
+
+
+def test_gpu_agrees_with_cpu(state):
+    inputs = random_inputs(MIDDLING, 2, (2, 12, 12))
+    want = with_state(MIDDLING, {name: t.bfloat16() for name, t in state.items()})(**inputs)
+    inputs = {name: value.cuda() for name, value in inputs.items()}
+    for dtype, tolerance in ((torch.float32, 2e-3), (torch.bfloat16, 1e-2)):
+        got = on_gpu(state, dtype)(**inputs).cpu()
+        assert (got - want).square().mean().sqrt() / want.square().mean().sqrt() < tolerance
+
+
+def test_peak_memory_is_within_ten_percent_of_the_formula(state):
+    grid = (12, 64, 64)
+    model = on_gpu(state, torch.bfloat16)
+    inputs = {name: value.cuda() for name, value in random_inputs(MIDDLING, 2, grid).items()}
+    model(**inputs)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    model(**inputs)
+    measured = torch.cuda.max_memory_allocated() - before
+    formula = activation_bytes(MIDDLING, *grid)
+    assert 0.9 * formula < measured < 1.1 * formula, (measured, formula)

@@ -1,0 +1,69 @@
+"""The ways to run the element-wise parts, held to a plain fp64 reference and to one another."""
+
+import shutil
+import sys
+
+import pytest
+import torch
+from lingbot_world.model import pointwise
+from lingbot_world.model.pointwise import implementation, spans
+from pointwise_cases import CASES, NAMES, check
+
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None or sys.platform == "win32", reason="torch.compile on the CPU needs g++"
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("tokens", [1, 130, 300])
+def test_eager(monkeypatch, name, dtype, tokens):
+    monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
+    check(implementation(name, "cpu", "eager"), name, tokens, 96, dtype, "cpu", TOLERANCE[dtype])
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled(name, caplog):
+    compiled = implementation(name, "cpu", "compile")
+    for tokens in (128, 300):
+        check(compiled, name, tokens, 96, torch.bfloat16, "cpu", TOLERANCE[torch.bfloat16])
+    assert "slower" not in caplog.text, "fell back to eager"
+
+
+def test_what_cannot_be_built_falls_back_once_and_says_so(caplog):
+    calls = []
+
+    def broken(*_):
+        calls.append(1)
+        raise RuntimeError("no compiler")
+
+    run = pointwise._or_else(broken, implementation("gated_add_", "cpu", "eager"))
+    for _ in range(2):
+        check(run, "gated_add_", 5, 8, torch.float32, "cpu", 1e-6)
+    assert len(calls) == 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "_plain_gated_add_ runs in plain torch, slower: no compiler"
+    ]
+
+
+def test_running_out_of_memory_is_not_a_reason_to_fall_back():
+    def full(*_):
+        raise torch.OutOfMemoryError("full")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        pointwise._or_else(full, implementation("gated_add_", "cpu", "eager"))(
+            *CASES["gated_add_"](5, 8, torch.float32, "cpu")
+        )
+
+
+@pytest.mark.parametrize(("length", "limit"), [(1, 128), (128, 128), (32760, 16384), (32761, 8192), (75600, 16384)])
+def test_spans_cover_the_tokens_in_nearly_equal_parts(length, limit):
+    parts = list(spans(length, limit))
+    sizes = [part.stop - part.start for part in parts]
+    assert [part.start for part in parts] == [sum(sizes[:n]) for n in range(len(sizes))]
+    assert sum(sizes) == length
+    assert max(sizes) <= limit
+    assert len(sizes) == -(-length // limit)
+    assert all(size % 128 == 0 for size in sizes[:-1])
