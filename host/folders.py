@@ -1,0 +1,144 @@
+"""Where model files lie: ComfyUI's own folders and `models/lingbot_world/<package>`.
+
+A package is a folder exactly as `hf download` leaves it. Names come from workflows of strangers: they are resolved
+below the known folders only. Names are listed with forward slashes; both kinds of slash are read.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import folder_paths
+
+from ..errors import InputError
+
+PACKAGES = "lingbot_world"
+AUTO = "auto"
+
+_WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.(safetensors|bin)$")
+_TOKENIZERS = ("tokenizer", "google/umt5-xxl")
+_TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
+
+
+def register() -> None:
+    """Make `lingbot_world` a model folder of ComfyUI; what extra_model_paths.yaml says about it stays first."""
+    folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
+
+
+def package_choices() -> list[str]:
+    """Names of the packages: folders of `models/lingbot_world` that hold a high-noise expert."""
+    return sorted({folder.name for folder in _packages()})
+
+
+def resolve_package(name: str) -> Path:
+    """The folder of a package. Raises InputError for a name that leaves the model folders or is not there."""
+    return _resolve(name, (PACKAGES,), "package", Path.is_dir)
+
+
+def expert_choices() -> list[str]:
+    """Experts in `diffusion_models` and in packages; a sharded or packaged folder is one entry."""
+    return sorted(set(_diffusion_models()) | set(_package_experts()))
+
+
+def resolve_expert(name: str) -> Path:
+    """The file or folder of an expert. Raises InputError."""
+    return _resolve(name, ("diffusion_models", PACKAGES), "expert", Path.exists)
+
+
+def text_encoder_choices() -> list[str]:
+    """Text encoder files in `text_encoders`, and the T5 of each package."""
+    return sorted({*_listed("text_encoders"), *_package_files("*t5*")})
+
+
+def resolve_text_encoder(name: str) -> Path:
+    """The file of a text encoder. Raises InputError."""
+    return _resolve(name, ("text_encoders", PACKAGES), "text encoder", Path.is_file)
+
+
+def vae_choices() -> list[str]:
+    """VAE files in `vae`, and the VAE of each package."""
+    return sorted({*_listed("vae"), *_package_files("*vae*")})
+
+
+def resolve_vae(name: str) -> Path:
+    """The file of a VAE. Raises InputError."""
+    return _resolve(name, ("vae", PACKAGES), "VAE", Path.is_file)
+
+
+def tokenizer_choices() -> list[str]:
+    """`auto` (beside the text encoder), then the tokenizer folder of each package."""
+    places = ((folder, place) for folder in _packages() for place in _TOKENIZERS)
+    return [AUTO, *sorted({f"{folder.name}/{place}" for folder, place in places if _is_tokenizer(folder / place)})]
+
+
+def resolve_tokenizer(choice: str, encoder: Path) -> Path:
+    """The folder of a tokenizer. `auto` looks beside the encoder, then in the packages; failing these it is the
+    encoder's own file, which may carry a `spiece_model`. Raises InputError for a named one that is not there."""
+    if choice != AUTO:
+        return _resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
+    homes = (encoder.parent, *_packages())
+    beside = (home / place for home in homes for place in _TOKENIZERS)
+    return next(filter(_is_tokenizer, beside), encoder)
+
+
+def fingerprint(paths: Iterable[Path | str | None]) -> str:
+    """Changes when a file (or a file in a folder) was written anew: modification time in ns and size of each."""
+    stats = ((file, file.stat()) for path in paths if path is not None for file in _files(Path(path)))
+    return ";".join(f"{file}:{stat.st_mtime_ns}:{stat.st_size}" for file, stat in stats)
+
+
+def _files(path: Path) -> list[Path]:
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+def _is_tokenizer(folder: Path) -> bool:
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def _packages() -> Iterator[Path]:
+    for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
+        if root.is_dir():
+            yield from (folder for folder in sorted(root.iterdir()) if any(folder.glob("high_noise*")))
+
+
+def _package_experts() -> Iterator[str]:
+    for package in _packages():
+        for folder in package.iterdir():
+            if folder.is_dir() and any(file.suffix in _WEIGHTS for file in folder.iterdir()):
+                yield f"{package.name}/{folder.name}"
+
+
+def _package_files(pattern: str) -> Iterator[str]:
+    for package in _packages():
+        found = (file for file in package.glob("*") if file.suffix in _WEIGHTS and file.is_file())
+        yield from (f"{package.name}/{file.name}" for file in found if Path(file.name.lower()).match(pattern))
+
+
+def _listed(kind: str) -> Iterator[str]:
+    names = folder_paths.get_filename_list(kind)
+    return (name.replace(os.sep, "/") for name in names if name.endswith(_WEIGHTS))
+
+
+def _diffusion_models() -> Iterator[str]:
+    for name in _listed("diffusion_models"):
+        folder, _, file = name.rpartition("/")
+        in_folder = folder and (_SHARD.search(file) or _has_config(folder))
+        yield folder if in_folder else name
+
+
+def _has_config(folder: str) -> bool:
+    roots = folder_paths.get_folder_paths("diffusion_models")
+    return any((Path(root) / folder / "config.json").is_file() for root in roots)
+
+
+def _resolve(name: str, kinds: tuple[str, ...], what: str, exists) -> Path:
+    parts = re.split(r"[\\/]+", name)
+    if not name or any(part in ("", ".", "..") or ":" in part or "\0" in part for part in parts):
+        raise InputError(f"{name!r} is not the name of a {what} inside ComfyUI's model folders")
+    roots = [Path(root) for kind in kinds for root in folder_paths.get_folder_paths(kind)]
+    for root in roots:
+        if exists(root.joinpath(*parts)):
+            return root.joinpath(*parts)
+    raise InputError(f"{what} {name!r} was not found in {', '.join(map(str, roots))}: put it there, or choose another")

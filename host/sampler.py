@@ -1,0 +1,107 @@
+"""The engine's solvers as ComfyUI SAMPLERs, with the official integer timesteps."""
+
+import comfy.model_management
+import comfy.sample
+import comfy.samplers
+import comfy.utils
+import latent_preview
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from ..sampling import SOLVERS, flow_sigmas, flow_timesteps
+from .model import TIMESTEP, truncated_timesteps
+
+PURE_NOISE = 0.9985
+"""From this first sigma on, a run starts from the noise itself, as the official code does."""
+
+
+class FlowSolver(comfy.samplers.Sampler):
+    """UniPC or DPM++ 2M of the official implementation.
+
+    `timesteps` are the integers that belong to the sigmas, where the caller knows them; else they are worked out."""
+
+    def __init__(self, solver: str, timesteps: Tensor | None = None):
+        self.solve, self.timesteps = SOLVERS[solver], timesteps
+
+    def timesteps_of(self, sigmas: Tensor) -> Tensor:
+        """The integer timestep of each step, int64 [steps]."""
+        return schedule_timesteps(sigmas) if self.timesteps is None else self.timesteps
+
+    def sample(
+        self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
+    ):
+        """Samples over `sigmas`, as ComfyUI's KSAMPLER does: masks, previews and model options included."""
+        model = comfy.samplers.KSamplerX0Inpaint(model_wrap, sigmas)
+        model.latent_image, model.noise = latent_image, noise
+        timesteps = iter(self.timesteps_of(sigmas).tolist())
+        total = len(sigmas) - 1
+
+        def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+            options = with_timestep(extra_args["model_options"], next(timesteps))
+            rows = sigma.to(x).expand(len(x))
+            return model(x, rows, denoise_mask=denoise_mask, model_options=options, seed=extra_args.get("seed"))
+
+        sampling = model_wrap.inner_model.model_sampling
+        with tqdm(total=total, disable=disable_pbar) as bar:
+
+            def report(step: int, x: Tensor, denoised: Tensor, sigma: Tensor) -> None:
+                bar.update()
+                if callback is not None:
+                    callback(step, denoised, x, total)
+
+            x = self.solve(denoise, start(sampling, sigmas[0], noise, latent_image), sigmas, report)
+        return sampling.inverse_noise_scaling(sigmas[-1], x)
+
+
+def start(model_sampling, sigma: Tensor, noise: Tensor, latent: Tensor | None) -> Tensor:
+    """Where a run begins: the noise itself for an empty latent at full noise, else noise mixed into the latent."""
+    if latent is None or (float(sigma) >= PURE_NOISE and not latent.any()):
+        return noise
+    return model_sampling.noise_scaling(sigma, noise, latent)
+
+
+def with_timestep(model_options: dict, timestep: int) -> dict:
+    """Model options that tell the model (and the choice of expert) this step's integer timestep."""
+    inner = {**model_options.get("transformer_options", {}), TIMESTEP: timestep}
+    return {**model_options, "transformer_options": inner}
+
+
+def schedule_timesteps(sigmas: Tensor) -> Tensor:
+    """The official integers int64 [steps] of a schedule of float32 sigmas [steps + 1], or of its last part.
+
+    UniPC's are the truncated float32 products. DPM++'s cannot be had that way: there the steps and the shift are worked
+    out from the sigmas and taken when they lead to the very same ones."""
+    sigmas = sigmas.detach().float().cpu()
+    products = truncated_timesteps(sigmas)[:-1]
+    fitted = _fit(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
+    if fitted is not None:
+        steps, shift = fitted
+        if torch.equal(flow_sigmas(steps, shift, "dpmpp")[-len(sigmas) :], sigmas):
+            return flow_timesteps(steps, shift, "dpmpp")[-len(products) :]
+    return products
+
+
+def _fit(sigmas: Tensor) -> tuple[int, float] | None:
+    """(steps, shift) of a DPM++ schedule that ends with these sigmas: 1/sigma = (1 - 1/shift) + steps/(shift * left),
+    `left` being the steps still to go."""
+    inverse = 1 / sigmas[:-1].double()
+    left = torch.arange(len(inverse), 0, -1, dtype=torch.float64)
+    slope = ((inverse[-1] - inverse[0]) / (1 / left[-1] - 1 / left[0])).item()
+    level = inverse[0].item() - slope / left[0].item()
+    if level >= 1:
+        return None
+    shift = 1 / (1 - level)
+    return round(slope * shift), round(shift, 4)
+
+
+def sample_latent(guider, sampler, sigmas: Tensor, latent: dict, seed: int) -> dict:
+    """A LATENT sampled from noise of `seed`, with progress and previews on the running node."""
+    scale = latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
+    samples = comfy.sample.fix_empty_latent_channels(guider.model_patcher, latent["samples"], *scale)
+    noise = comfy.sample.prepare_noise(samples, seed, latent.get("batch_index"))
+    callback = latent_preview.prepare_callback(guider.model_patcher, len(sigmas) - 1)
+    quiet = not comfy.utils.PROGRESS_BAR_ENABLED
+    result = guider.sample(noise, samples, sampler, sigmas, latent.get("noise_mask"), callback, quiet, seed)
+    kept = {key: value for key, value in latent.items() if not key.startswith("downscale_ratio")}
+    return {**kept, "samples": result.to(comfy.model_management.intermediate_device())}

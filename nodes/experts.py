@@ -1,0 +1,147 @@
+"""LingBotWorldLoadExperts and LingBotWorldLoadVAE: model files to MODEL and VAE."""
+
+import comfy.utils
+from comfy_api.latest import io
+
+from ..errors import InputError, LingBotError
+from ..host import folders
+
+FILES = "none (choose both experts)"
+FROM_PACKAGE = "from the package"
+CATEGORY = "LingBot-World"
+
+
+class LingBotWorldLoadExperts(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        packages = [*folders.package_choices(), FILES]
+        experts = [FROM_PACKAGE, *folders.expert_choices()]
+        return io.Schema(
+            node_id="LingBotWorldLoadExperts",
+            display_name="Load LingBot-World Experts",
+            category=CATEGORY,
+            description="Opens the high-noise and the low-noise expert. Files are only mapped here: weights reach the "
+            "GPU when sampling needs them, so this takes about a second.",
+            search_aliases=["lingbot", "load model", "load checkpoint", "nf4", "wan 2.2", "unet loader", "world model"],
+            inputs=[
+                io.Combo.Input(
+                    "package",
+                    options=packages,
+                    default=packages[0],
+                    tooltip="A folder of models/lingbot_world, exactly as `hf download` leaves it. Choose "
+                    f"'{FILES}' to name two files or folders below.",
+                ),
+                io.Combo.Input(
+                    "high_noise_expert",
+                    options=experts,
+                    default=FROM_PACKAGE,
+                    tooltip="Predicts the first steps, where the noise is strong. Taken from the package unless you "
+                    "choose another file or folder of models/diffusion_models.",
+                ),
+                io.Combo.Input(
+                    "low_noise_expert",
+                    options=experts,
+                    default=FROM_PACKAGE,
+                    tooltip="Predicts the last steps, below the boundary. Taken from the package unless you choose "
+                    "another file or folder of models/diffusion_models.",
+                ),
+                io.Combo.Input(
+                    "weight_dtype",
+                    options=["default", "bf16", "fp16", "fp32"],
+                    default="default",
+                    advanced=True,
+                    tooltip="What the model computes in; 4-bit weights are decoded to it where they are used. default: "
+                    "bf16, or what your device is good at.",
+                ),
+            ],
+            outputs=[
+                io.Model.Output(
+                    "high", display_name="high noise", tooltip="The high-noise expert. LoRA loaders work on it."
+                ),
+                io.Model.Output(
+                    "low", display_name="low noise", tooltip="The low-noise expert. LoRA loaders work on it."
+                ),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, package, high_noise_expert, low_noise_expert):
+        try:
+            _experts(package, high_noise_expert, low_noise_expert)
+        except LingBotError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, package, high_noise_expert, low_noise_expert, weight_dtype):
+        return folders.fingerprint(_experts(package, high_noise_expert, low_noise_expert)) + weight_dtype
+
+    @classmethod
+    def execute(cls, package, high_noise_expert, low_noise_expert, weight_dtype) -> io.NodeOutput:
+        from ..host.experts import load_pair
+
+        bar = comfy.utils.ProgressBar(2)
+        paths = _experts(package, high_noise_expert, low_noise_expert)
+        return io.NodeOutput(*load_pair(*paths, weight_dtype, progress=bar.update_absolute))
+
+
+class LingBotWorldLoadVAE(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        choices = folders.vae_choices() or ["Wan2.1_VAE.pth"]
+        default = next((name for name in choices if "/" in name and "wan2" in name.lower()), choices[0])
+        return io.Schema(
+            node_id="LingBotWorldLoadVAE",
+            display_name="Load LingBot-World VAE",
+            category=CATEGORY,
+            description="The VAE of a package in models/lingbot_world, or one of models/vae as Load VAE reads it.",
+            search_aliases=["lingbot", "vae loader", "wan vae"],
+            inputs=[
+                io.Combo.Input(
+                    "vae_name",
+                    options=choices,
+                    default=default,
+                    tooltip="Wan2.1_VAE.pth of a package, or any Wan 2.1 VAE of models/vae.",
+                )
+            ],
+            outputs=[io.Vae.Output("vae", display_name="vae", tooltip="For WanImageToVideo and VAE Decode.")],
+        )
+
+    @classmethod
+    def validate_inputs(cls, vae_name):
+        try:
+            folders.resolve_vae(vae_name)
+        except LingBotError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, vae_name):
+        return folders.fingerprint([folders.resolve_vae(vae_name)])
+
+    @classmethod
+    def execute(cls, vae_name) -> io.NodeOutput:
+        import comfy.sd
+
+        path = str(folders.resolve_vae(vae_name))
+        weights, metadata = comfy.utils.load_torch_file(path, return_metadata=True)
+        vae = comfy.sd.VAE(sd=weights, metadata=metadata)
+        vae.throw_exception_if_invalid()
+        return io.NodeOutput(vae)
+
+
+def _experts(package: str, high: str, low: str):
+    """The two experts' paths. Raises InputError, CheckpointError."""
+    from ..loaders import find_package
+
+    chosen = {
+        role: folders.resolve_expert(name) for role, name in (("high", high), ("low", low)) if name != FROM_PACKAGE
+    }
+    if package == FILES and len(chosen) < 2:
+        raise InputError(
+            "no package is chosen: put one at models/lingbot_world/<package> and choose it, or choose both experts"
+        )
+    if len(chosen) == 2:
+        return chosen["high"], chosen["low"]
+    found = find_package(folders.resolve_package(package), **chosen)
+    return found.high, found.low

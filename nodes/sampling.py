@@ -1,0 +1,212 @@
+"""LingBotWorldGuider, LingBotWorldSolver, LingBotWorldSigmas and LingBotWorldSampler: sampling over two experts."""
+
+from comfy_api.latest import io
+
+CATEGORY = "LingBot-World/sampling"
+SOLVER_NAMES = ("unipc", "dpmpp")
+
+
+def _model(name: str, which: str) -> io.Model.Input:
+    return io.Model.Input(name, tooltip=f"The {which} of Load LingBot-World Experts, with its LoRAs if you use any.")
+
+
+def _prompt(name: str, what: str) -> io.Conditioning.Input:
+    return io.Conditioning.Input(name, tooltip=f"The {what}, with the start image and the camera. Both experts get it.")
+
+
+def _cfg(name: str, which: str) -> io.Float.Input:
+    return io.Float.Input(
+        name,
+        default=5.0,
+        min=0.0,
+        max=100.0,
+        step=0.1,
+        round=0.01,
+        tooltip=f"Guidance of the {which} expert: how far to go from the negative prompt to the prompt. 1 leaves the "
+        "negative prompt out and halves the time; use it with step-distilled LoRAs.",
+    )
+
+
+def _boundary() -> io.Float.Input:
+    return io.Float.Input(
+        "boundary",
+        default=0.947,
+        min=0.0,
+        max=1.0,
+        step=0.001,
+        round=0.0001,
+        tooltip="Noise level at which the low-noise expert takes over. 0.947 is the official value.",
+    )
+
+
+def _steps() -> io.Int.Input:
+    return io.Int.Input(
+        "steps",
+        default=40,
+        min=1,
+        max=1000,
+        tooltip="Sampling steps. 40 is good; the official code takes 70; step-distilled LoRAs need 4 to 8.",
+    )
+
+
+def _shift() -> io.Float.Input:
+    return io.Float.Input(
+        "shift",
+        default=5.0,
+        min=0.01,
+        max=100.0,
+        step=0.1,
+        round=0.0001,
+        tooltip="Moves steps towards strong noise, where motion and layout are made. 3 to 5 suit 480p, 5 to 10 720p.",
+    )
+
+
+def _solver() -> io.Combo.Input:
+    return io.Combo.Input(
+        "solver",
+        options=list(SOLVER_NAMES),
+        default="unipc",
+        tooltip="unipc is the official solver. dpmpp (DPM++ 2M) is the official alternative.",
+    )
+
+
+class LingBotWorldGuider(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldGuider",
+            display_name="LingBot-World Guider",
+            category=CATEGORY,
+            description="Both experts in one sampling run: the high-noise expert above the boundary, the low-noise one "
+            "below. The solver is not interrupted at the switch, and an expert is loaded when its first step comes.",
+            search_aliases=["lingbot", "dual model guider", "cfg guider", "two experts", "moe", "wan 2.2"],
+            inputs=[
+                _model("high_noise", "high-noise expert"),
+                _model("low_noise", "low-noise expert"),
+                _prompt("positive", "prompt"),
+                _prompt("negative", "negative prompt"),
+                _cfg("cfg_high", "high-noise"),
+                _cfg("cfg_low", "low-noise"),
+                _boundary(),
+            ],
+            outputs=[io.Guider.Output("guider", display_name="guider", tooltip="For Sampler Custom Advanced.")],
+        )
+
+    @classmethod
+    def execute(cls, high_noise, low_noise, positive, negative, cfg_high, cfg_low, boundary) -> io.NodeOutput:
+        return io.NodeOutput(_guider(high_noise, low_noise, positive, negative, cfg_high, cfg_low, boundary))
+
+
+class LingBotWorldSolver(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldSolver",
+            display_name="LingBot-World Solver",
+            category=CATEGORY,
+            description="The official solvers with the official integer timesteps. ComfyUI's own uni_pc is another "
+            "variant and gives other results.",
+            search_aliases=["lingbot", "unipc", "dpm++ 2m", "sampler select", "ksampler select"],
+            inputs=[_solver()],
+            outputs=[io.Sampler.Output("sampler", display_name="sampler", tooltip="For Sampler Custom Advanced.")],
+        )
+
+    @classmethod
+    def execute(cls, solver) -> io.NodeOutput:
+        from ..host.sampler import FlowSolver
+
+        return io.NodeOutput(FlowSolver(solver))
+
+
+class LingBotWorldSigmas(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldSigmas",
+            display_name="LingBot-World Sigmas",
+            category=CATEGORY,
+            description="The official flow-matching schedule.",
+            search_aliases=["lingbot", "scheduler", "flow shift", "basic scheduler"],
+            inputs=[
+                _steps(),
+                _shift(),
+                io.Float.Input(
+                    "denoise",
+                    default=1.0,
+                    min=0.01,
+                    max=1.0,
+                    step=0.01,
+                    tooltip="1 starts from noise. Less keeps the last part of a longer schedule, for a latent that "
+                    "already holds a video.",
+                ),
+                io.Combo.Input(
+                    "solver",
+                    options=list(SOLVER_NAMES),
+                    default="unipc",
+                    advanced=True,
+                    tooltip="The solver that this schedule is for: unipc's begins a little lower than dpmpp's.",
+                ),
+            ],
+            outputs=[io.Sigmas.Output("sigmas", display_name="sigmas", tooltip="For Sampler Custom Advanced.")],
+        )
+
+    @classmethod
+    def execute(cls, steps, shift, denoise, solver) -> io.NodeOutput:
+        from ..sampling import flow_sigmas
+
+        return io.NodeOutput(flow_sigmas(round(steps / denoise), shift, solver)[-(steps + 1) :])
+
+
+class LingBotWorldSampler(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldSampler",
+            display_name="LingBot-World Sampler",
+            category=CATEGORY,
+            description="Samples a video over both experts as the official code does: schedule, solver, guidance and "
+            "the switch in one node. Guider, Solver and Sigmas do the same in pieces.",
+            search_aliases=["lingbot", "ksampler", "wan 2.2 sampler", "moe sampler", "world model"],
+            inputs=[
+                _model("high_noise", "high-noise expert"),
+                _model("low_noise", "low-noise expert"),
+                _prompt("positive", "prompt"),
+                _prompt("negative", "negative prompt"),
+                io.Latent.Input("latent", tooltip="The empty latent of WanImageToVideo: size and length of the video."),
+                io.Int.Input(
+                    "seed",
+                    default=0,
+                    min=0,
+                    max=0xFFFFFFFFFFFFFFFF,
+                    control_after_generate=True,
+                    tooltip="The noise to start from. The same seed gives the same video.",
+                ),
+                _steps(),
+                _shift(),
+                _cfg("cfg_high", "high-noise"),
+                _cfg("cfg_low", "low-noise"),
+                _boundary(),
+                _solver(),
+            ],
+            outputs=[io.Latent.Output("samples", display_name="latent", tooltip="The video's latent, for VAE Decode.")],
+        )
+
+    @classmethod
+    def execute(
+        cls, high_noise, low_noise, positive, negative, latent, seed, steps, shift, cfg_high, cfg_low, boundary, solver
+    ) -> io.NodeOutput:
+        from ..host.sampler import FlowSolver, sample_latent
+        from ..sampling import flow_sigmas, flow_timesteps
+
+        guider = _guider(high_noise, low_noise, positive, negative, cfg_high, cfg_low, boundary)
+        sampler = FlowSolver(solver, flow_timesteps(steps, shift, solver))
+        return io.NodeOutput(sample_latent(guider, sampler, flow_sigmas(steps, shift, solver), latent, seed))
+
+
+def _guider(high, low, positive, negative, cfg_high: float, cfg_low: float, boundary: float):
+    from ..host.guider import ExpertGuider
+
+    guider = ExpertGuider(high, low, boundary)
+    guider.set_conds(positive, negative)
+    guider.set_cfg(cfg_high, cfg_low)
+    return guider
