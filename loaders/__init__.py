@@ -9,7 +9,7 @@ _HOMES = {
     "state_tensors": "experts",
     "open_checkpoint": "checkpoint",
     "Checkpoint": "checkpoint",
-    "warm": "warm",
+    "warm": "readahead",
     "find_package": "package",
     "Package": "package",
     "write_nf4_expert": "writer",

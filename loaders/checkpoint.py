@@ -94,8 +94,10 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     refuse_other_kinds(path.name, entries, four_bit_parts | owners)
     four_bit = find_four_bit(path.name, entries)
     checkpoint = Checkpoint(path, files, None, entries, four_bit)
-    config = _config(checkpoint, _neighbour(path, files, "config.json"))
+    told = _neighbour(path, files, "config.json")
+    config = _config(checkpoint, told)
     _check_keys(path.name, checkpoint.shapes, config.parameter_shapes())
+    _check_config(path.name, config, told)
     _check_meta(checkpoint, _neighbour(path, files, "quantization_meta.json"))
     return dataclasses.replace(checkpoint, config=config)
 
@@ -143,13 +145,16 @@ def _config(checkpoint: Checkpoint, told: dict) -> ModelConfig:
         raise CheckpointError(f"{checkpoint.name}: {error}") from error
     if "eps" in known:
         config = dataclasses.replace(config, eps=float(known["eps"]))
+    return config
+
+
+def _check_config(name: str, config: ModelConfig, told: dict) -> None:
     found = dataclasses.asdict(config)
     shared = found.keys() & told.keys()
     differing = [f"{key} {told[key]} (tensors: {found[key]})" for key in sorted(shared) if told[key] != found[key]]
     if differing:
-        raise CheckpointError(f"{checkpoint.name}: its config.json belongs to another model: {', '.join(differing)}; "
+        raise CheckpointError(f"{name}: its config.json belongs to another model: {', '.join(differing)}; "
                               "put the right config.json beside it, or none")  # fmt: skip
-    return config
 
 
 def _check_keys(name: str, found: Mapping[str, tuple], wanted: Mapping[str, tuple]) -> None:

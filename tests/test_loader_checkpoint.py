@@ -1,0 +1,365 @@
+"""Opening experts: what is read from good files, and the one clear error that each kind of bad file gives."""
+
+import json
+import pickle
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from lingbot_world.errors import CheckpointError
+from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
+from safetensors.torch import load_file, save_file
+
+NF4 = "nf4/high_noise_model_bnb_nf4"
+LAYER = "blocks.1.ffn.0.weight"
+STATE = f"{LAYER}.quant_state.bitsandbytes__nf4"
+
+
+@pytest.fixture
+def nf4(golden):
+    """The tensors of the golden NF4 expert, free to be broken."""
+    return load_file(golden / NF4 / "model.safetensors")
+
+
+@pytest.fixture
+def plain(golden):
+    return load_file(golden / "model/high_noise_model_fp32.safetensors")
+
+
+@pytest.fixture
+def put(tmp_path, golden):
+    """Save tensors as an expert's folder, with the golden config.json."""
+
+    def save(tensors, name="model.safetensors"):
+        shutil.copy(golden / NF4 / "config.json", tmp_path)
+        save_file({key: value.contiguous() for key, value in tensors.items()}, tmp_path / name)
+        return tmp_path
+
+    return save
+
+
+def refused(path, *words):
+    with pytest.raises(CheckpointError) as caught:
+        state_tensors(open_checkpoint(path), torch.float32)
+    for word in words:
+        assert word in str(caught.value)
+    return str(caught.value)
+
+
+def changed_state(tensors, **changes):
+    state = json.loads(bytes(tensors[STATE].numpy())) | changes
+    return tensors | {STATE: torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)}
+
+
+# What good files say
+
+
+@pytest.mark.parametrize("source", [NF4, f"{NF4}/model.safetensors", "nf4/pt_fallback/high_noise_model_bnb_nf4"])
+def test_reads_the_community_formats(golden, source):
+    checkpoint = open_checkpoint(golden / source)
+    assert (checkpoint.quantization, checkpoint.config.control, checkpoint.config.num_heads) == ("nf4", 6, 2)
+    assert checkpoint.config.text_len == 32
+    assert len(checkpoint.four_bit) == 51
+    assert checkpoint.shapes == checkpoint.config.parameter_shapes()
+
+
+def test_reads_a_single_file_of_plain_tensors(golden):
+    checkpoint = open_checkpoint(golden / "model/high_noise_model_fp32.safetensors")
+    assert checkpoint.quantization is None
+    assert checkpoint.nbytes == 4 * checkpoint.parameters
+
+
+def test_the_summary_says_what_it_is(golden):
+    summary = open_checkpoint(golden / NF4).summary()
+    assert summary["kind"] == "LingBot-World expert"
+    assert summary["parameters"] == 375_936
+    assert summary["quantization"] == "nf4"
+    assert summary["config"]["dim"] == 64
+    assert json.dumps(summary)
+
+
+@pytest.fixture
+def shards(plain, tmp_path, golden):
+    shutil.copy(golden / NF4 / "config.json", tmp_path)
+    names, weight_map = sorted(plain), {}
+    for number, part in enumerate((names[:30], names[30:], []), 1):
+        file = f"diffusion_pytorch_model-{number:05d}-of-00002.safetensors"
+        if part:
+            save_file({name: plain[name] for name in part}, tmp_path / file)
+            weight_map |= dict.fromkeys(part, file)
+    (tmp_path / "diffusion_pytorch_model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["", "diffusion_pytorch_model.safetensors.index.json",
+                                  "diffusion_pytorch_model-00002-of-00002.safetensors"])  # fmt: skip
+def test_reads_official_shards(shards, plain, name):
+    checkpoint = open_checkpoint(shards / name)
+    assert len(checkpoint.files) == 2
+    state = state_tensors(checkpoint, torch.float32)
+    assert all(torch.equal(state[key], plain[key]) for key in plain)
+
+
+def test_reads_shards_without_their_index(shards):
+    (shards / "diffusion_pytorch_model.safetensors.index.json").unlink()
+    assert len(open_checkpoint(shards).files) == 2
+
+
+def test_strips_the_prefix_of_comfyui_files(plain, put):
+    prefixed = {f"model.diffusion_model.{key}": value for key, value in plain.items()}
+    state = state_tensors(open_checkpoint(put(prefixed)), torch.float32)
+    assert state.keys() == plain.keys()
+
+
+def test_a_plain_wan_expert_has_no_camera(plain, put):
+    wan = {key: value for key, value in plain.items() if "cam" not in key and "c2ws" not in key}
+    checkpoint = open_checkpoint(put(wan))
+    assert checkpoint.config.control is None
+    assert checkpoint.summary()["kind"] == "plain Wan expert"
+
+
+def test_prefers_safetensors_to_pt(golden, nf4, put):
+    folder = put(nf4)
+    shutil.copy(golden / "nf4/pt_fallback/high_noise_model_bnb_nf4/model.pt", folder)
+    assert open_checkpoint(folder).files[0].suffix == ".safetensors"
+
+
+# What bad files give
+
+
+def test_all_wrong_keys_are_in_one_error(plain, put):
+    plain["blocks.1.extra"] = plain.pop("blocks.1.norm3.bias")
+    plain["head.head.bias"] = torch.zeros(63)
+    refused(put(plain), "1 missing: blocks.1.norm3.bias", "1 unexpected: blocks.1.extra",
+            "1 of another shape: head.head.bias [63] (expected [64])")  # fmt: skip
+
+
+@pytest.mark.parametrize("component", ["absmax", "quant_map", "nested_absmax", "nested_quant_map"])
+def test_a_missing_quant_component_is_named(nf4, put, component):
+    del nf4[f"{LAYER}.{component}"]
+    refused(put(nf4), LAYER, f"{component} missing")
+
+
+def test_a_missing_quant_state_is_named(nf4, put):
+    del nf4[STATE]
+    refused(put(nf4), LAYER, "quant_state.bitsandbytes__nf4 is missing")
+
+
+def test_a_missing_packed_weight_is_named(nf4, put):
+    del nf4[LAYER]
+    refused(put(nf4), LAYER, "the weight itself missing")
+
+
+def test_a_packed_weight_without_any_component_is_named(nf4, put):
+    for key in [key for key in nf4 if key.startswith(f"{LAYER}.")]:
+        del nf4[key]
+    refused(put(nf4), f"{LAYER} is uint8 without a bitsandbytes quant_state")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"blocksize": 128}, ("absmax: found 128", "expected 64", "block size 128")),
+        ({"blocksize": 60}, ("block size 60", "expected one of")),
+        ({"blocksize": None}, ("block size None",)),
+        ({"nested_blocksize": 0}, ("nested block size 0",)),
+        ({"shape": [128, 128]}, ("packed bytes: found 4,096", "expected 8,192")),
+        ({"shape": [64, 128]}, ("of another shape", f"{LAYER} [64, 128] (expected [128, 64])")),
+        ({"shape": [8192]}, ("shape [8192]", "two positive sizes")),
+        ({"dtype": "float8"}, ("dtype 'float8'",)),
+        ({"quant_type": "int4"}, ("quant type 'int4'",)),
+        ({"nested_offset": float("nan")}, ("nested offset nan", "finite")),
+        ({"nested_offset": None}, ("nested offset None",)),
+    ],
+)
+def test_a_quant_state_that_does_not_fit_is_named(nf4, put, changes, words):
+    refused(put(changed_state(nf4, **changes)), LAYER, *words)
+
+
+def test_a_quant_state_that_is_not_json_is_named(nf4, put):
+    refused(put(nf4 | {STATE: torch.zeros(9, dtype=torch.uint8)}), LAYER, "unreadable quant_state")
+
+
+@pytest.mark.parametrize("component", ["nested_absmax", "nested_quant_map", "quant_map"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_scales_that_are_not_finite_are_named(nf4, put, component, value):
+    nf4[f"{LAYER}.{component}"][-1] = value
+    refused(put(nf4), f"{LAYER}.{component}", "NaN or infinity")
+
+
+def start_of(path: Path, count: int) -> bytes:
+    return path.read_bytes()[:count]
+
+
+@pytest.mark.parametrize("keep", [0, 5, 4000, 300_000])
+def test_a_truncated_file_says_so(golden, tmp_path, keep):
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(start_of(golden / NF4 / "model.safetensors", keep))
+    message = refused(file, "model.safetensors")
+    assert "truncated" in message or "empty" in message
+
+
+def write_header(path: Path, header, data=b"\0" * 64):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def item(begin, end, shape=(8,), dtype="U8"):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"a": item(0, 32, (8,), "F32"), "b": item(16, 80, (64,))}, ("b at byte 16 overlaps",)),
+        ({"a": item(0, 8), "b": item(16, 24)}, ("b at byte 16 leaves a gap",)),
+        ({"a": item(0, 1024, (1024,))}, ("truncated",)),
+        ({"a": item(0, 8)}, ("56 bytes after the last tensor",)),
+        ({"a": item(0, 64, (8,))}, ("does not fill its byte range",)),
+        ({"a": item(0, 8, (-8,))}, ("does not fill its byte range",)),
+        ({"a": item(8, 0)}, ("does not fill its byte range",)),
+        ({"a": item(0, 8, dtype="Q3")}, ("unknown dtype 'Q3'",)),
+        ({"a": {"dtype": "U8"}}, ("header entry of a is broken",)),
+        ({"a": 5}, ("header entry of a is broken",)),
+        ([1], ("header is a list",)),
+        (b"{not json", ("not JSON",)),
+    ],
+)
+def test_a_lying_header_is_named(tmp_path, header, words):
+    refused(write_header(tmp_path / "x.safetensors", header), "x.safetensors", *words)
+
+
+def test_a_header_longer_than_the_file_is_named(tmp_path):
+    file = tmp_path / "x.safetensors"
+    file.write_bytes((1 << 60).to_bytes(8, "little") + b"{}")
+    refused(file, "truncated", f"{1 << 60:,}")
+
+
+class TouchesAFile:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_malicious_pickle_is_refused_without_running(tmp_path):
+    touched = tmp_path / "touched"
+    torch.save({"patch_embedding.weight": TouchesAFile(touched)}, tmp_path / "model.pt")
+    refused(tmp_path / "model.pt", "refused")
+    assert not touched.exists()
+
+
+def test_a_bare_pickle_is_refused_without_running(tmp_path):
+    touched = tmp_path / "touched"
+    (tmp_path / "model.pt").write_bytes(pickle.dumps(TouchesAFile(touched)))
+    refused(tmp_path / "model.pt", "zip format")
+    assert not touched.exists()
+
+
+@pytest.mark.parametrize("keep", [1000, 100_000])
+def test_a_truncated_pt_says_so(golden, tmp_path, keep):
+    source = golden / "nf4/pt_fallback/high_noise_model_bnb_nf4/model.pt"
+    (tmp_path / "model.pt").write_bytes(start_of(source, keep))
+    refused(tmp_path / "model.pt", "cannot be read as torch.save weights")
+
+
+def test_a_zip_that_is_no_checkpoint_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
+        archive.writestr("readme.txt", "hello")
+    refused(tmp_path / "model.pt", "cannot be read as torch.save weights")
+
+
+@pytest.mark.parametrize("content", [{"step": 5, "w": torch.zeros(1)}, [torch.zeros(1)]])
+def test_a_pt_of_other_things_is_refused(tmp_path, content):
+    torch.save(content, tmp_path / "model.pt")
+    assert "tensors" in refused(tmp_path / "model.pt", "model.pt")
+
+
+OTHERS = {
+    "a LoRA": {"blocks.0.self_attn.q.lora_A.weight": (4, 64)},
+    "a T5 text encoder": {"token_embedding.weight": (8, 4), "blocks.0.attn.q.weight": (4, 4)},
+    "a VAE": {"encoder.conv1.weight": (8, 3, 3, 3, 3)},
+    "an expert in diffusers' key names": {"condition_embedder.time_proj.weight": (4, 4)},
+    "Matrix-Game 3.0": {"patch_embedding.weight": (64, 48, 1, 2, 2), "blocks.0.cam_scale_layer.weight": (64, 64)},
+    "Wan 2.2 TI2V 5B": {"patch_embedding.weight": (64, 48, 1, 2, 2), "blocks.0.self_attn.q.weight": (64, 64)},
+    "a text-to-video model": {"patch_embedding.weight": (64, 16, 1, 2, 2), "blocks.0.self_attn.q.weight": (64, 64)},
+    "a Wan 2.1 image-to-video model": {"blocks.0.cross_attn.k_img.weight": (4, 4)},
+    "no transformer block": {"fc.weight": (4, 4)},
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_models_are_named(tmp_path, kind):
+    save_file({key: torch.zeros(shape) for key, shape in OTHERS[kind].items()}, tmp_path / "x.safetensors")
+    refused(tmp_path / "x.safetensors", kind)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_other_quantizations_are_named(plain, put, dtype):
+    refused(put(plain | {LAYER: plain[LAYER].to(dtype)}), LAYER, str(dtype).removeprefix("torch."))
+
+
+@pytest.mark.parametrize(
+    ("start", "kind"),
+    [(b"GGUF\3\0\0\0", "GGUF"), (b"version https://git-lfs.github.com", "git-lfs"), (b"<!DOCTYPE html>", "web page")],
+)
+def test_other_files_are_named(tmp_path, start, kind):
+    (tmp_path / "model.safetensors").write_bytes(start + b"\n" * 100)
+    refused(tmp_path / "model.safetensors", kind)
+
+
+def test_a_missing_shard_is_named(shards):
+    (shards / "diffusion_pytorch_model-00002-of-00002.safetensors").unlink()
+    refused(shards, "1 of its 2 shards missing", "diffusion_pytorch_model-00002-of-00002.safetensors")
+
+
+def test_an_index_does_not_lead_out_of_its_folder(tmp_path):
+    (tmp_path / "x.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
+    refused(tmp_path, "secret.safetensors", f"missing in {tmp_path}")
+
+
+def test_a_tensor_in_two_shards_is_named(shards, plain):
+    twice = dict(list(plain.items())[:1])
+    first = shards / "diffusion_pytorch_model-00001-of-00002.safetensors"
+    second = load_file(shards / "diffusion_pytorch_model-00002-of-00002.safetensors")
+    save_file(load_file(first) | twice, first)
+    save_file(second | twice, shards / "diffusion_pytorch_model-00002-of-00002.safetensors")
+    refused(shards, "in another shard as well", *twice)
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    ({"dim": 128, "num_heads": 2}, ("dim 128 (tensors: 64)", "config.json")),
+    ({"num_heads": 3}, ("3 heads",)),
+    ([], ("expected a JSON object",)),
+])  # fmt: skip
+def test_a_config_of_another_model_is_named(plain, put, content, words):
+    folder = put(plain)
+    (folder / "config.json").write_text(json.dumps(content))
+    refused(folder, *words)
+
+
+def test_quantization_meta_has_to_agree(plain, put):
+    folder = put(plain)
+    (folder / "quantization_meta.json").write_text(json.dumps({"quant": {"format": "bnb_nf4", "quant_type": "nf4"}}))
+    refused(folder, "quantization_meta.json says nf4", "not quantized")
+
+
+def test_an_empty_folder_and_a_missing_path_are_named(tmp_path):
+    refused(tmp_path, "no weights in this folder")
+    refused(tmp_path / "nothing", "no such file or folder")
+
+
+def test_several_weight_files_are_a_question(plain, put):
+    folder = put(plain, "a.safetensors")
+    put(plain, "b.safetensors")
+    refused(folder, "several weight files (a.safetensors, b.safetensors)")
+
+
+def test_nothing_of_a_bad_file_reaches_a_model(nf4, put):
+    nf4[f"{LAYER}.nested_absmax"][0] = float("nan")
+    with pytest.raises(CheckpointError, match="NaN"):
+        load_expert(put(nf4))

@@ -1,0 +1,257 @@
+"""Experts as models: equal to the official implementation, mapped without copies, streamed without losing a byte."""
+
+import gc
+import os
+import shutil
+import threading
+
+import numpy as np
+import pytest
+import torch
+from lingbot_world.errors import CheckpointError
+from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors, stream, warm, writer
+from lingbot_world.loaders.stream import StreamSettings, stream_tensors
+from safetensors.torch import load_file
+
+NF4 = "nf4/high_noise_model_bnb_nf4"
+PT = "nf4/pt_fallback/high_noise_model_bnb_nf4"
+CPU = torch.device("cpu")
+SETTINGS = {"default": StreamSettings(), "small": StreamSettings(3, 2, 1000), "tiny": StreamSettings(2, 1, 64)}
+
+
+@pytest.fixture(scope="module")
+def inputs(golden):
+    found = np.load(golden / "model/inputs.npz")
+    x = torch.from_numpy(np.concatenate([found["x"], found["y"]]))[None]
+    return x, torch.from_numpy(found["context"])[None], torch.from_numpy(found["plucker"])
+
+
+@pytest.fixture
+def beside_config(golden, tmp_path):
+    """A folder with the config.json that tells the golden models' number of heads."""
+    shutil.copy(golden / NF4 / "config.json", tmp_path)
+    return tmp_path
+
+
+def entries_of(checkpoint):
+    parts = [entry for weight in checkpoint.four_bit.values() for entry in weight.entries]
+    return [*parts, *checkpoint.plain.values()]
+
+
+# Against the official implementation
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.set_grad_enabled(False)])
+@pytest.mark.parametrize("source", [NF4, PT])
+def test_a_loaded_expert_equals_the_official_model(golden, inputs, source, mode):
+    x, context, camera = inputs
+    expected = np.load(golden / "nf4/expected.npz")
+    with mode():
+        model = load_expert(golden / source, dtype=torch.float32)
+        for t in (999, 413):
+            with_camera = model(x, torch.tensor([t]), context, camera)[0].numpy()
+            without = model(x, torch.tensor([t]), context)[0].numpy()
+            np.testing.assert_allclose(with_camera, expected[f"high/dq_fp32/t{t}/out_cam"], atol=3e-5)
+            np.testing.assert_allclose(without, expected[f"high/dq_fp32/t{t}/out_nocam"], atol=3e-5)
+
+
+def test_a_plain_expert_equals_the_official_model(golden, inputs):
+    x, context, camera = inputs
+    expected = np.load(golden / "model/expected.npz")
+    model = load_expert(golden / "model/low_noise_model_fp32.safetensors", dtype=torch.float32)
+    out = model(x, torch.tensor([999]), context, camera)[0].numpy()
+    np.testing.assert_allclose(out, expected["low/t999/out_cam"], atol=3e-5)
+
+
+# Mapped
+
+
+def mapped_ranges(path):
+    with open("/proc/self/maps") as maps:
+        rows = [line.split() for line in maps if line.rstrip().endswith(str(path))]
+    return [tuple(int(edge, 16) for edge in row[0].split("-")) for row in rows]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs /proc")
+def test_on_the_cpu_every_4_bit_byte_is_a_view_of_the_file(golden):
+    checkpoint = open_checkpoint(golden / NF4)
+    model = load_expert(checkpoint)
+    ranges = mapped_ranges(golden / NF4 / "model.safetensors")
+    for name, weight in model.named_parameters():
+        tensors = [weight]
+        if name in checkpoint.four_bit:
+            params = weight._params
+            tensors = [weight._qdata, params.scale, params.nested_absmax, params.nested_code, params.code]
+        for tensor in tensors:
+            assert any(start <= tensor.data_ptr() < end for start, end in ranges), name
+
+
+def test_parameters_are_frozen_and_declared_in_the_compute_dtype(golden):
+    for dtype in (torch.bfloat16, torch.float32):
+        model = load_expert(golden / NF4, dtype=dtype)
+        assert not model.training
+        for parameter in model.parameters():
+            assert isinstance(parameter, torch.nn.Parameter)
+            assert (parameter.dtype, parameter.requires_grad) == (dtype, False)
+
+
+def test_some_names_only(golden):
+    names = ["blocks.0.ffn.0.weight", "head.modulation"]
+    assert list(state_tensors(open_checkpoint(golden / NF4), torch.float32, names=names)) == names
+
+
+def test_a_write_to_a_view_never_reaches_the_file(golden):
+    file = golden / "model/high_noise_model_fp32.safetensors"
+    before = file.read_bytes()
+    state_tensors(open_checkpoint(file), torch.float32)["head.modulation"].zero_()
+    gc.collect()
+    assert file.read_bytes() == before
+
+
+def test_tensors_that_are_not_aligned_in_the_file_are_read_right(beside_config, golden):
+    source = golden / "model/high_noise_model_fp32.safetensors"
+    blob = source.read_bytes()
+    length = int.from_bytes(blob[:8], "little")
+    header, data = blob[8 : 8 + length], blob[8 + length :]
+    (beside_config / "x.safetensors").write_bytes((length + 1).to_bytes(8, "little") + header + b" " + data)
+    state = state_tensors(open_checkpoint(beside_config / "x.safetensors"), torch.float32)
+    assert all(torch.equal(state[name], value) for name, value in load_file(source).items())
+
+
+# Streamed: the threads, chunks and buffers are those of a GPU load, only the copies are ordinary ones
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("source", [NF4, PT, "model/low_noise_model_fp32.safetensors"])
+def test_streaming_moves_every_byte_to_an_aligned_place(golden, source, settings):
+    entries = entries_of(open_checkpoint(golden / source))
+    calls = []
+    with torch.inference_mode():
+        moved = stream_tensors(entries, CPU, settings=SETTINGS[settings], progress=lambda *call: calls.append(call))
+    for entry in entries:
+        tensor = moved[entry.name]
+        assert (tensor.dtype, tensor.shape) == (entry.dtype, entry.shape)
+        assert torch.equal(tensor, entry.view())
+        assert (tensor.data_ptr() - tensor.untyped_storage().data_ptr()) % stream.ALIGNMENT == 0
+    total = sum(entry.nbytes for entry in entries)
+    assert calls[-1] == (total, total)
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+
+
+def test_the_tensors_of_a_block_share_a_buffer_of_their_own(golden):
+    moved = stream_tensors(entries_of(open_checkpoint(golden / NF4)), CPU)
+    homes = {}
+    for name, tensor in moved.items():
+        group = ".".join(name.split(".")[:2]) if name.startswith("blocks.") else ""
+        homes.setdefault(group, set()).add(tensor.untyped_storage().data_ptr())
+    assert all(len(home) == 1 for home in homes.values())
+    assert len(set.union(*homes.values())) == 4
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_exception_from_progress_stops_every_thread(golden, error):
+    def stop(done, total):
+        raise error("stop")
+
+    before = threading.active_count()
+    with pytest.raises(error):
+        stream_tensors(entries_of(open_checkpoint(golden / NF4)), CPU, settings=SETTINGS["tiny"], progress=stop)
+    assert threading.active_count() == before
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error_and_stops_every_thread(golden, beside_config):
+    file = beside_config / "model.safetensors"
+    file.write_bytes((golden / NF4 / "model.safetensors").read_bytes())
+    entries = entries_of(open_checkpoint(file))
+    os.truncate(file, 250_000)
+    before = threading.active_count()
+    with pytest.raises(CheckpointError, match="ends at byte 250,000 while it is being read"):
+        stream_tensors(entries, CPU, settings=SETTINGS["small"])
+    assert threading.active_count() == before
+
+
+def test_streaming_needs_nothing_that_only_unix_has(golden, monkeypatch):
+    for name in ("preadv", "pread", "posix_fadvise"):
+        monkeypatch.delattr(os, name, raising=False)
+    checkpoint = open_checkpoint(golden / NF4)
+    moved = stream_tensors(entries_of(checkpoint), CPU)
+    assert all(torch.equal(moved[entry.name], entry.view()) for entry in entries_of(checkpoint))
+    warm(checkpoint).join(5)
+
+
+def test_a_streamed_expert_computes_as_a_mapped_one(golden, inputs, monkeypatch):
+    from lingbot_world.loaders import experts
+
+    x, context, camera = inputs
+    mapped = load_expert(golden / NF4, dtype=torch.float32)
+    monkeypatch.setattr(experts, "_raw_tensors", lambda entries, device, progress: stream_tensors(entries, device))
+    streamed = load_expert(golden / NF4, dtype=torch.float32)
+    assert streamed.head.head.weight._qdata.data_ptr() != mapped.head.head.weight._qdata.data_ptr()
+    t = torch.tensor([999])
+    assert torch.equal(streamed(x, t, context, camera), mapped(x, t, context, camera))
+
+
+# Warming
+
+
+@pytest.mark.parametrize("portable", [False, True])
+def test_warming_reads_in_the_background(golden, monkeypatch, portable):
+    if portable:
+        monkeypatch.delattr(os, "posix_fadvise", raising=False)
+    thread = warm(open_checkpoint(golden / NF4))
+    assert thread.daemon
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_warming_a_file_that_is_gone_is_no_error(golden, beside_config):
+    file = beside_config / "x.safetensors"
+    file.write_bytes((golden / "model/low_noise_model_fp32.safetensors").read_bytes())
+    checkpoint = open_checkpoint(file)
+    file.unlink()
+    warm(checkpoint).join(5)
+
+
+# Written
+
+
+@pytest.mark.parametrize("quant_type", ["nf4", "fp4", None])
+def test_what_is_written_is_read_back(golden, beside_config, quant_type):
+    source = load_expert(golden / "model/high_noise_model_fp32.safetensors", dtype=torch.bfloat16)
+    file = beside_config / "model.safetensors"
+    state = source.state_dict()
+    writer.write_expert(file, source.config, state.items(), quant_type=quant_type)
+    checkpoint = open_checkpoint(file)
+    assert checkpoint.quantization == quant_type
+    for name, tensor in state_tensors(checkpoint, torch.float32).items():
+        error = (tensor.dequantize() - state[name].float()).abs().max() if hasattr(tensor, "_qdata") else 0
+        assert error <= 0.2 * state[name].float().abs().max()
+        if not hasattr(tensor, "_qdata"):
+            assert torch.equal(tensor, state[name].float())
+    assert load_file(file).keys() == checkpoint.tensors.keys()
+
+
+def test_the_written_file_holds_the_community_packages_tensors(golden, tmp_path):
+    source = load_expert(golden / "model/high_noise_model_fp32.safetensors", dtype=torch.float32)
+    writer.write_expert_folder(tmp_path / "high", source.config, source.state_dict().items())
+    ours, theirs = load_file(tmp_path / "high/model.safetensors"), load_file(golden / NF4 / "model.safetensors")
+    assert ours.keys() == theirs.keys()
+    differing = [key for key in theirs if not torch.equal(ours[key], theirs[key])]
+    assert len(differing) <= 1  # a nested scale that lies between two table values
+    assert open_checkpoint(tmp_path / "high").config.num_heads == 2
+
+
+def test_nothing_half_written_remains(golden, tmp_path):
+    source = load_expert(golden / "model/high_noise_model_fp32.safetensors", dtype=torch.float32)
+
+    def interrupted():
+        yield from list(source.state_dict().items())[:5]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        writer.write_nf4_expert(tmp_path / "x.safetensors", source.config, interrupted())
+    with pytest.raises(CheckpointError, match="parameters were not given"):
+        writer.write_nf4_expert(tmp_path / "x.safetensors", source.config, list(source.state_dict().items())[:-1])
+    with pytest.raises(CheckpointError, match="nonsense: not a parameter"):
+        writer.write_nf4_expert(tmp_path / "x.safetensors", source.config, [("nonsense", torch.zeros(1))])
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,127 @@
+"""Finding the parts of a package, and telling a pair of experts from a mix-up."""
+
+import shutil
+
+import pytest
+from lingbot_world.errors import CheckpointError
+from lingbot_world.loaders import find_package, open_checkpoint, package
+from safetensors.torch import load_file, save_file
+
+
+def touch(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+@pytest.fixture
+def community(tmp_path):
+    for role in ("high", "low"):
+        touch(tmp_path / f"{role}_noise_model_bnb_nf4/model.safetensors")
+    touch(tmp_path / "models_t5_umt5-xxl-enc-bf16.pth")
+    touch(tmp_path / "Wan2.1_VAE.pth")
+    touch(tmp_path / "tokenizer/tokenizer.json")
+    return tmp_path
+
+
+def test_finds_the_community_package(community):
+    found = find_package(community)
+    assert found.high == community / "high_noise_model_bnb_nf4"
+    assert found.low == community / "low_noise_model_bnb_nf4"
+    assert found.text_encoder == community / "models_t5_umt5-xxl-enc-bf16.pth"
+    assert found.tokenizer == community / "tokenizer"
+    assert found.vae == community / "Wan2.1_VAE.pth"
+
+
+def test_finds_the_official_package(tmp_path):
+    for role in ("high", "low"):
+        touch(tmp_path / f"{role}_noise_model/diffusion_pytorch_model.safetensors.index.json")
+    touch(tmp_path / "google/umt5-xxl/tokenizer.json")
+    found = find_package(tmp_path)
+    assert (found.high.name, found.low.name) == ("high_noise_model", "low_noise_model")
+    assert found.tokenizer == tmp_path / "google/umt5-xxl"
+    assert (found.text_encoder, found.vae) == (None, None)
+
+
+def test_finds_experts_that_are_files_and_prefers_nf4(community):
+    touch(community / "a_high_noise_bf16.safetensors")
+    assert find_package(community).high.name == "high_noise_model_bnb_nf4"
+    shutil.rmtree(community / "high_noise_model_bnb_nf4")
+    assert find_package(community).high.name == "a_high_noise_bf16.safetensors"
+
+
+def test_every_part_can_be_given(community, tmp_path):
+    other = touch(tmp_path / "other.safetensors")
+    parts = ("high", "low", "text_encoder", "tokenizer", "vae")
+    for part in parts:
+        assert getattr(find_package(community, **{part: str(other)}), part) == other
+    assert find_package(None, **dict.fromkeys(parts, other)).vae == other
+
+
+def test_what_is_missing_and_what_was_found_are_named(community):
+    shutil.rmtree(community / "low_noise_model_bnb_nf4")
+    with pytest.raises(CheckpointError) as caught:
+        find_package(community)
+    message = str(caught.value)
+    assert "missing the low-noise expert (low_noise_model*)" in message
+    assert "high: high_noise_model_bnb_nf4" in message
+
+
+def test_a_folder_without_weights_is_no_expert(community):
+    (community / "high_noise_model_bnb_nf4/model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="missing the high-noise expert"):
+        find_package(community)
+
+
+def test_the_folder_of_one_expert_is_recognised(community):
+    assert package.is_expert_folder(community / "high_noise_model_bnb_nf4")
+    assert not package.is_expert_folder(community)
+    with pytest.raises(CheckpointError, match="give the folder above it"):
+        find_package(community / "high_noise_model_bnb_nf4")
+
+
+@pytest.mark.parametrize("arguments", [("nowhere", {}), (".", {"vae": "nowhere"})])
+def test_paths_that_do_not_exist_are_named(tmp_path, arguments):
+    folder, overrides = arguments
+    with pytest.raises(CheckpointError, match="nowhere: no such"):
+        find_package(tmp_path / folder, **overrides)
+
+
+@pytest.mark.parametrize(("name", "role"), [
+    ("high_noise_model_bnb_nf4", "high"), ("wan-LOW-noise.safetensors", "low"), ("highway.safetensors", None),
+    ("high_to_low.safetensors", None), ("low/model.safetensors", "low"),
+])  # fmt: skip
+def test_roles_are_read_from_names(tmp_path, name, role):
+    assert package.named_role(tmp_path / name) == role
+
+
+@pytest.fixture
+def pair(golden):
+    return [open_checkpoint(golden / f"nf4/{role}_noise_model_bnb_nf4") for role in ("high", "low")]
+
+
+def test_a_pair_is_accepted(pair):
+    package.check_roles(*pair)
+
+
+def test_swapped_experts_are_refused(pair):
+    with pytest.raises(CheckpointError, match="swapped"):
+        package.check_roles(*pair[::-1])
+
+
+def test_the_same_expert_twice_is_refused(pair, golden, tmp_path):
+    with pytest.raises(CheckpointError, match="same weights"):
+        package.check_roles(pair[0], pair[0])
+    shutil.copytree(golden / "nf4/high_noise_model_bnb_nf4", tmp_path / "copy")
+    with pytest.raises(CheckpointError, match="same weights"):
+        package.check_roles(pair[0], open_checkpoint(tmp_path / "copy"))
+
+
+def test_experts_of_different_architectures_are_refused(pair, golden, tmp_path):
+    tensors = load_file(golden / "model/low_noise_model_fp32.safetensors")
+    fewer = {key: value for key, value in tensors.items() if not key.startswith("blocks.2.")}
+    shutil.copy(golden / "nf4/low_noise_model_bnb_nf4/config.json", tmp_path)
+    (tmp_path / "config.json").write_text('{"num_heads": 2, "text_len": 32}')
+    save_file(fewer, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="different architectures"):
+        package.check_roles(pair[0], open_checkpoint(tmp_path))
