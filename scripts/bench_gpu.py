@@ -16,10 +16,14 @@ from pathlib import Path
 
 import torch
 from bitsandbytes import functional as bnb
+from lingbot_world.loaders.experts import load_expert
 from lingbot_world.loaders.nf4 import frozen_parameter, nf4_tensor
+from lingbot_world.loaders.quantize import encode
+from lingbot_world.loaders.writer import write_expert
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
+from measure_text_memory import Watch, anonymous_mb
 
 FULL = ModelConfig(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40, freq_dim=256, text_dim=4096)
 GB = 1e9
@@ -158,11 +162,55 @@ def accuracy(layers: int = 40) -> None:
     report("bf16 against fp32, 40 layers", relative_rms=float((narrow - exact).norm() / exact.norm()))
 
 
+def write_random_expert(path: Path, config: ModelConfig) -> None:
+    """A file of the community package's format; linear layers of one shape share their random bytes."""
+    made: dict[tuple[int, ...], object] = {}
+
+    def source(name: str, shape: tuple[int, ...]):
+        if not (name.endswith("weight") and len(shape) == 2):
+            return 0.02 * torch.randn(shape)
+        if shape not in made:
+            made[shape] = encode(torch.randn(shape, device="cuda") / shape[1] ** 0.5, 64, True, "nf4")
+            made[shape] = made[shape][0].cpu(), type(made[shape][1])(*map(on_cpu, made[shape][1]))
+        return made[shape]
+
+    write_expert(path, config, ((name, source(name, shape)) for name, shape in config.parameter_shapes().items()))
+
+
+def on_cpu(value):
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+def bench_load(folder: Path, repeats: int) -> None:
+    path = folder / "random_expert.safetensors"
+    start = time.perf_counter()
+    write_random_expert(path, FULL)
+    nbytes = path.stat().st_size
+    report("expert file", bytes=nbytes, written_s=round(time.perf_counter() - start, 1))
+    seconds, anonymous, peaks, model = [], [], [], None
+    for _ in range(repeats + 1):
+        start, before = time.perf_counter(), anonymous_mb()
+        del model
+        model = None
+        with Watch() as watch:
+            model = load_expert(path, "cuda", torch.bfloat16)
+        seconds.append(time.perf_counter() - start)
+        anonymous.append(anonymous_mb() - before)
+        peaks.append(watch.peak - before)
+    median = statistics.median(seconds[1:])
+    report("expert file, page cache to GPU", s=round(median, 3), GBps=round(nbytes / GB / median, 1),
+           first_s=round(seconds[0], 3), anonymous_MB=[round(x) for x in anonymous],
+           peak_MB=[round(x) for x in peaks])  # fmt: skip
+    report("switch to the other expert, one resident", s=round(median, 3))
+    path.unlink()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=["kernels", "accuracy", "step"])
+    parser.add_argument("--only", nargs="*", default=["kernels", "accuracy", "load", "step"])
     parser.add_argument("--size", default="480*832")
     parser.add_argument("--frame_num", type=int, default=81)
+    parser.add_argument("--folder", type=Path, default=Path("."), help="where the random expert is written")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
     parser.add_argument("--profile", action="store_true")
@@ -177,6 +225,8 @@ def main() -> None:
         bench_kernels()
     if "accuracy" in options.only:
         accuracy()
+    if "load" in options.only:
+        bench_load(options.folder, options.repeats)
     if "step" in options.only:
         bench_step((options.frame_num, height, width), options.repeats, options.profile, options.bf16)
 
