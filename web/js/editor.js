@@ -1,0 +1,335 @@
+// The camera editor: one document, three views, a time line. Knows nothing of ComfyUI.
+
+import { clamp, fromAngles, poseAt, toAngles } from "./math.js";
+import * as paths from "./state.js";
+import { Flight } from "./fly.js";
+import { PlanPane, WorldPane } from "./panes.js";
+import { Timeline } from "./timeline.js";
+import { buildScene, measure, SIDE, TOP } from "./views.js";
+
+const FLY_KEYS = "wasdijkl", VIDEO_ASPECT = 832 / 480;
+const FLY_HELP = "WASD move, IJKL or drag look, Enter sets a keyframe, Esc ends";
+const THEME = ["background", "text", "muted", "grid", "axis", "key", "accent", "accentFill"];
+const SHORTCUTS = {
+  Enter: "add", Delete: "remove", Backspace: "remove", " ": "play", f: "fly", r: "record", c: "camera", g: "snap", 0: "fit",
+  ArrowLeft: "back", ArrowRight: "forward", Home: "first", End: "last", PageUp: "before", PageDown: "after", Escape: "escape",
+};
+const CONTROL_SHORTCUTS = { z: "undo", Z: "redo", y: "redo", d: "duplicate" };
+
+export class Editor {
+  /** Builds itself from the text of editor.html; `onCommit` is called after every finished edit. */
+  constructor(html, onCommit = () => {}) {
+    Object.assign(this, { onCommit, frame: 0, snap: false, camera: false, flight: null, playing: null, aspect: VIDEO_ASPECT });
+    this.history = new paths.History(paths.DEFAULT_STATE);
+    this.element = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
+    this.find = (selector) => this.element.querySelector(selector);
+    const canvas = (view) => this.find(`[data-view=${view}]`);
+    this.world = new WorldPane(this, canvas("world"), this.find(".lbw-card"), this.find(".lbw-frame"));
+    this.plans = [new PlanPane(this, canvas("top"), TOP), new PlanPane(this, canvas("side"), SIDE)];
+    this.timeline = new Timeline(canvas("time"), this);
+    this.#listen();
+    this.resizes = new ResizeObserver(() => this.#resized());
+    this.resizes.observe(this.element);
+    this.fit();
+  }
+
+  get state() { return this.history.state; }
+
+  /** The document as JSON; one that could not be read is kept as it came. */
+  get text() { return this.unreadable ?? paths.serialize(this.state); }
+
+  /** Whether the 3D view looks through the camera. */
+  get inside() { return this.camera || this.flight !== null; }
+
+  get pose() { return this.flight?.shown ?? poseAt(paths.track(this.state), this.frame); }
+
+  get scene() { return (this.built ??= buildScene(this.state, this.sizes, this.aspect)); }
+
+  load(text) {
+    if (text === this.text) return;
+    try {
+      this.history.reset(paths.parse(text));
+      this.unreadable = null;
+    } catch (error) {
+      this.unreadable = text;
+      this.say(`This path cannot be read: ${error.message}. Mend it under {}, or edit to start over.`);
+    }
+    Object.assign(this, { frame: 0, flight: null, playing: null });
+    this.fit();
+  }
+
+  dispose() {
+    this.resizes.disconnect();
+    cancelAnimationFrame(this.request);
+    this.redraw = () => {};
+  }
+
+  edit(state, gesture = null) {
+    this.unreadable = null;
+    this.history.push(state, gesture);
+    this.#changed();
+    if (!gesture) this.onCommit();
+  }
+
+  endDrag() { this.onCommit(); }
+
+  setPose(pose, gesture) { this.edit(paths.setKeyframe(this.state, Math.round(this.frame), pose), gesture); }
+
+  retime(from, to, gesture) {
+    const moved = paths.retimeKeyframe(this.state, from, to);
+    if (moved === this.state) return from;
+    this.edit(moved, gesture);
+    this.scrub(to);
+    return to;
+  }
+
+  scrub(frame) {
+    if (this.flight) this.land();
+    Object.assign(this, { playing: null, frame: clamp(Math.round(frame), 0, this.state.frames - 1) });
+    this.redraw();
+  }
+
+  lookBy(yaw, pitch) {
+    this.flight ??= new Flight(this.pose, this.state.fps);
+    this.flight.lookBy(yaw, pitch);
+    this.redraw();
+  }
+
+  /** Ends the flight; a recorded run becomes keyframes. */
+  land() {
+    const { recording, poses } = this.flight;
+    this.flight = null;
+    this.say("");
+    if (recording && poses.length > 1) {
+      this.edit(paths.replaceWithRecording(this.state, this.recordStart, poses));
+      this.fit();
+      this.say(`Recorded ${poses.length} frames`);
+    }
+    this.redraw();
+  }
+
+  fit() {
+    this.sizes = measure(this.state);
+    [this.world, ...this.plans].forEach((pane) => pane.fit(this.sizes));
+    this.#changed();
+  }
+
+  say(message) { this.find(".lbw-status").textContent = message; }
+
+  /** Shows the picture at a URL on the first frame's card; with none, a placeholder. */
+  setImage(url) {
+    const picture = this.find("img");
+    if (url === this.imageUrl) return;
+    Object.assign(this, { imageUrl: url, aspect: VIDEO_ASPECT });
+    picture.hidden = true;
+    picture.onload = () => {
+      picture.hidden = false;
+      this.aspect = picture.naturalWidth / picture.naturalHeight;
+      this.#changed();
+    };
+    if (url) picture.src = url;
+    this.#changed();
+  }
+
+  redraw() { this.request ??= requestAnimationFrame((now) => this.#draw(now)); }
+
+  #commands = {
+    undo: () => this.#travel("undo"),
+    redo: () => this.#travel("redo"),
+    add: () => this.setPose(this.pose),
+    duplicate: () => {
+      const [state, frame] = paths.duplicateKeyframe(this.state, Math.round(this.frame));
+      this.edit(state);
+      this.scrub(frame);
+    },
+    remove: () => {
+      if (!paths.keyframeAt(this.state, this.frame)) this.say("There is no keyframe at this frame");
+      else if (this.state.keyframes.length === 1) this.say("A path needs one keyframe");
+      else this.edit(paths.removeKeyframe(this.state, this.frame));
+    },
+    snap: () => { this.snap = !this.snap; },
+    loop: () => this.edit({ ...this.state, loop: !this.state.loop }),
+    camera: () => { this.camera = !this.camera; },
+    fly: () => (this.flight ? this.land() : this.#takeOff(false)),
+    record: () => (this.flight?.recording ? this.land() : this.#takeOff(true)),
+    fit: () => this.fit(),
+    play: () => {
+      if (this.playing !== null) return this.scrub(this.frame);
+      if (this.flight) this.land();
+      const atEnd = this.frame >= this.state.frames - 1 || this.state.ease !== "linear";
+      return Object.assign(this, { playing: atEnd ? 0 : this.frame });
+    },
+    json: () => this.#togglePanel(this.find(".lbw-json").hidden),
+    copyJson: () => {
+      this.find("textarea").select();
+      document.execCommand("copy"); // navigator.clipboard is missing where ComfyUI is served over plain http
+    },
+    applyJson: () => this.#paste(this.find("textarea").value),
+    back: (event) => this.scrub(this.frame - (event.shiftKey ? 10 : 1)),
+    forward: (event) => this.scrub(this.frame + (event.shiftKey ? 10 : 1)),
+    first: () => this.scrub(0),
+    last: () => this.scrub(this.state.frames - 1),
+    before: () => this.scrub(this.state.keyframes.findLast(({ frame }) => frame < this.frame)?.frame ?? 0),
+    after: () => this.scrub(this.state.keyframes.find(({ frame }) => frame > this.frame)?.frame ?? this.state.frames - 1),
+    escape: () => {
+      if (this.flight) this.land();
+      this.#togglePanel(false);
+    },
+  };
+
+  #listen() {
+    const { element } = this;
+    element.addEventListener("click", (event) => this.#clicked(event));
+    element.addEventListener("keydown", (event) => this.#pressed(event));
+    element.addEventListener("keyup", (event) => this.#hold(event.key.toLowerCase(), false));
+    element.addEventListener("focusout", (event) => element.contains(event.relatedTarget) || this.flight?.held.clear());
+    element.addEventListener("copy", (event) => this.#clipboard(event, () => event.clipboardData.setData("text/plain", this.text)));
+    element.addEventListener("paste", (event) => this.#clipboard(event, () => this.#paste(event.clipboardData.getData("text/plain"))));
+    for (const pad of element.querySelectorAll("[data-hold]")) {
+      pad.onpointerdown = () => this.#hold(pad.dataset.hold, true);
+      pad.onpointerup = pad.onpointercancel = pad.onpointerleave = () => this.#hold(pad.dataset.hold, false);
+    }
+    this.find("select").append(...Object.keys(paths.EASINGS).map((name) => new Option(name.replaceAll("_", " "), name)));
+    this.inputs = [...element.querySelectorAll("[data-pose], [data-setting]")];
+    for (const input of this.inputs) input.onchange = () => this.#typed(input);
+  }
+
+  #clicked(event) {
+    const button = event.target.closest("button");
+    if (!button) return;
+    this.#commands[button.dataset.command]?.(event);
+    if (event.detail > 0 && this.find(".lbw-json").hidden) this.element.focus({ preventScroll: true });
+    this.redraw();
+  }
+
+  #pressed(event) {
+    const { key, target } = event, control = event.ctrlKey || event.metaKey;
+    if (control ? !CONTROL_SHORTCUTS[key] : event.altKey) return;
+    event.stopPropagation();
+    if (target.matches("textarea, select, input") && !control && key !== "Escape") return;
+    if (target.matches("textarea") && control) return;
+    if (target.matches("button") && (key === "Enter" || key === " ")) return;
+    if (!this.#keyed(event, control)) return;
+    event.preventDefault();
+    this.redraw();
+  }
+
+  /** Does what a key means here; returns whether it means anything. */
+  #keyed(event, control) {
+    const { key, target } = event, letter = key.toLowerCase();
+    if (this.flight && !control && FLY_KEYS.includes(letter)) return this.#hold(letter, true);
+    const plan = this.plans.find(({ canvas }) => canvas === target);
+    const arrow = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key];
+    if (plan && arrow && !control) plan.nudge(...arrow);
+    else this.#commands[control ? CONTROL_SHORTCUTS[key] : SHORTCUTS[key]]?.(event);
+    return control || plan || SHORTCUTS[key];
+  }
+
+  #hold(key, down) {
+    if (down) this.flight?.held.add(key);
+    else this.flight?.held.delete(key);
+    this.find(`[data-hold="${CSS.escape(key)}"]`)?.classList.toggle("lbw-held", down);
+    this.redraw();
+    return true;
+  }
+
+  #clipboard(event, action) {
+    if (event.target.matches("textarea, input")) return;
+    event.preventDefault();
+    event.stopPropagation();
+    action();
+  }
+
+  #paste(text) {
+    try {
+      this.edit(paths.parse(text));
+    } catch (error) {
+      return this.say(`Not a camera path: ${error.message}`);
+    }
+    this.#togglePanel(false);
+    return this.fit();
+  }
+
+  #togglePanel(open) {
+    this.find(".lbw-json").hidden = !open;
+    this.find("textarea").value = this.unreadable ?? JSON.stringify(JSON.parse(this.text), null, 1);
+    if (open) this.find("textarea").focus();
+  }
+
+  #typed({ dataset: { pose, setting }, value, type }) {
+    const typed = type === "number" ? Number.parseFloat(value) : value, angles = toAngles(this.pose.quaternion);
+    const values = [...this.pose.position, ...angles].map((old, i) => (i === Number(pose) ? typed : old));
+    if (pose !== undefined && Number.isFinite(typed)) {
+      this.setPose({ position: values.slice(0, 3), quaternion: fromAngles(...values.slice(3)) });
+    } else if (setting === "frames" && typed) this.edit(paths.setFrames(this.state, typed));
+    else if (setting) this.#paste(JSON.stringify({ ...this.state, [setting]: typed }));
+    this.redraw();
+  }
+
+  #travel(direction) {
+    if (!this.history[direction]()) return this.say(`Nothing to ${direction}`);
+    this.#changed();
+    return this.onCommit();
+  }
+
+  #takeOff(record) {
+    const { pose } = this;
+    Object.assign(this, { playing: null, frame: Math.round(this.frame) % (this.state.frames - 1) });
+    this.recordStart = this.frame;
+    this.flight = new Flight(pose, this.state.fps, record ? this.state.frames - this.frame : 0);
+    this.say(record ? `Recording starts at frame ${this.frame} with your first move. ${FLY_HELP}` : `${FLY_HELP}, R records`);
+  }
+
+  #changed() {
+    this.built = null;
+    this.frame = Math.min(this.frame, this.state.frames - 1);
+    this.redraw();
+  }
+
+  #resized() {
+    this.plans.forEach((pane) => pane.fit(this.sizes));
+    this.redraw();
+  }
+
+  /** Moves the clock on; returns whether anything is under way. */
+  #advance(seconds) {
+    const { state, flight } = this;
+    if (this.playing !== null) {
+      this.playing = (this.playing + seconds * state.fps) % state.frames;
+      this.frame = paths.easedTime(state, Math.min(this.playing, state.frames - 1));
+    }
+    const flying = flight?.advance(seconds);
+    if (flight?.recording) this.frame = this.recordStart + flight.poses.length - 1;
+    if (flight?.finished) this.land();
+    return this.playing !== null || flying;
+  }
+
+  #draw(now) {
+    this.request = null;
+    const moving = this.#advance(this.drawn ? (now - this.drawn) / 1000 : 0);
+    this.drawn = moving ? now : 0;
+    if (moving) this.redraw();
+    if (!this.element.clientWidth) return;
+    const style = getComputedStyle(this.element);
+    const theme = Object.fromEntries(THEME.map((name) => [name, style.getPropertyValue(`--lbw-${name}`)]));
+    for (const pane of [this.world, ...this.plans]) pane.draw(this.scene, theme);
+    this.timeline.draw(theme);
+    this.#showValues();
+  }
+
+  #showValues() {
+    const { state, pose, flight } = this, frame = Math.round(this.frame);
+    const numbers = [...pose.position, ...toAngles(pose.quaternion)].map((value) => Number(value.toFixed(3)) + 0);
+    for (const input of this.inputs) {
+      const { pose: index, setting } = input.dataset, value = String(setting ? state[setting] : numbers[index]);
+      if (input !== document.activeElement && input.value !== value) input.value = value;
+    }
+    this.find("output").textContent = `${frame} / ${state.frames - 1}`;
+    const pressed = { play: this.playing !== null, snap: this.snap, loop: state.loop, camera: this.inside,
+      fly: flight !== null, record: flight?.recording ?? false };
+    for (const [name, on] of Object.entries(pressed)) this.find(`[data-command=${name}]`).setAttribute("aria-pressed", on);
+    this.element.classList.toggle("lbw-flying", flight !== null);
+    const time = { max: state.frames - 1, now: frame, text: `frame ${frame}, ${(frame / state.fps).toFixed(1)} seconds` };
+    for (const [name, value] of Object.entries(time)) this.timeline.canvas.setAttribute(`aria-value${name}`, value);
+  }
+}

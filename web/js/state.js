@@ -1,0 +1,172 @@
+// The document: what the workflow saves and Python reads (camera/editor.py checks the same fields).
+// States are immutable values; every edit returns a new one.
+
+import { angleBetween, clamp, distance, normalize, poseAt } from "./math.js";
+
+const VERSION = 1, FEWEST_FRAMES = 5, MOST_FRAMES = 10001, MOST_KEYFRAMES = 1000;
+
+export const DEFAULT_STATE = {
+  version: VERSION, frames: 81, fps: 16, fov_deg: 79, ease: "linear",
+  keyframes: [
+    { frame: 0, position: [0, 0, 0], quaternion: [0, 0, 0, 1] },
+    { frame: 80, position: [0, 0, 2], quaternion: [0, 0, 0, 1] },
+  ],
+  loop: false,
+};
+
+const bothEnds = (power) => (u) => (u < 0.5 ? (2 * u) ** power / 2 : 1 - (2 - 2 * u) ** power / 2);
+
+/** How a move speeds up and slows down: progress 0..1 as a function of time 0..1. */
+export const EASINGS = {
+  linear: (u) => u,
+  ease_in: (u) => u ** 2,
+  ease_out: (u) => 1 - (1 - u) ** 2,
+  ease_in_out: (u) => u * u * (3 - 2 * u),
+  cubic_in: (u) => u ** 3,
+  cubic_out: (u) => 1 - (1 - u) ** 3,
+  cubic_in_out: bothEnds(3),
+  quint_in_out: bothEnds(5),
+  sine_in_out: (u) => (1 - Math.cos(Math.PI * u)) / 2,
+  smootherstep: (u) => u ** 3 * (u * (6 * u - 15) + 10),
+};
+
+const isNumber = (value) => typeof value === "number" && Math.abs(value) <= 1e9;
+const isWhole = (value, low, high) => Number.isInteger(value) && value >= low && value <= high;
+const isVector = (value, size) => Array.isArray(value) && value.length === size && value.every(isNumber);
+
+const FIELDS = {
+  version: [(value) => value === VERSION, `${VERSION}, the version this editor reads`],
+  frames: [(value) => isWhole(value, FEWEST_FRAMES, MOST_FRAMES), `a whole number from ${FEWEST_FRAMES} to ${MOST_FRAMES}`],
+  fps: [(value) => isNumber(value) && value > 0, "a number above 0"],
+  fov_deg: [(value) => isNumber(value) && value >= 1 && value <= 170, "a number from 1 to 170"],
+  ease: [(value) => Object.hasOwn(EASINGS, value), `one of ${Object.keys(EASINGS).join(", ")}`],
+  loop: [(value) => typeof value === "boolean", "true or false"],
+  keyframes: [(value) => Array.isArray(value) && isWhole(value.length, 1, MOST_KEYFRAMES), `a list of 1 to ${MOST_KEYFRAMES}`],
+};
+
+const keyframeFields = (after, frames) => ({
+  frame: [(value) => isWhole(value, after + 1, frames - 1), `a whole number from ${after + 1} to ${frames - 1}`],
+  position: [(value) => isVector(value, 3), "three numbers x, y, z"],
+  quaternion: [(value) => isVector(value, 4) && Math.hypot(...value) > 1e-6, "four numbers x, y, z, w, not all 0"],
+});
+
+function check(value, fields, name) {
+  for (const [key, [accepts, expected]] of Object.entries(fields)) {
+    if (!accepts(value?.[key])) throw new Error(`${name}${key} is ${JSON.stringify(value?.[key])}, expected ${expected}`);
+  }
+}
+
+/** The checked state with unit quaternions; throws an Error that names the first field that is wrong. */
+export function validate(given) {
+  const value = { fps: 16, fov_deg: 79, ease: "linear", loop: false, ...given };
+  check(value, FIELDS, "");
+  const keyframes = value.keyframes.map((key, i) => {
+    check(key, keyframeFields(value.keyframes[i - 1]?.frame ?? -1, value.frames), `keyframe ${i} `);
+    return { frame: key.frame, position: [...key.position], quaternion: normalize(key.quaternion) };
+  });
+  return { ...Object.fromEntries(Object.keys(FIELDS).map((key) => [key, value[key]])), keyframes };
+}
+
+export const parse = (text) => validate(JSON.parse(text));
+
+/** JSON with six decimals, which keeps workflows small. */
+export function serialize(state) {
+  const round = (values) => values.map((value) => Number(value.toFixed(6)) + 0);
+  const keyframes = state.keyframes.map(({ frame, position, quaternion }) => (
+    { frame, position: round(position), quaternion: round(quaternion) }));
+  return JSON.stringify({ ...state, keyframes });
+}
+
+/** The keyframes that count: with `loop` a copy of the first stands at the last frame, in place of any there. */
+export function track({ keyframes, frames, loop }) {
+  if (!loop) return keyframes;
+  return [...keyframes.filter((key) => key.frame < frames - 1), { ...keyframes[0], frame: frames - 1 }];
+}
+
+/** The time on the track, in frames, that video frame `frame` shows. */
+export const easedTime = ({ frames, ease }, frame) => (frames - 1) * EASINGS[ease](frame / (frames - 1));
+
+/** The camera-to-world pose of every video frame: what Python's `path_from_editor` computes. */
+export function samplePath(state) {
+  const keyframes = track(state);
+  return Array.from({ length: state.frames }, (_, frame) => poseAt(keyframes, easedTime(state, frame)));
+}
+
+export const keyframeAt = (state, frame) => state.keyframes.find((key) => key.frame === frame);
+
+/** Puts a pose at a frame, over the keyframe that may be there; the end of a loop is its first keyframe. */
+export function setKeyframe(state, wanted, { position, quaternion }) {
+  const frame = state.loop && wanted === state.frames - 1 ? (state.keyframes[0]?.frame ?? 0) : wanted;
+  const others = state.keyframes.filter((key) => key.frame !== frame);
+  return { ...state, keyframes: [...others, { frame, position, quaternion }].sort((a, b) => a.frame - b.frame) };
+}
+
+export function removeKeyframe(state, frame) {
+  return { ...state, keyframes: state.keyframes.filter((key) => key.frame !== frame) };
+}
+
+/** Moves a keyframe in time; a taken frame leaves the state as it is. */
+export function retimeKeyframe(state, from, to) {
+  return keyframeAt(state, to) ? state : setKeyframe(removeKeyframe(state, from), to, keyframeAt(state, from));
+}
+
+/** Copies the pose at a frame to the free frame nearest to half a second later; returns [state, new frame]. */
+export function duplicateKeyframe(state, frame) {
+  const wanted = frame + Math.max(1, Math.round(state.fps / 2)), all = Array.from({ length: state.frames }, (_, i) => i);
+  const [found] = all.filter((i) => !keyframeAt(state, i)).sort((a, b) => Math.abs(a - wanted) - Math.abs(b - wanted));
+  return found === undefined ? [state, frame] : [setKeyframe(state, found, poseAt(track(state), frame)), found];
+}
+
+/** Another length in frames: the same move, stretched; keyframes that meet become one. */
+export function setFrames(state, wanted) {
+  const frames = clamp(Math.round(wanted), FEWEST_FRAMES, MOST_FRAMES), factor = (frames - 1) / (state.frames - 1);
+  const moved = new Map(state.keyframes.map((key) => [Math.round(key.frame * factor), key]));
+  return { ...state, frames, keyframes: [...moved].map(([frame, key]) => ({ ...key, frame })) };
+}
+
+/** A recorded run (poses one frame apart, the first at `start`) replaces the keyframes of its frames. */
+export function replaceWithRecording(state, start, poses) {
+  const outside = state.keyframes.filter(({ frame }) => frame < start || frame >= start + poses.length);
+  const recorded = simplify(poses).map((key) => ({ ...key, frame: key.frame + start }));
+  const keyframes = [...outside, ...recorded].sort((a, b) => a.frame - b.frame);
+  return { ...state, ease: "linear", loop: false, keyframes };
+}
+
+/** The fewest keyframes found, greedily, that keep every frame within the tolerances (units, degrees). */
+export function simplify(poses, positionTolerance = 0.01, angleTolerance = 0.5) {
+  const keep = new Set([0, poses.length - 1]);
+  for (;;) {
+    const keyframes = [...keep].sort((a, b) => a - b).map((frame) => ({ ...poses[frame], frame }));
+    const errors = poses.map(({ position, quaternion }, frame) => {
+      const guess = poseAt(keyframes, frame);
+      const moved = distance(guess.position, position), turned = angleBetween(guess.quaternion, quaternion);
+      return Math.max(moved / positionTolerance, turned / angleTolerance);
+    });
+    const worst = errors.reduce((best, error, frame) => (error > errors[best] ? frame : best), 0);
+    if (errors[worst] <= 1) return keyframes;
+    keep.add(worst);
+  }
+}
+
+/** Undo and redo over states. Edits that share a `gesture` (one drag) are undone as one. */
+export class History {
+  constructor(state) { this.reset(state); }
+
+  reset(state) { Object.assign(this, { state, past: [], future: [], gesture: null }); }
+
+  push(state, gesture = null) {
+    if (gesture === null || gesture !== this.gesture) this.past.push(this.state);
+    Object.assign(this, { state, future: [], gesture });
+  }
+
+  undo() { return this.#step(this.past, this.future); }
+
+  redo() { return this.#step(this.future, this.past); }
+
+  #step(from, to) {
+    if (!from.length) return false;
+    to.push(this.state);
+    Object.assign(this, { state: from.pop(), gesture: null });
+    return true;
+  }
+}

@@ -1,0 +1,63 @@
+// Puts the editor on the LingBotWorldCameraEditor node: the string input with widgetType LINGBOT_CAMERA_EDITOR.
+
+import { api } from "../../../scripts/api.js";
+import { app } from "../../../scripts/app.js";
+import { Editor } from "./editor.js";
+
+const HEIGHT = 480, WIDTH = 440;
+const beside = (name) => new URL(`./${name}`, import.meta.url);
+
+/** The picture file that reaches an IMAGE input of the node, as a URL; null when it is not a loaded file. */
+export function firstFrameUrl(node, hops = 8) {
+  const file = node?.widgets?.find(({ name }) => name === "image")?.value;
+  if (typeof file === "string" && file) {
+    const [, path, type = "input"] = file.match(/^(.*?)(?: \[(input|output|temp)\])?$/), parts = path.split("/");
+    return api.apiURL(`/view?${new URLSearchParams({ filename: parts.pop(), subfolder: parts.join("/"), type })}`);
+  }
+  const link = node?.inputs?.find((input) => input.type === "IMAGE" && input.link != null)?.link;
+  const origin = hops > 0 && link != null && node.graph?.getNodeById(node.graph.getLink(link)?.origin_id);
+  return origin ? firstFrameUrl(origin, hops - 1) : null;
+}
+
+/**
+ * ComfyUI undoes the graph on Ctrl+Z from a listener on the window, before the editor hears of the key, unless the
+ * focused element's `type` says textarea. The editor has its own undo, so everything in it that takes focus says so.
+ */
+function keepUndoHere(element) {
+  for (const focusable of [element, ...element.querySelectorAll("[tabindex], button, select")]) {
+    Object.defineProperty(focusable, "type", { value: "textarea" });
+  }
+}
+
+function captureGraph() {
+  const tracker = app.extensionManager?.workflow?.activeWorkflow?.changeTracker;
+  (tracker?.captureCanvasState ?? tracker?.checkState)?.call(tracker);
+}
+
+function addEditor(html, node, name, [, { default: initial } = {}]) {
+  const editor = new Editor(html, captureGraph);
+  keepUndoHere(editor.element);
+  if (initial) editor.load(initial);
+  const widget = node.addDOMWidget(name, "LINGBOT_CAMERA_EDITOR", editor.element, {
+    getValue: () => editor.text,
+    setValue: (text) => editor.load(text),
+    getMinHeight: () => HEIGHT,
+  });
+  const watch = setInterval(() => editor.setImage(firstFrameUrl(node)), 500);
+  const { onRemove } = widget;
+  widget.onRemove = function () {
+    clearInterval(watch);
+    editor.dispose();
+    onRemove?.call(this);
+  };
+  node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);
+  return { widget, minWidth: WIDTH, minHeight: HEIGHT };
+}
+
+const html = await (await fetch(beside("editor.html"))).text();
+document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: beside("editor.css").href }));
+
+app.registerExtension({
+  name: "LingBotWorld.CameraEditor",
+  getCustomWidgets: () => ({ LINGBOT_CAMERA_EDITOR: (node, name, spec) => addEditor(html, node, name, spec) }),
+});
