@@ -1,0 +1,82 @@
+"""What each stage of a run will need on its device, worked out from file headers; nothing is loaded."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .geometry import Geometry
+from .loaders import Checkpoint
+from .model.memory import activation_bytes, camera_cache_bytes
+from .text.weights import UMT5Config
+
+MARGIN = 1_000_000_000
+"""Bytes left free beside what is worked out: cuDNN and cuBLAS workspaces, fragments, the display."""
+
+VAE_DECODE, VAE_ENCODE = 203, 147
+"""Bytes a pixel of one frame and unit of VAE width, fp32: the peak of diffusers' AutoencoderKLWan counted on meta
+tensors of widths 96 and 8, sizes 240x416 to 720x1280 and 17 to 81 frames; good to 1 % at width 96."""
+VAE_WEIGHTS = 13_770
+"""Parameters of the VAE per square of its width: 126.9 million at 96."""
+TILE_PIXELS = 256 * 256
+TEXT_TOKENS = 512
+
+
+@dataclass(frozen=True)
+class StageEstimate:
+    """Bytes on the device: `weights`, and what the stage's work takes over them at its peak."""
+
+    name: str
+    weights: int
+    work: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.work
+
+
+def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
+    """Two prompts of 512 tokens through the text encoder, two of its blocks on the device at a time."""
+    block = sum(math.prod(shape) for shape in config.block_shapes().values()) * 2
+    scores = 2 * config.num_heads * TEXT_TOKENS**2 * 4
+    streams = 6 * TEXT_TOKENS * config.dim * 4 + 3 * TEXT_TOKENS * config.ffn_dim * dtype.itemsize
+    return StageEstimate("text", 2 * block, scores + streams)
+
+
+def estimate_sampling(
+    checkpoints: Sequence[Checkpoint], geometry: Geometry, dtype: torch.dtype, *, camera: bool, guided: bool = True
+) -> StageEstimate:
+    """The steps with these experts on the device at once."""
+    cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
+    config, rows = checkpoints[0].config, 2 if guided else 1
+    step = activation_bytes(config, *cells, batch=rows, dtype=dtype, camera=camera)
+    name = "steps, one expert resident" if len(checkpoints) == 1 else "steps, both experts resident"
+    inputs = 4 * geometry.tokens * 4 * (3 * 16 + 20 + rows * config.in_dim + camera * (config.control_channels or 0))
+    return StageEstimate(name, sum(checkpoint.nbytes for checkpoint in checkpoints), step + inputs)
+
+
+def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> int:
+    """Bytes that keep what an expert's camera layers compute between its steps."""
+    return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype)
+
+
+def estimate_vae(width: int, geometry: Geometry, *, tiling: bool = False) -> tuple[StageEstimate, StageEstimate]:
+    """Encoding and decoding in fp32 with a VAE of that width (96 in the package)."""
+    weights = 4 * VAE_WEIGHTS * width**2
+    pixels = geometry.height * geometry.width
+    video = 12 * geometry.frames * pixels
+    if tiling:
+        pixels, video = min(pixels, TILE_PIXELS), 4 * video
+    return (
+        StageEstimate("VAE encode" + tiling * ", tiled", weights, VAE_ENCODE * width * pixels + video),
+        StageEstimate("VAE decode" + tiling * ", tiled", weights, VAE_DECODE * width * pixels + video),
+    )
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes free on a GPU, what torch holds in reserve included; without limit on the CPU, where files are mapped."""
+    if device.type != "cuda":
+        return 2**62
+    reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + reserved

@@ -1,0 +1,192 @@
+"""The stages of one run, each gone before the next: text, VAE encode, both experts, VAE decode, file."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .camera import action_embedding, camera_embedding
+from .errors import InputError
+from .estimate import MARGIN, estimate_camera_cache, estimate_sampling, estimate_vae, free_memory
+from .geometry import first_frame, image_conditioning
+from .loaders import load_expert, warm
+from .model.dit import LingBotWorldModel
+from .pipeline import sample
+from .plan import GenerateOptions, Plan, make_plan
+from .sampling import first_low_step, flow_timesteps
+from .stages import Progress, ShowProgress, Stage, StageRecorder, silent
+from .text import NEGATIVE_PROMPT, encode
+from .vae import decode_latent, encode_first_frame, load_vae
+from .video import write_frames
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves: the file (or folder of PNG files), the seed that repeats it, and what each stage took."""
+
+    path: Path
+    seed: int
+    stages: list[Stage]
+
+
+def generate(options: GenerateOptions, show: ShowProgress = silent) -> Result:
+    """Checks, then runs. Raises a LingBotError before anything heavy for what is wrong with `options`."""
+    return run(make_plan(options), show)
+
+
+def run(plan: Plan, show: ShowProgress = silent) -> Result:
+    """Carries a plan out. `show(name, unit)` gives each stage's progress display."""
+    seed = secrets.randbits(32) if plan.options.seed is None else plan.options.seed
+    with StageRecorder(plan.device, show) as stages:
+        try:
+            path = _run_stages(plan, stages, seed)
+        except torch.OutOfMemoryError as error:
+            raise _out_of_memory(stages.running, error) from error
+    return Result(path, seed, stages.stages)
+
+
+def _run_stages(plan: Plan, stages: StageRecorder, seed: int) -> Path:
+    context, context_null = _encode_text(plan, stages.begin("text", "block"))
+    y = _encode_image(plan, stages.begin("VAE encode", "chunk"))
+    latent = _sample(plan, stages, _noise(plan, seed), y, context, context_null)
+    frames = _decode(plan, latent, stages.begin("VAE decode", "chunk"))
+    return write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
+
+
+def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:
+    knob = "--vae_tiling" if stage.startswith("VAE") else "--residency one, a smaller --size or fewer --frame_num"
+    return InputError(f"the GPU's memory ran out in stage {stage!r}; try {knob} ({str(error).splitlines()[0]})")
+
+
+def _encode_text(plan: Plan, progress: Progress) -> list[Tensor | None]:
+    """Prompt and negative prompt, each [1, L, D] float32; the second is None where guidance does not use it."""
+    options, dtype = plan.options, torch.float32 if plan.options.dtype == "fp32" else torch.bfloat16
+    prompts = [options.prompt]
+    if plan.guided:
+        prompts.append(NEGATIVE_PROMPT if options.negative is None else options.negative)
+    rows = encode(prompts, plan.package.text_encoder, plan.package.tokenizer, plan.device, dtype, progress)
+    return [row[None] for row in rows] + [None] * (2 - len(rows))
+
+
+def _encode_image(plan: Plan, progress: Progress) -> Tensor:
+    vae = load_vae(plan.package.vae, device=plan.device)
+    _tile_if_needed(plan, vae, stage=0)
+    frame = first_frame(plan.image, plan.geometry)
+    return image_conditioning(encode_first_frame(vae, frame, plan.geometry.frames, progress))
+
+
+def _decode(plan: Plan, latent: Tensor, progress: Progress) -> Tensor:
+    vae = load_vae(plan.package.vae, device=plan.device)
+    _tile_if_needed(plan, vae, stage=1)
+    return decode_latent(vae, latent, progress)
+
+
+def _tile_if_needed(plan: Plan, vae, stage: int) -> None:
+    needed = estimate_vae(vae.config.base_dim, plan.geometry)[stage]
+    short = needed.work + MARGIN > free_memory(plan.device)
+    if short:
+        log.warning("%s needs %.1f GB, more than is free: it goes tile by tile.", needed.name, needed.total / 1e9)
+    if plan.options.vae_tiling or short:
+        vae.enable_tiling()
+
+
+def _noise(plan: Plan, seed: int) -> Tensor:
+    """float32 [1, 16, f, h, w]; from a CPU generator the same on every machine, from a CUDA one as officially."""
+    geometry, device = plan.geometry, plan.options.noise_device
+    shape = 1, 16, geometry.lat_f, geometry.lat_h, geometry.lat_w
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(plan.device)
+
+
+def _camera(plan: Plan) -> Tensor | None:
+    if plan.camera is None:
+        return None
+    path, geometry = plan.camera, plan.geometry
+    size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
+    if path.actions is not None:
+        return action_embedding(path.c2w, path.intrinsics, path.actions, **size)
+    return camera_embedding(path.c2w, path.intrinsics, **size)
+
+
+def _sample(plan: Plan, stages: StageRecorder, noise: Tensor, y: Tensor, context: Tensor, context_null) -> Tensor:
+    options = plan.options
+    stages.begin("camera")
+    camera = _camera(plan)
+    both, cache_bytes = choose_residency(plan)
+    experts = _Experts(plan, stages, both)
+    return sample(
+        experts.high, experts.low, noise, y, context, context_null, camera,
+        steps=options.sampling_steps,
+        shift=options.shift,
+        boundary=options.boundary,
+        guide_scale=options.guide_scale,
+        solver=options.solver,
+        callback=experts.step_done,
+        camera_cache_bytes=cache_bytes,
+    )  # fmt: skip
+
+
+def choose_residency(plan: Plan) -> tuple[bool, int]:
+    """Whether both experts are loaded at once, and the bytes that an expert's camera cache may take.
+
+    With "auto" the camera cache comes first, for it saves time in every step and a second resident expert only the
+    wait at the switch. On the CPU weights are mapped and neither has anything to gain.
+    """
+    if plan.device.type != "cuda":
+        return plan.options.residency == "both", 0
+    camera = plan.camera is not None
+    one, two = (
+        estimate_sampling(experts, plan.geometry, plan.dtype, camera=camera, guided=plan.guided).total + MARGIN
+        for experts in ([plan.high], [plan.high, plan.low])
+    )
+    free = free_memory(plan.device)
+    cache = camera * estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
+    cache = cache if one + cache <= free else 0
+    both = plan.options.residency == "both" or (plan.options.residency == "auto" and two + cache <= free)
+    return both, cache if not both or two + cache <= free else 0
+
+
+class _Experts:
+    """The experts as `sample` fetches them, each load and each expert's steps a stage of their own."""
+
+    def __init__(self, plan: Plan, stages: StageRecorder, both: bool):
+        self._plan, self._stages, self._both = plan, stages, both
+        self._held_low: LingBotWorldModel | None = None
+        self._progress: Progress = lambda done, total: None
+        timesteps = flow_timesteps(plan.options.sampling_steps, plan.options.shift, plan.options.solver)
+        self._high_steps = first_low_step(timesteps, plan.options.boundary)
+        self._steps = len(timesteps)
+
+    def high(self) -> LingBotWorldModel:
+        """Loads the high-noise expert, and the low-noise one with it, or else warms the low one's files."""
+        model = self._load("high")
+        if self._both and self._high_steps < self._steps:
+            self._held_low = self._load("low")
+        elif self._high_steps < self._steps:
+            warm(self._plan.low)
+        self._progress = self._stages.begin("high-noise steps", "step")
+        return model
+
+    def low(self) -> LingBotWorldModel:
+        """Loads the low-noise expert unless it is there already."""
+        model, self._held_low = self._held_low or self._load("low"), None
+        self._progress = self._stages.begin("low-noise steps", "step")
+        return model
+
+    def step_done(self, step: int, *_) -> None:
+        """The solver's callback."""
+        first, count = 0, self._high_steps
+        if step >= self._high_steps:
+            first, count = self._high_steps, self._steps - self._high_steps
+        self._progress(step + 1 - first, count)
+
+    def _load(self, name: str) -> LingBotWorldModel:
+        progress = self._stages.begin(f"load {name}-noise expert", "B")
+        return load_expert(getattr(self._plan, name), self._plan.device, self._plan.dtype, progress=progress)

@@ -1,0 +1,48 @@
+"""A complete package of tiny random models in the real one's layout, for demos and tests on a CPU."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from . import toy_scene
+from .errors import InputError
+from .loaders.writer import write_expert_folder
+from .toy_tokenizer import write_tokenizer
+from .toy_weights import EXPERT, expert_tensors, text_tensors, vae_tensors
+
+EXAMPLE = "example"
+
+
+def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
+    """Writes experts (NF4), text encoder, tokenizer, VAE and, in `example/`, image, prompt, poses and intrinsics.
+
+    About 9 MB, byte for byte the same for the same seed. Existing files of those names are replaced.
+    Raises InputError where the folder cannot be written.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write_models(folder, seed)
+        _write_example(folder / EXAMPLE)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
+    return folder
+
+
+def _write_models(folder: Path, seed: int) -> None:
+    for number, name in enumerate(("high", "low")):
+        tensors = expert_tensors(10 * seed + number)
+        write_expert_folder(folder / f"{name}_noise_model_bnb_nf4", EXPERT, tensors)
+    vocab_size = write_tokenizer(folder / "tokenizer")
+    torch.save(text_tensors(10 * seed + 2, vocab_size), folder / "models_t5_umt5-xxl-enc-bf16.pth")
+    torch.save(vae_tensors(10 * seed + 3), folder / "Wan2.1_VAE.pth")
+
+
+def _write_example(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    poses, intrinsics = toy_scene.camera_path()
+    toy_scene.landscape().save(folder / "image.png")
+    np.save(folder / "poses.npy", poses)
+    np.save(folder / "intrinsics.npy", intrinsics)
+    (folder / "prompt.txt").write_text(toy_scene.PROMPT + "\n", encoding="utf-8")

@@ -1,0 +1,124 @@
+"""Frames to an mp4, or to PNG files: checked before the run, complete or not there at all."""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .errors import InputError
+from .geometry import Geometry
+from .loaders.dependencies import require
+
+FPS = 16
+VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov")
+_NUMBER = re.compile(r"\*|%0?\d*d")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the frames go: a video file, or PNG files called `pattern` (printf style) in a folder."""
+
+    path: Path
+    pattern: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder that files are written into."""
+        return self.path.parent if self.pattern is None else self.path
+
+
+def find_target(output: str | Path) -> Target:
+    """`x.mp4` is a video; a folder, a name without suffix, `dir/*.png` or `dir/f_%04d.png` are PNG files.
+
+    Raises InputError for any other suffix and where a folder stands in a file's place or the reverse.
+    """
+    path = Path(output)
+    if path.suffix.lower() == ".png":
+        return _png_target(path)
+    if path.suffix.lower() in VIDEO_SUFFIXES:
+        if path.is_dir():
+            raise InputError(f"--output {path} is a folder; name a file in it, or a folder without a video's suffix")
+        return Target(path)
+    if path.is_file() or (path.suffix and not path.is_dir()):
+        raise InputError(f"--output {path}: expected {', '.join(VIDEO_SUFFIXES)}, a folder, or a *.png pattern")
+    return Target(path, "frame_%05d.png")
+
+
+def _png_target(path: Path) -> Target:
+    if len(_NUMBER.findall(path.name)) != 1 or path.name.count("%") > 1:
+        raise InputError(f"--output {path}: a video is many PNG files; put one * or %05d in the name")
+    return Target(path.parent, path.name.replace("*", "%05d"))
+
+
+def check_target(target: Target, geometry: Geometry) -> None:
+    """InputError when the target cannot be written, or the disk has no room for it. Leaves nothing behind."""
+    folder = target.folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"--output {target.path} cannot be written: {error.strerror} ({folder})") from error
+    needed, free = largest_size(target, geometry), shutil.disk_usage(folder).free
+    if free < needed:
+        raise InputError(
+            f"--output {target.path}: {needed / 1e6:.0f} MB may be needed, the disk has {free / 1e6:.0f} MB free; "
+            "make room or write elsewhere"
+        )
+
+
+def largest_size(target: Target, geometry: Geometry) -> int:
+    """Bytes that the output can come to: uncompressed YUV 4:2:0 for a video, RGB for PNG files."""
+    pixels = geometry.frames * geometry.height * geometry.width
+    return pixels * 3 if target.pattern else pixels * 3 // 2
+
+
+def write_frames(
+    frames: np.ndarray, target: Target, fps: int = FPS, progress: Callable[[int, int], None] | None = None
+) -> Path:
+    """Writes frames uint8 [F, H, W, 3] and returns what to open: the video, or the folder of PNG files.
+
+    Everything is written beside the target first and renamed when complete, so an interrupted run leaves nothing.
+    """
+    target.folder.mkdir(parents=True, exist_ok=True)
+    write = _write_png if target.pattern else _write_video
+    with tempfile.TemporaryDirectory(prefix=".lingbot-", dir=target.folder) as scratch:
+        for name in write(_reported(frames, progress), Path(scratch), target, fps):
+            os.replace(Path(scratch, name), target.folder / name)
+    return target.path
+
+
+def _reported(frames: np.ndarray, progress: Callable[[int, int], None] | None) -> Iterator[np.ndarray]:
+    for index, frame in enumerate(frames):
+        yield frame
+        if progress is not None:
+            progress(index + 1, len(frames))
+
+
+def _write_png(frames: Iterator[np.ndarray], folder: Path, target: Target, fps: int) -> list[str]:
+    from PIL import Image
+
+    names = []
+    for index, frame in enumerate(frames):
+        names.append(target.pattern % index)
+        Image.fromarray(frame).save(folder / names[-1], compress_level=4)
+    return names
+
+
+def _write_video(frames: Iterator[np.ndarray], folder: Path, target: Target, fps: int) -> list[str]:
+    av = require("av", '"lingbot-world[cli]"')
+    with av.open(str(folder / target.path.name), "w", options={"movflags": "+faststart"}) as container:
+        stream = container.add_stream("libx264", rate=fps, options={"crf": "17"})
+        stream.pix_fmt = "yuv420p"
+        for index, frame in enumerate(frames):
+            if index == 0:
+                stream.height, stream.width = frame.shape[:2]
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+    return [target.path.name]
