@@ -19,7 +19,8 @@ def node() -> str:
 
 
 def run_tests(node: str, *files: Path) -> None:
-    done = subprocess.run([node, "--test", *map(str, files)], cwd=WEB_TESTS, capture_output=True, text=True, timeout=300)
+    command = [node, "--test", *map(str, files)]
+    done = subprocess.run(command, cwd=WEB_TESTS, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -35,5 +36,5 @@ def test_the_editor_stays_small():
 
 
 def test_the_editor_asks_nothing_of_other_sites():
-    for path in (JAVASCRIPT).iterdir():
+    for path in JAVASCRIPT.iterdir():
         assert "://" not in path.read_text(encoding="utf-8"), path.name

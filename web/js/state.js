@@ -6,12 +6,11 @@ import { angleBetween, clamp, distance, normalize, poseAt } from "./math.js";
 const VERSION = 1, FEWEST_FRAMES = 5, MOST_FRAMES = 10001, MOST_KEYFRAMES = 1000;
 
 export const DEFAULT_STATE = {
-  version: VERSION, frames: 81, fps: 16, fov_deg: 79, ease: "linear",
+  version: VERSION, frames: 81, fps: 16, fov_deg: 79, ease: "linear", loop: false,
   keyframes: [
     { frame: 0, position: [0, 0, 0], quaternion: [0, 0, 0, 1] },
     { frame: 80, position: [0, 0, 2], quaternion: [0, 0, 0, 1] },
   ],
-  loop: false,
 };
 
 const bothEnds = (power) => (u) => (u < 0.5 ? (2 * u) ** power / 2 : 1 - (2 - 2 * u) ** power / 2);
