@@ -9,7 +9,7 @@ import torch
 from lingbot_world.text import NEGATIVE_PROMPT, Tokenizer, clean_prompt, encode, load_tokenizer
 from lingbot_world.text.encoder import encode_ids
 from lingbot_world.text.umt5 import bucket_of
-from lingbot_world.text.weights import open_weights, wan_key
+from lingbot_world.text.weights import huggingface_key, open_weights, wan_key
 from safetensors.torch import load_file, save_file
 
 ATOL = 5e-5
@@ -148,14 +148,15 @@ def test_a_sharded_folder(t5, expected, prompts, tensors, tmp_path):
     close(out, expected["prompt/0"])
 
 
-def test_scaled_fp8_weights(t5, tensors, tmp_path):
+@pytest.mark.parametrize("suffix", [".scale_weight", ".weight_scale"])
+def test_scaled_fp8_weights(t5, tensors, tmp_path, suffix):
     """Equal to the encoder whose weights were rounded to fp8 beforehand."""
     scaled, rounded = {"scaled_fp8": torch.empty(2, dtype=torch.float8_e4m3fn)}, {}
     for key, tensor in tensors.items():
         if ".attn." in key or ".ffn." in key:
             scale = tensor.abs().max() / 448
             scaled[key] = (tensor / scale).to(torch.float8_e4m3fn)
-            scaled[key.replace(".weight", ".scale_weight")] = scale
+            scaled[key.replace(".weight", suffix)] = scale
             rounded[key] = scaled[key].float() * scale
     save_file({**tensors, **scaled}, tmp_path / "fp8.safetensors")
     save_file({**tensors, **rounded}, tmp_path / "rounded.safetensors")
@@ -212,9 +213,16 @@ def test_block_tensors_are_views_of_the_mapped_file(t5):
 
 def test_key_names():
     assert wan_key("encoder.block.7.layer.1.DenseReluDense.wi_0.weight") == "blocks.7.ffn.gate.0.weight"
-    assert wan_key("encoder.block.7.layer.0.SelfAttention.q.weight_scale") == "blocks.7.attn.q.scale_weight"
+    assert wan_key("encoder.block.7.layer.0.SelfAttention.q.weight_scale") == "blocks.7.attn.q.weight_scale"
     assert wan_key("decoder.block.7.layer.0.SelfAttention.q.weight") is None
     assert wan_key("lm_head.weight") is None
+
+
+def test_key_names_go_both_ways(tensors):
+    named = huggingface_names(tensors)
+    assert {huggingface_key(key) for key in tensors} == set(named)
+    assert {huggingface_key(key) for key in named} == set(named)
+    assert huggingface_key("scaled_fp8") == "scaled_fp8"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

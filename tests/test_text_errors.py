@@ -165,6 +165,11 @@ def test_a_safetensors_file_without_a_tokenizer(t5):
         load_tokenizer(t5 / "t5_encoder_fp32.safetensors")
 
 
+def test_an_encoder_that_cannot_hold_a_tokenizer_is_not_read_as_one(t5):
+    with pytest.raises(TextError, match="holds no tokenizer"):
+        load_tokenizer(t5 / "t5_encoder_fp32.pth")
+
+
 def test_a_missing_package_names_the_interpreter():
     with pytest.raises(DependencyError, match="-m pip install no_such_package"):
         require("no_such_package")

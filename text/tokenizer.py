@@ -17,6 +17,11 @@ from .prompts import clean_prompt
 MAX_TOKENS = 512
 EOS = "</s>"
 
+_SUFFIXES = (".json", ".model", ".safetensors")
+_WHAT_BELONGS = (
+    "Put the package's tokenizer/ folder (tokenizer.json), or the spiece.model of google/umt5-xxl, beside the encoder."
+)
+
 log = logging.getLogger(__name__)
 
 
@@ -37,11 +42,16 @@ class Tokenizer:
         """Cleans `text`; at most 512 ids, the last of which is the eos. A longer prompt is cut, with a warning."""
         ids = self.pieces(clean_prompt(text))
         if len(ids) >= MAX_TOKENS:
-            log.warning(
-                "The prompt has %d tokens, the text encoder takes %d: the last %d are cut off. It begins %r.",
-                len(ids) + 1, MAX_TOKENS, len(ids) + 1 - MAX_TOKENS, text[:60],
-            )  # fmt: skip
+            warn_of_cut(len(ids) + 1, text)
         return [*ids[: MAX_TOKENS - 1], self.eos]
+
+
+def warn_of_cut(count: int, text: str) -> None:
+    """Says that a prompt of `count` tokens, its eos included, is longer than the encoder takes."""
+    log.warning(
+        "The prompt has %d tokens, the text encoder takes %d: the last %d are cut off. It begins %r.",
+        count, MAX_TOKENS, count - MAX_TOKENS, text[:60],
+    )  # fmt: skip
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
@@ -65,16 +75,15 @@ def find_tokenizer(path: str | Path) -> Path:
     """The tokenizer file that `load_tokenizer` reads for `path`."""
     path = Path(path)
     if path.is_file():
+        if path.suffix not in _SUFFIXES:
+            raise TextError(f"{path} holds no tokenizer, and there is none beside it. {_WHAT_BELONGS}")
         return path
     folders = [path, path / "tokenizer", path / "google" / "umt5-xxl"]
     candidates = [folder / name for folder in folders for name in ("tokenizer.json", "spiece.model")]
     found = next((file for file in candidates if file.is_file()), None)
     if found is None:
         looked = ", ".join(str(file) for file in candidates) if path.is_dir() else str(path)
-        raise TextError(
-            f"no tokenizer found; looked for {looked}. The package's tokenizer/ folder (tokenizer.json), "
-            "or the spiece.model of google/umt5-xxl, belongs there."
-        )
+        raise TextError(f"no tokenizer found; looked for {looked}. {_WHAT_BELONGS}")
     return found
 
 

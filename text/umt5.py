@@ -39,7 +39,7 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 def project(x: Tensor, block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> Tensor:
     """x [len, in] through the weight `name` [out, in] in `dtype`; only this one weight is converted at a time."""
     out = F.linear(x.to(dtype), block[f"{name}.weight"].to(dtype))
-    scale = block.get(f"{name}.scale_weight")
+    scale = block.get(f"{name}.scale_weight", block.get(f"{name}.weight_scale"))
     return out if scale is None else (out * scale.float().flatten()).to(dtype)
 
 

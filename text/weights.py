@@ -86,7 +86,8 @@ class UMT5Weights:
     tensors: dict[str, Tensor]
 
     def block(self, index: int) -> dict[str, Tensor]:
-        """The tensors of one block, keys without `blocks.N.`; fp8 files add `X.scale_weight` to an `X.weight`."""
+        """The tensors of one block, keys without `blocks.N.`; fp8 files add `X.scale_weight` (later ones
+        `X.weight_scale`) to an `X.weight`."""
         prefix = f"blocks.{index}."
         return {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
 
@@ -94,7 +95,7 @@ class UMT5Weights:
         """float32 [len, dim] rows of the embedding; only these rows are read."""
         table = self.tensors["token_embedding.weight"]
         rows = table.view(torch.uint8)[ids].view(table.dtype).float()
-        scale = self.tensors.get("token_embedding.scale_weight")
+        scale = self.tensors.get("token_embedding.scale_weight", self.tensors.get("token_embedding.weight_scale"))
         return rows if scale is None else rows * scale.float()
 
 
@@ -114,7 +115,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
 
 def wan_key(name: str) -> str | None:
     """Wan's name of an encoder tensor, given that name or Hugging Face's; None for what the encoder does not have."""
-    name = name.removeprefix("encoder.").replace(".weight_scale", ".scale_weight")
+    name = name.removeprefix("encoder.")
     for theirs, ours in _HF_ROOTS.items():
         if name.startswith(theirs):
             return ours + name.removeprefix(theirs)
@@ -123,6 +124,18 @@ def wan_key(name: str) -> str | None:
         layer = next((theirs for theirs in _HF_LAYERS if rest.startswith(theirs)), None)
         return layer and f"blocks.{match[1]}.{_HF_LAYERS[layer]}{rest.removeprefix(layer)}"
     return name if name.startswith(_ROOTS) else None
+
+
+def huggingface_key(name: str) -> str:
+    """The name that Hugging Face's umt5 gives an encoder tensor; what the encoder does not have keeps its name."""
+    key = wan_key(name)
+    if key is None:
+        return name
+    if not key.startswith("blocks."):
+        return key.replace("token_embedding.", "shared.").replace("norm.", "encoder.final_layer_norm.")
+    _, number, rest = key.split(".", 2)
+    theirs, ours = next(pair for pair in _HF_LAYERS.items() if rest.startswith(pair[1]))
+    return f"encoder.block.{number}.{theirs}{rest.removeprefix(ours)}"
 
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Mapping[str, Tensor]) -> None:

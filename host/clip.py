@@ -1,0 +1,171 @@
+"""Text through ComfyUI: an encoder that streams and leaves nothing behind, or one that stays as an ordinary CLIP."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import comfy.model_management as mm
+import comfy.sd
+import comfy.text_encoders.sd3_clip
+import comfy.text_encoders.wan
+import comfy.utils
+import folder_paths
+import torch
+import torch.nn.functional as F
+from comfy import sd1_clip
+from torch import Tensor
+
+from ..errors import TextError
+from ..text.encoder import check_vocabulary, encode
+from ..text.files import map_tensors
+from ..text.prompts import clean_prompt
+from ..text.tokenizer import MAX_TOKENS, Tokenizer, load_tokenizer, warn_of_cut
+from ..text.weights import UMT5Config, UMT5Weights, huggingface_key, open_weights
+
+Conditioning = list[list]
+
+_WORKSPACE = 512 << 20
+_CORE_BUCKETS = 32
+
+
+def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
+    """A CONDITIONING for each prompt: float32 [1, 512, dim], zero after the prompt's tokens, as Wan models take it.
+
+    Makes room on ComfyUI's device first, and works on the CPU where there is too little. Progress goes to the node's
+    bar, block by block; ComfyUI's interrupt ends it. TextError as `text.encode`.
+    """
+    device = make_room(open_weights(encoder))
+    dtype = torch.bfloat16 if mm.should_use_bf16(device) else torch.float32
+    embeddings = encode(prompts, encoder, tokenizer, device, dtype, _progress())
+    conditionings = [as_conditioning(embedding) for embedding in embeddings]
+    del embeddings
+    mm.soft_empty_cache()
+    return conditionings
+
+
+def make_room(weights: UMT5Weights) -> torch.device:
+    """ComfyUI's device, after other models were asked to leave as much as encoding takes; the CPU if they could not."""
+    device = mm.get_torch_device()
+    needed = 2 * sum(tensor.nbytes for tensor in weights.block(0).values()) + _WORKSPACE
+    mm.free_memory(needed, device)
+    return device if mm.get_free_memory(device) >= needed else torch.device("cpu")
+
+
+def as_conditioning(embedding: Tensor) -> Conditioning:
+    """[tokens, dim] -> what core's CLIPTextEncode makes of a umt5 prompt."""
+    padded = F.pad(embedding, (0, 0, 0, MAX_TOKENS - len(embedding)))
+    return [[padded[None].to(mm.intermediate_device()), {"pooled_output": None}]]
+
+
+def _progress() -> Callable[[int, int], None]:
+    bar = comfy.utils.ProgressBar(1)
+
+    def report(done: int, total: int) -> None:
+        bar.update_absolute(done, total)
+        mm.throw_exception_if_processing_interrupted()
+
+    return report
+
+
+def load_clip(encoder: Path, tokenizer: Path, model_options: dict | None = None) -> comfy.sd.CLIP:
+    """An ordinary CLIP, of any size and with either key names, resident under ComfyUI's management. TextError."""
+    clip = _build_clip(encoder, tokenizer, model_options or {})
+    clip.patcher.cached_patcher_init = (_load_patcher, (encoder, tokenizer, model_options or {}))
+    return clip
+
+
+def _load_patcher(encoder: Path, tokenizer: Path, model_options: dict, disable_dynamic: bool = False):
+    """What ComfyUI calls to make the patcher of a loaded CLIP anew."""
+    return _build_clip(encoder, tokenizer, model_options, disable_dynamic).patcher
+
+
+def _build_clip(encoder: Path, tokenizer: Path, model_options: dict, disable_dynamic: bool = False) -> comfy.sd.CLIP:
+    weights = open_weights(encoder)
+    ids = load_tokenizer(tokenizer)
+    check_vocabulary(ids, weights, encoder)
+    tensors = _core_state_dict(encoder)
+    target = SimpleNamespace(
+        params={},
+        clip=comfy.text_encoders.wan.te(**comfy.text_encoders.sd3_clip.t5_xxl_detect(tensors)),
+        tokenizer=comfy.text_encoders.wan.WanT5Tokenizer,
+    )
+    return comfy.sd.CLIP(
+        target,
+        embedding_directory=folder_paths.get_folder_paths("embeddings"),
+        tokenizer_data={"clip_umt5xxl_tokenizer_class": partial(PromptTokenizer, ids, weights.config.dim)},
+        parameters=comfy.utils.calculate_parameters(tensors),
+        state_dict=[tensors],
+        model_options={**model_options, "umt5xxl_model_config": core_config(weights.config)},
+        disable_dynamic=disable_dynamic,
+    )
+
+
+def core_config(config: UMT5Config) -> dict[str, int]:
+    """Sizes under the names of core's umt5_config_xxl.json. TextError for a size that core has fixed."""
+    if config.buckets != _CORE_BUCKETS:
+        raise TextError(
+            f"ComfyUI's T5 has {_CORE_BUCKETS} relative position buckets, this file has {config.buckets}; "
+            "LingBotWorldTextEncode takes it"
+        )
+    return {
+        "d_model": config.dim,
+        "d_ff": config.ffn_dim,
+        "d_kv": config.attention_dim // config.num_heads,
+        "num_heads": config.num_heads,
+        "num_layers": config.num_layers,
+        "vocab_size": config.vocab_size,
+    }
+
+
+def _core_state_dict(encoder: Path) -> dict[str, Tensor]:
+    """Safetensors are read by core, whose tensors remember their place in the file; a `.pth` is mapped."""
+    if encoder.suffix == ".safetensors":
+        tensors, metadata = comfy.utils.load_torch_file(str(encoder), safe_load=True, return_metadata=True)
+    else:
+        tensors, metadata = map_tensors(encoder), None
+    named = {huggingface_key(name): tensor for name, tensor in tensors.items()}
+    return comfy.utils.convert_old_quants(named, metadata=metadata)[0]
+
+
+class PromptTokenizer(sd1_clip.SDTokenizer):
+    """Core's prompt syntax (weights in parentheses, embeddings) over the official cleaning and ids; 512 tokens."""
+
+    def __init__(self, ids: Tokenizer, dim: int, embedding_directory=None, tokenizer_data=None):
+        super().__init__(
+            embedding_directory=embedding_directory,
+            embedding_size=dim,
+            embedding_key="umt5xxl",
+            tokenizer_class=_CoreIds(ids),
+            has_start_token=False,
+            pad_with_end=False,
+            pad_to_max_length=False,
+            max_length=2**31,
+            min_length=MAX_TOKENS,
+            pad_token=0,
+            tokenizer_data=tokenizer_data or {},
+        )
+
+    def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs) -> list[list[tuple]]:
+        """One list of (id, weight) pairs, padded to 512; a longer one is cut before its eos, with a warning."""
+        (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
+        if len(tokens) > MAX_TOKENS:
+            warn_of_cut(len(tokens), text)
+            tokens = [*tokens[: MAX_TOKENS - 1], tokens[-1]]
+        return [tokens]
+
+
+class _CoreIds:
+    """A Tokenizer as core's SDTokenizer wants to make and call one."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self.tokenizer = tokenizer
+
+    def from_pretrained(self, _path: str) -> "_CoreIds":
+        return self
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [*self.tokenizer.pieces(clean_prompt(text)), self.tokenizer.eos]}
+
+    def get_vocab(self) -> dict[str, int]:
+        return {}

@@ -1,0 +1,131 @@
+"""Prompts to CONDITIONING with the umt5 text encoder: streamed and gone, or kept as a CLIP."""
+
+import torch
+from comfy_api.latest import io
+
+from ..errors import LingBotError
+from ..host import folders
+from ..host.clip import encode_prompts, load_clip
+from ..text.prompts import NEGATIVE_PROMPT
+from ..text.tokenizer import find_tokenizer
+from ..text.weights import open_weights
+
+_ALIASES = ["lingbot", "umt5", "t5", "wan", "text encoder"]
+
+
+def _encoder_input() -> io.Combo.Input:
+    return io.Combo.Input(
+        "text_encoder",
+        options=folders.text_encoder_choices(),
+        tooltip="The umt5-xxl encoder: the package's models_t5_umt5-xxl-enc-bf16.pth, or a file in text_encoders "
+        "(umt5_xxl_fp16, umt5_xxl_fp8_e4m3fn_scaled and the like).",
+    )
+
+
+def _tokenizer_input() -> io.Combo.Input:
+    return io.Combo.Input(
+        "tokenizer",
+        options=folders.tokenizer_choices(),
+        default=folders.AUTO,
+        tooltip="auto: the tokenizer folder beside the text encoder, else that of a package, else the one inside the "
+        "encoder's own file.",
+        optional=True,
+        advanced=True,
+    )
+
+
+def _paths(text_encoder: str, tokenizer: str) -> tuple:
+    encoder = folders.resolve_text_encoder(text_encoder)
+    return encoder, folders.resolve_tokenizer(tokenizer, encoder)
+
+
+class _Files:
+    """What both nodes do about their files."""
+
+    @classmethod
+    def validate_inputs(cls, text_encoder, tokenizer=folders.AUTO) -> bool | str:
+        try:
+            encoder, ids = _paths(text_encoder, tokenizer)
+            open_weights(encoder)
+            find_tokenizer(ids)
+        except LingBotError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, text_encoder, tokenizer=folders.AUTO, **_) -> str:
+        return folders.fingerprint(_paths(text_encoder, tokenizer))
+
+
+class LingBotWorldTextEncode(_Files, io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldTextEncode",
+            display_name="LingBot-World Text Encode",
+            category="LingBot-World",
+            description="Encodes the prompt and the negative prompt, one block of the text encoder in memory at a "
+            "time, and leaves nothing of the encoder behind.",
+            search_aliases=[*_ALIASES, "prompt", "positive prompt", "negative prompt", "clip text encode"],
+            inputs=[
+                _encoder_input(),
+                io.String.Input(
+                    "prompt",
+                    multiline=True,
+                    dynamic_prompts=True,
+                    default="A slow flight over a quiet mountain lake at sunrise, mist drifting between the pines.",
+                    tooltip="What the video shows. At most 512 tokens; a longer prompt is cut, and the log says so.",
+                ),
+                io.String.Input(
+                    "negative",
+                    multiline=True,
+                    dynamic_prompts=True,
+                    default=NEGATIVE_PROMPT,
+                    tooltip="What the video should not show. The default lists usual flaws, in Chinese as the model "
+                    "was trained with. Used where cfg is not 1.",
+                ),
+                _tokenizer_input(),
+            ],
+            outputs=[
+                io.Conditioning.Output("positive_out", display_name="positive", tooltip="The prompt, encoded."),
+                io.Conditioning.Output(
+                    "negative_out", display_name="negative", tooltip="The negative prompt, encoded."
+                ),
+            ],
+        )
+
+    @classmethod
+    def execute(cls, text_encoder, prompt, negative, tokenizer=folders.AUTO) -> io.NodeOutput:
+        return io.NodeOutput(*encode_prompts(*_paths(text_encoder, tokenizer), [prompt, negative]))
+
+
+class LingBotWorldLoadTextEncoder(_Files, io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldLoadTextEncoder",
+            display_name="LingBot-World Load Text Encoder",
+            category="LingBot-World",
+            description="Loads the text encoder as an ordinary CLIP that ComfyUI keeps and manages, for "
+            "CLIPTextEncode: when prompts change often and memory is plenty.",
+            search_aliases=[*_ALIASES, "load clip", "clip loader"],
+            inputs=[
+                _encoder_input(),
+                _tokenizer_input(),
+                io.Combo.Input(
+                    "device",
+                    options=["default", "cpu"],
+                    default="default",
+                    tooltip="default: where ComfyUI runs text encoders. cpu: keep it off the GPU.",
+                    optional=True,
+                    advanced=True,
+                ),
+            ],
+            outputs=[io.Clip.Output("clip", display_name="CLIP", tooltip="The text encoder, for CLIPTextEncode.")],
+        )
+
+    @classmethod
+    def execute(cls, text_encoder, tokenizer=folders.AUTO, device="default") -> io.NodeOutput:
+        cpu = torch.device("cpu")
+        options = {"load_device": cpu, "offload_device": cpu} if device == "cpu" else {}
+        return io.NodeOutput(load_clip(*_paths(text_encoder, tokenizer), options))
