@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from ..errors import CheckpointError
@@ -41,13 +42,13 @@ class Checkpoint:
         kinds = sorted({weight.quant_type for weight in self.four_bit.values()})
         return "+".join(kinds) or None
 
-    @property
+    @cached_property
     def plain(self) -> dict[str, TensorEntry]:
         """The tensors that are parameters as they stand."""
         return {name: entry for name, entry in self.tensors.items()
                 if name not in self.four_bit and component_owner(name) not in self.four_bit}  # fmt: skip
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: entry.shape for name, entry in self.plain.items()} | {
             name: weight.shape for name, weight in self.four_bit.items()
@@ -115,9 +116,12 @@ def _read_all(files: tuple[Path, ...]) -> dict[str, TensorEntry]:
 
 
 def _read_file(file: Path) -> dict[str, TensorEntry]:
-    refuse_magic(file)
-    with file.open("rb") as opened:
-        is_zip = opened.read(4) == ZIP_MAGIC
+    try:
+        refuse_magic(file)
+        with file.open("rb") as opened:
+            is_zip = opened.read(4) == ZIP_MAGIC
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be opened ({error.strerror}); check the path and its rights") from error
     if not is_zip and looks_like_safetensors(file):
         return read_safetensors(file)
     return read_torch_file(file)

@@ -31,6 +31,8 @@ def require(module: str, package: str) -> ModuleType:
 @cache
 def bitsandbytes_functional() -> ModuleType | None:
     """bitsandbytes.functional, or None (logged once) where it is missing or lacks its library for this CUDA."""
+    # On CPUs with AVX512-BF16 it warns about an optional package that nothing here uses.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     try:
         functional = require("bitsandbytes.functional", "bitsandbytes")
         library = importlib.import_module("bitsandbytes.cextension").lib

@@ -86,4 +86,6 @@ def _raw_tensors(entries: list[TensorEntry], device: torch.device, progress: Pro
         if progress:
             progress(total, total)
         return {entry.name: entry.view() for entry in entries}
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())  # the reader threads have a default of their own
     return stream_tensors(entries, device, progress=progress)

@@ -96,7 +96,8 @@ def _read_state(name: str, entry: TensorEntry, suffix: str) -> dict:
     try:
         state = json.loads(bytes(entry.view().contiguous().view(torch.uint8).numpy()))
         kind, blocksize, dtype, shape = (state[key] for key in ("quant_type", "blocksize", "dtype", "shape"))
-    except (ValueError, KeyError, TypeError) as error:
+        kind, dtype = str(kind), str(dtype)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{name}: unreadable quant_state ({type(error).__name__}: {error})") from error
     _need(kind in CODES and kind == suffix, name,
           f"quant type {kind!r} under bitsandbytes__{suffix}, expected nf4 or fp4")  # fmt: skip

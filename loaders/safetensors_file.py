@@ -21,6 +21,7 @@ DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
 _HEADER_LIMIT = 100_000_000
+_SIZE_LIMIT = 1 << 48
 
 
 def read_safetensors(path: Path) -> dict[str, TensorEntry]:
@@ -54,7 +55,7 @@ def _read_header(path: Path) -> tuple[dict, int]:
         text = file.read(length)
     try:
         header = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name}: the safetensors header is not JSON ({error}); get it again") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path.name}: the safetensors header is a {type(header).__name__}, expected an object")
@@ -66,10 +67,10 @@ def _ranges(path: Path, header: dict):
     for name, item in header.items():
         try:
             dtype, shape, (begin, stop) = item["dtype"], tuple(item["shape"]), item["data_offsets"]
-            whole = all(type(number) is int and number >= 0 for number in (*shape, begin, stop))
+            whole = all(type(number) is int and 0 <= number < _SIZE_LIMIT for number in (*shape, begin, stop))
         except (TypeError, KeyError, ValueError) as error:
             raise CheckpointError(f"{path.name}: the header entry of {name} is broken: {item!r:.200}") from error
-        if dtype not in DTYPES:
+        if not isinstance(dtype, str) or dtype not in DTYPES:
             raise CheckpointError(f"{path.name}: {name} has the unknown dtype {dtype!r}")
         if not whole or stop - begin != math.prod(shape) * DTYPES[dtype].itemsize:
             raise CheckpointError(f"{path.name}: {name} is {dtype} {list(shape)}, which does not fill its byte range "

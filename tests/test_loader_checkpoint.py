@@ -1,7 +1,10 @@
 """Opening experts: what is read from good files, and the one clear error that each kind of bad file gives."""
 
+import contextlib
 import json
 import pickle
+import random
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -222,6 +225,9 @@ def item(begin, end, shape=(8,), dtype="U8"):
         ({"a": item(0, 8, (-8,))}, ("does not fill its byte range",)),
         ({"a": item(8, 0)}, ("does not fill its byte range",)),
         ({"a": item(0, 8, dtype="Q3")}, ("unknown dtype 'Q3'",)),
+        ({"a": item(0, 8, dtype=["U8"])}, ("unknown dtype",)),
+        ({"a": item(0, 0, (1 << 80, 0))}, ("does not fill its byte range",)),
+        (b'{"a":' * 100_000, ("not JSON",)),
         ({"a": {"dtype": "U8"}}, ("header entry of a is broken",)),
         ({"a": 5}, ("header entry of a is broken",)),
         ([1], ("header is a list",)),
@@ -230,6 +236,21 @@ def item(begin, end, shape=(8,), dtype="U8"):
 )
 def test_a_lying_header_is_named(tmp_path, header, words):
     refused(write_header(tmp_path / "x.safetensors", header), "x.safetensors", *words)
+
+
+def test_damage_anywhere_in_the_descriptions_is_a_clear_error_or_harmless(golden, tmp_path):
+    good = (golden / NF4 / "model.safetensors").read_bytes()
+    shutil.copy(golden / NF4 / "config.json", tmp_path)
+    header = 8 + int.from_bytes(good[:8], "little")
+    states = [match.start() for match in re.finditer(rb'\{"quant_type', good)]
+    rng = random.Random(5)
+    for _ in range(60):
+        bad = bytearray(good)
+        place = rng.choice([rng.randrange(8, header), rng.choice(states) + rng.randrange(160)])
+        bad[place] = rng.choice(b'09-[]{}",:en\xff')
+        (tmp_path / "model.safetensors").write_bytes(bad)
+        with contextlib.suppress(CheckpointError):
+            state_tensors(open_checkpoint(tmp_path), torch.float32)
 
 
 def test_a_header_longer_than_the_file_is_named(tmp_path):

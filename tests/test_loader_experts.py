@@ -191,6 +191,31 @@ def test_a_streamed_expert_computes_as_a_mapped_one(golden, inputs, monkeypatch)
     assert torch.equal(streamed(x, t, context, camera), mapped(x, t, context, camera))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_streaming_to_a_gpu_moves_every_byte(golden, settings):
+    entries = entries_of(open_checkpoint(golden / NF4))
+    moved = stream_tensors(entries, torch.device("cuda", 0), settings=SETTINGS[settings])
+    assert all(torch.equal(moved[entry.name].cpu(), entry.view()) for entry in entries)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_an_expert_on_a_gpu_decodes_to_the_same_bits_and_an_interrupt_leaves_nothing(golden):
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    before = torch.cuda.memory_allocated()
+    with pytest.raises(KeyboardInterrupt):
+        load_expert(golden / NF4, "cuda", progress=stop)
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+    mapped, moved = load_expert(golden / NF4), load_expert(golden / NF4, "cuda")
+    for (name, here), there in zip(mapped.named_parameters(), moved.parameters(), strict=True):
+        assert there.device.type == "cuda"
+        here, there = (value.dequantize() if hasattr(value, "_qdata") else value for value in (here, there))
+        assert torch.equal(here, there.cpu()), name
+
+
 # Warming
 
 
