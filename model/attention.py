@@ -27,8 +27,12 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    preference = _preference(q.device, q.dtype)
+    if torch.compiler.is_compiling():
+        with sdpa_kernel([*preference, SDPBackend.MATH], set_priority=True):
+            return F.scaled_dot_product_attention(q, k, v)
     refused = _refused.setdefault((q.device, q.dtype, q.shape[-1]), set())
-    for backend in _preference(q.device):
+    for backend in preference:
         if backend in refused:
             continue
         try:
@@ -43,7 +47,9 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 @lru_cache
-def _preference(device: torch.device) -> tuple[SDPBackend, ...]:
+def _preference(device: torch.device, dtype: torch.dtype) -> tuple[SDPBackend, ...]:
+    if dtype not in (torch.bfloat16, torch.float16):
+        return (SDPBackend.EFFICIENT_ATTENTION,)
     ordered = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION)
     hopper = device.type == "cuda" and torch.version.cuda and torch.cuda.get_device_capability(device) >= (9, 0)
     return (SDPBackend.CUDNN_ATTENTION, *ordered) if hopper else ordered

@@ -47,9 +47,10 @@ def _rms(
 
 @triton.jit
 def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr):
-    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    stretches = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % stretches * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
-    at = tl.program_id(0).to(tl.int64) * dim + cols
+    at = (tl.program_id(0) // stretches).to(tl.int64) * dim + cols
     x = tl.load(x_ptr + at, mask=inside)
     y = tl.load(y_ptr + at, mask=inside).to(tl.float32)
     gate = tl.load(gate_ptr + cols, mask=inside)
@@ -58,9 +59,10 @@ def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr):
 
 @triton.jit
 def _affine(x_ptr, scale_ptr, shift_ptr, dim, BLOCK: tl.constexpr):
-    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    stretches = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % stretches * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
-    at = tl.program_id(0).to(tl.int64) * dim + cols
+    at = (tl.program_id(0) // stretches).to(tl.int64) * dim + cols
     x = tl.load(x_ptr + at, mask=inside)
     scale = tl.load(scale_ptr + at, mask=inside).to(tl.float32)
     shift = tl.load(shift_ptr + at, mask=inside).to(tl.float32)
@@ -117,5 +119,5 @@ def _whole(x: Tensor) -> dict[str, int]:
     return {"BLOCK": block, "num_warps": max(1, min(16, block // 512))}
 
 
-def _stretches(x: Tensor) -> tuple[int, int]:
-    return len(x), triton.cdiv(x.shape[1], STRETCH)
+def _stretches(x: Tensor) -> tuple[int]:
+    return (len(x) * triton.cdiv(x.shape[1], STRETCH),)

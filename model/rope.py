@@ -15,12 +15,15 @@ def rope_table(grid: tuple[int, int, int], head_dim: int, device: torch.device) 
     `grid` counts tokens. A head's channels are shared out over frame, row and column as d-4*(d//6), 2*(d//6) and
     2*(d//6); angles are fp64, so there is no limit to the frames. The last four tables are kept for both experts."""
     side = 2 * (head_dim // 6)
-    angles = [
-        _spread(_angles(length, width), axis, grid)
-        for axis, (length, width) in enumerate(zip(grid, (head_dim - 2 * side, side, side), strict=True))
-    ]
-    table = torch.cat(angles, dim=-1).flatten(0, 2)
-    return table.cos().to(device, torch.float32), table.sin().to(device, torch.float32)
+    widths = head_dim - 2 * side, side, side
+    angles = [_angles(length, width) for length, width in zip(grid, widths, strict=True)]
+    cos, sin = (_whole([wave(part) for part in angles], grid, device) for wave in (torch.cos, torch.sin))
+    return cos, sin
+
+
+def _whole(parts: list[Tensor], grid: tuple[int, int, int], device: torch.device) -> Tensor:
+    spread = [_spread(part.to(device, torch.float32), axis, grid) for axis, part in enumerate(parts)]
+    return torch.cat(spread, dim=-1).flatten(0, 2)
 
 
 def _angles(length: int, width: int) -> Tensor:
@@ -28,7 +31,7 @@ def _angles(length: int, width: int) -> Tensor:
     return torch.outer(torch.arange(length, dtype=torch.float64), rates)
 
 
-def _spread(angles: Tensor, axis: int, grid: tuple[int, int, int]) -> Tensor:
-    shape = [1, 1, 1, angles.shape[1]]
-    shape[axis] = angles.shape[0]
-    return angles.view(shape).expand(*grid, -1)
+def _spread(part: Tensor, axis: int, grid: tuple[int, int, int]) -> Tensor:
+    shape = [1, 1, 1, part.shape[1]]
+    shape[axis] = part.shape[0]
+    return part.view(shape).expand(*grid, -1)

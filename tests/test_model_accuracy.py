@@ -15,11 +15,20 @@ DEEP = ModelConfig(dim=128, ffn_dim=256, num_heads=2, num_layers=40, freq_dim=64
 WIDE = ModelConfig(dim=256, ffn_dim=768, num_heads=2, num_layers=2, freq_dim=64, text_dim=64, text_len=32)
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Many small operations: more threads only get in one another's way on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_bf16_stays_close_to_fp32_through_forty_blocks(seed):
     state = {name: t.bfloat16() for name, t in random_state(DEEP, seed).items()}
     exact, rounded = with_state(DEEP, state), with_state(DEEP, state, torch.bfloat16)
-    inputs = random_inputs(DEEP, 2, (3, 8, 8), seed + 2)
+    inputs = random_inputs(DEEP, 1, (3, 8, 8), seed + 2)
     want, got = exact(**inputs), rounded(**inputs)
     assert relative_rms(got, want) < 7e-3
 
@@ -63,11 +72,10 @@ def peak_bytes(model, inputs):
     return live.peak
 
 
-@pytest.mark.parametrize("camera", [True, False])
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, camera, rows):
+@pytest.mark.parametrize(("rows", "camera"), [(1, True), (2, True), (2, False)])
+def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, rows, camera):
     monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
-    grid = (4, 64, 64)
+    grid = (2, 64, 64)
     state = random_state(WIDE)
     for name in state:
         if name.endswith("weight") and state[name].ndim == 2:
@@ -78,5 +86,4 @@ def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, camera, rows
     model(**inputs)
     measured = peak_bytes(model, inputs)
     formula = activation_bytes(WIDE, *grid, batch=rows, camera=camera)
-    print(f"rows {rows} camera {camera}: measured {measured / 1e6:.2f} MB, formula {formula / 1e6:.2f} MB")
     assert 0.9 * formula < measured <= formula
