@@ -95,11 +95,11 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     refuse_other_kinds(path.name, entries, four_bit_parts | owners)
     four_bit = find_four_bit(path.name, entries)
     checkpoint = Checkpoint(path, files, None, entries, four_bit)
-    told = _neighbour(path, files, "config.json")
+    told = _neighbour(files, "config.json")
     config = _config(checkpoint, told)
     _check_keys(path.name, checkpoint.shapes, config.parameter_shapes())
     _check_config(path.name, config, told)
-    _check_meta(checkpoint, _neighbour(path, files, "quantization_meta.json"))
+    _check_meta(checkpoint, _neighbour(files, "quantization_meta.json"))
     return dataclasses.replace(checkpoint, config=config)
 
 
@@ -135,7 +135,7 @@ def _strip_prefix(entries: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
     return entries
 
 
-def _neighbour(path: Path, files: tuple[Path, ...], name: str) -> dict:
+def _neighbour(files: tuple[Path, ...], name: str) -> dict:
     beside = files[0].with_name(name)
     return read_json(beside) if beside.is_file() else {}
 
