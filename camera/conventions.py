@@ -36,12 +36,13 @@ CONVENTIONS: dict[str, Convention] = {
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file holds: c2w [n, 4, 4] OpenCV, lens rows [n, 4] at 832x480 if it has them, rate if any, remarks."""
+    """What a file holds: c2w [n, 4, 4] OpenCV, lens [n, 4] at 832x480, rate and actions if it has them, remarks."""
 
     c2w: np.ndarray
     intrinsics: np.ndarray | None = None
     fps: float | None = None
     notes: list[str] = field(default_factory=list)
+    actions: np.ndarray | None = None
 
 
 def to_opencv(matrices, convention: Convention, name: str) -> np.ndarray:

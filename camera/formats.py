@@ -10,7 +10,7 @@ from ..errors import CameraError
 from .conventions import CONVENTIONS, Recording, lens_notes, lens_rows, numbers, refuse_gaps, to_opencv
 from .json_files import read_camera_path, read_matrices, read_transforms, write_transforms
 from .path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
-from .poses import check_file, load_poses
+from .poses import LENS_HEIGHT, LENS_WIDTH, check_file, load_array, load_poses
 from .text_files import read_colmap, read_realestate10k
 
 LARGEST_UNPACKED = 512 * 2**20
@@ -52,15 +52,17 @@ def read_camera(
         lens = lens_from_fov(DEFAULT_FOV_DEG if fov_deg is None else fov_deg)
         if fov_deg is None:
             notes.append(f"No lens in the file: {DEFAULT_FOV_DEG:g} degrees across, that of the official examples.")
-    return CameraPath(recording.c2w, lens, recording.fps or DEFAULT_FPS), notes
+    return CameraPath(recording.c2w, lens, recording.fps or DEFAULT_FPS, recording.actions), notes
 
 
 def write_lingbot(path: CameraPath, folder: str | Path) -> None:
-    """poses.npy and intrinsics.npy (float64) in `folder`, as the official code reads them."""
+    """poses.npy and intrinsics.npy (float64), and action.npy if there are actions, as the official code reads them."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     np.save(folder / "poses.npy", path.c2w)
     np.save(folder / "intrinsics.npy", path.intrinsics)
+    if path.actions is not None:
+        np.save(folder / "action.npy", path.actions)
 
 
 def write_camera(path: CameraPath, target: str | Path) -> None:
@@ -82,11 +84,13 @@ def _read(path: Path, format: str, convention: str | None, image_size: tuple[int
 
 
 def read_lingbot(path: Path) -> Recording:
-    """poses.npy and intrinsics.npy at 832x480."""
+    """poses.npy and intrinsics.npy at 832x480, with the action.npy of action checkpoints if it is there."""
     c2w, lens = load_poses(path)
+    beside = (path if path.is_dir() else path.parent) / "action.npy"
+    actions = load_array(beside) if beside.is_file() else None
     if len(lens) not in (1, len(c2w)):
         raise CameraError(f"{path}: {len(lens)} rows of intrinsics for {len(c2w)} poses")
-    return Recording(c2w, lens, None, lens_notes(lens, 832, 480))
+    return Recording(c2w, lens, None, lens_notes(lens, LENS_WIDTH, LENS_HEIGHT), actions)
 
 
 def read_vipe(path: Path, image_size: tuple[int, int] | None) -> Recording:

@@ -9,6 +9,8 @@ import re
 import numpy as np
 
 from ..errors import CameraError
+from .path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
+from .rotation import about
 
 MOVE_KEYS, LOOK_KEYS = "wasd", "ijkl"
 STEP, TURN_DEG, PITCH_LIMIT_DEG = 0.05, 2.0, 85.0
@@ -46,11 +48,25 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
         if abs(pitch_deg + tilt_deg) > PITCH_LIMIT_DEG:
             tilt_deg = 0.0
         pitch_deg += tilt_deg
-        rotation = _yaw((l - j) * turn_deg) @ poses[index, :3, :3] @ _pitch(tilt_deg)
+        rotation = about("y", (l - j) * turn_deg) @ poses[index, :3, :3] @ about("x", tilt_deg)
         walk = (w - s) * _on_ground(rotation[:, 2]) + (d - a) * _on_ground(rotation[:, 0])
         poses[index + 1, :3, :3] = rotation
         poses[index + 1, :3, 3] = poses[index, :3, 3] + step * walk
     return poses
+
+
+def path_from_keys(
+    script: str, *, fov_deg: float = DEFAULT_FOV_DEG, step: float = STEP, turn_deg: float = TURN_DEG
+) -> CameraPath:
+    """The path of a key script with its actions, one pose a frame.
+
+    The poses after each frame are spread over the frames the way the official pipeline does, so that every fourth is
+    at the official time.
+    """
+    actions = actions_from_keys(script)
+    poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
+    held = np.concatenate([actions, actions[-1:]])
+    return CameraPath(poses, lens_from_fov(fov_deg), actions=held).resampled(len(actions))
 
 
 def _segment(part: str, script: str) -> list[list[bool]]:
@@ -63,16 +79,6 @@ def _segment(part: str, script: str) -> list[list[bool]]:
     keys, count = match.group(1), min(int(match.group(2)), MOST_FRAMES + 1)
     held = "" if keys == "none" else keys
     return [[key in held for key in MOVE_KEYS + LOOK_KEYS]] * count
-
-
-def _yaw(degrees: float) -> np.ndarray:
-    cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
-    return np.array([[cos, 0, sin], [0, 1, 0], [-sin, 0, cos]])
-
-
-def _pitch(degrees: float) -> np.ndarray:
-    cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
-    return np.array([[1, 0, 0], [0, cos, -sin], [0, sin, cos]])
 
 
 def _on_ground(axis: np.ndarray) -> np.ndarray:

@@ -29,13 +29,14 @@ def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
 class CameraPath:
     """Poses c2w [n, 4, 4] (camera-to-world, OpenCV axes), lens rows [n, 4] at 832x480 and frames a second.
 
-    Arrays are float64 and read-only; rotations are made orthonormal. One lens row is repeated for every frame.
-    Raises CameraError for poses or intrinsics that are not a camera.
+    `actions` [n, 4] are the W, A, S, D flags that an action checkpoint wants besides, if there are any. Arrays are
+    read-only; rotations are made orthonormal. One lens row is repeated for every frame. Raises CameraError.
     """
 
     c2w: np.ndarray
     intrinsics: np.ndarray
     fps: float = DEFAULT_FPS
+    actions: np.ndarray | None = None
 
     def __post_init__(self):
         c2w = check_poses(self.c2w).copy()
@@ -44,6 +45,10 @@ class CameraPath:
         lens = check_intrinsics(self.intrinsics)
         if len(lens) not in (1, len(c2w)):
             raise CameraError(f"{len(lens)} rows of intrinsics for {len(c2w)} poses: expected one, or one a pose")
+        if self.actions is not None and np.shape(self.actions) != (len(c2w), 4):
+            raise CameraError(f"actions {list(np.shape(self.actions))} for {len(c2w)} poses: expected [{len(c2w)}, 4]")
+        if self.actions is not None:
+            object.__setattr__(self, "actions", _frozen(np.array(self.actions, dtype=np.float32)))
         if not 0 < self.fps < np.inf:
             raise CameraError(f"{self.fps} frames a second: expected more than 0")
         c2w[:, :3, :3] = nearest_rotation(c2w[:, :3, :3])
@@ -55,7 +60,8 @@ class CameraPath:
 
     def __getitem__(self, frames: slice) -> CameraPath:
         """A cut of the path, where it was; `path[::-1]` reverses."""
-        return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames])
+        actions = None if self.actions is None else self.actions[frames]
+        return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions)
 
     def __add__(self, other: CameraPath) -> CameraPath:
         """`other` carried on from where this path ends; the pose they share is kept once."""
@@ -66,6 +72,7 @@ class CameraPath:
             self,
             c2w=np.concatenate([self.c2w, carried.c2w[1:]]),
             intrinsics=np.concatenate([self.intrinsics, other.intrinsics[1:]]),
+            actions=_joined(self.actions, other.actions),
         )
 
     @property
@@ -108,7 +115,8 @@ class CameraPath:
         turns = quaternion(self.rotations)
         c2w[:, :3, :3] = matrix(slerp(turns[before], turns[after], part))
         c2w[:, :3, 3] = _between(self.positions, before, after, part)
-        return replace(self, c2w=c2w, intrinsics=_between(self.intrinsics, before, after, part))
+        actions = None if self.actions is None else self.actions[before]
+        return replace(self, c2w=c2w, intrinsics=_between(self.intrinsics, before, after, part), actions=actions)
 
     def resampled(self, frames: int) -> CameraPath:
         """The whole path in `frames` poses, ends kept."""
@@ -175,6 +183,11 @@ def inverse(pose: np.ndarray) -> np.ndarray:
 def _frozen(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
     return array
+
+
+def _joined(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
+    """Actions count from the frame they begin in: the shared pose has the second path's. Lost if either has none."""
+    return None if first is None or second is None else np.concatenate([first[:-1], second])
 
 
 def _between(rows: np.ndarray, before: np.ndarray, after: np.ndarray, part: np.ndarray) -> np.ndarray:

@@ -1,0 +1,126 @@
+"""Drawing a camera path on a Pillow image: panels that fit themselves round points, frusta, pictures in space."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from .poses import LENS_HEIGHT, LENS_WIDTH
+
+Box = tuple[float, float, float, float]
+Color = tuple[int, int, int]
+
+BACKGROUND, PANEL, GRID = (24, 26, 31), (32, 35, 42), (52, 57, 67)
+INK, QUIET, WARNING = (232, 234, 238), (150, 157, 170), (255, 196, 87)
+START, END = (86, 204, 132), (240, 96, 96)
+STEP, TURN = (96, 165, 250), (222, 150, 250)
+
+# rows: how far to the right and how far down the panel a world point goes, for three ways of looking at the path
+FROM_ABOVE = np.array([[1.0, 0, 0], [0, 0, -1]])
+FROM_THE_SIDE = np.array([[0.0, 0, 1], [0, 1, 0]])
+
+
+def at_an_angle(azimuth_deg: float = 32.0, elevation_deg: float = 24.0) -> np.ndarray:
+    """Rows of a parallel projection from behind, the right and above."""
+    a, e = np.deg2rad(azimuth_deg), np.deg2rad(elevation_deg)
+    return np.array([[np.cos(a), 0, np.sin(a)], [np.sin(e) * np.sin(a), np.cos(e), -np.sin(e) * np.cos(a)]])
+
+
+def color_at(part: float) -> Color:
+    """From the start's green to the end's red."""
+    return tuple(round(a + (b - a) * part) for a, b in zip(START, END, strict=True))
+
+
+def font(size: float) -> ImageFont.FreeTypeFont:
+    """The font that comes with Pillow."""
+    return ImageFont.load_default(size)
+
+
+def frustum(pose: np.ndarray, lens: np.ndarray, depth: float) -> np.ndarray:
+    """What a camera sees up to `depth`, [6, 3] in the world: apex, four corners clockwise from top left, an up mark."""
+    fx, fy, cx, cy = lens
+    left, right, top, bottom = -cx / fx, (LENS_WIDTH - cx) / fx, -cy / fy, (LENS_HEIGHT - cy) / fy
+    corners = [[0, 0, 0], [left, top, 1], [right, top, 1], [right, bottom, 1], [left, bottom, 1]]
+    corners.append([(left + right) / 2, top - 0.35 * (bottom - top), 1])
+    return np.array(corners) * depth @ pose[:3, :3].T + pose[:3, 3]
+
+
+@dataclass(frozen=True)
+class View:
+    """A parallel projection of the world into a box of an image, all of `points` in sight."""
+
+    canvas: Image.Image
+    box: Box
+    axes: np.ndarray
+    points: np.ndarray
+    margin: float = 14.0
+
+    def pixels(self, points: np.ndarray) -> np.ndarray:
+        """World points [n, 3] in pixels [n, 2]."""
+        scale, shift = self._fit
+        return np.atleast_2d(points) @ self.axes.T * scale + shift
+
+    @cached_property
+    def _fit(self) -> tuple[float, np.ndarray]:
+        flat = self.points @ self.axes.T
+        low, high = flat.min(0), flat.max(0)
+        left, top, right, bottom = self.box
+        room = np.array([right - left, bottom - top]) - 2 * self.margin
+        scale = float((room / np.maximum(high - low, 1e-12)).min())
+        return scale, np.array([left + right, top + bottom]) / 2 - (low + high) / 2 * scale
+
+    def line(self, points: np.ndarray, color: Color, width: int = 2) -> None:
+        """A line through world points."""
+        pixels = [tuple(point) for point in self.pixels(points)]
+        ImageDraw.Draw(self.canvas).line(pixels, fill=color, width=width, joint="curve")
+
+    def frustum(self, corners: np.ndarray, color: Color, width: int = 2) -> None:
+        """The pyramid of a camera, with a mark on the edge that is up."""
+        for corner in corners[1:5]:
+            self.line(np.stack([corners[0], corner]), color, width)
+        self.line(corners[[1, 2, 3, 4, 1]], color, width)
+        roof = corners[[1, 5, 2]]
+        roof[[0, 2]] += 0.25 * (roof[[2, 0]] - roof[[0, 2]])
+        self.line(roof, color, width)
+
+    def dot(self, point: np.ndarray, radius: float, color: Color) -> None:
+        """A filled circle round a world point."""
+        ((x, y),) = self.pixels(point)
+        ImageDraw.Draw(self.canvas).ellipse((x - radius, y - radius, x + radius, y + radius), fill=color)
+
+    def label(self, point: np.ndarray, text: str, size: float, color: Color) -> None:
+        """Words beside a world point, kept inside the box."""
+        ((x, y),) = self.pixels(point)
+        width = font(size).getlength(text)
+        x = min(max(x + size * 0.5, self.box[0] + 2), self.box[2] - width - 4)
+        y = min(max(y - size * 1.4, self.box[1] + 2), self.box[3] - size * 1.4)
+        halo = {"stroke_width": round(size / 8), "stroke_fill": PANEL}
+        ImageDraw.Draw(self.canvas).text((x, y), text, font=font(size), fill=color, **halo)
+
+    def picture(self, image: Image.Image, corners: np.ndarray) -> None:
+        """An image on the parallelogram of a frustum's far end."""
+        top_left, top_right, _, bottom_left = self.pixels(corners[1:5])
+        across, down = top_right - top_left, bottom_left - top_left
+        basis = np.stack([across / image.width, down / image.height], axis=1)
+        if abs(np.linalg.det(basis)) < 1e-6:
+            return
+        back = np.linalg.inv(basis)
+        shift = -back @ top_left
+        terms = (*back[0], shift[0], *back[1], shift[1])
+        size = self.canvas.size
+        mask = Image.new("L", image.size, 235).transform(size, Image.Transform.AFFINE, terms)
+        self.canvas.paste(image.transform(size, Image.Transform.AFFINE, terms, Image.Resampling.BILINEAR), mask=mask)
+
+
+def bars(canvas: Image.Image, box: Box, values: Sequence[float], most: float, color: Color) -> None:
+    """A column chart of `values`, `most` being the height of the box."""
+    left, top, right, bottom = box
+    draw = ImageDraw.Draw(canvas)
+    draw.line((left, bottom, right, bottom), fill=GRID, width=2)
+    width = (right - left) / max(len(values), 1)
+    for index, value in enumerate(values):
+        height = (bottom - top) * min(value / most, 1) if most > 0 else 0
+        x = left + index * width
+        draw.rectangle((x + 0.15 * width, bottom - height, x + 0.85 * width, bottom), fill=color)

@@ -1,0 +1,138 @@
+"""Camera paths inside ComfyUI: where their files lie, and how one becomes conditioning.
+
+A LINGBOT_CAMERA is a `camera.path.CameraPath`.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+import folder_paths
+import node_helpers
+import numpy as np
+import torch
+from PIL import Image
+
+from ..camera import action_embedding, camera_embedding, check_intrinsics, check_poses, frame_count
+from ..camera.path import CameraPath, lens_from_fov
+from ..camera.poses import load_array
+from ..camera.preview import render_preview
+from ..errors import CameraError
+from .folders import PACKAGES
+
+BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
+CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
+CONDITIONING_KEY = "lingbot_camera"
+DEEPEST = 3  # folders below the input folder that are looked into
+SPATIAL = 8  # pixels of a latent cell, each way
+
+
+def pose_choices() -> list[str]:
+    """Folders with a poses.npy and other .npy files, in the input folder and in packages."""
+    found = set(camera_files(".npy"))
+    folders = {name.rpartition("/")[0] or "." for name in found if name.rpartition("/")[2] == "poses.npy"}
+    ours = ("poses.npy", "intrinsics.npy", "action.npy")
+    return sorted(folders | {name for name in found if name.rpartition("/")[2] not in ours})
+
+
+def lens_choices() -> list[str]:
+    """The lens beside the poses, the official examples', then every .npy that may be one."""
+    return [BESIDE, DEFAULT_LENS, *camera_files(".npy")]
+
+
+def camera_files(*suffixes: str) -> list[str]:
+    """Files of these kinds in the input folder and in packages, by name below it, with forward slashes."""
+    return sorted({name for root in _roots() for name in _below(root) if name.lower().endswith(suffixes)})
+
+
+def resolve(name: str) -> Path:
+    """The file or folder a name stands for. Raises CameraError for one that leaves the input folder or is not there."""
+    parts = [part for part in re.split(r"[\\/]+", name) if part != "."]
+    if not name or any(part in ("", "..") or ":" in part or "\0" in part for part in parts):
+        raise CameraError(f"{name!r} is not the name of a camera file inside ComfyUI's input folder")
+    for root in _roots():
+        path = root.joinpath(*parts)
+        if path.exists() and path.resolve().is_relative_to(root.resolve()):
+            return path
+    raise CameraError(f"{name!r} was not found in {', '.join(map(str, _roots()))}: put it there, or choose another")
+
+
+def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
+    """Files of the poses, of the lens (None for the default one) and of the actions, which need not exist."""
+    path = resolve(poses)
+    path = path / "poses.npy" if path.is_dir() else path
+    if not path.is_file():
+        raise CameraError(f"{path}: no such file")
+    if lens == DEFAULT_LENS:
+        return path, None, path.with_name("action.npy")
+    lens_path = path.with_name("intrinsics.npy") if lens == BESIDE else resolve(lens)
+    if not lens_path.is_file():
+        raise CameraError(f"{lens_path}: no such file; choose {DEFAULT_LENS!r} or another lens file")
+    return path, lens_path, path.with_name("action.npy")
+
+
+def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
+    """The 4n+1 poses of a file from frame `start` on that a video of `frames` frames uses. Raises CameraError."""
+    pose_file, lens_file, action_file = pose_files(poses, lens)
+    c2w = check_poses(load_array(pose_file), str(pose_file))
+    if len(c2w) - start < 5:
+        raise CameraError(f"{pose_file}: {len(c2w)} poses, fewer than 5 of them from frame {start} on")
+    rows = lens_from_fov() if lens_file is None else check_intrinsics(load_array(lens_file), str(lens_file))
+    actions = load_array(action_file) if action_file.is_file() else None
+    if actions is not None and actions.shape != (len(c2w), 4):
+        raise CameraError(f"{action_file}: shape {list(actions.shape)}, expected [{len(c2w)}, 4], a row for each pose")
+    end = start + frame_count(frames, len(c2w) - start)
+    return CameraPath(c2w, rows if len(rows) == len(c2w) else rows[:1], actions=actions)[start:end]
+
+
+def chain(paths: list[CameraPath]) -> CameraPath:
+    """Paths one after the other, at the first one's frame rate."""
+    return reduce(CameraPath.__add__, [replace(path, fps=paths[0].fps) for path in paths])
+
+
+def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
+    """What the model is given of a path for a video latent [B, 16, f, h, w]. Raises CameraError."""
+    samples = latent["samples"]
+    if samples.ndim != 5:
+        raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
+    latent_frames, height, width = samples.shape[2:]
+    frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
+    if frames != video:
+        raise CameraError(
+            f"the camera path has {len(path)} poses for {frames} frames, the latent {latent_frames} latent frames for "
+            f"{video}: wire the camera's frames output to the length of WanImageToVideo"
+        )
+    size = {"frames": frames, "height": height * SPATIAL, "width": width * SPATIAL}
+    if control == CAMERA_CONTROL:
+        return camera_embedding(path.c2w, path.intrinsics, **size)
+    if path.actions is None:
+        raise CameraError("this camera path has no actions: make it with LingBot-World Camera Keys, or load action.npy")
+    return action_embedding(path.c2w, path.intrinsics, path.actions, **size)
+
+
+def with_camera(conditioning, embedding: torch.Tensor):
+    """Conditioning that carries a camera."""
+    return node_helpers.conditioning_set_values(conditioning, {CONDITIONING_KEY: embedding})
+
+
+def preview_image(path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int]) -> torch.Tensor:
+    """The drawing of a path as an IMAGE [1, H, W, 3]; `image` [B, h, w, 3] is the first frame."""
+    first = None if image is None else Image.fromarray((image[0, ..., :3].clamp(0, 1) * 255).byte().cpu().numpy())
+    drawing = render_preview(path, first, frames, size)
+    return torch.from_numpy(np.asarray(drawing, dtype=np.float32) / 255)[None]
+
+
+def _roots() -> list[Path]:
+    packages = folder_paths.get_folder_paths(PACKAGES) if PACKAGES in folder_paths.folder_names_and_paths else []
+    return [Path(folder_paths.get_input_directory()), *map(Path, packages)]
+
+
+def _below(root: Path) -> Iterator[str]:
+    for folder, folders, files in os.walk(root):
+        below = Path(folder).relative_to(root)
+        if len(below.parts) >= DEEPEST:
+            folders.clear()
+        yield from ((below / file).as_posix() for file in files)

@@ -1,0 +1,113 @@
+"""LingBotWorldLoadPoses and LingBotWorldApplyCamera: a camera path in, conditioning out."""
+
+from comfy_api.latest import io
+
+from ..errors import LingBotError
+from ..host import camera as host
+from ..host.folders import fingerprint
+from . import camera_files, camera_make, camera_preview
+from .camera_sockets import CATEGORY, Camera, camera_outputs, frames_input
+
+
+class LingBotWorldLoadPoses(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        choices = host.pose_choices()
+        return io.Schema(
+            node_id="LingBotWorldLoadPoses",
+            display_name="Load LingBot-World Poses",
+            category=CATEGORY,
+            description="Opens a camera path as the official examples store it: poses.npy (camera-to-world, OpenCV "
+            "axes) and intrinsics.npy (fx, fy, cx, cy at 832x480). A short file shortens the video: wire frames on.",
+            search_aliases=["lingbot", "camera path", "poses.npy", "intrinsics.npy", "trajectory", "extrinsics"],
+            inputs=[
+                io.Combo.Input(
+                    "poses",
+                    options=choices,
+                    tooltip="A folder with poses.npy, or a pose file, in ComfyUI's input folder or in a package.",
+                ),
+                io.Combo.Input(
+                    "lens",
+                    options=host.lens_choices(),
+                    default=host.BESIDE,
+                    advanced=True,
+                    tooltip="Where the lens comes from: intrinsics.npy beside the poses, the official examples' lens, "
+                    "or another file.",
+                ),
+                frames_input("Frames of the video. Taken down to 4n+1, and to what the pose file has."),
+                io.Int.Input(
+                    "start",
+                    default=0,
+                    min=0,
+                    max=100_000,
+                    advanced=True,
+                    tooltip="The first pose to use, counted from 0.",
+                ),
+            ],
+            outputs=camera_outputs(),
+        )
+
+    @classmethod
+    def validate_inputs(cls, poses, lens, start):
+        try:
+            host.pose_files(poses, lens)
+        except LingBotError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, poses, lens, frames, start):
+        files = (file for file in host.pose_files(poses, lens) if file is not None and file.is_file())
+        return f"{fingerprint(files)};{frames};{start}"
+
+    @classmethod
+    def execute(cls, poses, lens, frames, start) -> io.NodeOutput:
+        path = host.load_path(poses, lens, frames, start)
+        return io.NodeOutput(path, len(path))
+
+
+class LingBotWorldApplyCamera(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldApplyCamera",
+            display_name="Apply LingBot-World Camera",
+            category=CATEGORY,
+            description="Gives the model a camera path: a ray for every pixel of every latent frame, at the size of "
+            "the latent, for the prompt and the negative prompt alike.",
+            search_aliases=["lingbot", "camera control", "plucker", "apply camera", "camera conditioning"],
+            inputs=[
+                io.Conditioning.Input("positive", tooltip="The prompt, as WanImageToVideo gives it."),
+                io.Conditioning.Input("negative", tooltip="The negative prompt, as WanImageToVideo gives it."),
+                Camera.Input("camera", tooltip="The camera path, with as many frames as the latent."),
+                io.Latent.Input("latent", tooltip="The video latent of WanImageToVideo; only its size is used."),
+                io.Combo.Input(
+                    "control",
+                    options=[host.CAMERA_CONTROL, host.ACTION_CONTROL],
+                    default=host.CAMERA_CONTROL,
+                    advanced=True,
+                    tooltip="camera: for base-cam checkpoints. action: for base-act checkpoints, which take the held "
+                    "keys besides; the path must come from Camera Keys or have an action.npy.",
+                ),
+            ],
+            outputs=[
+                io.Conditioning.Output("out_positive", display_name="positive", tooltip="The prompt with the camera."),
+                io.Conditioning.Output(
+                    "out_negative", display_name="negative", tooltip="The negative prompt with the same camera."
+                ),
+            ],
+        )
+
+    @classmethod
+    def execute(cls, positive, negative, camera, latent, control) -> io.NodeOutput:
+        embedding = host.embedding_for(camera, latent, control)
+        return io.NodeOutput(host.with_camera(positive, embedding), host.with_camera(negative, embedding))
+
+
+NODES = [
+    LingBotWorldLoadPoses,
+    LingBotWorldApplyCamera,
+    *camera_make.NODES,
+    *camera_files.NODES,
+    *camera_preview.NODES,
+]

@@ -1,0 +1,112 @@
+"""LingBotWorldCameraImport: camera paths that other programs recorded."""
+
+from comfy_api.latest import io
+
+from ..camera.conventions import CONVENTIONS
+from ..camera.formats import FORMATS, read_camera
+from ..camera.poses import frame_count
+from ..errors import LingBotError
+from ..host import camera as host
+from ..host.folders import fingerprint
+from .camera_sockets import CATEGORY, camera_outputs, fov_input, frames_input
+
+SETTLED = "set by the format"
+RESAMPLE, CUT = "resample", "cut"
+
+
+class LingBotWorldCameraImport(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldCameraImport",
+            display_name="Import LingBot-World Camera",
+            category=CATEGORY,
+            description="Reads a camera path of another program from ComfyUI's input folder. You say which format it "
+            "is; nothing is guessed.",
+            search_aliases=["lingbot", "colmap", "vipe", "realestate10k", "cameractrl", "nerfstudio", "blender"],
+            inputs=[
+                io.Combo.Input(
+                    "file",
+                    options=host.camera_files(".npz", ".txt", ".json", ".npy"),
+                    tooltip="A file in ComfyUI's input folder. For COLMAP choose images.txt, with cameras.txt beside "
+                    "it; for poses.npy, intrinsics.npy must lie beside it.",
+                ),
+                io.Combo.Input(
+                    "format",
+                    options=list(FORMATS),
+                    default="transforms",
+                    tooltip="; ".join(f"{name}: {about}" for name, about in FORMATS.items()) + ".",
+                ),
+                io.Combo.Input(
+                    "convention",
+                    options=[SETTLED, *CONVENTIONS],
+                    default=SETTLED,
+                    tooltip="What bare matrices mean. "
+                    + "; ".join(f"{name}: {convention.about}" for name, convention in CONVENTIONS.items())
+                    + ".",
+                ),
+                frames_input("Frames of the video. Taken down to 4n+1."),
+                io.Combo.Input(
+                    "fit",
+                    options=[CUT, RESAMPLE],
+                    default=CUT,
+                    tooltip="cut: the first frames of the file. resample: the whole path in that many frames.",
+                ),
+                io.Int.Input(
+                    "start", default=0, min=0, max=100_000, advanced=True, tooltip="The first pose used, from 0."
+                ),
+                io.Int.Input(
+                    "image_width",
+                    default=0,
+                    min=0,
+                    max=100_000,
+                    advanced=True,
+                    tooltip="Width of the recorded video in pixels; needed for ViPE, whose files do not say it.",
+                ),
+                io.Int.Input(
+                    "image_height",
+                    default=0,
+                    min=0,
+                    max=100_000,
+                    advanced=True,
+                    tooltip="Height of the recorded video in pixels; needed for ViPE, whose files do not say it.",
+                ),
+                fov_input(0.0, 0.0, " 0 takes the file's own lens."),
+            ],
+            outputs=camera_outputs(
+                io.String.Output("notes", tooltip="What of the file the model cannot use, such as lens distortion.")
+            ),
+        )
+
+    @classmethod
+    def validate_inputs(cls, file):
+        try:
+            host.resolve(file)
+        except LingBotError as error:
+            return str(error)
+        return True
+
+    @classmethod
+    def fingerprint_inputs(cls, file, **options):
+        path = host.resolve(file)
+        beside = [other for other in path.parent.iterdir() if other.is_file() and other.suffix == path.suffix]
+        lens = path.parent.parent / "intrinsics" / path.name
+        return fingerprint([*beside, lens] if lens.is_file() else beside) + repr(sorted(options.items()))
+
+    @classmethod
+    def execute(
+        cls, file, format, convention, frames, fit, start, image_width, image_height, fov_deg
+    ) -> io.NodeOutput:
+        path, notes = read_camera(
+            host.resolve(file),
+            format,
+            convention=None if convention == SETTLED else convention,
+            image_size=(image_width, image_height) if image_width and image_height else None,
+            fov_deg=fov_deg or None,
+        )
+        path = path[start:]
+        path = path.for_video(frames) if fit == RESAMPLE else path[: frame_count(frames, len(path))]
+        return io.NodeOutput(path, len(path), "\n".join(notes))
+
+
+NODES = [LingBotWorldCameraImport]

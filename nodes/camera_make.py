@@ -1,0 +1,266 @@
+"""Nodes that make camera paths: preset moves, keys, keyframes, chains and the editor."""
+
+from comfy_api.latest import io
+
+from ..camera.editor import path_from_editor
+from ..camera.keyframes import path_from_load3d
+from ..camera.keys import path_from_keys
+from ..camera.poses import frame_count
+from ..camera.presets import PRESETS, STEADY_NOTE, preset_path
+from ..errors import LingBotError
+from ..host.camera import chain
+from .camera_sockets import CATEGORY, Camera, camera_outputs, easing_input, fov_input, frames_input
+
+EMPTY_EDITOR = (
+    '{"version": 1, "frames": 81, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": false, "keyframes": '
+    '[{"frame": 0, "position": [0, 0, 0], "quaternion": [0, 0, 0, 1]}, '
+    '{"frame": 80, "position": [0, 0, 2], "quaternion": [0, 0, 0, 1]}]}'
+)
+
+
+class LingBotWorldCameraPreset(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldCameraPreset",
+            display_name="LingBot-World Camera Preset",
+            category=CATEGORY,
+            description="A camera move by its name in film: pan, tilt and roll turn; dolly, truck and pedestal travel; "
+            "orbit, arc, crane and spiral go round a subject. " + STEADY_NOTE,
+            search_aliases=["lingbot", "camera move", "dolly", "pan", "orbit", "zoom", "truck", "crane", "handheld"],
+            inputs=[
+                io.Combo.Input(
+                    "preset",
+                    options=list(PRESETS),
+                    default="orbit_left",
+                    tooltip="The move. Left, right, up and down are the camera's own way; the picture goes the other.",
+                ),
+                frames_input("Frames of the move. Taken down to 4n+1."),
+                io.Float.Input(
+                    "amount",
+                    default=0.0,
+                    min=-10_000.0,
+                    max=10_000.0,
+                    step=0.5,
+                    tooltip="How far: world units for moves that travel, degrees for those that turn. 0 is the move's "
+                    "own default; a negative number goes the other way. " + STEADY_NOTE,
+                ),
+                easing_input(),
+                io.Float.Input(
+                    "radius",
+                    default=4.0,
+                    min=0.01,
+                    max=10_000.0,
+                    step=0.1,
+                    tooltip="Distance of the subject that orbits, arcs, cranes and spirals keep in view.",
+                ),
+                io.Float.Input(
+                    "shake",
+                    default=0.0,
+                    min=0.0,
+                    max=30.0,
+                    step=0.1,
+                    advanced=True,
+                    tooltip="Degrees of handheld shake on top of the move.",
+                ),
+                io.Int.Input(
+                    "seed", default=0, min=0, max=2**32 - 1, advanced=True, tooltip="One seed is one handheld shake."
+                ),
+                fov_input(),
+            ],
+            outputs=camera_outputs(),
+        )
+
+    @classmethod
+    def execute(cls, preset, frames, amount, easing, radius, shake, seed, fov_deg) -> io.NodeOutput:
+        options = {"radius": radius, "shake": shake, "seed": seed, "fov_deg": fov_deg}
+        path = preset_path(preset, frames=frames, amount=amount or None, easing=easing, **options)
+        return io.NodeOutput(path, len(path))
+
+
+class LingBotWorldCameraKeys(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldCameraKeys",
+            display_name="LingBot-World Camera Keys",
+            category=CATEGORY,
+            description="A camera path from game keys: w a s d walk, i j k l look up, left, down, right. "
+            "Write keys held together and for how many frames: w-10,iw-15,none-10.",
+            search_aliases=["lingbot", "wasd", "act2cam", "keyboard camera", "action", "walk"],
+            inputs=[
+                io.String.Input(
+                    "script",
+                    default="w-40,wl-25,none-16",
+                    tooltip="Keys, a dash, a number of frames; parts divided by commas. none holds still.",
+                ),
+                io.Float.Input(
+                    "step",
+                    default=0.05,
+                    min=0.0,
+                    max=100.0,
+                    step=0.01,
+                    advanced=True,
+                    tooltip="World units a frame. The official value is 0.05; on its own it cancels.",
+                ),
+                io.Float.Input(
+                    "turn_deg",
+                    display_name="turn",
+                    default=2.0,
+                    min=0.0,
+                    max=45.0,
+                    step=0.1,
+                    advanced=True,
+                    tooltip="Degrees a frame. The official value is 2.",
+                ),
+                fov_input(),
+            ],
+            outputs=camera_outputs(),
+        )
+
+    @classmethod
+    def validate_inputs(cls, script):
+        return True if script is None else _said(path_from_keys, script)
+
+    @classmethod
+    def execute(cls, script, step, turn_deg, fov_deg) -> io.NodeOutput:
+        path = path_from_keys(script, step=step, turn_deg=turn_deg, fov_deg=fov_deg)
+        return io.NodeOutput(path, len(path))
+
+
+class LingBotWorldCameraKeyframes(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        views = io.Autogrow.TemplatePrefix(
+            io.Load3DCamera.Input("camera", tooltip="A view of a 3D node, in the order of the path."), "camera", 1, 50
+        )
+        return io.Schema(
+            node_id="LingBotWorldCameraKeyframes",
+            display_name="LingBot-World Camera Keyframes",
+            category=CATEGORY,
+            description="A smooth camera path through views that you set up in ComfyUI's own 3D nodes (camera_info).",
+            search_aliases=["lingbot", "load 3d camera", "spline", "camera_info", "keyframes"],
+            inputs=[
+                io.Autogrow.Input("cameras", template=views, tooltip="Views in the order of the path."),
+                frames_input("Frames of the path. Taken down to 4n+1."),
+                io.Combo.Input(
+                    "spacing",
+                    options=["even", "distance"],
+                    default="even",
+                    tooltip="even: the same time between views. distance: more time where views lie further apart.",
+                ),
+                io.Combo.Input(
+                    "turns",
+                    options=["smooth", "direct"],
+                    default="smooth",
+                    advanced=True,
+                    tooltip="smooth: turning speed does not jump at a view (squad). direct: shortest arcs (slerp).",
+                ),
+                easing_input(),
+                fov_input(0.0, 0.0, " 0 takes the first view's own lens."),
+            ],
+            outputs=camera_outputs(),
+        )
+
+    @classmethod
+    def execute(cls, cameras, frames, spacing, turns, easing, fov_deg) -> io.NodeOutput:
+        views = list(cameras.values())
+        options = {"spacing": spacing, "smooth_turns": turns == "smooth", "fov_deg": fov_deg or None}
+        path = path_from_load3d(views, frame_count(frames), **options).eased(easing)
+        return io.NodeOutput(path, len(path))
+
+
+class LingBotWorldCameraChain(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        parts = io.Autogrow.TemplatePrefix(
+            Camera.Input("camera", tooltip="A path that goes on where the one before it ends."), "camera", 1, 50
+        )
+        return io.Schema(
+            node_id="LingBotWorldCameraChain",
+            display_name="LingBot-World Camera Chain",
+            category=CATEGORY,
+            description="Camera paths one after the other, each begun where the last one ended; then reversed, looped, "
+            "smoothed, eased or fitted to a number of frames.",
+            search_aliases=["lingbot", "join cameras", "concatenate", "reverse", "loop", "retime", "smooth camera"],
+            inputs=[
+                io.Autogrow.Input("cameras", template=parts, tooltip="Paths in the order they are played."),
+                frames_input(
+                    "Frames to fit the whole chain into, taken down to 4n+1. 0 keeps all frames.", default=0, least=0
+                ),
+                io.Boolean.Input("reverse", default=False, tooltip="Play the chain backwards."),
+                io.Boolean.Input("loop", default=False, tooltip="There and back again: ends where it began."),
+                io.Float.Input(
+                    "smooth",
+                    default=0.0,
+                    min=0.0,
+                    max=100.0,
+                    step=0.5,
+                    tooltip="Frames over which corners and jitter are averaged; 4 rounds the joints of a chain.",
+                ),
+                easing_input(),
+            ],
+            outputs=camera_outputs(),
+        )
+
+    @classmethod
+    def execute(cls, cameras, frames, reverse, loop, smooth, easing) -> io.NodeOutput:
+        path = chain(list(cameras.values()))
+        path = path.reversed() if reverse else path
+        path = path.looped() if loop else path
+        path = path.for_video(frames or len(path)).smoothed(smooth).eased(easing)
+        return io.NodeOutput(path, len(path))
+
+
+class LingBotWorldCameraEditor(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldCameraEditor",
+            display_name="LingBot-World Camera Editor",
+            category=CATEGORY,
+            description="Draw, drag or fly a camera path on the canvas.",
+            search_aliases=["lingbot", "camera editor", "fly camera", "draw camera path", "keyframes", "trajectory"],
+            inputs=[
+                io.String.Input(
+                    "path",
+                    default=EMPTY_EDITOR,
+                    multiline=True,
+                    socketless=True,
+                    extra_dict={"widgetType": "LINGBOT_CAMERA_EDITOR"},
+                    tooltip="Keyframes of the path. Drag them in the views, or hold W A S D and I J K L to fly.",
+                ),
+                io.Image.Input(
+                    "image", optional=True, tooltip="The first frame, shown in the editor as the picture in the world."
+                ),
+            ],
+            outputs=camera_outputs(),
+        )
+
+    @classmethod
+    def validate_inputs(cls, path):
+        return _said(path_from_editor, path)
+
+    @classmethod
+    def execute(cls, path, image=None) -> io.NodeOutput:
+        camera = path_from_editor(path)
+        camera = camera[: frame_count(len(camera))]
+        return io.NodeOutput(camera, len(camera))
+
+
+def _said(make, *arguments) -> bool | str:
+    """True, or what is wrong with the arguments, in words."""
+    try:
+        make(*arguments)
+    except LingBotError as error:
+        return str(error)
+    return True
+
+
+NODES = [
+    LingBotWorldCameraPreset,
+    LingBotWorldCameraKeys,
+    LingBotWorldCameraKeyframes,
+    LingBotWorldCameraChain,
+    LingBotWorldCameraEditor,
+]

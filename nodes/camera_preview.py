@@ -1,0 +1,53 @@
+"""LingBotWorldCameraPreview: see before queueing what the model will get."""
+
+from comfy_api.latest import io, ui
+
+from ..camera.advice import warnings
+from ..host.camera import preview_image
+from .camera_sockets import CATEGORY, Camera
+
+
+class LingBotWorldCameraPreview(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldCameraPreview",
+            display_name="LingBot-World Camera Preview",
+            category=CATEGORY,
+            description="Draws a camera path from above, from the side and at an angle, beside what the model will "
+            "receive of it, and says in words what the model will not follow.",
+            search_aliases=["lingbot", "show camera", "plot trajectory", "camera check", "visualize poses"],
+            is_output_node=True,
+            inputs=[
+                Camera.Input("camera", tooltip="The camera path to draw."),
+                io.Image.Input(
+                    "image", optional=True, tooltip="The first frame, drawn as a picture where the camera starts."
+                ),
+                io.Int.Input(
+                    "frames",
+                    default=0,
+                    min=0,
+                    max=10_001,
+                    tooltip="Frames of the video, to be told when the path is shorter. 0: as many as the path has.",
+                ),
+                io.Int.Input(
+                    "width", default=800, min=400, max=4096, step=8, advanced=True, tooltip="Width of the drawing."
+                ),
+                io.Int.Input(
+                    "height", default=500, min=250, max=4096, step=8, advanced=True, tooltip="Height of the drawing."
+                ),
+            ],
+            outputs=[
+                io.Image.Output("drawing", display_name="image", tooltip="The drawing."),
+                io.String.Output("warnings", tooltip="What the model will not follow, one line each; often empty."),
+            ],
+        )
+
+    @classmethod
+    def execute(cls, camera, frames, width, height, image=None) -> io.NodeOutput:
+        frames = frames or len(camera)
+        drawing = preview_image(camera, image, frames, (width, height))
+        return io.NodeOutput(drawing, "\n".join(warnings(camera, frames)), ui=ui.PreviewImage(drawing, cls=cls))
+
+
+NODES = [LingBotWorldCameraPreview]

@@ -1,0 +1,48 @@
+"""What the camera nodes share: the LINGBOT_CAMERA socket and the inputs that most of them have."""
+
+from comfy_api.latest import io
+
+from ..camera.easing import EASINGS
+
+CATEGORY = "LingBot-World/camera"
+Camera = io.Custom("LINGBOT_CAMERA")
+
+
+def camera_outputs(*more: io.Output) -> list[io.Output]:
+    """The path and its number of frames."""
+    return [
+        Camera.Output("camera", display_name="camera", tooltip="The camera path, for Apply Camera."),
+        io.Int.Output(
+            "frame_count", display_name="frames", tooltip="Frames of the path: wire it to WanImageToVideo's length."
+        ),
+        *more,
+    ]
+
+
+def frames_input(tooltip: str, name: str = "frames", default: int = 81, least: int = 5) -> io.Int.Input:
+    """A number of frames."""
+    return io.Int.Input(name, default=default, min=least, max=10_001, step=4, tooltip=tooltip)
+
+
+def fov_input(default: float = 79.0, least: float = 1.0, more: str = "") -> io.Float.Input:
+    """A field of view across."""
+    return io.Float.Input(
+        "fov_deg",
+        display_name="field of view",
+        default=default,
+        min=least,
+        max=170.0,
+        step=0.5,
+        advanced=True,
+        tooltip=f"Degrees the lens sees across. 79 is the lens of the official examples.{more}",
+    )
+
+
+def easing_input() -> io.Combo.Input:
+    """How the move speeds up and slows down."""
+    return io.Combo.Input(
+        "easing",
+        options=list(EASINGS),
+        default="linear",
+        tooltip="How the move speeds up and slows down. in: starts slowly; out: ends slowly; in_out: both.",
+    )
