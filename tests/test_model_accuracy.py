@@ -6,6 +6,7 @@ import pytest
 import torch
 from lingbot_world.model import pointwise
 from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
 from model_cases import random_inputs, random_state, with_state
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -87,3 +88,21 @@ def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, rows, camera
     measured = peak_bytes(model, inputs)
     formula = activation_bytes(WIDE, *grid, batch=rows, camera=camera)
     assert 0.9 * formula < measured <= formula
+
+
+@pytest.mark.parametrize(("grid", "budget"), [((21, 60, 104), 5e9), ((21, 90, 160), 12e9)], ids=["480p", "720p"])
+def test_a_full_size_step_fits_its_budget(grid, budget):
+    """Two of the forty blocks without storage: stored in fp32, so that every weight is made anew as an NF4 one is."""
+    config = ModelConfig(5120, 13824, 40, 2, freq_dim=256, text_dim=4096)
+    model = LingBotWorldModel(config, device="meta", dtype=torch.float32, attention=lambda q, *_: torch.empty_like(q))
+    model.compute_dtype = torch.bfloat16
+    with torch.device("meta"):
+        inputs = {
+            "x": torch.empty(2, 36, *grid),
+            "timestep": torch.empty(2),
+            "context": torch.empty(2, 512, 4096),
+            "camera": torch.empty(1, 384, *grid),
+        }
+    measured, formula = peak_bytes(model, inputs), activation_bytes(config, *grid)
+    assert measured <= budget
+    assert 0.99 * formula < measured <= formula
