@@ -1,0 +1,133 @@
+"""`lingbot-world camera show | convert | make`: look at camera paths, change their format, make new ones."""
+
+import argparse
+from pathlib import Path
+
+from ..errors import CameraError
+from .advice import warnings
+from .conventions import CONVENTIONS
+from .easing import EASINGS
+from .formats import FORMATS, read_camera, write_camera
+from .keys import path_from_keys
+from .path import DEFAULT_FOV_DEG, CameraPath
+from .poses import frame_count
+from .presets import DEFAULT_RADIUS, PRESETS, preset_path
+
+
+def add_camera_command(subparsers) -> None:
+    """Adds `camera` with its three actions; each sets `run(arguments)`."""
+    parser = subparsers.add_parser("camera", help="show, convert or make camera paths")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    _add_show(actions)
+    _add_convert(actions)
+    _add_make(actions)
+
+
+def _add_show(actions) -> None:
+    parser = actions.add_parser("show", help="draw a path and say what the model will not follow")
+    parser.set_defaults(run=_show)
+    _add_input(parser)
+    parser.add_argument("--frames", type=int, help="frames of the video; left out: all of the path")
+    parser.add_argument("--image", help="first frame, drawn where the camera starts")
+    parser.add_argument("--size", type=_size, default=(800, 500), help="WIDTH*HEIGHT of the drawing")
+    parser.add_argument("--output", default="camera.png", help="PNG file of the drawing")
+
+
+def _add_convert(actions) -> None:
+    parser = actions.add_parser("convert", help="write a path as poses.npy + intrinsics.npy or transforms.json")
+    parser.set_defaults(run=_convert)
+    _add_input(parser)
+    parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
+    parser.add_argument("--frames", type=int, help="resample the whole path to this many frames (taken down to 4n+1)")
+
+
+def _add_make(actions) -> None:
+    parser = actions.add_parser("make", help="make a path from a preset move or from keys")
+    parser.set_defaults(run=_make)
+    parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--preset", choices=PRESETS, metavar="NAME", help=", ".join(PRESETS))
+    source.add_argument("--keys", metavar="SCRIPT", help="keys held and for how many frames: w-10,iw-15,none-10")
+    parser.add_argument("--frames", type=int, default=81, help="of a preset; a script has its own number")
+    parser.add_argument("--amount", type=float, help="world units or degrees; left out: the preset's own")
+    parser.add_argument("--easing", choices=EASINGS, default="linear", metavar="NAME", help=", ".join(EASINGS))
+    parser.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what an orbit goes round")
+    parser.add_argument("--shake", type=float, default=0.0, help="degrees of handheld shake")
+    parser.add_argument("--seed", type=int, default=0, help="of the shake")
+    parser.add_argument("--fov_deg", type=float, default=DEFAULT_FOV_DEG, help="degrees the lens sees across")
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    formats = "; ".join(f"{name}: {about}" for name, about in FORMATS.items())
+    conventions = "; ".join(f"{name}: {convention.about}" for name, convention in CONVENTIONS.items())
+    parser.add_argument("input", help="file or folder of the path")
+    parser.add_argument("--format", choices=FORMATS, default="lingbot", metavar="NAME", help=formats)
+    parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=f"of matrices. {conventions}")
+    parser.add_argument("--image_size", type=_size, help="WIDTH*HEIGHT of the video a ViPE file was made from")
+    parser.add_argument("--fov_deg", type=float, help="another lens: degrees it sees across")
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    from .preview import render_preview
+
+    path = _read(arguments)
+    frames = len(path) if arguments.frames is None else arguments.frames
+    drawing = render_preview(path, _picture(arguments.image), frames, arguments.size)
+    _saved(drawing.save, arguments.output)
+    for words in warnings(path, frames):
+        print(f"! {words}")
+
+
+def _convert(arguments: argparse.Namespace) -> None:
+    path = _read(arguments)
+    path = path if arguments.frames is None else path.for_video(arguments.frames)
+    _saved(lambda target: write_camera(path, target), arguments.output)
+
+
+def _make(arguments: argparse.Namespace) -> None:
+    if arguments.keys is not None:
+        path = path_from_keys(arguments.keys, fov_deg=arguments.fov_deg)
+    else:
+        options = ("frames", "amount", "easing", "radius", "shake", "seed", "fov_deg")
+        path = preset_path(arguments.preset, **{name: getattr(arguments, name) for name in options})
+    _saved(lambda target: write_camera(path, target), arguments.output)
+    for words in warnings(path, frame_count(len(path))):
+        print(f"! {words}")
+
+
+def _read(arguments: argparse.Namespace) -> CameraPath:
+    path, notes = read_camera(
+        arguments.input,
+        arguments.format,
+        convention=arguments.convention,
+        image_size=arguments.image_size,
+        fov_deg=arguments.fov_deg,
+    )
+    for note in notes:
+        print(f"note: {note}")
+    return path
+
+
+def _picture(file: str | None):
+    from PIL import Image
+
+    if file is None:
+        return None
+    try:
+        return Image.open(file).convert("RGB")
+    except OSError as error:
+        raise CameraError(f"{file}: not an image ({error})") from error
+
+
+def _saved(save, target: str) -> None:
+    try:
+        save(Path(target))
+    except (OSError, ValueError) as error:
+        raise CameraError(f"{target}: cannot be written ({error})") from error
+    print(target)
+
+
+def _size(text: str) -> tuple[int, int]:
+    """WIDTH*HEIGHT or WIDTHxHEIGHT."""
+    width, height = text.lower().replace("x", "*").split("*")
+    return int(width), int(height)

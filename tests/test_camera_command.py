@@ -1,0 +1,60 @@
+"""`lingbot-world camera`: made, converted, shown, through the real command."""
+
+import numpy as np
+import pytest
+from lingbot_world.camera import load_poses
+from lingbot_world.camera.keys import path_from_keys
+from lingbot_world.camera.presets import preset_path
+from lingbot_world.cli import main
+from PIL import Image
+
+
+def test_make_a_preset_and_convert_it_there_and_back(tmp_path, capsys):
+    folder, file, again = tmp_path / "orbit", tmp_path / "t.json", tmp_path / "again"
+    assert main(["camera", "make", str(folder), "--preset", "orbit_left", "--frames", "17", "--amount", "40"]) == 0
+    assert str(folder) in capsys.readouterr().out
+    poses, lens = load_poses(folder)
+    np.testing.assert_array_equal(poses, preset_path("orbit_left", frames=17, amount=40).c2w)
+    assert main(["camera", "convert", str(folder), str(file)]) == 0
+    assert main(["camera", "convert", str(file), str(again), "--format", "transforms"]) == 0
+    np.testing.assert_allclose(load_poses(again)[0], poses, atol=1e-12)
+    np.testing.assert_allclose(load_poses(again)[1], lens, atol=1e-9)
+
+
+def test_make_from_keys_writes_the_actions_too(tmp_path):
+    assert main(["camera", "make", str(tmp_path / "k"), "--keys", "w-10,iw-7"]) == 0
+    np.testing.assert_array_equal(load_poses(tmp_path / "k")[0], path_from_keys("w-10,iw-7").c2w)
+    assert np.load(tmp_path / "k" / "action.npy").shape == (17, 4)
+
+
+def test_show_draws_and_warns(tmp_path, capsys):
+    folder, image = str(tmp_path / "d"), tmp_path / "first.png"
+    Image.new("RGB", (40, 30), (200, 30, 30)).save(image)
+    main(["camera", "make", folder, "--preset", "dolly_in"])
+    target = tmp_path / "out.png"
+    arguments = ["--frames", "161", "--image", str(image), "--size", "640*400", "--output", str(target)]
+    assert main(["camera", "show", folder, *arguments]) == 0
+    assert Image.open(target).size == (640, 400)
+    said = capsys.readouterr().out
+    assert "Shorter than the video" in said
+    assert "Even speed" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["show", "nowhere"], "no such file"),
+        (["make", "out", "--keys", "q-3"], "cannot read 'q-3'"),
+        (["make", "out", "--preset", "orbit_left", "--radius", "0"], "radius above 0"),
+        (["show", "{folder}", "--image", "{folder}/poses.npy"], "not an image"),
+        (["show", "{folder}", "--output", "{folder}/nowhere/a.png"], "cannot be written"),
+        (["convert", "{folder}", "out", "--format", "matrices"], "convention None for matrices"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, arguments, complaint):
+    main(["camera", "make", str(tmp_path), "--preset", "orbit_left"])
+    capsys.readouterr()
+    assert main(["camera", *(argument.format(folder=tmp_path) for argument in arguments)]) == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
