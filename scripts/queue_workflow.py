@@ -141,7 +141,7 @@ def put_poses(workflow: dict, server: Server, folder: Path) -> None:
     subfolder = f"poses/{folder.resolve().name}"
     for path in files:
         server.upload(path, subfolder)
-    put(workflow, "poses", subfolder, "folder", {"LingBotWorldLoadPoses"})
+    put(workflow, "poses", subfolder, "poses", {"LingBotWorldLoadPoses"})
 
 
 def put_setting(workflow: dict, setting: str) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COMFY_DYNAMICCOMBO_V3"}
 COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 60, 30, 50, 20, 50
-TITLE_HEIGHT, SLOT_HEIGHT, WIDGET_HEIGHT, TEXT_HEIGHT, PREVIEW_HEIGHT = 30, 20, 24, 130, 300
+TITLE_HEIGHT, SLOT_HEIGHT, WIDGET_HEIGHT, TEXT_HEIGHT, PREVIEW_HEIGHT = 30, 20, 24, 130, 250
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Graph:
         kind: str,
         *,
         title: str | None = None,
-        width: int = 340,
+        box_width: int = 340,
         models: list[dict] = (),
         extra_height: int = 0,
         color: str | None = None,
@@ -118,20 +118,10 @@ class Graph:
         values = {name: inputs.get(name, _default(spec)) for name, spec in widgets.items()}
         values |= {name: inputs[name] for name in sockets if name in inputs}
         outputs = list(zip(info["output_name"], info["output"], strict=True))
-        node = Node(
-            len(self.nodes) + 1,
-            kind,
-            title,
-            width,
-            values,
-            widgets,
-            sockets,
-            outputs,
-            list(models),
-            extra_height,
-            color,
+        number, offers = len(self.nodes) + 1, list(models)
+        return self._place(
+            Node(number, kind, title, box_width, values, widgets, sockets, outputs, offers, extra_height, color)
         )
-        return self._place(node)
 
     def note(self, text: str, *, title: str = "Note", width: int = 340, height: int = 200) -> Node:
         """A Markdown note; it lives on the canvas only."""
@@ -192,7 +182,7 @@ class Graph:
             "links": links,
             "groups": [self._ui_group(index, group) for index, group in enumerate(self.groups)],
             "config": {},
-            "extra": {"ds": {"scale": 0.6, "offset": [60, 80]}},
+            "extra": {"ds": {"scale": 0.7, "offset": [120, 120]}},
             "version": 0.4,
         }
 

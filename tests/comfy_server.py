@@ -274,11 +274,14 @@ class ComfyServer:
 
 
 def write_toy_package(base: Path) -> Path:
-    """The toy package at models/lingbot_world/toy, its example image and poses in the input folder."""
+    """The toy package at models/lingbot_world/toy; its example image and poses in the input folder, as toy.png, toy/."""
     from lingbot_world.toy import write_toy_package as write
 
-    folder = base / "models" / "lingbot_world" / "toy"
-    write(folder)
+    folder = write(base / "models" / "lingbot_world" / "toy")
+    shutil.copy(folder / "example" / "image.png", base / "input" / "toy.png")
+    (base / "input" / "toy").mkdir(exist_ok=True)
+    for name in ("poses.npy", "intrinsics.npy"):
+        shutil.copy(folder / "example" / name, base / "input" / "toy" / name)
     return folder
 
 
@@ -296,6 +299,7 @@ def comfy_base(comfy_host: Host) -> Iterator[Path]:
     """A base directory (models, input, output) with the toy package in it."""
     base = Path(tempfile.mkdtemp(prefix="lingbot-comfy-"))
     try:
+        (base / "input").mkdir()
         write_toy_package(base)
         yield base
     finally:

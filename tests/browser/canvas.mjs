@@ -24,6 +24,7 @@ export async function openCanvas(url, { vue = false, viewport = { width: 1600, h
     'Comfy.Workflow.Persist': false,
     'Comfy.Graph.CanvasInfo': false,
     'Comfy.Minimap.Visible': false,
+    'LiteGraph.Canvas.MinFontSizeForLOD': 0,
   }
   const answer = await fetch(`${url}/api/settings`, { method: 'POST', body: JSON.stringify(settings) })
   if (!answer.ok) throw new Error(`settings: HTTP ${answer.status}`)
@@ -99,10 +100,10 @@ export async function fitView(page, margin = 0.04) {
   await page.waitForTimeout(600)
 }
 
-/** Hide the front-end's menus, so that a picture shows the graph alone. */
+/** Hide everything but the canvas, its nodes and their widgets, so that a picture shows the graph alone. */
 export function hideMenus(page) {
   return page.addStyleTag({
-    content: `.side-tool-bar-container, .comfyui-body-top, .comfyui-body-bottom, .graph-canvas-panel .p-buttongroup,
-      .p-toast, [data-testid="queue-button"], .actionbar, .workflow-tabs-container, nav, aside { visibility: hidden !important }`,
+    content: `body * { visibility: hidden } #graph-canvas, #graph-canvas-container, .dom-widget, .dom-widget *,
+      [data-node-id], [data-node-id] *, .p-popover { visibility: visible }`,
   })
 }

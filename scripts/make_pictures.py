@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Take the workflows' thumbnails (workflows/*.jpg) and the README's picture of the canvas (docs/images/workflow.png).
+
+    python scripts/make_pictures.py --server http://127.0.0.1:8188
+
+Needs node, Chromium and `npm ci` in tests/browser; and, lest nodes are framed in red, a ComfyUI that has the files the
+workflows name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+WORKFLOWS = ROOT / "workflows"
+VIEW, THUMBNAIL = (1600, 900), (640, 360)
+MAIN = "camera"
+
+
+def photograph(server: str, pictures: dict[Path, Path], scale: float) -> None:
+    request = json.dumps({str(workflow): str(picture) for workflow, picture in pictures.items()})
+    script = ROOT / "tests" / "browser" / "pictures.mjs"
+    subprocess.run(["node", script, server, request, *map(str, VIEW), str(scale)], check=True)
+
+
+def thumbnails(server: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        pictures = {path: Path(folder) / f"{path.stem}.png" for path in sorted(WORKFLOWS.glob("*.json"))}
+        photograph(server, pictures, scale=1)
+        for picture in pictures.values():
+            with Image.open(picture) as image:
+                small = image.convert("RGB").resize(THUMBNAIL, Image.Resampling.LANCZOS)
+            small.save(WORKFLOWS / f"{picture.stem}.jpg", quality=80, optimize=True)
+
+
+def canvas(server: str) -> None:
+    target = ROOT / "docs" / "images" / "workflow.png"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    photograph(server, {WORKFLOWS / f"{MAIN}.json": target}, scale=1.25)
+    with Image.open(target) as image:
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", default="http://127.0.0.1:8188", help="a ComfyUI that has this pack (%(default)s)")
+    server = parser.parse_args().server.rstrip("/")
+    thumbnails(server)
+    canvas(server)
+
+
+if __name__ == "__main__":
+    main()

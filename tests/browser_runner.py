@@ -1,0 +1,41 @@
+"""Runs the scripts of tests/browser in Node and Chromium; skips, saying what is missing, where they cannot run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent / "browser"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@cache
+def missing() -> str | None:
+    """What keeps the browser tests from running, or None."""
+    if not (os.environ.get("CHROMIUM_PATH") or any(shutil.which(name) for name in BROWSERS)):
+        return "no Chromium; install chromium or set CHROMIUM_PATH"
+    if not (shutil.which("node") and shutil.which("npm")):
+        return "no node and npm"
+    if (FOLDER / "node_modules" / "playwright-core").is_dir():
+        return None
+    installed = subprocess.run(
+        ["npm", "ci", "--no-audit", "--no-fund"], cwd=FOLDER, capture_output=True, text=True, timeout=120
+    )
+    return None if installed.returncode == 0 else f"npm ci failed: {installed.stderr[-300:]}"
+
+
+def run_script(name: str, *arguments: str, timeout: float = 240) -> list[dict]:
+    """Output of tests/browser/<name>, one JSON object a line."""
+    if reason := missing():
+        pytest.skip(f"BROWSER TESTS SKIPPED: {reason}")
+    done = subprocess.run(
+        ["node", str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=timeout, encoding="utf-8"
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

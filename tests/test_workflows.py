@@ -1,0 +1,93 @@
+"""The shipped workflows as files: both formats say the same, and each has its notes, thumbnail and model addresses."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+WORKFLOWS = Path(__file__).parent.parent / "workflows"
+NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
+CANVAS_ONLY = {"MarkdownNote"}
+REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/main/"
+
+
+def read(name: str) -> tuple[dict, dict]:
+    """A workflow in canvas format and in API format."""
+    return json.loads((WORKFLOWS / f"{name}.json").read_text()), json.loads(
+        (WORKFLOWS / "api" / f"{name}.json").read_text()
+    )
+
+
+def test_the_list_is_complete():
+    assert {"camera", "no_camera", "lora", "clip_text", "two_samplers", "toy"} <= set(NAMES)
+    assert sorted(path.stem for path in (WORKFLOWS / "api").glob("*.json")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_formats_have_the_same_nodes_links_and_values(name):
+    ui, api = read(name)
+    nodes = {str(node["id"]): node for node in ui["nodes"] if node["type"] not in CANVAS_ONLY}
+    assert {key: node["type"] for key, node in nodes.items()} == {key: node["class_type"] for key, node in api.items()}
+    links = {link[0]: [str(link[1]), link[2]] for link in ui["links"]}
+    for key, node in nodes.items():
+        inputs = api[key]["inputs"]
+        linked = {slot["name"]: links[slot["link"]] for slot in node["inputs"] if slot["link"] is not None}
+        assert linked == {name: value for name, value in inputs.items() if isinstance(value, list)}
+        shown = [value for value in node["widgets_values"] if value not in ("randomize", "fixed", "image", None)]
+        plain = [value for value in inputs.values() if not isinstance(value, list)]
+        assert [value for value in plain if value not in ("randomize", "fixed", "image")] == shown
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_join_outputs_and_inputs_that_know_of_each_other(name):
+    ui, _ = read(name)
+    nodes = {node["id"]: node for node in ui["nodes"]}
+    for link, origin, out_slot, target, in_slot, kind in ui["links"]:
+        assert link in nodes[origin]["outputs"][out_slot]["links"]
+        assert nodes[target]["inputs"][in_slot]["link"] == link
+        assert kind == nodes[origin]["outputs"][out_slot]["type"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_boxes_do_not_overlap(name):
+    ui, _ = read(name)
+    boxes = [(*node["pos"], *node["size"]) for node in ui["nodes"]]
+    for index, (x, y, w, h) in enumerate(boxes):
+        for ox, oy, ow, oh in boxes[index + 1 :]:
+            assert x + w <= ox or ox + ow <= x or y + h <= oy or oy + oh <= y
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_there_is_a_note_and_a_small_thumbnail(name):
+    ui, _ = read(name)
+    notes = [node["widgets_values"][0] for node in ui["nodes"] if node["type"] == "MarkdownNote"]
+    assert any(len(note) > 100 for note in notes)
+    thumbnail = WORKFLOWS / f"{name}.jpg"
+    assert thumbnail.stat().st_size < 60_000
+    with Image.open(thumbnail) as image:
+        assert image.width >= 300
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "toy"])
+def test_loaders_say_where_their_models_come_from(name):
+    ui, _ = read(name)
+    for node in ui["nodes"]:
+        if node["type"] not in ("LingBotWorldLoadExperts", "VAELoader", "CLIPLoader"):
+            continue
+        models = node["properties"]["models"]
+        for model in models:
+            assert set(model) == {"name", "url", "directory"}
+            assert re.fullmatch(r"https://huggingface\.co/[\w./-]+/resolve/main/[\w./-]+", model["url"])
+        if node["type"] == "LingBotWorldLoadExperts":
+            assert {model["url"].removeprefix(REPOSITORY) for model in models} == {
+                "high_noise_model_bnb_nf4/model.safetensors",
+                "low_noise_model_bnb_nf4/model.safetensors",
+            }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_of_this_machine_is_inside(name):
+    for path in (WORKFLOWS / f"{name}.json", WORKFLOWS / "api" / f"{name}.json"):
+        assert not re.search(r"/(?:home|root|tmp|work|Users)/|[A-Z]:\\\\", path.read_text())
