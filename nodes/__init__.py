@@ -5,7 +5,9 @@ from types import ModuleType
 from comfy_api.latest import ComfyExtension, io
 
 from ..host import folders
-from . import experts, image, sampling
+from . import camera, camera_files, camera_make, camera_preview, experts, image, sampling, text
+
+MODULES = (experts, text, image, camera, camera_make, camera_files, camera_preview, sampling)
 
 folders.register()
 
@@ -14,9 +16,9 @@ class LingBotWorldExtension(ComfyExtension):
     """Every node class of the modules above."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return [node for module in (experts, image, sampling) for node in _nodes_of(module)]
+        return [node for module in MODULES for node in _nodes_of(module)]
 
 
 def _nodes_of(module: ModuleType) -> list[type[io.ComfyNode]]:
-    classes = (thing for thing in vars(module).values() if isinstance(thing, type))
-    return [thing for thing in classes if issubclass(thing, io.ComfyNode) and thing.__module__ == module.__name__]
+    public = (thing for name, thing in vars(module).items() if not name.startswith("_") and isinstance(thing, type))
+    return [thing for thing in public if issubclass(thing, io.ComfyNode) and thing.__module__ == module.__name__]

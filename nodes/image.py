@@ -59,6 +59,3 @@ class LingBotWorldPrepareImage(io.ComfyNode):
     def execute(cls, image, size, width, height, fit) -> io.NodeOutput:
         geometry = target_geometry(image, size, width, height)
         return io.NodeOutput(fit_image(image, geometry, fit), geometry.width, geometry.height)
-
-
-NODES = [LingBotWorldPrepareImage]
