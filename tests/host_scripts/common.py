@@ -1,0 +1,78 @@
+"""Golden experts and inputs inside ComfyUI, and a list of checks that reports as JSON. Import after `embed`."""
+
+import json
+import traceback
+from pathlib import Path
+
+import numpy as np
+import torch
+from lingbot_world.host.experts import load_pair
+from lingbot_world.host.guider import ExpertGuider
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+INPUTS = {k: torch.from_numpy(v) for k, v in np.load(GOLDEN / "e2e" / "inputs.npz").items() if v.ndim}
+FRAMES, HEIGHT, WIDTH = INPUTS["noise"].shape[1:]
+NF4 = [GOLDEN / "nf4" / f"{role}_noise_model_bnb_nf4" for role in ("high", "low")]
+FP32 = [GOLDEN / "model" / f"{role}_noise_model_fp32.safetensors" for role in ("high", "low")]
+
+CHECKS = {}
+
+
+def check(function):
+    CHECKS[function.__name__] = function
+    return function
+
+
+def report() -> None:
+    """Run every check and print one line of JSON: {name: {"value": ...} or {"raised": traceback}}."""
+    found = {}
+    for name, function in CHECKS.items():
+        try:
+            found[name] = {"value": function()}
+        except BaseException:  # ComfyUI's interrupt is not an Exception
+            found[name] = {"raised": traceback.format_exc()}
+    print("\n" + json.dumps(found))
+
+
+def experts(paths=FP32):
+    return load_pair(*paths, "fp32")
+
+
+def conditioning(model, context, camera=True):
+    """CONDITIONING as WanImageToVideo and LingBotWorldApplyCamera make it, of the golden inputs."""
+    mask = torch.ones(1, 1, FRAMES, HEIGHT, WIDTH)
+    mask[:, :, 0] = 0
+    image = model.model.process_latent_out(INPUTS["vae_latent"][None].clone())
+    extra = {"concat_latent_image": image, "concat_mask": mask}
+    return [[context[None], extra | ({"lingbot_camera": INPUTS["plucker"]} if camera else {})]]
+
+
+def prompts(model, camera=True):
+    return [conditioning(model, INPUTS[name], camera) for name in ("context", "context_null")]
+
+
+def guider(high, low, boundary=0.947, camera=True):
+    made = ExpertGuider(high, low, boundary)
+    made.set_conds(*prompts(high, camera))
+    made.set_cfg(6.0, 4.0)
+    return made
+
+
+def sample(made, sampler, sigmas, callback=None, mask=None):
+    """The model-space latent of a run from the golden noise."""
+    empty = torch.zeros(1, 16, FRAMES, HEIGHT, WIDTH)
+    out = made.sample(INPUTS["noise"][None], empty, sampler, sigmas, mask, callback, True, 0)
+    return made.model_patcher.model.process_latent_in(out)
+
+
+def predict(patcher, timestep=413.0, options=None):
+    """The transformer's output for the golden inputs, camera included, as it stands loaded."""
+    x = torch.cat([INPUTS["noise"], INPUTS["y"]])[None]
+    return patcher.model.diffusion_model(
+        x, torch.tensor([timestep]), INPUTS["context"][None], transformer_options=options if options else {},
+        lingbot_camera=INPUTS["plucker"],
+    )  # fmt: skip
+
+
+def gap(left, right) -> float:
+    return (left.double() - right.double()).abs().max().item()

@@ -1,0 +1,332 @@
+"""Sampling over two experts inside ComfyUI: the golden runs, who is loaded when, and what other nodes do to it."""
+
+from embed import embed
+
+embed()
+
+import comfy.model_management  # noqa: E402
+import comfy.patcher_extension  # noqa: E402
+import comfy.samplers  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from common import (  # noqa: E402
+    FRAMES,
+    GOLDEN,
+    HEIGHT,
+    INPUTS,
+    NF4,
+    WIDTH,
+    check,
+    experts,
+    gap,
+    guider,
+    prompts,
+    report,
+    sample,
+)
+from lingbot_world.host.guider import ExpertGuider  # noqa: E402
+from lingbot_world.host.patcher import ExpertPatcher  # noqa: E402
+from lingbot_world.host.sampler import FlowSolver, schedule_timesteps  # noqa: E402
+from lingbot_world.loaders import load_expert  # noqa: E402
+from lingbot_world.pipeline import sample as engine_sample  # noqa: E402
+from lingbot_world.sampling import flow_sigmas, flow_timesteps  # noqa: E402
+
+SIGMAS = flow_sigmas(6, 5.0)
+
+
+def refused(function, *arguments):
+    try:
+        function(*arguments)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def watch(high, low):
+    """A list that fills with ("load", role) and ("step", role), and a function to stop watching."""
+    events, load = [], ExpertPatcher.load
+    roles = {id(high.model): "high", id(low.model): "low"}
+
+    def watched(self, *arguments, **options):
+        events.append(f"load {roles[id(self.model)]}")
+        return load(self, *arguments, **options)
+
+    ExpertPatcher.load = watched
+    for patcher in (high, low):
+        model = patcher.model
+
+        def predict(*arguments, model=model, original=model.apply_model, **options):
+            events.append(f"step {roles[id(model)]}")
+            return original(*arguments, **options)
+
+        model.apply_model = predict
+    return events, lambda: setattr(ExpertPatcher, "load", load)
+
+
+@check
+def golden():
+    """Every state of the official runs, with and without a camera, both solvers."""
+    found = {}
+    for name, solver, camera in (("unipc", "unipc", True), ("unipc_nocam", "unipc", False), ("dpmpp", "dpmpp", True)):
+        states = []
+        out = sample(
+            guider(*experts(), camera=camera), FlowSolver(solver), flow_sigmas(6, 5.0, solver),
+            lambda step, denoised, x, total: states.append(x.clone()),  # noqa: B023
+        )  # fmt: skip
+        want = torch.from_numpy(np.load(GOLDEN / "e2e" / f"{name}.npz")["latents_after_step"])
+        found[name] = max(gap(state[0], step) for state, step in zip([*states[1:], out], want, strict=True))
+    return found
+
+
+@check
+def against_the_engine():
+    """NF4 experts, other steps, shift and boundary: the host against lingbot_world.pipeline.sample."""
+    found = {}
+    for solver in ("unipc", "dpmpp"):
+        want = engine_sample(
+            *(load_expert(path, dtype=torch.float32) for path in NF4), INPUTS["noise"][None], INPUTS["y"][None],
+            INPUTS["context"][None], INPUTS["context_null"][None], INPUTS["plucker"], steps=9, shift=3.0, boundary=0.9,
+            guide_scale=(4.0, 6.0), solver=solver,
+        )  # fmt: skip
+        out = sample(guider(*experts(NF4), boundary=0.9), FlowSolver(solver), flow_sigmas(9, 3.0, solver))
+        found[solver] = gap(out, want)
+    return found
+
+
+@check
+def timesteps():
+    """Schedules whose integers come out of the float32 sigmas alone, of all tried; and of their last parts."""
+    found = {}
+    for solver in ("unipc", "dpmpp"):
+        tried = wrong = 0
+        for steps in (4, 5, 8, 20, 33, 40, 50, 70, 120):
+            for shift in (1.0, 3.0, 4.5, 5.0, 7.25, 8.0, 10.0, 12.0):
+                for cut in (0, steps // 3):
+                    sigmas, want = flow_sigmas(steps, shift, solver)[cut:], flow_timesteps(steps, shift, solver)[cut:]
+                    tried += 1
+                    wrong += not torch.equal(schedule_timesteps(sigmas), want)
+        found[solver] = {"tried": tried, "wrong": wrong}
+    return found
+
+
+@check
+def load_order():
+    high, low = experts()
+    events, stop = watch(high, low)
+    sample(guider(high, low), FlowSolver("unipc"), SIGMAS)
+    stop()
+    return events
+
+
+@check
+def below_the_boundary():
+    """A run that starts below the boundary never loads the high-noise expert, one that ends above it never the low."""
+    found = {}
+    for name, sigmas in (("low only", SIGMAS[2:]), ("high only", SIGMAS[:2]), ("no steps", SIGMAS[:0])):
+        high, low = experts()
+        events, stop = watch(high, low)
+        sample(guider(high, low), FlowSolver("unipc"), sigmas)
+        stop()
+        found[name] = events
+    return found
+
+
+@check
+def boundaries():
+    """0 leaves everything to the high-noise expert, 1 to the low-noise one."""
+    found = {}
+    for boundary in (0.0, 1.0):
+        high, low = experts()
+        events, stop = watch(high, low)
+        sample(guider(high, low, boundary=boundary), FlowSolver("unipc"), SIGMAS)
+        stop()
+        found[str(boundary)] = sorted(set(events))
+    return found
+
+
+@check
+def refusals():
+    high, low = experts()
+    return {
+        "one model twice": refused(ExpertGuider, high, high.clone(), 0.9),
+        "boundary": refused(ExpertGuider, high, low, 1.5),
+        "models": [model is expected for model, expected in zip(guider(high, low).get_models(), (high, low))],  # noqa: B905
+    }
+
+
+@check
+def core_samplers():
+    """ComfyUI's own samplers through the guider; euler against two runs by hand, one per expert."""
+    found = {}
+    for name in ("euler", "heun", "dpmpp_2m", "uni_pc", "res_multistep", "euler_cfg_pp", "dpm_adaptive"):
+        out = sample(guider(*experts()), comfy.samplers.sampler_object(name), SIGMAS.clone())
+        found[name] = {"finite": bool(out.isfinite().all()), "size": out.abs().max().item()}
+    euler = comfy.samplers.sampler_object("euler")
+    found["euler gap"] = gap(sample(guider(*experts()), euler, SIGMAS), by_hand(euler))
+    return found
+
+
+def by_hand(sampler, cfgs=(6.0, 4.0), split=2):
+    """Two stock CFGGuiders, one after the other, the noise handed over unscaled."""
+    high, low = experts()
+    x, empty = INPUTS["noise"][None], torch.zeros(1, 16, FRAMES, HEIGHT, WIDTH)
+    for model, cfg, sigmas in ((high, cfgs[0], SIGMAS[: split + 1]), (low, cfgs[1], SIGMAS[split:])):
+        stock = comfy.samplers.CFGGuider(model)
+        stock.set_conds(*prompts(model))
+        stock.set_cfg(cfg)
+        first = sigmas is not None and split and model is high
+        latent = empty if first else model.model.process_latent_out(x)
+        noise = x if first else torch.zeros_like(x)
+        x = model.model.process_latent_in(stock.sample(noise, latent, sampler, sigmas, disable_pbar=True, seed=0))
+    return x
+
+
+@check
+def two_ksamplers():
+    """Core's two KSamplerAdvanced, on the shift that ModelSamplingSD3 sets, against the guider on the same sigmas."""
+    from comfy_extras.nodes_model_advanced import ModelSamplingSD3
+
+    import nodes
+
+    high, low = (ModelSamplingSD3().patch(model, 5.0)[0] for model in experts())
+    empty = {"samples": torch.zeros(1, 16, FRAMES, HEIGHT, WIDTH)}
+    run = nodes.KSamplerAdvanced().sample
+    half = run(high, "enable", 7, 6, 6.0, "euler", "simple", *prompts(high), empty, 0, 2, "enable")[0]
+    done = run(low, "disable", 7, 6, 4.0, "euler", "simple", *prompts(low), half, 2, 10000, "disable")[0]
+    sigmas = comfy.samplers.calculate_sigmas(high.get_model_object("model_sampling"), "simple", 6)
+    ours = guider(high, low, boundary=(sigmas[1] + sigmas[2]).item() / 2)
+    noise = comfy.sample.prepare_noise(empty["samples"], 7)
+    out = ours.sample(
+        noise, empty["samples"], comfy.samplers.sampler_object("euler"), sigmas, disable_pbar=True, seed=7
+    )
+    return gap(out, done["samples"])
+
+
+@check
+def denoise_mask():
+    """Masked latents stay what they were."""
+    high, low = experts()
+    mask = torch.ones(1, 1, FRAMES, HEIGHT, WIDTH)
+    mask[..., : WIDTH // 2] = 0
+    out = sample(guider(high, low), FlowSolver("unipc"), SIGMAS, mask=mask)
+    return {"kept": out[..., : WIDTH // 2].abs().max().item(), "sampled": out[..., WIDTH // 2 :].abs().max().item()}
+
+
+@check
+def interrupted():
+    """An interrupt between blocks and an error in the low expert's first step; the next run is as good as any."""
+    high, low = experts()
+    want = sample(guider(high, low), FlowSolver("unipc"), SIGMAS)
+    found, ours = {}, guider(high, low)
+    block = low.model.diffusion_model.blocks[1]
+
+    def press_stop(module, arguments):
+        comfy.model_management.interrupt_current_processing(True)
+
+    hook = block.register_forward_pre_hook(press_stop)
+    try:
+        sample(ours, FlowSolver("unipc"), SIGMAS)
+    except comfy.model_management.InterruptProcessingException:
+        found["stopped"] = True
+    hook.remove()
+    found["left behind"] = [name for name in ("conds", "inner_model") if hasattr(ours, name) or hasattr(ours.low, name)]
+    found["after interrupt"] = gap(sample(ours, FlowSolver("unipc"), SIGMAS), want)
+    hook = block.register_forward_pre_hook(lambda module, arguments: 1 / 0)
+    try:
+        sample(ours, FlowSolver("unipc"), SIGMAS)
+    except ZeroDivisionError:
+        found["failed"] = True
+    hook.remove()
+    found["after error"] = gap(sample(ours, FlowSolver("unipc"), SIGMAS), want)
+    return found
+
+
+@check
+def easycache():
+    """EasyCache on both experts skips steps, each with a cache of its own."""
+    from comfy_extras.nodes_easycache import EasyCacheNode
+
+    high, low = (EasyCacheNode.execute(model, 3.0, 0.0, 1.0, False).result[0] for model in experts())
+    events, stop = [], lambda: None
+    for role, patcher in (("high", high), ("low", low)):
+        patcher.model.diffusion_model.blocks[0].register_forward_pre_hook(
+            lambda module, arguments, role=role: events.append(role)
+        )
+    out = sample(guider(high, low), FlowSolver("unipc"), flow_sigmas(12, 5.0))
+    stop()
+    return {"finite": bool(out.isfinite().all()), "high": events.count("high"), "low": events.count("low")}
+
+
+@check
+def context_windows():
+    """Windows as long as the video change nothing; shorter ones run, each with its part of the camera."""
+    from comfy_extras.nodes_context_windows import WanContextWindowsManualNode
+
+    found, want = {}, sample(guider(*experts()), FlowSolver("unipc"), SIGMAS)
+    for name, length in (("whole", 9), ("short", 5)):
+        patched, seen = [], set()
+        for model in experts():
+            windowed = WanContextWindowsManualNode.execute(
+                model, context_length=length, context_overlap=1, context_schedule="standard_static", context_stride=1,
+                closed_loop=False, fuse_method="pyramid", freenoise=False,
+            ).result[0]  # fmt: skip
+            original = windowed.model.diffusion_model._forward
+
+            def spy(*arguments, original=original, seen=seen, **options):
+                seen.add((arguments[0].shape[2], options["lingbot_camera"].shape[2]))
+                return original(*arguments, **options)
+
+            windowed.model.diffusion_model._forward = spy
+            patched.append(windowed)
+        out = sample(guider(*patched), FlowSolver("unipc"), SIGMAS)
+        found[name] = {"gap": gap(out, want), "frames": sorted(seen)}
+    return found
+
+
+@check
+def torch_compile():
+    """The TorchCompileModel node's wrapper (its tracing, not its code generation) changes nothing."""
+    from comfy_api.torch_helpers import set_torch_compile_wrapper
+
+    want = sample(guider(*experts(NF4)), FlowSolver("unipc"), SIGMAS[1:])
+    compiled = []
+    for model in experts(NF4):
+        clone = model.clone(disable_dynamic=True)
+        set_torch_compile_wrapper(model=clone, backend="eager")
+        compiled.append(clone)
+    return gap(sample(guider(*compiled), FlowSolver("unipc"), SIGMAS[1:]), want)
+
+
+@check
+def one_batch():
+    """Prompt and negative prompt go through the model as one batch, with one camera for both."""
+    high, low = experts()
+    seen = []
+    model = high.model.diffusion_model
+    original = model._forward
+
+    def spy(x, *arguments, **options):
+        seen.append((x.shape[0], options["lingbot_camera"].shape[0]))
+        return original(x, *arguments, **options)
+
+    model._forward = spy
+    sample(guider(high, low), FlowSolver("unipc"), SIGMAS)
+    return sorted(set(seen))
+
+
+@check
+def plain_wan_and_camera():
+    """A camera for experts without camera layers, and one of another size: said before anything is sampled."""
+    high, low = experts()
+    config = high.model.diffusion_model.config
+    object.__setattr__(config, "control", None)
+    plain = refused(sample, guider(high, low), FlowSolver("unipc"), SIGMAS)
+    high, low = experts()
+    made = guider(high, low)
+    for conds in (made.original_conds, made.low.original_conds):
+        for cond in conds["positive"] + conds["negative"]:
+            cond["lingbot_camera"] = cond["lingbot_camera"][:, :, :2]
+    return {"plain": plain, "short": refused(sample, made, FlowSolver("unipc"), SIGMAS)}
+
+
+report()

@@ -1,0 +1,244 @@
+"""LoRAs on NF4 experts through ComfyUI's own loader, against decoding the weights and adding."""
+
+from embed import embed
+
+embed()
+
+import comfy.model_management  # noqa: E402
+import comfy.sd  # noqa: E402
+import torch  # noqa: E402
+from common import NF4, check, experts, gap, predict, report  # noqa: E402
+from lingbot_world.loaders import load_expert  # noqa: E402
+
+CPU = torch.device("cpu")
+PREFIX = "diffusion_model."
+RANK = 4
+
+
+def random(*shape, seed):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 0.05
+
+
+def lora(kind: str) -> tuple[dict, dict]:
+    """A LoRA file's tensors and what they add: {parameter: delta}."""
+    model = REFERENCES["high"]
+    tensors, deltas = {}, {}
+    for seed, (name, layer) in enumerate(model.named_modules()):
+        if isinstance(layer, torch.nn.Linear):
+            more, delta = _linear(kind, PREFIX + name, *layer.weight.shape, seed)
+            tensors |= more
+            deltas[f"{name}.weight"] = delta
+            if kind == "lightning":
+                tensors[f"{PREFIX}{name}.diff_b"] = deltas[f"{name}.bias"] = random(*layer.bias.shape, seed=seed + 7)
+    if kind == "lightning":
+        for name in ("blocks.1.norm3", "blocks.0.self_attn.norm_q"):
+            tensors[f"{PREFIX}{name}.diff"] = deltas[f"{name}.weight"] = random(64, seed=3)
+        tensors[f"{PREFIX}blocks.2.modulation.diff"] = deltas["blocks.2.modulation"] = random(1, 6, 64, seed=4)
+    return tensors, deltas
+
+
+def _linear(kind, name, out, into, seed):
+    up, down = random(out, RANK, seed=seed), random(RANK, into, seed=seed + 1000)
+    if kind == "peft":
+        return {f"{name}.lora_B.weight": up, f"{name}.lora_A.weight": down}, up @ down
+    if kind == "diff":
+        return {f"{name}.diff": up @ down}, up @ down
+    named = {f"{name}.lora_up.weight": up, f"{name}.lora_down.weight": down, f"{name}.alpha": torch.tensor(2.0)}
+    return named, up @ down * (2.0 / RANK)
+
+
+def load_reference(path):
+    """The engine's expert with every 4-bit weight decoded to fp32."""
+    model = load_expert(path, dtype=torch.float32)
+    for layer in model.modules():
+        if hasattr(getattr(layer, "weight", None), "_qdata"):
+            layer.weight = torch.nn.Parameter(layer.weight.dequantize(), requires_grad=False)
+    return model
+
+
+REFERENCES = {role: load_reference(path) for role, path in zip(("high", "low"), NF4, strict=True)}
+
+
+def expected(deltas, strength=1.0, role="high"):
+    """Output of the decoded expert with strength * delta added to its weights."""
+    from common import INPUTS
+
+    model = REFERENCES[role]
+    parameters = dict(model.named_parameters())
+    kept = {name: parameters[name].data.clone() for name in deltas}
+    for name, delta in deltas.items():
+        parameters[name].data += strength * delta
+    x = torch.cat([INPUTS["noise"], INPUTS["y"]])[None]
+    out = model(x, torch.tensor([413.0]), INPUTS["context"][None], INPUTS["plucker"])
+    for name, value in kept.items():
+        parameters[name].data.copy_(value)
+    return out
+
+
+def with_lora(patcher, tensors, strength=1.0):
+    return comfy.sd.load_lora_for_models(patcher, None, tensors, strength, 0)[0]
+
+
+def load(patcher):
+    comfy.model_management.load_models_gpu([patcher], force_full_load=True)
+    return patcher
+
+
+@check
+def kinds():
+    """Full load, every kind of file; and how far the LoRA moves the output at all."""
+    found = {}
+    for kind in ("peft", "kohya", "diff", "lightning"):
+        high, _ = experts(NF4)
+        tensors, deltas = lora(kind)
+        want = expected(deltas)
+        found[kind] = gap(predict(load(with_lora(high, tensors))), want)
+        found[f"{kind} effect"] = gap(want, expected({}))
+    return found
+
+
+@check
+def strengths():
+    found = {}
+    tensors, deltas = lora("lightning")
+    for strength in (0.0, -0.7, 2.0):
+        high, _ = experts(NF4)
+        found[str(strength)] = gap(predict(load(with_lora(high, tensors, strength))), expected(deltas, strength))
+    return found
+
+
+@check
+def stacked():
+    high, _ = experts(NF4)
+    first, second = lora("peft"), lora("lightning")
+    both = with_lora(with_lora(high, first[0], 0.5), second[0], -1.0)
+    deltas = {name: 0.5 * first[1].get(name, 0) - delta for name, delta in second[1].items()}
+    return gap(predict(load(both)), expected(deltas))
+
+
+def _offloaded(patcher):
+    return sum(hasattr(module, "prev_comfy_cast_weights") for module in patcher.model.modules())
+
+
+def _offloaded_at(room):
+    trial = experts(NF4)[0]
+    trial.patch_model(CPU, lowvram_model_memory=room)
+    return _offloaded(trial)
+
+
+@check
+def partial_loads():
+    """Lowvram from nothing to everything and back, with the memory that ComfyUI would allow at each stage."""
+    high, _ = experts(NF4)
+    tensors, deltas = lora("lightning")
+    want, patched = expected(deltas), with_lora(high, tensors)
+    found = {}
+    size = patched.model_size()
+    patched.patch_model(CPU, lowvram_model_memory=1)
+    found["nothing loaded"] = gap(predict(patched), want)
+    found["lowvram layers"] = _offloaded(patched)
+    # ComfyUI keeps room for decoded weights, which is much in a toy: look for the room that lets in a part.
+    rooms = (room for room in range(size, 2 * size, size // 20) if 0 < _offloaded_at(room) < 60)
+    patched.partially_load(CPU, next(rooms))
+    found["layers at half"] = _offloaded(patched)
+    found["half"] = gap(predict(patched), want)
+    patched.partially_load(CPU, size * 1000)
+    found["all"] = gap(predict(patched), want)
+    patched.partially_unload(CPU, size // 3)
+    found["a third unloaded"] = gap(predict(patched), want)
+    patched.partially_load(CPU, size * 1000)
+    found["loaded again"] = gap(predict(patched), want)
+    patched.detach()
+    found["functions left after unload"] = sum(len(getattr(m, "weight_function", ())) for m in patched.model.modules())
+    found["after unload, no LoRA"] = gap(predict(high), expected({}))
+    patched.patch_model(CPU, lowvram_model_memory=0)
+    found["reloaded in full"] = gap(predict(patched), want)
+    patched.detach()
+    return found
+
+
+@check
+def forced_patches():
+    """`force_patch_weights`, with which ComfyUI bakes patches even into what it keeps off the GPU."""
+    high, _ = experts(NF4)
+    tensors, deltas = lora("lightning")
+    patched = with_lora(high, tensors)
+    patched.patch_model(CPU, lowvram_model_memory=1, force_patch_weights=True)
+    found = gap(predict(patched), expected(deltas))
+    patched.detach()
+    return found
+
+
+@check
+def clones():
+    """Two clones of one model with LoRAs of their own take turns; a third has none."""
+    high, _ = experts(NF4)
+    tensors, deltas = lora("lightning")
+    one, two = with_lora(high, tensors), with_lora(high, tensors, -0.5)
+    found = {}
+    for turn in range(2):
+        found[f"one {turn}"] = gap(predict(load(one)), expected(deltas))
+        found[f"two {turn}"] = gap(predict(load(two)), expected(deltas, -0.5))
+        found[f"plain {turn}"] = gap(predict(load(high)), expected({}))
+    return found
+
+
+@check
+def one_expert_only():
+    high, low = experts(NF4)
+    tensors, deltas = lora("lightning")
+    comfy.model_management.load_models_gpu([with_lora(high, tensors), low], force_full_load=True)
+    return {"high": gap(predict(high), expected(deltas)), "low": gap(predict(low), expected({}, role="low"))}
+
+
+@check
+def clone_classes():
+    """Clones keep the class, dynamic ones and ones for torch.compile too."""
+    high, _ = experts(NF4)
+    return [type(high.clone()).__name__, type(high.clone(disable_dynamic=True)).__name__]
+
+
+@check
+def hook_lora():
+    """A LoRA that hangs on a conditioning (Create Hook LoRA), on an expert that has one of its own."""
+    import comfy.hooks
+    from common import prompts
+
+    high, _ = experts(NF4)
+    tensors, deltas = lora("peft")
+    patched = with_lora(high, tensors, 0.5)
+    group = comfy.hooks.create_hook_lora(lora=tensors, strength_model=1.0, strength_clip=0.0)
+    hooked = comfy.hooks.set_hooks_for_conditioning(prompts(high)[0], group)
+    registered = comfy.hooks.HookGroup()
+    patched.register_all_hook_patches(
+        hooked[0][1]["hooks"], comfy.hooks.create_target_dict(comfy.hooks.EnumWeightTarget.Model), {}, registered
+    )
+    found = {}
+    load(patched).patch_hooks(hooked[0][1]["hooks"])
+    found["hook on"] = gap(predict(patched), expected(deltas, 1.5))
+    patched.patch_hooks(None)
+    found["hook off"] = gap(predict(patched), expected(deltas, 0.5))
+    return found
+
+
+@check
+def saving():
+    high, _ = experts(NF4)
+    try:
+        high.state_dict_for_saving()
+    except ValueError as error:
+        return str(error)
+
+
+@check
+def back_to_the_file():
+    """A weight that was moved comes back as the file's own bytes, not as a copy."""
+    layer = experts(NF4)[0].model.diffusion_model.blocks[0].ffn[0]
+    home = layer.weight._qdata.data_ptr(), layer.weight._params.scale.data_ptr()
+    layer.weight = torch.nn.Parameter(layer.weight.clone(), requires_grad=False)
+    moved = layer.weight._qdata.data_ptr() != home[0]
+    layer.to("cpu")
+    return {"moved": moved, "home": home == (layer.weight._qdata.data_ptr(), layer.weight._params.scale.data_ptr())}
+
+
+report()

@@ -1,0 +1,247 @@
+"""Nodes, model folders and the hooks of other packs inside ComfyUI. Argument: a base directory laid out by the test."""
+
+import sys
+from pathlib import Path
+
+from embed import embed
+
+BASE = Path(sys.argv[1])
+embed("--extra-model-paths-config", str(BASE / "extra.yaml"), base=str(BASE))
+
+import asyncio  # noqa: E402
+import time  # noqa: E402
+
+from utils.extra_config import load_extra_path_config  # noqa: E402
+
+load_extra_path_config(str(BASE / "extra.yaml"))  # as main.py does before it loads packs
+
+HEAVY = {"bitsandbytes", "diffusers", "av", "tokenizers", "ftfy", "safetensors.torch"} - set(sys.modules)
+started = time.perf_counter()
+from lingbot_world import comfy_entrypoint  # noqa: E402
+
+NODES = asyncio.run(asyncio.run(comfy_entrypoint()).get_node_list())
+IMPORT_SECONDS = time.perf_counter() - started
+HEAVY = sorted(HEAVY & set(sys.modules))
+
+import torch  # noqa: E402
+from common import INPUTS, NF4, check, experts, gap, predict, report  # noqa: E402
+from lingbot_world.host import folders  # noqa: E402
+from lingbot_world.nodes.experts import FILES, FROM_PACKAGE, LingBotWorldLoadExperts  # noqa: E402
+from lingbot_world.nodes.sampling import LingBotWorldSampler, LingBotWorldSigmas  # noqa: E402
+
+BY_ID = {node.GET_SCHEMA().node_id: node for node in NODES}
+
+
+def refused(function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@check
+def importing():
+    return {"seconds": IMPORT_SECONDS, "heavy": HEAVY}
+
+
+@check
+def schemas():
+    """What is missing of each node's words."""
+    missing = []
+    for name, node in BY_ID.items():
+        schema = node.GET_SCHEMA()
+        missing += [f"{name}.{field.id}: tooltip" for field in [*schema.inputs, *schema.outputs] if not field.tooltip]
+        missing += [f"{name}: {word}" for word in ("display_name", "description", "search_aliases", "category")
+                    if not getattr(schema, word)]  # fmt: skip
+    return {"ids": sorted(BY_ID), "missing": missing,
+            "categories": sorted({node.GET_SCHEMA().category.split("/")[0] for node in NODES})}  # fmt: skip
+
+
+@check
+def choices():
+    return {
+        "packages": folders.package_choices(), "experts": folders.expert_choices(), "vaes": folders.vae_choices(),
+        "text encoders": folders.text_encoder_choices(), "tokenizers": folders.tokenizer_choices(),
+    }  # fmt: skip
+
+
+@check
+def resolving():
+    encoder = folders.resolve_text_encoder("toy/models_t5_umt5-xxl-enc-bf16.pth")
+    loose = folders.resolve_text_encoder("loose_t5.safetensors")
+    return {
+        "both slashes": folders.resolve_expert("toy\\high_noise_model_bnb_nf4")
+        == folders.resolve_expert("toy/high_noise_model_bnb_nf4"),
+        "extra path": str(folders.resolve_package("elsewhere").relative_to(BASE)),
+        "tokenizer beside": str(folders.resolve_tokenizer("auto", encoder).relative_to(BASE)),
+        "tokenizer of a package": str(folders.resolve_tokenizer("auto", loose).relative_to(BASE)),
+        "named tokenizer": str(folders.resolve_tokenizer("toy/tokenizer", loose).relative_to(BASE)),
+    }
+
+
+@check
+def untrusted_names():
+    """Names that leave the model folders, or are not there: an error for each."""
+    names = ["../../secret.safetensors", "..\\..\\secret.safetensors", str(BASE / "secret.safetensors"), "",
+             "toy/../..", "C:\\secret.safetensors", "a\0b", "toy/./high_noise_model_bnb_nf4", "not_there.pt"]  # fmt: skip
+    resolvers = (folders.resolve_expert, folders.resolve_text_encoder, folders.resolve_vae, folders.resolve_package)
+    return [repr(name) for name in names for resolve in resolvers if not refused(resolve, name)]
+
+
+@check
+def fingerprints():
+    """Writing a file anew changes its package's fingerprint."""
+    folder = folders.resolve_expert("toy/high_noise_model_bnb_nf4")
+    before = folders.fingerprint([folder, None])
+    again = folders.fingerprint([folder])
+    (folder / "config.json").touch()
+    return {"steady": before == again, "changes": folders.fingerprint([folder]) != before}
+
+
+@check
+def loading():
+    """Package, files and mixtures give the same experts; only mapping, so that it is quick and takes no memory."""
+    found = {}
+    load = LingBotWorldLoadExperts.execute
+    high, low = "toy/high_noise_model_bnb_nf4", "toy/low_noise_model_bnb_nf4"
+    for name, arguments in {
+        "package": ("toy", FROM_PACKAGE, FROM_PACKAGE), "files": (FILES, high, low),
+        "mixed": ("toy", high, FROM_PACKAGE),
+    }.items():  # fmt: skip
+        assert LingBotWorldLoadExperts.validate_inputs(*arguments) is True
+        models = load(*arguments, "fp32").result
+        found[name] = gap(predict(models[0]), predict(experts(NF4)[0]))
+    found["dtype"] = [str(load("toy", FROM_PACKAGE, FROM_PACKAGE, dtype).result[0].model_dtype())
+                      for dtype in ("default", "bf16", "fp32")]  # fmt: skip
+    return found
+
+
+@check
+def bad_experts():
+    """What the loader says to checkpoints that cannot be the pair, before anything is sampled."""
+    validate, load = LingBotWorldLoadExperts.validate_inputs, LingBotWorldLoadExperts.execute
+    high, low = "toy/high_noise_model_bnb_nf4", "toy/low_noise_model_bnb_nf4"
+    return {
+        "nothing chosen": validate(FILES, FROM_PACKAGE, FROM_PACKAGE),
+        "outside": validate(FILES, "../../secret.safetensors", low),
+        "gone": validate(FILES, high, "gone.safetensors"),
+        "package gone": validate("gone", FROM_PACKAGE, FROM_PACKAGE),
+        "swapped": refused(load, FILES, low, high, "fp32"),
+        "one twice": refused(load, FILES, high, high, "fp32"),
+        "gguf": refused(load, FILES, "wan.pt", low, "fp32"),
+        "lora": refused(load, FILES, "lora.safetensors", low, "fp32"),
+    }
+
+
+@check
+def schedules():
+    """The sigmas node: steps, and the tail of a longer schedule for denoise below 1."""
+    from lingbot_world.sampling import flow_sigmas
+
+    whole = LingBotWorldSigmas.execute(8, 5.0, 1.0, "unipc").result[0]
+    half = LingBotWorldSigmas.execute(8, 5.0, 0.5, "unipc").result[0]
+    return {"whole": torch.equal(whole, flow_sigmas(8, 5.0)), "half": torch.equal(half, flow_sigmas(16, 5.0)[-9:])}
+
+
+@check
+def sampler_node():
+    """The all-in-one node twice with one seed, once with another; and against the engine with the same noise."""
+    from common import prompts
+    from lingbot_world.loaders import load_expert
+    from lingbot_world.pipeline import sample as engine_sample
+
+    high, low = experts(NF4)
+    latent = {"samples": torch.zeros(1, 16, *INPUTS["noise"].shape[1:]), "downscale_ratio_spacial": 8}
+
+    def run(seed):
+        out = LingBotWorldSampler.execute(high, low, *prompts(high), latent, seed, 5, 5.0, 6.0, 4.0, 0.947, "dpmpp")
+        return out.result[0]
+
+    first, again, other = run(3), run(3), run(4)
+    noise = torch.randn(first["samples"].shape, generator=torch.manual_seed(3))
+    want = engine_sample(
+        *(load_expert(path, dtype=torch.float32) for path in NF4), noise, INPUTS["y"][None], INPUTS["context"][None],
+        INPUTS["context_null"][None], INPUTS["plucker"], steps=5, shift=5.0, guide_scale=(4.0, 6.0), solver="dpmpp",
+    )  # fmt: skip
+    return {
+        "keys": sorted(first), "same seed": torch.equal(first["samples"], again["samples"]),
+        "other seed": gap(first["samples"], other["samples"]),
+        "engine": gap(high.model.process_latent_in(first["samples"]), want),
+    }  # fmt: skip
+
+
+@check
+def block_hooks():
+    """patches_replace, double_block, attn1_patch, attn2_patch: called for each block, and what they return counts."""
+    high, _ = experts(NF4)
+    plain, found, calls = predict(high), {}, []
+
+    def options(**patches):
+        calls.clear()
+        return {"patches": {name: [patch] for name, patch in patches.items()}}
+
+    def same(name):
+        def patch(given):
+            calls.append(given["transformer_options"]["block_index"])
+            return given if name == "double_block" else given["x"]
+
+        return patch
+
+    def doubled(given):
+        return given["x"] * 2
+
+    def replace(given, extra):
+        calls.append(sorted(given))
+        return extra["original_block"](given)
+
+    for name in ("double_block", "attn1_patch", "attn2_patch"):
+        found[name] = {"gap": gap(predict(high, options=options(**{name: same(name)})), plain), "blocks": list(calls)}
+    for name in ("attn1_patch", "attn2_patch"):
+        found[name]["effect"] = gap(predict(high, options=options(**{name: doubled})), plain)
+    replaced = {"patches_replace": {"dit": {("double_block", 1): replace}}}
+    calls.clear()
+    found["replace"] = {"gap": gap(predict(high, options=replaced), plain), "given": list(calls)}
+    skipped = {"patches_replace": {"dit": {("double_block", 1): lambda given, extra: {"img": given["img"]}}}}
+    found["replace"]["effect"] = gap(predict(high, options=skipped), plain)
+    return found
+
+
+@check
+def attention_override():
+    high, _ = experts(NF4)
+    calls = []
+
+    def override(function, *arguments, **options):
+        calls.append(options["heads"])
+        return function(*arguments, **options)
+
+    out = predict(high, options={"optimized_attention_override": override})
+    return {"calls": len(calls), "gap": gap(out, predict(high))}
+
+
+@check
+def hooks_on_layers():
+    """A forward hook, and a replaced forward, of another pack on one of our layers take part."""
+    high, _ = experts(NF4)
+    plain = predict(high)
+    layer = high.model.diffusion_model.blocks[0].ffn[0]
+    handle = layer.register_forward_hook(lambda module, arguments, out: out * 0)
+    hooked = gap(predict(high), plain)
+    handle.remove()
+    original = layer.forward
+    layer.forward = lambda x: original(x) * 0
+    replaced = gap(predict(high), plain)
+    del layer.forward
+    return {"hooked": hooked, "replaced": replaced, "after": gap(predict(high), plain)}
+
+
+@check
+def memory():
+    """Memory grows with rows and size, and is told in bytes."""
+    high, _ = experts(NF4)
+    small, large = (high.model.memory_required([2, 16, 3, 8, width]) for width in (12, 120))
+    return {"small": small, "large": large}
+
+
+report()

@@ -1,0 +1,96 @@
+"""Both experts in one run, on a real ComfyUI: equal to the official runs, and well-behaved among other nodes."""
+
+import pytest
+from comfy_server import comfy_host  # noqa: F401
+from host_runner import Report, run_checks
+
+pytestmark = pytest.mark.host
+
+
+@pytest.fixture(scope="module")
+def found(comfy_host) -> Report:  # noqa: F811
+    return run_checks(comfy_host, "guider_checks.py")
+
+
+@pytest.mark.parametrize("case", ["unipc", "unipc_nocam", "dpmpp"])
+def test_every_step_equals_the_official_run(found, case):
+    assert found["golden"][case] < 1e-4
+
+
+@pytest.mark.parametrize("solver", ["unipc", "dpmpp"])
+def test_nf4_run_equals_the_engine(found, solver):
+    assert found["against_the_engine"][solver] < 1e-4
+
+
+@pytest.mark.parametrize("solver", ["unipc", "dpmpp"])
+def test_official_integers_come_out_of_the_sigmas(found, solver):
+    assert found["timesteps"][solver]["wrong"] == 0
+    assert found["timesteps"][solver]["tried"] > 100
+
+
+def test_low_expert_is_loaded_at_its_first_step(found):
+    assert found["load_order"] == ["load high"] + 2 * ["step high"] + ["load low"] + 4 * ["step low"]
+
+
+def test_an_expert_without_steps_is_not_loaded(found):
+    events = found["below_the_boundary"]
+    assert set(events["low only"]) == {"load low", "step low"}
+    assert set(events["high only"]) == {"load high", "step high"}
+    assert events["no steps"] == []
+    assert found["boundaries"] == {"0.0": ["load high", "step high"], "1.0": ["load low", "step low"]}
+
+
+def test_impossible_pairs_are_refused(found):
+    assert "same model" in found["refusals"]["one model twice"]
+    assert "expected 0 to 1" in found["refusals"]["boundary"]
+    assert found["refusals"]["models"] == [True, True]
+
+
+def test_core_samplers_run_across_the_switch(found):
+    results = dict(found["core_samplers"])
+    assert results.pop("euler gap") < 1e-5
+    assert all(result["finite"] and result["size"] < 20 for result in results.values())
+
+
+def test_two_ksamplers_give_the_same(found):
+    assert found["two_ksamplers"] < 1e-4
+
+
+def test_masked_latents_are_kept(found):
+    assert found["denoise_mask"]["kept"] == 0
+    assert found["denoise_mask"]["sampled"] > 1
+
+
+def test_interrupt_and_error_leave_the_next_run_alone(found):
+    assert found["interrupted"] == {
+        "stopped": True, "left behind": [], "after interrupt": 0, "failed": True, "after error": 0,
+    }  # fmt: skip
+
+
+def test_easycache_skips_steps_of_each_expert(found):
+    result = found["easycache"]
+    assert result["finite"]
+    assert result["high"] >= 1
+    assert result["low"] >= 1
+    assert result["high"] + result["low"] < 12
+
+
+def test_context_windows_cut_the_camera_too(found):
+    whole, short = found["context_windows"]["whole"], found["context_windows"]["short"]
+    assert whole["gap"] < 1e-5
+    assert short["gap"] > 1e-3
+    assert all(latent == camera for latent, camera in short["frames"])
+    assert [2, 2] in short["frames"]
+
+
+def test_torch_compile_changes_nothing(found):
+    assert found["torch_compile"] < 1e-5
+
+
+def test_both_prompts_run_as_one_batch_with_one_camera(found):
+    assert found["one_batch"] == [[2, 1]]
+
+
+def test_cameras_that_cannot_be_used_are_refused(found):
+    assert "no camera layers" in found["plain_wan_and_camera"]["plain"]
+    assert "[2, 8, 12]" in found["plain_wan_and_camera"]["short"]

@@ -1,0 +1,64 @@
+"""LoRAs on 4-bit experts are exact, whatever ComfyUI's memory management does, on a real ComfyUI."""
+
+import pytest
+from comfy_server import comfy_host  # noqa: F401
+from host_runner import Report, run_checks
+
+pytestmark = pytest.mark.host
+EXACT = 1e-5
+
+
+@pytest.fixture(scope="module")
+def found(comfy_host) -> Report:  # noqa: F811
+    return run_checks(comfy_host, "lora_checks.py")
+
+
+@pytest.mark.parametrize("kind", ["peft", "kohya", "diff", "lightning"])
+def test_every_kind_of_file(found, kind):
+    assert found["kinds"][kind] < EXACT
+    assert found["kinds"][f"{kind} effect"] > 0.1
+
+
+def test_strength_zero_negative_and_large(found):
+    assert max(found["strengths"].values()) < EXACT
+
+
+def test_two_loras_add_up(found):
+    assert found["stacked"] < EXACT
+
+
+def test_partial_loads_keep_it(found):
+    stages = found["partial_loads"]
+    assert stages.pop("functions left after unload") == 0
+    everything, some = stages.pop("lowvram layers"), stages.pop("layers at half")
+    assert everything > some > 0
+    assert max(stages.values()) < EXACT
+
+
+def test_forced_patches_are_not_baked(found):
+    assert found["forced_patches"] < EXACT
+
+
+def test_clones_take_turns(found):
+    assert max(found["clones"].values()) < EXACT
+
+
+def test_one_expert_only(found):
+    assert max(found["one_expert_only"].values()) < EXACT
+
+
+def test_clones_keep_the_class(found):
+    assert found["clone_classes"] == ["ExpertPatcher", "ExpertPatcher"]
+
+
+def test_hook_loras_add_to_the_models_own(found):
+    assert found["hook_lora"]["hook on"] < EXACT
+    assert found["hook_lora"]["hook off"] < EXACT
+
+
+def test_saving_a_4_bit_expert_is_refused(found):
+    assert "cannot be saved" in found["saving"]
+
+
+def test_weights_return_to_the_mapped_file(found):
+    assert found["back_to_the_file"] == {"moved": True, "home": True}
