@@ -80,7 +80,7 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
     c2w = check_poses(load_array(pose_file), str(pose_file))
     if len(c2w) - start < 5:
         raise CameraError(f"{pose_file}: {len(c2w)} poses, fewer than 5 of them from frame {start} on")
-    rows = lens_from_fov() if lens_file is None else check_intrinsics(load_array(lens_file), str(lens_file))
+    rows = check_intrinsics(lens_from_fov() if lens_file is None else load_array(lens_file), str(lens_file))
     actions = load_array(action_file) if action_file.is_file() else None
     if actions is not None and actions.shape != (len(c2w), 4):
         raise CameraError(f"{action_file}: shape {list(actions.shape)}, expected [{len(c2w)}, 4], a row for each pose")
