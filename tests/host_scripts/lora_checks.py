@@ -120,8 +120,8 @@ def _offloaded(patcher):
     return sum(hasattr(module, "prev_comfy_cast_weights") for module in patcher.model.modules())
 
 
-def _offloaded_at(room):
-    trial = experts(NF4)[0]
+def _offloaded_at(room, tensors):
+    trial = with_lora(experts(NF4)[0], tensors)
     trial.patch_model(CPU, lowvram_model_memory=room)
     return _offloaded(trial)
 
@@ -138,8 +138,8 @@ def partial_loads():
     found["nothing loaded"] = gap(predict(patched), want)
     found["lowvram layers"] = _offloaded(patched)
     # ComfyUI keeps room for decoded weights, which is much in a toy: look for the room that lets in a part.
-    rooms = (room for room in range(size, 2 * size, size // 20) if 0 < _offloaded_at(room) < 60)
-    patched.partially_load(CPU, next(rooms))
+    rooms = (room for room in range(size, 9 * size, size // 16) if 0 < _offloaded_at(room, tensors) < 60)
+    patched.load(CPU, lowvram_model_memory=next(rooms))
     found["layers at half"] = _offloaded(patched)
     found["half"] = gap(predict(patched), want)
     patched.partially_load(CPU, size * 1000)

@@ -84,7 +84,7 @@ def resolving():
 def untrusted_names():
     """Names that leave the model folders, or are not there: an error for each."""
     names = ["../../secret.safetensors", "..\\..\\secret.safetensors", str(BASE / "secret.safetensors"), "",
-             "toy/../..", "C:\\secret.safetensors", "a\0b", "toy/./high_noise_model_bnb_nf4", "not_there.pt"]  # fmt: skip
+             "toy/../..", "C:\\secret.safetensors", "a\0b", "toy/./x", "not_there.pt"]  # fmt: skip
     resolvers = (folders.resolve_expert, folders.resolve_text_encoder, folders.resolve_vae, folders.resolve_package)
     return [repr(name) for name in names for resolve in resolvers if not refused(resolve, name)]
 
