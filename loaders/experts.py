@@ -1,6 +1,7 @@
 """A checkpoint as a model: mapped where it stays on the CPU, streamed where it goes to a GPU."""
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -34,11 +35,12 @@ def load_expert(
     on the way. Raises CheckpointError for bad files, whatever `progress` raises, and leaves nothing behind then.
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
-    model = LingBotWorldModel(
-        checkpoint.config, operations=operations, attention=attention, device="meta", dtype=dtype
-    )
-    model.requires_grad_(False)
-    model.load_state_dict(state_tensors(checkpoint, dtype, device, progress=progress), assign=True)
+    layers = {"operations": operations, "attention": attention, "device": "meta", "dtype": dtype}
+    with ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a fifth of what the weights take
+        building = pool.submit(LingBotWorldModel, checkpoint.config, **layers)
+        tensors = state_tensors(checkpoint, dtype, device, progress=progress)
+        model = building.result().requires_grad_(False)
+    model.load_state_dict(tensors, assign=True)
     return model.eval()
 
 

@@ -30,11 +30,11 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """Host memory used is threads * buffers * chunk_bytes, at most 192 MB by default."""
+    """Host memory used is threads * buffers * chunk_bytes, at most 320 MB by default."""
 
-    threads: int = min(12, os.cpu_count() or 1)
+    threads: int = min(10, os.cpu_count() or 1)
     buffers: int = 2
-    chunk_bytes: int = 8 << 20
+    chunk_bytes: int = 16 << 20
 
 
 @dataclass

@@ -9,8 +9,16 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .pointwise import blend_
+
 Attention = Callable[[Tensor, Tensor, Tensor, int, Mapping], Tensor]
 """(q, k, v: [B, L, heads*head_dim], heads, options) -> [B, L, heads*head_dim]"""
+
+TILE = 128
+"""Keys that cuDNN's kernel takes at once; any rest costs it 8 % of the whole (38.6 against 35.5 ms on an H200)."""
+
+LONG = 64 * TILE
+"""Keys from which on it pays to attend to the rest apart."""
 
 _refused: dict[tuple, set[SDPBackend]] = {}
 
@@ -37,13 +45,38 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             continue
         try:
             with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(q, k, v)
+                return _RUN.get(backend, F.scaled_dot_product_attention)(q, k, v)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as reason:
             refused.add(backend)
             logging.debug("%s does not serve %s of %s: %s", backend, tuple(q.shape), q.dtype, reason)
     return F.scaled_dot_product_attention(q, k, v)
+
+
+def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    keys = k.shape[2]
+    whole = keys - keys % TILE
+    if whole == keys or keys < LONG:
+        return F.scaled_dot_product_attention(q, k, v)
+    out, weight = _cudnn_parts(q, k[:, :, :whole], v[:, :, :whole])
+    rest, rest_weight = _cudnn_parts(q, k[:, :, whole:], v[:, :, whole:])
+    share = torch.sigmoid(rest_weight - weight).transpose(1, 2).reshape(-1, 1)
+    blend_(_rows(out), _rows(rest), share)
+    return out
+
+
+def _rows(heads: Tensor) -> Tensor:
+    """[B, heads, L, head_dim], which cuDNN lays out as [B, L, heads, head_dim], as one row a token and head."""
+    return heads.transpose(1, 2).view(-1, heads.shape[-1])
+
+
+def _cudnn_parts(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention [B, heads, L, head_dim] and the logarithm of its softmax's denominator [B, heads, L, 1], fp32."""
+    return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, False, False)[:2]
+
+
+_RUN = {SDPBackend.CUDNN_ATTENTION: _cudnn}
 
 
 @lru_cache

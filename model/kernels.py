@@ -69,6 +69,17 @@ def _affine(x_ptr, scale_ptr, shift_ptr, dim, BLOCK: tl.constexpr):
     tl.store(x_ptr + at, x * (1.0 + scale) + shift, mask=inside)
 
 
+@triton.jit
+def _blend(x_ptr, y_ptr, share_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    cols = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (cols < dim)
+    x = tl.load(x_ptr + row * dim + cols, mask=inside).to(tl.float32)
+    y = tl.load(y_ptr + row * dim + cols, mask=inside).to(tl.float32)
+    share = tl.load(share_ptr + row, mask=row < rows)
+    tl.store(x_ptr + row * dim + cols, x + (y - x) * share, mask=inside)
+
+
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """See pointwise.layer_norm."""
     out = torch.empty_like(x, dtype=dtype)
@@ -107,6 +118,15 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """See pointwise.affine_."""
     with _on(x):
         _affine[_stretches(x)](x, scale, shift, x.shape[1], BLOCK=STRETCH)
+    return x
+
+
+def blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    """See pointwise.blend_."""
+    block = triton.next_power_of_2(x.shape[1])
+    rows = max(1, 4096 // block)
+    with _on(x):
+        _blend[(triton.cdiv(len(x), rows),)](x, y, share, len(x), x.shape[1], ROWS=rows, BLOCK=block)
     return x
 
 

@@ -2,6 +2,7 @@
 
 import torch
 
+from .attention import LONG, TILE
 from .block import CAMERA_TOKENS, FFN_TOKENS
 from .config import ModelConfig
 from .dit import EMBEDDING_TOKENS
@@ -32,7 +33,8 @@ def activation_bytes(
     tokens, size = token_count(frames, height, width), dtype.itemsize
     camera = camera and config.control is not None
     row = tokens * config.dim * size
-    prompts = batch * config.dim * (config.text_len * size + 7 * wide(dtype).itemsize)
+    modulation = 14 * wide(dtype).itemsize  # of the step (7 vectors) and of the block at hand
+    prompts = batch * config.dim * (config.text_len * size + modulation)
     rope = tokens * config.head_dim * wide(dtype).itemsize
     lasting = prompts + rope + camera * row
     residual = batch * tokens * config.dim * wide(dtype).itemsize
@@ -59,8 +61,11 @@ def camera_cache_bytes(
 
 
 def _self_attention(config: ModelConfig, tokens: int, size: int) -> int:
-    """Normed tokens, q, k, v; later q, k, v and the result; the softmax's fp32 sums; four weights."""
-    return 4 * tokens * config.dim * size + tokens * config.num_heads * 4 + 4 * config.dim**2 * size
+    """Normed tokens, q, k, v; later q, k, v and the result, and that of the last keys where those are attended to
+    apart (see attention.py); the softmax's fp32 sums; four weights."""
+    parts = 2 if tokens >= LONG and tokens % TILE else 1
+    sums = parts * tokens * config.num_heads * 4
+    return (3 + parts) * tokens * config.dim * size + sums + 4 * config.dim**2 * size
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int) -> int:
@@ -75,8 +80,9 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int) -> int:
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
     """The camera in the compute dtype and folded to tokens; then its embedding, three stretches and the weights."""
-    folded = tokens * 4 * config.control_channels * size
-    weights = (4 * config.control_channels + 2 * config.dim) * config.dim * size
+    channels = config.control_channels or 0
+    folded = tokens * 4 * channels * size
+    weights = (4 * channels + 2 * config.dim) * config.dim * size
     stretches = 3 * min(tokens, EMBEDDING_TOKENS)
     return folded + max(folded, (tokens + stretches) * config.dim * size + weights)
 

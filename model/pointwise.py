@@ -48,6 +48,11 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return _run("affine_", x, scale, shift)
 
 
+def blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    """x + (y - x) * share, share [tokens, 1] in fp32."""
+    return _run("blend_", x, y, share)
+
+
 def gelu_(x: Tensor) -> Tensor:
     """GELU in its tanh form."""
     return torch.ops.aten.gelu_(x, approximate="tanh")
@@ -89,12 +94,17 @@ def _plain_affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return x.addcmul_(x, scale.to(x.dtype)).add_(shift)
 
 
+def _plain_blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    return x.copy_(torch.lerp(x.to(share.dtype), y.to(share.dtype), share))
+
+
 _PLAIN = {
     "layer_norm": _plain_layer_norm,
     "rms_norm_": _plain_rms_norm_,
     "rms_rope_": _plain_rms_rope_,
     "gated_add_": _plain_gated_add_,
     "affine_": _plain_affine_,
+    "blend_": _plain_blend_,
 }
 
 

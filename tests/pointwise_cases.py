@@ -37,12 +37,18 @@ def _affine(tokens, dim, dtype, device):
     return tuple(_randn(tokens, dim, dtype=t, device=device) for t in (torch.float32, dtype, dtype))
 
 
+def _blend(tokens, dim, dtype, device):
+    x, y = (_randn(tokens, dim, dtype=dtype, device=device) for _ in range(2))
+    return x, y, torch.rand(tokens, 1).to(device)
+
+
 CASES = {
     "layer_norm": _layer_norm,
     "rms_norm_": _rms_norm,
     "rms_rope_": _rms_rope,
     "gated_add_": _gated_add,
     "affine_": _affine,
+    "blend_": _blend,
 }
 NAMES = tuple(CASES)
 
@@ -57,6 +63,8 @@ def reference(name, x, *arguments):
         return x + rest[0] * rest[1]
     if name == "affine_":
         return x * (1 + rest[0]) + rest[1]
+    if name == "blend_":
+        return x * (1 - rest[1]) + rest[0] * rest[1]
     x = x / (x.square().mean(-1, keepdim=True) + rest[-1]).sqrt() * rest[0]
     return x if name == "rms_norm_" else _turn(x, rest[1], rest[2])
 

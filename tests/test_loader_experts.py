@@ -167,7 +167,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error_and_stops_every_thread
     before = threading.active_count()
     with pytest.raises(CheckpointError, match="ends at byte 250,000 while it is being read"):
         stream_tensors(entries, CPU, settings=SETTINGS["small"])
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_streaming_needs_nothing_that_only_unix_has(golden, monkeypatch):

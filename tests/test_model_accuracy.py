@@ -90,11 +90,19 @@ def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, rows, camera
     assert 0.9 * formula < measured <= formula
 
 
+def attend_in_parts(q, k, v, heads, options):
+    """Holds what cuDNN's attention does beside its result: that of the last keys, and the sums of both softmaxes."""
+    held = torch.empty_like(q), torch.empty(2, q.shape[1], heads, device=q.device)
+    result = torch.empty_like(held[0])
+    del held
+    return result
+
+
 @pytest.mark.parametrize(("grid", "budget"), [((21, 60, 104), 5e9), ((21, 90, 160), 12e9)], ids=["480p", "720p"])
 def test_a_full_size_step_fits_its_budget(grid, budget):
     """Two of the forty blocks without storage: stored in fp32, so that every weight is made anew as an NF4 one is."""
     config = ModelConfig(5120, 13824, 40, 2, freq_dim=256, text_dim=4096)
-    model = LingBotWorldModel(config, device="meta", dtype=torch.float32, attention=lambda q, *_: torch.empty_like(q))
+    model = LingBotWorldModel(config, device="meta", dtype=torch.float32, attention=attend_in_parts)
     model.compute_dtype = torch.bfloat16
     with torch.device("meta"):
         inputs = {

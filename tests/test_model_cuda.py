@@ -24,8 +24,9 @@ def test_triton(name, dim, dtype, caplog):
     assert "slower" not in caplog.text, "fell back to eager"
 
 
-def test_attention_is_exact_and_remembers_its_kernel():
-    q, k, v = (torch.randn(1, 900, 1024, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+@pytest.mark.parametrize("tokens", [900, attention.LONG + 120])
+def test_attention_is_exact_and_remembers_its_kernel(tokens):
+    q, k, v = (torch.randn(1, tokens, 1024, device="cuda", dtype=torch.bfloat16) for _ in range(3))
     got = attention.sdpa(q, k, v, 8, {})
     heads = [t.double().unflatten(-1, (8, -1)).transpose(1, 2) for t in (q, k, v)]
     want = torch.nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
