@@ -14,7 +14,7 @@ const SHORTCUTS = {
   Enter: "add", Delete: "remove", Backspace: "remove", " ": "play", f: "fly", r: "record", c: "camera", g: "snap", 0: "fit",
   ArrowLeft: "back", ArrowRight: "forward", Home: "first", End: "last", PageUp: "before", PageDown: "after", Escape: "escape",
 };
-const CONTROL_SHORTCUTS = { z: "undo", Z: "redo", y: "redo", d: "duplicate" };
+const CONTROL_SHORTCUTS = { z: "undo", "shift+z": "redo", y: "redo", d: "duplicate" };
 
 export class Editor {
   /** Builds itself from the text of editor.html; `onCommit` is called after every finished edit. */
@@ -204,7 +204,7 @@ export class Editor {
 
   #pressed(event) {
     const { key, target } = event, control = event.ctrlKey || event.metaKey;
-    if (control ? !CONTROL_SHORTCUTS[key] : event.altKey) return;
+    if (control ? !this.#command(event) : event.altKey) return;
     event.stopPropagation();
     if (target.matches("textarea, select, input") && !control && key !== "Escape") return;
     if (target.matches("textarea") && control) return;
@@ -221,8 +221,13 @@ export class Editor {
     const plan = this.plans.find(({ canvas }) => canvas === target);
     const arrow = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key];
     if (plan && arrow && !control) plan.nudge(...arrow);
-    else this.#commands[control ? CONTROL_SHORTCUTS[key] : SHORTCUTS[key]]?.(event);
-    return control || plan || SHORTCUTS[key];
+    else this.#commands[this.#command(event)]?.(event);
+    return plan && arrow ? true : this.#command(event);
+  }
+
+  #command({ key, ctrlKey, metaKey, shiftKey }) {
+    if (ctrlKey || metaKey) return CONTROL_SHORTCUTS[(shiftKey ? "shift+" : "") + key.toLowerCase()];
+    return SHORTCUTS[key.length === 1 ? key.toLowerCase() : key];
   }
 
   #hold(key, down) {

@@ -29,6 +29,11 @@ function keepUndoHere(element) {
   }
 }
 
+/** ComfyUI zooms the graph from a touch listener above every widget; two fingers in the editor are the editor's. */
+window.addEventListener("touchmove", (event) => {
+  if (event.target.closest?.(".lbw-editor")) event.stopPropagation();
+}, true);
+
 function captureGraph() {
   const tracker = app.extensionManager?.workflow?.activeWorkflow?.changeTracker;
   (tracker?.captureCanvasState ?? tracker?.checkState)?.call(tracker);
