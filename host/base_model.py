@@ -58,7 +58,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         super(comfy.model_base.WAN21, self).__init__(ExpertConfig(model), comfy.model_base.ModelType.FLOW)
         self.image_to_video = True
         self.diffusion_model = model.requires_grad_(False).eval()
-        self.checkpoint = checkpoint
+        self.checkpoint, self.last_memory_required = checkpoint, 0
         comfy.model_management.archive_model_dtypes(model)
 
     def extra_conds(self, **kwargs):
@@ -91,4 +91,6 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         """Bytes of a step at this latent [rows, 16, f, h, w] over the weights, with a camera."""
         rows, _, frames, height, width = input_shape
         dtype = self.get_dtype_inference()
-        return activation_bytes(self.diffusion_model.config, frames, height, width, batch=rows, dtype=dtype)
+        sizes = frames, height, width
+        self.last_memory_required = activation_bytes(self.diffusion_model.config, *sizes, batch=rows, dtype=dtype)
+        return self.last_memory_required

@@ -10,9 +10,10 @@ from torch import Tensor
 from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import check_roles
 from .base_model import LingBotWorldExpert
+from .file_slices import tag_file_slices
 from .model import HostModel
 from .operations import Linear
-from .patcher import ExactPatches, patcher_class
+from .patcher import DynamicExpertPatcher, ExactPatches, patcher_class
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -58,6 +59,8 @@ def patcher_of(checkpoint: Checkpoint, weight_dtype: str = "default", disable_dy
         _assign(model, name, tensor)
     offload = comfy.model_management.unet_offload_device()
     make = patcher_class(device, disable_dynamic)
+    if make is DynamicExpertPatcher:
+        tag_file_slices(model, checkpoint)
     patcher = make(LingBotWorldExpert(model, checkpoint), device, offload, size=checkpoint.nbytes)
     patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype))
     return patcher

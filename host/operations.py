@@ -107,7 +107,8 @@ class _Values:
 
     def borrow_values(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         with leased(self, like) as (weight, bias):
-            return weight, bias
+            # Copies: what is leased may be evicted once the lease has ended.
+            return weight.clone(), None if bias is None else bias.clone()
 
 
 class LayerNorm(_Values, comfy.ops.manual_cast.LayerNorm):

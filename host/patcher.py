@@ -31,10 +31,13 @@ class ExactPatches:
         super().load(device_to, *args, **kwargs)
         self._patch_bare_parameters(device_to)
         self._place_functions()
+        if not comfy.model_management.is_device_cpu(device_to):
+            self.hold_patches(device_to)
 
     def partially_unload(self, *args, **kwargs):
         freed = super().partially_unload(*args, **kwargs)
-        self._place_functions()
+        if not self.is_dynamic():
+            self._place_functions()
         return freed
 
     def unpatch_model(self, device_to=None, unpatch_weights=True):
@@ -83,6 +86,24 @@ class ExactPatches:
                 key = f"{owner}.{name}"
                 if getattr(layer, name, None) is not None and self._in_forward(key):
                     _set_functions(layer, name, [LowVramPatch(key, source) for source in sources if key in source])
+
+    def hold_patches(self, device: torch.device) -> bool:
+        """Keep what the LoRAs are made of on the device, if that leaves room for sampling; else they are sent there
+        each time they are used."""
+        functions = [f for f in self._patch_functions() if f.prepared_patches is None]
+        wanted = sum(function.memory_required() for function in functions)
+        if wanted + self.model.last_memory_required > self.get_free_memory(device):
+            return False
+        for function in functions:
+            room = torch.empty(function.memory_required(), dtype=torch.uint8, device=device)
+            function.prepare(room, None)
+        return True
+
+    def _patch_functions(self):
+        for layer in self.model.modules():
+            for function in (*getattr(layer, "weight_function", ()), *getattr(layer, "bias_function", ())):
+                if isinstance(function, LowVramPatch):
+                    yield function
 
     def _patch_bare_parameters(self, device_to) -> None:
         """Parameters outside any layer (the modulations), which ComfyUI passes over."""

@@ -39,6 +39,18 @@ def test_forced_patches_are_not_baked(found):
     assert found["forced_patches"] < EXACT
 
 
+def test_loras_are_held_on_the_device_where_there_is_room(found):
+    result = found["held_on_the_device"]
+    assert result["held"]
+    assert not result["held without room"]
+    assert max(gap for name, gap in result.items() if name.startswith("gap")) < EXACT
+
+
+def test_weights_are_found_in_their_file(found):
+    assert found["file_slices"]["tagged"] >= 51  # every linear layer
+    assert found["file_slices"]["wrong"] == []
+
+
 def test_clones_take_turns(found):
     assert max(found["clones"].values()) < EXACT
 

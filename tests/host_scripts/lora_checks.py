@@ -170,6 +170,21 @@ def forced_patches():
 
 
 @check
+def held_on_the_device():
+    """What the LoRAs are made of, copied to the device once (here a copy in memory), and not where there is no room."""
+    high, _ = experts(NF4)
+    tensors, deltas = lora("lightning")
+    patched = load(with_lora(high, tensors))
+    held = patched.hold_patches(CPU)
+    found = {"held": held, "gap": gap(predict(patched), expected(deltas))}
+    tensors[next(iter(tensors))].zero_()
+    found["gap after the file's tensors are gone"] = gap(predict(patched), expected(deltas))
+    crowded = load(with_lora(experts(NF4)[0], tensors))
+    crowded.model.last_memory_required = 1 << 60
+    return found | {"held without room": crowded.hold_patches(CPU)}
+
+
+@check
 def clones():
     """Two clones of one model with LoRAs of their own take turns; a third has none."""
     high, _ = experts(NF4)
@@ -219,6 +234,24 @@ def hook_lora():
     patched.patch_hooks(None)
     found["hook off"] = gap(predict(patched), expected(deltas, 0.5))
     return found
+
+
+@check
+def file_slices():
+    """The marks for dynamic VRAM lead ComfyUI's reader to the very bytes of each weight."""
+    from comfy.memory_management import read_tensor_file_slice_into
+    from lingbot_world.host.file_slices import tag_file_slices
+
+    model = experts(NF4)[0].model
+    tagged = tag_file_slices(model.diffusion_model, model.checkpoint)
+    wrong = []
+    for name, parameter in model.diffusion_model.named_parameters():
+        if hasattr(parameter, "_qdata"):
+            copy = parameter.clone()
+            copy._qdata.zero_()
+            read = read_tensor_file_slice_into(parameter, copy)
+            wrong += [] if read and torch.equal(copy.dequantize(), parameter.dequantize()) else [name]
+    return {"tagged": tagged, "wrong": wrong}
 
 
 @check
