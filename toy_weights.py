@@ -65,7 +65,10 @@ def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
 def vae_tensors(seed: int) -> dict[str, Tensor]:
     """The VAE's state dict in fp32, official names; decodes to frames of medium contrast."""
     weights = Weights(seed)
-    return {name: weights.layer(name, shape) for name, shape in vae_shapes().items()}
+    return {
+        name: weights.layer(name, shape, gain=0.4 if name.startswith("decoder.head") else 1.0)
+        for name, shape in vae_shapes().items()
+    }
 
 
 def vae_shapes(width: int = VAE_WIDTH) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,104 @@
+"""`lingbot-world inspect`: what a file or package is, and what a run with it will need, from headers alone."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .errors import InputError
+from .estimate import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
+from .geometry import Geometry, explicit_geometry
+from .loaders import Checkpoint, find_package, open_checkpoint
+from .loaders.package import is_expert_folder
+from .plan import DTYPES
+from .text.weights import open_weights
+from .vae import read_vae, vae_width
+
+
+@dataclass(frozen=True)
+class Report:
+    """What something is, in lines of text, and what the stages that use it need."""
+
+    lines: list[str]
+    stages: list[StageEstimate]
+
+    def __add__(self, other: "Report") -> "Report":
+        return Report(self.lines + other.lines, self.stages + other.stages)
+
+
+def describe(path: str | Path, width: int, height: int, frames: int, dtype: str = "bf16") -> str:
+    """What a package's folder, an expert, a text encoder or a VAE is, and a table of what each stage needs for a video
+    of that size. Raises InputError for a size that cannot be, CheckpointError or TextError for files that are broken.
+    """
+    path, geometry = Path(path), explicit_geometry(width, height, frames)
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder")
+    report = _report(path, geometry, DTYPES[dtype])
+    size = f"{geometry.width}x{geometry.height}, {geometry.frames} frames ({geometry.tokens} tokens), {dtype}"
+    return "\n".join([*report.lines, "", f"Memory on the device for {size}, worked out:", *_table(report.stages)])
+
+
+def _report(path: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
+    if path.is_dir() and not is_expert_folder(path):
+        return _package(path, geometry, dtype)
+    if path.is_file() and "vae" in path.name.lower():
+        return _vae(path, geometry)
+    if path.is_file() and ("t5" in path.name.lower() or "text_encoder" in path.name.lower()):
+        return _text(path, dtype)
+    checkpoint = open_checkpoint(path)
+    return _expert("expert", checkpoint) + _steps([checkpoint], geometry, dtype)
+
+
+def _package(folder: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
+    package = find_package(folder)
+    high, low = open_checkpoint(package.high), open_checkpoint(package.low)
+    missing = [name for name in ("text_encoder", "tokenizer", "vae") if getattr(package, name) is None]
+    report = Report([f"package {folder}"] + [f"  {name}: missing" for name in missing], [])
+    if package.text_encoder is not None:
+        report += _text(package.text_encoder, dtype)
+    if package.vae is not None:
+        report += _vae(package.vae, geometry)
+    report += _expert("high-noise expert", high) + _expert("low-noise expert", low)
+    return report + _steps([high], geometry, dtype) + _steps([high, low], geometry, dtype)
+
+
+def _expert(role: str, checkpoint: Checkpoint) -> Report:
+    told, config = checkpoint.summary(), checkpoint.config
+    line = (
+        f"{role}: {told['kind']}, {told['parameters'] / 1e6:,.1f} M parameters, {_amount(told['bytes'])}, "
+        f"quantization {told['quantization']}, control: {told['camera']}"
+    )
+    sizes = f"  {config.num_layers} blocks of {config.dim}, {config.num_heads} heads, in {', '.join(told['files'])}"
+    return Report([line, sizes], [])
+
+
+def _steps(checkpoints: list[Checkpoint], geometry: Geometry, dtype: torch.dtype) -> Report:
+    stages = [estimate_sampling(checkpoints, geometry, dtype, camera=True)]
+    cache = estimate_camera_cache(checkpoints[0], geometry, dtype)
+    if cache and len(checkpoints) == 1:
+        stages.append(StageEstimate("camera cache, used where there is room", 0, cache))
+    return Report([], stages)
+
+
+def _text(path: Path, dtype: torch.dtype) -> Report:
+    weights = open_weights(path)
+    config, nbytes = weights.config, sum(tensor.nbytes for tensor in weights.tensors.values())
+    line = f"text encoder: umt5, {config.num_layers} blocks of {config.dim}, {_amount(nbytes)} on disk"
+    return Report([line], [estimate_text(config, dtype)])
+
+
+def _vae(path: Path, geometry: Geometry) -> Report:
+    width = vae_width(read_vae(path))
+    plain, tiled = estimate_vae(width, geometry), estimate_vae(width, geometry, tiling=True)
+    return Report([f"VAE: Wan 2.1, width {width}"], [*plain, tiled[1]])
+
+
+def _table(stages: list[StageEstimate]) -> list[str]:
+    rows = [("stage", "weights", "work", "all")]
+    rows += [(stage.name, *map(_amount, (stage.weights, stage.work, stage.total))) for stage in stages]
+    wide = max(len(name) for name, *_ in rows)
+    return [name.ljust(wide) + "".join(figure.rjust(11) for figure in figures) for name, *figures in rows]
+
+
+def _amount(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:.2f} MB"
