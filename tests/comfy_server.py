@@ -274,14 +274,11 @@ class ComfyServer:
 
 
 def write_toy_package(base: Path) -> Path:
-    """The toy package at models/lingbot_world/toy; its example image and poses in the input folder, as toy.png, toy/."""
+    """The toy package at models/lingbot_world/toy, and its image as the example.png that every ComfyUI comes with."""
     from lingbot_world.toy import write_toy_package as write
 
     folder = write(base / "models" / "lingbot_world" / "toy")
-    shutil.copy(folder / "example" / "image.png", base / "input" / "toy.png")
-    (base / "input" / "toy").mkdir(exist_ok=True)
-    for name in ("poses.npy", "intrinsics.npy"):
-        shutil.copy(folder / "example" / name, base / "input" / "toy" / name)
+    shutil.copy(folder / "example" / "image.png", base / "input" / "example.png")
     return folder
 
 

@@ -1,0 +1,184 @@
+"""Bad input on a real ComfyUI: an error in words on the node it belongs to, and the next prompt runs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
+from lingbot_world.loaders.writer import write_expert
+from lingbot_world.toy_weights import EXPERT
+from safetensors.torch import save_file
+from toy_prompt import TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt
+
+pytestmark = pytest.mark.host
+
+SAMPLER = "LingBotWorldSampler"
+EXPERTS = "LingBotWorldLoadExperts"
+TEXT = "LingBotWorldTextEncode"
+POSES = "LingBotWorldLoadPoses"
+APPLY = "LingBotWorldApplyCamera"
+VAE = "LingBotWorldLoadVAE"
+OUTSIDE = ["../../secret", "/etc/passwd", "toy/../../../secret", "C:\\secret", "..\\secret", "", "\0"]
+HIGH, LOW = "toy/high_noise_model_bnb_nf4", "toy/low_noise_model_bnb_nf4"
+
+
+@pytest.fixture(scope="module")
+def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
+    """The shared server with files in its model and input folders that are not what they should be."""
+    models = comfy_server.base / "models" / "diffusion_models"
+    models.mkdir(parents=True, exist_ok=True)
+    write_bad_experts(models, comfy_server.base / "models" / "lingbot_world" / "toy")
+    write_bad_poses(comfy_server.base / "input")
+    yield comfy_server
+    assert comfy_server.alive
+    assert comfy_server.queue(toy().set(SAMPLER, steps=2)).outputs
+
+
+def write_bad_experts(models: Path, toy_package: Path) -> None:
+    config = replace(EXPERT, control=None)
+    for seed, name in enumerate(("plain_high_noise", "plain_low_noise")):
+        random_tensors = torch.Generator().manual_seed(seed)
+        shapes = config.parameter_shapes().items()
+        tensors = ((key, torch.randn(shape, generator=random_tensors) * 0.02) for key, shape in shapes)
+        write_expert(models / f"{name}.safetensors", config, tensors, quant_type=None)
+    (models / "gguf.safetensors").write_bytes(b"GGUF" + bytes(400))
+    save_file({"blocks.0.action_model.keyboard_embed.0.weight": torch.zeros(4, 4)}, models / "matrix_game.safetensors")
+    save_file({"text_model.embeddings.weight": torch.zeros(4, 4)}, models / "something_else.safetensors")
+    whole = next((toy_package / "high_noise_model_bnb_nf4").glob("*.safetensors")).read_bytes()
+    (models / "truncated.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def write_bad_poses(folder: Path) -> None:
+    still = np.tile(np.eye(4), (9, 1, 1))
+    cases = {"few": still[:3], "nan": still * np.nan, "flat": np.zeros((9, 3)), "sheared": still + 0.3}
+    for name, poses in cases.items():
+        (folder / name).mkdir(exist_ok=True)
+        np.save(folder / name / "poses.npy", poses)
+        np.save(folder / name / "intrinsics.npy", np.tile([500.0, 500.0, 416.0, 240.0], (9, 1)))
+
+
+def toy() -> ToyPrompt:
+    return toy_prompt().set(SAMPLER, seed=random.randrange(2**32))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        (SAMPLER, {"boundary": 1.5}, "boundary"),
+        (SAMPLER, {"boundary": -0.1}, "boundary"),
+        (SAMPLER, {"steps": 0}, "steps"),
+        (SAMPLER, {"solver": "euler"}, "solver"),
+        (EXPERTS, {"package": "not there"}, "not there"),
+        (EXPERTS, {"high_noise_expert": "gone.safetensors"}, "gone.safetensors"),
+        (TEXT, {"text_encoder": "gone.pth"}, "gone.pth"),
+        (VAE, {"vae_name": "gone.pth"}, "gone.pth"),
+        (POSES, {"poses": "gone"}, "gone"),
+        ("LoadImage", {"image": "gone.png"}, "gone.png"),
+    ],
+)
+def test_values_and_missing_files_are_refused_before_anything_runs(server, kind, changes, words):
+    prompt = toy().set(kind, **changes)
+    with pytest.raises(RejectedPromptError) as refused:
+        server.queue(prompt)
+    assert list(refused.value.node_errors) == [prompt.node_id(kind)]
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../secret", "/etc/passwd", "toy/../../../secret", "C:\\secret", "..\\secret", "", "\0"]
+)
+@pytest.mark.parametrize(
+    ("kind", "widget"),
+    [
+        (EXPERTS, "package"),
+        (EXPERTS, "high_noise_expert"),
+        (EXPERTS, "low_noise_expert"),
+        (TEXT, "text_encoder"),
+        (TEXT, "tokenizer"),
+        (VAE, "vae_name"),
+        (POSES, "poses"),
+        (POSES, "lens"),
+    ],
+)
+def test_names_outside_the_model_and_input_folders_are_refused(server, kind, widget, name):
+    prompt = toy().set(kind, **{widget: name})
+    with pytest.raises(RejectedPromptError) as refused:
+        server.queue(prompt)
+    assert list(refused.value.node_errors) == [prompt.node_id(kind)]
+    assert "root:" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("high", "low", "words"),
+    [
+        (HIGH, HIGH, "same weights"),
+        (LOW, HIGH, "swapped"),
+        ("gguf.safetensors", LOW, "GGUF"),
+        ("matrix_game.safetensors", LOW, "Matrix-Game"),
+        ("something_else.safetensors", LOW, "expected a LingBot-World expert"),
+        ("truncated.safetensors", LOW, "truncated.safetensors"),
+        ("plain_high_noise.safetensors", LOW, "different architectures"),
+    ],
+)
+def test_checkpoints_that_are_not_a_pair_of_experts_fail_on_the_loader(server, high, low, words):
+    prompt = toy().set(EXPERTS, high_noise_expert=high, low_noise_expert=low)
+    with pytest.raises((FailedPromptError, RejectedPromptError), match=words) as failed:
+        server.queue(prompt)
+    if isinstance(failed.value, FailedPromptError):
+        assert failed.value.node_type == EXPERTS
+
+
+def test_a_camera_on_experts_without_camera_layers_is_an_error(server):
+    plain = {f"{level}_noise_expert": f"plain_{level}_noise.safetensors" for level in ("high", "low")}
+    with pytest.raises(FailedPromptError, match="camera") as failed:
+        server.queue(toy().set(EXPERTS, **plain))
+    assert failed.value.node_type == SAMPLER
+
+
+def test_plain_experts_run_without_a_camera(server):
+    plain = {f"{level}_noise_expert": f"plain_{level}_noise.safetensors" for level in ("high", "low")}
+    prompt = toy().set(EXPERTS, **plain)
+    video = prompt.node_id("WanImageToVideo")
+    assert server.queue(prompt.set(SAMPLER, positive=[video, 0], negative=[video, 1])).outputs
+
+
+@pytest.mark.parametrize("poses", ["few", "nan", "flat", "sheared"])
+def test_bad_poses_fail_on_their_node(server, poses):
+    with pytest.raises(FailedPromptError, match="poses") as failed:
+        server.queue(toy().set(POSES, poses=poses))
+    assert failed.value.node_type == POSES
+
+
+def test_a_camera_of_another_length_than_the_latent_fails_on_its_node(server):
+    with pytest.raises(FailedPromptError, match="wire the camera's frames") as failed:
+        server.queue(toy().set("WanImageToVideo", length=17))
+    assert failed.value.node_type == APPLY
+
+
+def test_a_latent_of_another_size_than_the_camera_fails_before_sampling(server):
+    prompt = toy().add(
+        "900", "EmptyHunyuanLatentVideo", width=TOY_WIDTH + 32, height=TOY_HEIGHT, length=9, batch_size=1
+    )
+    with pytest.raises(FailedPromptError, match="camera") as failed:
+        server.queue(prompt.set(SAMPLER, latent=["900", 0]))
+    assert failed.value.node_type == SAMPLER
+
+
+def test_a_latent_of_images_fails_in_words(server):
+    prompt = toy().add("900", "EmptyLatentImage", width=TOY_WIDTH, height=TOY_HEIGHT, batch_size=1)
+    with pytest.raises(FailedPromptError, match="WanImageToVideo") as failed:
+        server.queue(prompt.set(APPLY, latent=["900", 0]))
+    assert failed.value.node_type == APPLY
+
+
+def test_one_expert_on_both_sockets_is_refused(server):
+    prompt = toy()
+    with pytest.raises(FailedPromptError, match="same model") as failed:
+        server.queue(prompt.set(SAMPLER, low_noise=prompt.link(EXPERTS, 0)))
+    assert failed.value.node_type == SAMPLER
