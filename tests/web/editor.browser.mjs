@@ -277,7 +277,7 @@ for (const vue of [false, true]) {
         const target = window.app.graph.nodes[0];
         load.connect(0, target, target.inputs.findIndex((input) => input.type === "IMAGE"));
       });
-      await page.waitForFunction(() => document.querySelector(".lbw-card img")?.naturalWidth > 0 && !document.querySelector(".lbw-card img").hidden);
+      await editor.locator(".lbw-card img").waitFor();
       await page.evaluate(() => window.app.graph.remove(window.app.graph.nodes[0]));
       await settle(page);
       assert.equal(await page.locator(EDITOR).count(), 0);

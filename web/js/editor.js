@@ -1,6 +1,7 @@
 // The camera editor: one document, three views, a time line. Knows nothing of ComfyUI.
 
 import { clamp, fromAngles, poseAt, toAngles } from "./math.js";
+import { commandFor, commandsOf } from "./commands.js";
 import * as paths from "./state.js";
 import { Flight } from "./fly.js";
 import { PlanPane, WorldPane } from "./panes.js";
@@ -10,17 +11,14 @@ import { buildScene, measure, SIDE, TOP } from "./views.js";
 const FLY_KEYS = "wasdijkl", VIDEO_ASPECT = 832 / 480;
 const FLY_HELP = "WASD move, IJKL or drag look, Enter sets a keyframe, Esc ends";
 const THEME = ["background", "text", "muted", "grid", "axis", "key", "accent", "accentFill"];
-const SHORTCUTS = {
-  Enter: "add", Delete: "remove", Backspace: "remove", " ": "play", f: "fly", r: "record", c: "camera", g: "snap", 0: "fit",
-  ArrowLeft: "back", ArrowRight: "forward", Home: "first", End: "last", PageUp: "before", PageDown: "after", Escape: "escape",
-};
-const CONTROL_SHORTCUTS = { z: "undo", "shift+z": "redo", y: "redo", d: "duplicate" };
 
 export class Editor {
   /** Builds itself from the text of editor.html; `onCommit` is called after every finished edit. */
   constructor(html, onCommit = () => {}) {
-    Object.assign(this, { onCommit, frame: 0, snap: false, camera: false, flight: null, playing: null, aspect: VIDEO_ASPECT });
+    Object.assign(this, { onCommit, aspect: VIDEO_ASPECT, frame: 0, snap: false, camera: false });
+    Object.assign(this, { flight: null, playing: null });
     this.history = new paths.History(paths.DEFAULT_STATE);
+    this.commands = commandsOf(this);
     this.element = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
     this.find = (selector) => this.element.querySelector(selector);
     const canvas = (view) => this.find(`[data-view=${view}]`);
@@ -133,63 +131,21 @@ export class Editor {
 
   redraw() { this.request ??= requestAnimationFrame((now) => this.#draw(now)); }
 
-  #commands = {
-    undo: () => this.#travel("undo"),
-    redo: () => this.#travel("redo"),
-    add: () => this.setPose(this.pose),
-    duplicate: () => {
-      const [state, frame] = paths.duplicateKeyframe(this.state, Math.round(this.frame));
-      this.edit(state);
-      this.scrub(frame);
-    },
-    remove: () => {
-      if (!paths.keyframeAt(this.state, this.frame)) this.say("There is no keyframe at this frame");
-      else if (this.state.keyframes.length === 1) this.say("A path needs one keyframe");
-      else this.edit(paths.removeKeyframe(this.state, this.frame));
-    },
-    snap: () => { this.snap = !this.snap; },
-    loop: () => this.edit({ ...this.state, loop: !this.state.loop }),
-    camera: () => { this.camera = !this.camera; },
-    fly: () => (this.flight ? this.land() : this.#takeOff(false)),
-    record: () => (this.flight?.recording ? this.land() : this.#takeOff(true)),
-    fit: () => this.fit(),
-    play: () => {
-      if (this.playing !== null) return this.scrub(this.frame);
-      if (this.flight) this.land();
-      const atEnd = this.frame >= this.state.frames - 1 || this.state.ease !== "linear";
-      return Object.assign(this, { playing: atEnd ? 0 : this.frame });
-    },
-    json: () => this.#togglePanel(this.find(".lbw-json").hidden),
-    copyJson: () => {
-      this.find("textarea").select();
-      document.execCommand("copy"); // navigator.clipboard is missing where ComfyUI is served over plain http
-    },
-    applyJson: () => this.#paste(this.find("textarea").value),
-    back: (event) => this.scrub(this.frame - (event.shiftKey ? 10 : 1)),
-    forward: (event) => this.scrub(this.frame + (event.shiftKey ? 10 : 1)),
-    first: () => this.scrub(0),
-    last: () => this.scrub(this.state.frames - 1),
-    before: () => this.scrub(this.state.keyframes.findLast(({ frame }) => frame < this.frame)?.frame ?? 0),
-    after: () => this.scrub(this.state.keyframes.find(({ frame }) => frame > this.frame)?.frame ?? this.state.frames - 1),
-    escape: () => {
-      if (this.flight) this.land();
-      this.#togglePanel(false);
-    },
-  };
-
   #listen() {
     const { element } = this;
     element.addEventListener("click", (event) => this.#clicked(event));
     element.addEventListener("keydown", (event) => this.#pressed(event));
     element.addEventListener("keyup", (event) => this.#hold(event.key.toLowerCase(), false));
     element.addEventListener("focusout", (event) => element.contains(event.relatedTarget) || this.flight?.held.clear());
-    element.addEventListener("copy", (event) => this.#clipboard(event, () => event.clipboardData.setData("text/plain", this.text)));
-    element.addEventListener("paste", (event) => this.#clipboard(event, () => this.#paste(event.clipboardData.getData("text/plain"))));
+    const copy = (data) => data.setData("text/plain", this.text), paste = (data) => this.paste(data.getData("text/plain"));
+    element.addEventListener("copy", (event) => this.#clipboard(event, copy));
+    element.addEventListener("paste", (event) => this.#clipboard(event, paste));
     for (const pad of element.querySelectorAll("[data-hold]")) {
       pad.onpointerdown = () => this.#hold(pad.dataset.hold, true);
       pad.onpointerup = pad.onpointercancel = pad.onpointerleave = () => this.#hold(pad.dataset.hold, false);
     }
-    this.find("select").append(...Object.keys(paths.EASINGS).map((name) => new Option(name.replaceAll("_", " "), name)));
+    const option = (name) => new Option(name.replaceAll("_", " "), name);
+    this.find("select").append(...Object.keys(paths.EASINGS).map(option));
     this.inputs = [...element.querySelectorAll("[data-pose], [data-setting]")];
     for (const input of this.inputs) input.onchange = () => this.#typed(input);
   }
@@ -197,14 +153,14 @@ export class Editor {
   #clicked(event) {
     const button = event.target.closest("button");
     if (!button) return;
-    this.#commands[button.dataset.command]?.(event);
+    this.commands[button.dataset.command]?.(event);
     if (event.detail > 0 && this.find(".lbw-json").hidden) this.element.focus({ preventScroll: true });
     this.redraw();
   }
 
   #pressed(event) {
     const { key, target } = event, control = event.ctrlKey || event.metaKey;
-    if (control ? !this.#command(event) : event.altKey) return;
+    if (control ? !commandFor(event) : event.altKey) return;
     event.stopPropagation();
     if (target.matches("textarea, select, input") && !control && key !== "Escape") return;
     if (target.matches("textarea") && control) return;
@@ -221,13 +177,8 @@ export class Editor {
     const plan = this.plans.find(({ canvas }) => canvas === target);
     const arrow = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key];
     if (plan && arrow && !control) plan.nudge(...arrow);
-    else this.#commands[this.#command(event)]?.(event);
-    return plan && arrow ? true : this.#command(event);
-  }
-
-  #command({ key, ctrlKey, metaKey, shiftKey }) {
-    if (ctrlKey || metaKey) return CONTROL_SHORTCUTS[(shiftKey ? "shift+" : "") + key.toLowerCase()];
-    return SHORTCUTS[key.length === 1 ? key.toLowerCase() : key];
+    else this.commands[commandFor(event)]?.(event);
+    return plan && arrow ? true : commandFor(event);
   }
 
   #hold(key, down) {
@@ -242,22 +193,22 @@ export class Editor {
     if (event.target.matches("textarea, input")) return;
     event.preventDefault();
     event.stopPropagation();
-    action();
+    action(event.clipboardData);
   }
 
-  #paste(text) {
+  paste(text) {
     try {
       this.edit(paths.parse(text));
     } catch (error) {
       return this.say(`Not a camera path: ${error.message}`);
     }
-    this.#togglePanel(false);
+    this.togglePanel(false);
     return this.fit();
   }
 
-  #togglePanel(open) {
+  togglePanel(open) {
     this.find(".lbw-json").hidden = !open;
-    this.find("textarea").value = this.unreadable ?? JSON.stringify(JSON.parse(this.text), null, 1);
+    this.find("textarea").value = this.text.replaceAll('{"frame"', '\n{"frame"');
     if (open) this.find("textarea").focus();
   }
 
@@ -267,22 +218,22 @@ export class Editor {
     if (pose !== undefined && Number.isFinite(typed)) {
       this.setPose({ position: values.slice(0, 3), quaternion: fromAngles(...values.slice(3)) });
     } else if (setting === "frames" && typed) this.edit(paths.setFrames(this.state, typed));
-    else if (setting) this.#paste(JSON.stringify({ ...this.state, [setting]: typed }));
+    else if (setting) this.paste(JSON.stringify({ ...this.state, [setting]: typed }));
     this.redraw();
   }
 
-  #travel(direction) {
+  travel(direction) {
     if (!this.history[direction]()) return this.say(`Nothing to ${direction}`);
     this.#changed();
     return this.onCommit();
   }
 
-  #takeOff(record) {
+  takeOff(record) {
     const { pose } = this;
     Object.assign(this, { playing: null, frame: Math.round(this.frame) % (this.state.frames - 1) });
     this.recordStart = this.frame;
     this.flight = new Flight(pose, this.state.fps, record ? this.state.frames - this.frame : 0);
-    this.say(record ? `Recording starts at frame ${this.frame} with your first move. ${FLY_HELP}` : `${FLY_HELP}, R records`);
+    this.say(record ? `Records from frame ${this.frame} once you move. ${FLY_HELP}` : `${FLY_HELP}, R records`);
   }
 
   #changed() {
@@ -324,17 +275,19 @@ export class Editor {
 
   #showValues() {
     const { state, pose, flight } = this, frame = Math.round(this.frame);
-    const numbers = [...pose.position, ...toAngles(pose.quaternion)].map((value) => Number(value.toFixed(3)) + 0);
+    const shorten = (decimals) => (value) => Number(value.toFixed(decimals)) + 0;
+    const numbers = [...pose.position.map(shorten(3)), ...toAngles(pose.quaternion).map(shorten(1))];
     for (const input of this.inputs) {
       const { pose: index, setting } = input.dataset, value = String(setting ? state[setting] : numbers[index]);
       if (input !== document.activeElement && input.value !== value) input.value = value;
     }
     this.find("output").textContent = `${frame} / ${state.frames - 1}`;
-    const pressed = { play: this.playing !== null, snap: this.snap, loop: state.loop, camera: this.inside,
+    const on = { play: this.playing !== null, snap: this.snap, loop: state.loop, camera: this.inside,
       fly: flight !== null, record: flight?.recording ?? false };
-    for (const [name, on] of Object.entries(pressed)) this.find(`[data-command=${name}]`).setAttribute("aria-pressed", on);
+    for (const name of Object.keys(on)) this.find(`[data-command=${name}]`).setAttribute("aria-pressed", on[name]);
     this.element.classList.toggle("lbw-flying", flight !== null);
-    const time = { max: state.frames - 1, now: frame, text: `frame ${frame}, ${(frame / state.fps).toFixed(1)} seconds` };
+    const seconds = (frame / state.fps).toFixed(1);
+    const time = { max: state.frames - 1, now: frame, text: `frame ${frame}, ${seconds} seconds` };
     for (const [name, value] of Object.entries(time)) this.timeline.canvas.setAttribute(`aria-value${name}`, value);
   }
 }

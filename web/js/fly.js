@@ -61,6 +61,7 @@ export class Flight {
   get shown() {
     const { before, pose } = this, t = clamp(this.phase, 0, 1);
     if (before === pose) return pose;
-    return { position: mixVectors(before.position, pose.position, t), quaternion: slerp(before.quaternion, pose.quaternion, t) };
+    const position = mixVectors(before.position, pose.position, t);
+    return { position, quaternion: slerp(before.quaternion, pose.quaternion, t) };
   }
 }

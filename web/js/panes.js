@@ -52,7 +52,8 @@ export class WorldPane extends Pane {
 
   start(point, event) {
     const { host } = this;
-    if (host.inside) return (_, [dx, dy]) => host.lookBy(dx / this.projection.focal / RAD, -dy / this.projection.focal / RAD);
+    const degrees = (pixels) => pixels / this.projection.focal / RAD;
+    if (host.inside) return (_, [dx, dy]) => host.lookBy(degrees(dx), degrees(-dy));
     const frame = this.cameraUnder(point);
     if (frame !== undefined) host.scrub(frame);
     if (event.shiftKey || event.button > 0) return (_, delta) => this.pan(delta);
@@ -63,7 +64,7 @@ export class WorldPane extends Pane {
   }
 
   draw(scene, theme) {
-    const { context, width, height } = prepareCanvas(this.canvas), { aspect, inside, pose, state } = this.host;
+    const { context, width, height } = prepareCanvas(this.canvas), { aspect, inside, flight, pose, state } = this.host;
     const frameWidth = Math.min(width * 0.94, height * 0.9 * aspect);
     this.projection = inside
       ? new Perspective(pose, focalLength(frameWidth, state.fov_deg), width, height)
@@ -73,8 +74,9 @@ export class WorldPane extends Pane {
     this.#layCard(scene, CARD_WIDTH, CARD_WIDTH / aspect);
     const painter = new Painter(context, this.projection, theme), { center, ground, extent } = scene.sizes;
     painter.grid([0, 2], [center[0], ground, center[2]], niceStep(extent / 5), 10);
-    if (!inside) painter.segments(scene.cameras.flatMap(({ apex: [x, y, z] }) => [[x, y, z], [x, ground, z]]), theme.axis);
-    painter.path(scene);
+    const stems = scene.cameras.flatMap(({ apex: [x, y, z] }) => [[x, y, z], [x, ground, z]]);
+    if (!inside) painter.segments(stems, theme.axis);
+    painter.path(scene, flight?.poses);
     painter.cameras(scene);
     if (!inside) painter.current(scene.camera(pose));
   }
@@ -129,7 +131,8 @@ export class PlanPane extends Pane {
 
   /** Turns the camera towards the pointer within this plane: yaw from above, pitch from the side. */
   #aim(now, gesture) {
-    const { position, quaternion } = this.host.pose, [x, y, z] = subtract(this.projection.under(...now, position), position);
+    const { position, quaternion } = this.host.pose;
+    const [x, y, z] = subtract(this.projection.under(...now, position), position);
     const angles = toAngles(quaternion), round = this.host.snap ? 5 : 0.1;
     const turned = this.plane.horizontal === 0 ? 0 : 1;
     angles[turned] = Math.round((turned ? Math.atan2(-y, Math.abs(z)) : Math.atan2(x, z)) / RAD / round) * round;
@@ -148,9 +151,10 @@ export class PlanPane extends Pane {
     const { low, high, extent } = scene.sizes, span = (axis) => high[axis] - low[axis] + extent * 0.45;
     this.focal ||= Math.min(width / span(horizontal), height / span(vertical));
     const { projection } = this, step = projection.gridStep, painter = new Painter(context, projection, theme);
-    painter.grid([horizontal, vertical], this.center, step, Math.ceil(Math.max(width, height) / 2 / projection.focal / step) + 1);
+    const reach = Math.ceil(Math.max(width, height) / 2 / projection.focal / step) + 1;
+    painter.grid([horizontal, vertical], this.center, step, reach);
     painter.polygon(scene.card, theme.accentFill, theme.muted);
-    painter.path(scene);
+    painter.path(scene, host.flight?.poses);
     painter.cameras(scene);
     painter.current(scene.camera(host.pose), host.flight ? null : scene.handle(host.pose));
   }

@@ -35,12 +35,12 @@ const isVector = (value, size) => Array.isArray(value) && value.length === size 
 
 const FIELDS = {
   version: [(value) => value === VERSION, `${VERSION}, the version this editor reads`],
-  frames: [(value) => isWhole(value, FEWEST_FRAMES, MOST_FRAMES), `a whole number from ${FEWEST_FRAMES} to ${MOST_FRAMES}`],
+  frames: [(value) => isWhole(value, FEWEST_FRAMES, MOST_FRAMES), `whole, from ${FEWEST_FRAMES} to ${MOST_FRAMES}`],
   fps: [(value) => isNumber(value) && value > 0, "a number above 0"],
   fov_deg: [(value) => isNumber(value) && value >= 1 && value <= 170, "a number from 1 to 170"],
   ease: [(value) => Object.hasOwn(EASINGS, value), `one of ${Object.keys(EASINGS).join(", ")}`],
   loop: [(value) => typeof value === "boolean", "true or false"],
-  keyframes: [(value) => Array.isArray(value) && isWhole(value.length, 1, MOST_KEYFRAMES), `a list of 1 to ${MOST_KEYFRAMES}`],
+  keyframes: [(value) => Array.isArray(value) && isWhole(value.length, 1, MOST_KEYFRAMES), "a list of 1 to 1000"],
 };
 
 const keyframeFields = (after, frames) => ({
@@ -51,7 +51,8 @@ const keyframeFields = (after, frames) => ({
 
 function check(value, fields, name) {
   for (const [key, [accepts, expected]] of Object.entries(fields)) {
-    if (!accepts(value?.[key])) throw new Error(`${name}${key} is ${JSON.stringify(value?.[key])}, expected ${expected}`);
+    const found = value?.[key];
+    if (!accepts(found)) throw new Error(`${name}${key} is ${JSON.stringify(found)}, expected ${expected}`);
   }
 }
 
@@ -111,7 +112,7 @@ export function retimeKeyframe(state, from, to) {
 
 /** Copies the pose at a frame to the free frame nearest to half a second later; returns [state, new frame]. */
 export function duplicateKeyframe(state, frame) {
-  const wanted = frame + Math.max(1, Math.round(state.fps / 2)), all = Array.from({ length: state.frames }, (_, i) => i);
+  const wanted = frame + Math.max(1, Math.round(state.fps / 2)), all = [...Array(state.frames).keys()];
   const [found] = all.filter((i) => !keyframeAt(state, i)).sort((a, b) => Math.abs(a - wanted) - Math.abs(b - wanted));
   return found === undefined ? [state, frame] : [setKeyframe(state, found, poseAt(track(state), frame)), found];
 }
@@ -123,12 +124,11 @@ export function setFrames(state, wanted) {
   return { ...state, frames, keyframes: [...moved].map(([frame, key]) => ({ ...key, frame })) };
 }
 
-/** A recorded run (poses one frame apart, the first at `start`) replaces the keyframes of its frames. */
+/** A recorded run (poses one frame apart, the first at `start`) replaces what was there from its start on. */
 export function replaceWithRecording(state, start, poses) {
-  const outside = state.keyframes.filter(({ frame }) => frame < start || frame >= start + poses.length);
+  const kept = state.keyframes.filter(({ frame }) => frame < start);
   const recorded = simplify(poses).map((key) => ({ ...key, frame: key.frame + start }));
-  const keyframes = [...outside, ...recorded].sort((a, b) => a.frame - b.frame);
-  return { ...state, ease: "linear", loop: false, keyframes };
+  return { ...state, ease: "linear", loop: false, keyframes: [...kept, ...recorded] };
 }
 
 /** The fewest keyframes found, greedily, that keep every frame within the tolerances (units, degrees). */

@@ -21,8 +21,8 @@ export class Timeline {
   }
 
   #start([x, y]) {
-    const { host, canvas } = this, gesture = {};
-    const key = y > canvas.clientHeight - 2 * KEY_ROW && host.state.keyframes.find(({ frame }) => Math.abs(this.#x(frame) - x) < 7);
+    const { host } = this, gesture = {}, low = y > this.canvas.clientHeight - 2 * KEY_ROW;
+    const key = low && host.state.keyframes.find(({ frame }) => Math.abs(this.#x(frame) - x) < 7);
     let at = key ? key.frame : this.#frame(x);
     host.scrub(at);
     return ([now]) => {
@@ -36,8 +36,9 @@ export class Timeline {
     this.#ticks(context, height, theme);
     for (const key of state.keyframes) {
       context.fillStyle = key.frame === frame ? theme.accent : theme.key;
+      const x = this.#x(key.frame), y = height - KEY_ROW;
       context.beginPath();
-      for (const [dx, dy] of [[0, -5], [5, 0], [0, 5], [-5, 0]]) context.lineTo(this.#x(key.frame) + dx, height - KEY_ROW + dy);
+      for (const [dx, dy] of [[0, -5], [5, 0], [0, 5], [-5, 0]]) context.lineTo(x + dx, y + dy);
       context.fill();
     }
     context.fillStyle = theme.accent;

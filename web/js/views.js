@@ -25,7 +25,8 @@ function frustum({ position, quaternion }, size, fov, aspect) {
   const x = size * Math.tan((fov * RAD) / 2), y = x / aspect;
   const at = (...local) => add(position, rotate(quaternion, local));
   const corners = [at(-x, -y, size), at(x, -y, size), at(x, y, size), at(-x, y, size)];
-  return { apex: position, corners, up: [at(-x * 0.4, -y * 1.15, size), at(0, -y * 1.6, size), at(x * 0.4, -y * 1.15, size)] };
+  const up = [at(-x * 0.4, -y * 1.15, size), at(0, -y * 1.6, size), at(x * 0.4, -y * 1.15, size)];
+  return { apex: position, corners, up };
 }
 
 /** Everything drawn that depends on the state alone, so that orbiting only projects and strokes. */
@@ -147,8 +148,8 @@ export class Painter {
 
   /** Lines `step` apart around a point, spanned by two world axes. */
   grid([across, along], around, step, reach) {
-    const middle = around.map((value, axis) => (axis === across || axis === along ? Math.round(value / step) * step : value));
-    const lines = [];
+    const middle = [...around], lines = [];
+    for (const axis of [across, along]) middle[axis] = Math.round(around[axis] / step) * step;
     for (let offset = -reach; offset <= reach; offset += 1) {
       for (const [axis, other] of [[across, along], [along, across]]) {
         for (const end of [-reach, reach]) {
@@ -162,8 +163,9 @@ export class Painter {
     this.segments(lines, this.theme.grid);
   }
 
-  /** The path from its start colour to its end colour, with a dot at each second. */
-  path({ path, state: { fps } }) {
+  /** The path from its start colour to its end colour, with a dot at each second; and what is being flown. */
+  path({ path, state: { fps } }, flown = []) {
+    this.segments(flown.slice(1).flatMap(({ position }, i) => [flown[i].position, position]), this.theme.accent, 2.2);
     const chunk = Math.max(1, Math.ceil(path.length / 24));
     for (let start = 0; start + 1 < path.length; start += chunk) {
       const run = path.slice(start, start + chunk + 1);

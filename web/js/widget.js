@@ -60,7 +60,8 @@ function addEditor(html, node, name, [, { default: initial } = {}]) {
 }
 
 const html = await (await fetch(beside("editor.html"))).text();
-document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: beside("editor.css").href }));
+const style = Object.assign(document.createElement("link"), { rel: "stylesheet", href: beside("editor.css").href });
+document.head.append(style);
 
 app.registerExtension({
   name: "LingBotWorld.CameraEditor",
