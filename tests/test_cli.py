@@ -17,6 +17,15 @@ from lingbot_world.toy import write_toy_package
 from PIL import Image
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tensors this small are slower on two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
     return write_toy_package(tmp_path_factory.mktemp("toy"))

@@ -10,6 +10,15 @@ from lingbot_world.vae import decode_latent, encode_first_frame, load_vae
 from safetensors.torch import save_file
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """Tensors this small are slower on two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     file = tmp_path_factory.mktemp("vae") / "Wan2.1_VAE.pth"

@@ -1,0 +1,43 @@
+# Sourced by demo.sh and test.sh. make_environment EXTRAS: .venv with this package (editable) and those extras.
+# Does nothing when an earlier call did the same for the same pyproject.toml. PYTHON names the interpreter to start from.
+
+make_environment() {
+    local extras=$1 stamp=".venv/.lingbot-world-${1//,/-}"
+    if [ -x .venv/bin/python ] && [ "$stamp" -nt pyproject.toml ]; then
+        return
+    fi
+    if [ ! -x .venv/bin/python ]; then
+        "$(find_python)" -m venv .venv
+    fi
+    # torch alone first: the version that the goldens were checked with, and a CPU build where pip is set up for one.
+    .venv/bin/python -c "import torch" 2>/dev/null || .venv/bin/python -m pip install --quiet "torch==2.13.0"
+    install_comfy_kitchen
+    .venv/bin/python -m pip install --quiet --editable ".[$extras]"
+    touch "$stamp"
+}
+
+find_python() {
+    local name
+    for name in "${PYTHON:-python3.11}" python3.12 python3.13 python3.10 python3; do
+        if "$name" -c "import venv, sys; sys.exit(sys.version_info < (3, 10))" 2>/dev/null; then
+            echo "$name"
+            return
+        fi
+    done
+    echo "Python 3.10 or newer is needed; name one with PYTHON=/path/to/python" >&2
+    return 1
+}
+
+# Without a GPU the pure Python wheel serves and saves 190 MB.
+install_comfy_kitchen() {
+    if command -v nvidia-smi >/dev/null || .venv/bin/python -c "import comfy_kitchen" 2>/dev/null; then
+        return
+    fi
+    local wheels
+    wheels=$(mktemp -d)
+    if .venv/bin/python -m pip download --quiet --dest "$wheels" --platform any --only-binary=:all: --no-deps \
+        comfy-kitchen; then
+        .venv/bin/python -m pip install --quiet "$wheels"/comfy_kitchen-*.whl
+    fi
+    rm -rf "$wheels"
+}

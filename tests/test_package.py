@@ -1,0 +1,100 @@
+"""The repository as a package: what importing costs, what its files may say, what its scripts stand on."""
+
+import ast
+import re
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import lingbot_world
+import pytest
+
+ROOT = Path(lingbot_world.__file__).parent
+SHIPPED = sorted(
+    path for path in ROOT.rglob("*.py")
+    if not {"tests", "scripts", "build", "out"} & set(path.relative_to(ROOT).parts)
+    and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+)  # fmt: skip
+ENGINE = [path for path in SHIPPED if path.relative_to(ROOT).parts[0] not in ("host", "nodes")]
+EVERY_FILE = pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def imports(path):
+    """(level, module) of every import statement in a file, wherever it stands."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.level, node.module or ""
+
+
+def test_importing_the_package_is_cheap_and_brings_nothing_along():
+    code = "import time; start = time.perf_counter(); import lingbot_world; print(time.perf_counter() - start)"
+    assert statistics.median(float(run(code)) for _ in range(5)) < 0.05
+    loaded = run("import sys, lingbot_world, lingbot_world.cli; print(*sys.modules)").split()
+    assert not {"torch", "numpy", "bitsandbytes", "comfy_kitchen", "diffusers", "tqdm"} & set(loaded)
+
+
+def test_the_engine_imports_heavy_packages_only_when_it_needs_them():
+    modules = "pipeline sampling camera model.dit text loaders.checkpoint loaders.package plan stages video vae"
+    code = f"import sys, importlib\nfor name in {modules.split()}: importlib.import_module('lingbot_world.' + name)\n"
+    loaded = run(code + "print(*sys.modules)").split()
+    assert not {"bitsandbytes", "comfy_kitchen", "diffusers", "av", "tokenizers", "sentencepiece"} & set(loaded)
+
+
+def test_help_needs_no_torch():
+    assert "generate" in run("from lingbot_world.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass")
+    loaded = run("import sys\nfrom lingbot_world.cli import build_parser\nbuild_parser()\nprint(*sys.modules)").split()
+    assert "torch" not in loaded
+
+
+@EVERY_FILE
+def test_files_are_plain_ascii_without_what_scanners_refuse(path):
+    text = path.read_bytes().decode("ascii")
+    for refused in ("nn.Linear(", "nn.LayerNorm(", ".cuda(", "torch.autocast(", "subprocess", "os.system"):
+        assert refused not in text, refused
+    called = {node.func.id for node in ast.walk(ast.parse(text))
+              if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}  # fmt: skip
+    assert not {"eval", "exec", "__import__"} & called
+
+
+@pytest.mark.parametrize("path", ENGINE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_engine_knows_no_host(path):
+    for level, module in imports(path):
+        top = module.split(".")[0]
+        assert level > 0 or not top.startswith("comfy") or top == "comfy_kitchen", module
+        assert level == 0 or top not in ("host", "nodes") or path == ROOT / "__init__.py", module
+
+
+@pytest.mark.parametrize("folder", ["model", "camera", "sampling"])
+def test_these_folders_import_no_sibling(folder):
+    for path in (ROOT / folder).rglob("*.py"):
+        assert all(module == "errors" for level, module in imports(path) if level == 2), path
+
+
+def test_requirements_are_the_dependencies_and_every_folder_is_packaged():
+    project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())
+    assert (ROOT / "requirements.txt").read_text().split() == project["project"]["dependencies"]
+    assert project["project"]["version"] == lingbot_world.__version__
+    folders = {f"lingbot_world.{path.parent.relative_to(ROOT).as_posix().replace('/', '.')}" for path in SHIPPED
+               if path.name == "__init__.py" and path.parent != ROOT}  # fmt: skip
+    assert folders | {"lingbot_world"} == set(project["tool"]["setuptools"]["packages"])
+
+
+def test_the_readme_names_commands_and_files_that_exist():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for command in ("bash scripts/demo.sh", "bash scripts/test.sh", "hf download", "lingbot-world generate"):
+        assert command in readme, command
+    for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", readme):
+        assert (ROOT / target).exists(), target
+    help_text = run("from lingbot_world.cli import main\ntry: main(['generate', '--help'])\nexcept SystemExit: pass")
+    block = readme[readme.index("lingbot-world generate") :].split("```")[0]
+    options = set(re.findall(r"--\w+", block))
+    assert options
+    assert options <= set(re.findall(r"--\w+", help_text))
+    assert "scripts/test.sh" in (ROOT / ".ci/run").read_text()
