@@ -155,6 +155,7 @@ class ComfyServer:
         command += ["--port", str(self.port), "--disable-api-nodes", "--disable-auto-launch"]
         command += ["--base-directory", str(self.base), "--database-url", "sqlite:///:memory:", *self.arguments]
         environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        environment.setdefault("OMP_NUM_THREADS", "1")  # toys are too small for more, and waiting threads cost the most
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
                 command, cwd=self.base, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

@@ -131,7 +131,7 @@ def test_thirty_prompts_do_not_grow_the_server(comfy_server, toy):
             comfy_server.queue(toy.set(SAMPLER, seed=random.randrange(2**32)))
         return comfy_server.anonymous_bytes()
 
-    settled = after(8)
+    settled = after(5)
     assert after(30) < settled * 1.01
 
 
