@@ -137,7 +137,8 @@ export class Editor {
     element.addEventListener("keydown", (event) => this.#pressed(event));
     element.addEventListener("keyup", (event) => this.#hold(event.key.toLowerCase(), false));
     element.addEventListener("focusout", (event) => element.contains(event.relatedTarget) || this.flight?.held.clear());
-    const copy = (data) => data.setData("text/plain", this.text), paste = (data) => this.paste(data.getData("text/plain"));
+    const copy = (data) => data.setData("text/plain", this.text);
+    const paste = (data) => this.paste(data.getData("text/plain"));
     element.addEventListener("copy", (event) => this.#clipboard(event, copy));
     element.addEventListener("paste", (event) => this.#clipboard(event, paste));
     for (const pad of element.querySelectorAll("[data-hold]")) {
