@@ -220,7 +220,8 @@ def main() -> None:
     if "load" in options.only:
         bench_load(options.folder, options.repeats)
     if "step" in options.only:
-        bench_step((options.frame_num, height, width), options.repeats, options.profile, options.bf16, bool(options.cap))
+        size = options.frame_num, height, width
+        bench_step(size, options.repeats, options.profile, options.bf16, capped=bool(options.cap))
 
 
 if __name__ == "__main__":
