@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -97,9 +98,13 @@ class Parts:
             loaded = self.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
             return self.graph.add("LingBotWorldPrepareImage", image=loaded["IMAGE"], **size)
 
-    def camera(self, kind: str, title: str = "4. Camera path", height: int = 0, **values) -> Node:
-        with self.graph.group(title, 2, VIOLET):
-            return self.graph.add(kind, extra_height=height, **values)
+    def camera(self, kind: str, preview: bool = True, **values) -> Node:
+        """A path, and the drawing of what the model will receive of it."""
+        with self.graph.group("4. Camera path", 2, VIOLET):
+            path = self.graph.add(kind, **values)
+            if preview:
+                self.graph.add("LingBotWorldCameraPreview", camera=path["camera"], extra_height=PREVIEW_HEIGHT)
+            return path
 
     def video(
         self, text: tuple[Output, Output], image: Node, vae: Output, length: Output | int, column: int = 3
@@ -186,7 +191,7 @@ about a seventh faster.
 
 
 def _with_loras(parts: Parts, names: list[str], offers: bool, **sampling) -> Graph:
-    path = parts.camera("LingBotWorldCameraPreset", preset="dolly_in")
+    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="dolly_in")
     high, low, vae = parts.models()
     with parts.graph.group("LoRA on each expert", 1, RED):
         high, low = (
@@ -241,7 +246,7 @@ stays under ComfyUI's management, which is quicker when you change prompts often
 {DOWNLOAD}
 {SIZES}"""
     parts = Parts(info, "clip_text", note)
-    path = parts.camera("LingBotWorldCameraPreset", preset="pan_right")
+    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="pan_right")
     high, low, vae = parts.models()
     text, image = parts.clip_text(), parts.image()
     video = parts.video(text, image, vae, path["frames"])
@@ -261,7 +266,7 @@ solver going across the switch and uses the official one.
 {DOWNLOAD}
 """
     parts = Parts(info, "two_samplers", note)
-    path = parts.camera("LingBotWorldCameraPreset", preset="dolly_in")
+    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="dolly_in")
     high, low, vae = parts.models()
     text, image = parts.text(), parts.image()
     video = parts.video(text, image, vae, path["frames"])
@@ -308,7 +313,7 @@ lingbot-world toy ComfyUI/models/lingbot_world/toy
 Then press **R**, and **Run**.
 """
     parts = Parts(info, "toy", note, package="toy")
-    path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=9)
+    path = parts.camera("LingBotWorldLoadPoses", preview=False, poses="toy/example", frames=9)
     size = {"size": "width and height", "width": 96, "height": 64}
     return parts.film(path, size, steps=4)
 
@@ -325,6 +330,18 @@ def preset_orbit(info: dict) -> Graph:
     return parts.film(parts.camera("LingBotWorldCameraPreset", preset="orbit_left", easing="sine_in_out"))
 
 
+def flight() -> str:
+    """An editor state, as the editor itself writes it: forward, a turn to the right, and back to the left, higher."""
+    stations = [(0, 0, 0, 0, 0), (24, 0.1, 0, 0.9, 12), (48, 0.6, -0.2, 1.6, 24), (80, 0.5, -0.5, 2.8, -10)]
+    keyframes = []
+    for frame, x, y, z, yaw_deg in stations:
+        half = math.radians(yaw_deg) / 2
+        turn = [0, round(math.sin(half), 6), 0, round(math.cos(half), 6)] if yaw_deg else [0, 0, 0, 1]
+        keyframes.append({"frame": frame, "position": [x, y, z], "quaternion": turn})
+    state = {"version": 1, "frames": 81, "fps": 16, "fov_deg": 79, "ease": "linear", "loop": False}
+    return json.dumps({**state, "keyframes": keyframes}, separators=(",", ":"))
+
+
 def fly(info: dict) -> Graph:
     note = f"""# Fly the camera yourself
 
@@ -336,7 +353,8 @@ in the views. The path is saved with the workflow.
     parts = Parts(info, "fly", note)
     high, low, vae = parts.models()
     text, image = parts.text(), parts.image()
-    path = parts.camera("LingBotWorldCameraEditor", height=420, image=image["image"])
+    look = {"preview": False, "box_width": 460, "extra_height": 420}
+    path = parts.camera("LingBotWorldCameraEditor", path=flight(), image=image["image"], **look)
     video = parts.video(text, image, vae, path["frames"])
     parts.save(parts.sample((high, low), parts.apply(video, path), video["latent"]), vae)
     return parts.graph

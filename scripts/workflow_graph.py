@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COMFY_DYNAMICCOMBO_V3"}
+SEEDS = ("seed", "noise_seed")  # the canvas puts a "control after generate" below these, asked or not
 COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 60, 30, 50, 20, 50
 TITLE_HEIGHT, SLOT_HEIGHT, WIDGET_HEIGHT, TEXT_HEIGHT, PREVIEW_HEIGHT = 30, 20, 24, 130, 250
 
@@ -64,11 +65,11 @@ class Node:
     def widget_values(self) -> list:
         """Values in the canvas's order, with the extra widgets that it adds to seeds and uploads."""
         values = []
-        for name, (_, options) in self.widgets.items():
+        for name, (kind, options) in self.widgets.items():
             value = self.inputs[name]
             values.append(None if isinstance(value, Output) else value)
-            if options.get("control_after_generate"):
-                values.append("randomize")
+            if kind == "INT" and (options.get("control_after_generate") or name in SEEDS):
+                values.append("randomize" if options.get("control_after_generate") else "fixed")
             if options.get("image_upload"):
                 values.append("image")
         return values

@@ -1,0 +1,153 @@
+"""Every shipped workflow on a real ComfyUI: both formats say the same, the template browser has it, and it runs.
+
+The toy package stands in for the real one under its name, at toy size and with few steps; the rest is as shipped.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from browser_runner import run_script
+from comfy_server import PACK, PACK_NAME, ComfyServer
+from lingbot_world.toy_weights import EXPERT
+from safetensors.torch import save_file
+from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, ToyPrompt
+
+pytestmark = pytest.mark.host
+
+WORKFLOWS = PACK / "workflows"
+NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
+PACKAGE = "lingbot-world-base-cam-nf4"
+LORAS = ["my_lora_{}_noise", "wan2.2_i2v_lightx2v_4steps_lora_v1_{}_noise"]
+CONVERT = """
+import json, sys
+from comfy_cli.workflow_to_api import convert_ui_to_api
+info, *files = sys.argv[1:]
+info = json.load(open(info, encoding="utf-8"))
+print(json.dumps([convert_ui_to_api(json.load(open(file, encoding="utf-8")), info) for file in files]))
+"""
+
+
+@pytest.fixture(scope="module")
+def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
+    """The shared server with toys under the names of the files that the workflows want."""
+    package = comfy_server.base / "models" / "lingbot_world"
+    shutil.copytree(package / "toy", package / PACKAGE)
+    write_loras(comfy_server.base / "models" / "loras")
+    write_paths(comfy_server.base / "input", package / "toy" / "example")
+    encoder = comfy_server.base / "models" / "text_encoders" / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
+    encoder.parent.mkdir(exist_ok=True)
+    save_file({"a": torch.zeros(1)}, encoder)
+    yield comfy_server
+    shutil.rmtree(package / PACKAGE)
+
+
+def write_loras(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    layer = "diffusion_model.blocks.0.self_attn.q"
+    lora = {f"{layer}.lora_A.weight": torch.randn(4, EXPERT.dim), f"{layer}.lora_B.weight": torch.randn(EXPERT.dim, 4)}
+    for name in LORAS:
+        for level in ("high", "low"):
+            save_file(lora, folder / f"{name.format(level)}.safetensors")
+
+
+def write_paths(folder: Path, example: Path) -> None:
+    shutil.copytree(example, folder / "my_camera_path")
+    poses = np.load(example / "poses.npy")
+    for kind, data in (("pose", poses), ("intrinsics", np.tile([700.0, 700.0, 640.0, 360.0], (len(poses), 1)))):
+        (folder / "vipe" / kind).mkdir(parents=True)
+        np.savez(folder / "vipe" / kind / "my_video.npz", data=data, inds=np.arange(len(poses)))
+
+
+def as_toy(name: str) -> ToyPrompt:
+    """A shipped workflow at toy size. A toy T5 does not go through core's CLIPLoader: ours takes its place."""
+    prompt = ToyPrompt(json.loads((WORKFLOWS / "api" / f"{name}.json").read_text(encoding="utf-8")))
+    for node in prompt.values():
+        inputs = node["inputs"]
+        if node["class_type"] == "LingBotWorldPrepareImage":
+            inputs |= {"size": "width and height", "width": TOY_WIDTH, "height": TOY_HEIGHT}
+        if node["class_type"] == "CLIPLoader":
+            node["class_type"] = "LingBotWorldLoadTextEncoder"
+            node["inputs"] = {"text_encoder": "toy/models_t5_umt5-xxl-enc-bf16.pth"}
+        for length in ("frames", "length"):
+            if inputs.get(length) == 81:
+                inputs[length] = TOY_FRAMES
+        if isinstance(inputs.get("path"), str):
+            inputs["path"] = short_flight(inputs["path"])
+        if inputs.get("steps") == 40:
+            inputs["steps"] = 12
+    return prompt
+
+
+def short_flight(path: str) -> str:
+    state = json.loads(path)
+    first, *_, last = state["keyframes"]
+    return json.dumps({**state, "frames": TOY_FRAMES, "keyframes": [first, {**last, "frame": TOY_FRAMES - 1}]})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_runs_and_gives_a_video(server, name):
+    run = server.queue(as_toy(name))
+    (path,) = (file for file in run.files(server.base / "output") if file.suffix == ".mp4")
+    with av.open(str(path)) as video:
+        frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video.streams.video[0])]
+    assert np.stack(frames).shape == (TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, 3)
+
+
+def test_comfy_cli_converts_the_canvas_form_to_the_queue_form(server, tmp_path):
+    info = tmp_path / "object_info.json"
+    info.write_text(json.dumps(server.object_info()), encoding="utf-8")
+    files = [str(WORKFLOWS / f"{name}.json") for name in NAMES]
+    if subprocess.run([server.host.python, "-c", "import comfy_cli"], capture_output=True).returncode:
+        pytest.skip("ComfyUI's Python has no comfy-cli")
+    command = [server.host.python, "-c", CONVERT, str(info), *files]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, encoding="utf-8")
+    for name, converted in zip(NAMES, json.loads(done.stdout), strict=True):
+        assert converted == json.loads((WORKFLOWS / "api" / f"{name}.json").read_text(encoding="utf-8")), name
+
+
+def test_the_template_browser_lists_them_with_thumbnails(server):
+    assert sorted(server.get("/workflow_templates")[PACK_NAME]) == NAMES
+    for name in NAMES:
+        with urllib.request.urlopen(f"{server.url}/api/workflow_templates/{PACK_NAME}/{name}.jpg") as answer:
+            assert answer.headers["Content-Type"] == "image/jpeg"
+
+
+@pytest.fixture(scope="module", params=["classic", "vue"])
+def canvas_reports(request, server) -> dict[str, dict]:
+    """What a browser sees of each workflow, in the classic renderer and in Nodes 2.0; the toy is run."""
+    files = [str(WORKFLOWS / f"{name}.json") for name in NAMES]
+    toy = str(WORKFLOWS / "toy.json")
+    wish = json.dumps({"vue": request.param == "vue", "files": files, "run": [toy]})
+    reports = run_script("check_workflows.mjs", server.url, wish)
+    return {Path(report["file"]).stem: report for report in reports}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_canvas_opens_it_without_a_missing_node_or_an_error(canvas_reports, name):
+    assert canvas_reports[name]["missing"] == []
+    assert canvas_reports[name]["errors"] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_canvas_would_queue_the_queue_form(canvas_reports, name):
+    expected = json.loads((WORKFLOWS / "api" / f"{name}.json").read_text(encoding="utf-8"))
+    shown = canvas_reports[name]["prompt"]
+    assert shown.keys() == expected.keys()
+    for key, node in expected.items():
+        assert shown[key]["inputs"] == node["inputs"]
+
+
+def test_run_shows_a_video_on_the_canvas(canvas_reports):
+    report = canvas_reports["toy"]
+    assert report["end"]["kind"] == "execution_success", report["end"]
+    assert [(video["width"], video["height"]) for video in report["videos"]] == [(TOY_WIDTH, TOY_HEIGHT)]
