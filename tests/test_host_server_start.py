@@ -1,0 +1,63 @@
+"""How the pack starts: quickly, without bitsandbytes too, and without asking the network for anything."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from comfy_server import ComfyServer, Host
+from toy_prompt import toy_prompt
+
+pytestmark = pytest.mark.host
+
+SCRIPT = Path(__file__).parent / "host_scripts" / "import_time.py"
+# Runs before ComfyUI imports anything of note: bitsandbytes cannot be imported, and whoever looks for the network is
+# written down and refused.
+CRIPPLED = """
+import socket, sys, traceback
+sys.modules["bitsandbytes"] = None
+LOCAL = ("127.0.0.1", "0.0.0.0", "localhost", "::1", "::", "", None)
+look_up, connect = socket.getaddrinfo, socket.socket.connect
+
+def refuse(address):
+    with open({log!r}, "a") as log:
+        log.write(repr(address) + "\\n" + "".join(traceback.format_stack()))
+    raise OSError("no network in this test")
+
+def checked_look_up(host, *rest, **more):
+    return look_up(host, *rest, **more) if host in LOCAL else refuse(host)
+
+def checked_connect(self, address):
+    return connect(self, address) if not isinstance(address, tuple) or address[0] in LOCAL else refuse(address)
+
+socket.getaddrinfo, socket.socket.connect = checked_look_up, checked_connect
+"""
+
+
+def test_the_pack_adds_under_a_tenth_of_a_second_to_the_start(comfy_host: Host):
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    environment |= {"COMFYUI_PATH": str(comfy_host.root), "OMP_NUM_THREADS": "1"}
+    command = [comfy_host.python, SCRIPT]
+    done = subprocess.run(command, cwd=SCRIPT.parent, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert float(done.stdout.split()[-1]) < 0.1
+
+
+def test_the_toy_runs_without_bitsandbytes_and_without_a_network(comfy_host: Host, comfy_base: Path, tmp_path: Path):
+    for name in ("models", "input"):
+        (tmp_path / name).symlink_to(comfy_base / name, target_is_directory=True)
+    hook = tmp_path / "custom_nodes" / "a-crippled-python"
+    hook.mkdir(parents=True)
+    (hook / "__init__.py").write_text("NODE_CLASS_MAPPINGS = {}\n")
+    asked = tmp_path / "asked.txt"
+    (hook / "prestartup_script.py").write_text(CRIPPLED.format(log=str(asked)))
+    with ComfyServer(comfy_host, tmp_path) as server:
+        before = asked.read_text() if asked.exists() else ""
+        run = server.queue(toy_prompt().set("LingBotWorldSampler", seed=random.randrange(2**32)))
+        assert any(path.suffix == ".mp4" for path in run.files(tmp_path / "output"))
+        assert (asked.read_text() if asked.exists() else "") == before
+        assert "lingbot" not in before.lower()
+        assert "bitsandbytes" in server.log()
