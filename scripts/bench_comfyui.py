@@ -1,0 +1,312 @@
+"""Time and memory of full-size random experts through a real ComfyUI, one server per way of handling memory.
+
+    python scripts/bench_comfyui.py --comfyui ComfyUI --folder scratch --reserve-vram 115   # on 140 GB, play 24
+    python scripts/bench_comfyui.py --comfyui ComfyUI --folder scratch --size 240*416 --frame_num 17 \
+        --dim 256 --ffn 512 --layers 2 --text-dim 64                                        # a toy, CPU included
+
+Makes the two experts in FOLDER (19 GB; used again when they are already there) and a tiny pack with random prompts,
+start image and camera. Per mode, one server samples a video cold, then warm, then with --lora through a LoRA of every
+block. Prints a JSON line per run and a table at the end; the servers' logs stay in FOLDER. `--python` needs what
+ComfyUI needs, this script `lingbot_world` and websocket-client. Linux only.
+
+load_s is the loader node plus what the first step took longer than its expert's other steps; switch_s is what the first
+step of the low-noise expert took longer. Memory is the highest during a run: VRAM of the whole GPU over what was used
+before the server started; anon (RssAnon + RssShmem of the server) and host (used memory of the machine, without page
+cache: pinned memory of the driver included) over the idle server."""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from lingbot_world.loaders import open_checkpoint
+from lingbot_world.model.config import ModelConfig
+from lingbot_world.sampling import BOUNDARY, first_low_step, flow_timesteps
+from make_random_expert import add_size_arguments, config_from
+from memory_watch import Memory
+from queue_workflow import QueueError, Server
+from safetensors.torch import save_file
+
+PACK = Path(__file__).resolve().parent.parent
+MODES = {
+    "default": [],
+    "static": ["--disable-dynamic-vram"],
+    "lowvram": ["--lowvram"],
+    "strict": ["--fast-disk", "--disable-pinned-memory"],
+}
+LOADER, INPUTS, SAMPLER, END, LORA_HIGH, LORA_LOW = "1", "2", "3", "4", "5", "6"
+START_SECONDS, SILENT_SECONDS, LORA_RANK = 120, 200, 32
+GB = 1e9
+TIMES = ("load_s", "high_step_s", "low_step_s", "switch_s", "sampler_s")
+COLUMNS = ("mode", "run", *TIMES, "vram_GB", "anon_GB", "host_GB", "latent")
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def prepare(options: argparse.Namespace, config: ModelConfig) -> None:
+    """The base directory of the servers: packs, experts, LoRA, and a front-end that is one empty page."""
+    base = options.folder
+    for name in ("custom_nodes", "models/loras", "input", "output", "front-end"):
+        (base / name).mkdir(parents=True, exist_ok=True)
+    (base / "front-end/index.html").write_text("<html></html>")
+    for name, target in (("lingbot-world", PACK), ("bench_nodes.py", PACK / "scripts/bench_nodes.py")):
+        link = base / "custom_nodes" / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+    for seed, role in enumerate(("high", "low")):
+        write_expert(base / "models/lingbot_world/bench" / f"{role}_noise_model_bnb_nf4", seed, config)
+    if options.lora:
+        write_lora(base / "models/loras/bench.safetensors", config)
+
+
+def write_expert(folder: Path, seed: int, config: ModelConfig) -> None:
+    """In a process of its own, so that its CUDA context is gone when the servers run."""
+    if (folder / "model.safetensors").is_file() and open_checkpoint(folder).config == config:
+        return
+    sizes = {"dim": config.dim, "ffn": config.ffn_dim, "layers": config.num_layers, "text-dim": config.text_dim,
+             "freq-dim": config.freq_dim, "control": config.control or 0}  # fmt: skip
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    command = [sys.executable, str(PACK / "scripts/make_random_expert.py"), str(folder), "--repeat-block"]
+    command += ["--device", device, "--seed", str(seed), *(f"--{name}={size}" for name, size in sizes.items())]
+    subprocess.run(command, check=True)
+
+
+def write_lora(path: Path, config: ModelConfig) -> None:
+    """A small random LoRA on every attention and feed-forward layer of every block."""
+    tensors, generator = {}, torch.Generator().manual_seed(0)
+    for name, shape in config.parameter_shapes().items():
+        if re.match(r"blocks\.\d+\.(self_attn|cross_attn|ffn)\..*weight", name) and len(shape) == 2:
+            layer = "diffusion_model." + name.removesuffix(".weight")
+            for side, size in (("A", (LORA_RANK, shape[1])), ("B", (shape[0], LORA_RANK))):
+                value = torch.empty(size, dtype=torch.bfloat16).normal_(std=0.01, generator=generator)
+                tensors[f"{layer}.lora_{side}.weight"] = value
+    save_file(tensors, path)
+    say(f"{path}: {len(tensors) // 2} layers, {path.stat().st_size:,} bytes")
+
+
+class ComfyUI:
+    """A server over the base directory; its log is FOLDER/server-MODE.log."""
+
+    def __init__(self, mode: str, options: argparse.Namespace):
+        self.log = options.folder / f"server-{mode}.log"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.api = Server(f"127.0.0.1:{port}")
+        self.command = [
+            str(options.python), str(options.comfyui / "main.py"), "--listen", "127.0.0.1", "--port", str(port),
+            "--disable-api-nodes", "--disable-auto-launch", "--base-directory", str(options.folder),
+            "--database-url", "sqlite:///:memory:", "--front-end-root", str(options.folder / "front-end"), *MODES[mode],
+        ]  # fmt: skip
+        self.command += ["--reserve-vram", str(options.reserve_vram)] if torch.cuda.is_available() else ["--cpu"]
+        if not torch.cuda.is_available() and "--lowvram" in self.command:
+            self.command.remove("--lowvram")  # ComfyUI takes one of the two
+
+    def __enter__(self) -> "ComfyUI":
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command, cwd=self.log.parent, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                return self.api.request("/system_stats")
+            except QueueError:
+                time.sleep(0.2)
+        raise QueueError(f"ComfyUI did not start (exit status {self.process.poll()})")
+
+    def __exit__(self, *_) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+
+    def run(self, prompt: dict) -> "Timeline":
+        connection = self.api.connect()
+        connection.settimeout(SILENT_SECONDS)
+        timeline = Timeline()
+        try:
+            answer = self.api.post("/prompt", {"prompt": prompt, "client_id": self.api.client})
+            while True:
+                message = connection.recv()
+                event = json.loads(message) if isinstance(message, str) else {"data": {}}
+                ours = event["data"].get("prompt_id") == answer["prompt_id"]
+                if ours and timeline.take(event["type"], event["data"]):
+                    return timeline
+        finally:
+            connection.close()
+
+
+class Timeline:
+    """When the nodes of a run began and the sampler's steps ended, and what the run showed."""
+
+    def __init__(self) -> None:
+        self.began: dict[str | None, float] = {}
+        self.steps: dict[int, float] = {}
+        self.latent = None
+        self.ended: dict[str, float] = {}
+        self._node = None
+
+    def take(self, kind: str, data: dict) -> bool:
+        """Note one event; True at the end of the run. Raises QueueError when a node failed."""
+        now = time.perf_counter()
+        if kind == "executing":
+            if self._node is not None:
+                self.ended[self._node] = now
+            self._node, self.began[data["node"]] = data["node"], now
+            return data["node"] is None
+        if kind == "progress" and data["node"] == SAMPLER:
+            self.steps.setdefault(int(data["value"]), now)
+        elif kind == "executed":
+            self.latent = (data["output"] or {}).get("latent", [None])[0] or self.latent
+        elif kind in ("execution_error", "execution_interrupted"):
+            raise QueueError(f"{data['node_type']}: {data.get('exception_message', kind)}")
+        return False
+
+    def seconds(self, node: str) -> float:
+        return self.ended[node] - self.began[node] if node in self.ended else 0.0
+
+    def figures(self, steps: int, high: int) -> dict:
+        """Seconds of the run's parts; `high` steps of `steps` belong to the high-noise expert."""
+        ends = [self.began[SAMPLER], *(self.steps.get(step, float("nan")) for step in range(1, steps + 1))]
+        taken = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+        low_step = statistics.median(taken[high + 1 :] or taken[-1:])
+        high_step = statistics.median(taken[1:high] or [low_step])
+        return {
+            "load_s": self.seconds(LOADER) + taken[0] - high_step, "loader_node_s": self.seconds(LOADER),
+            "high_step_s": high_step, "low_step_s": low_step, "switch_s": taken[high] - low_step,
+            "sampler_s": self.seconds(SAMPLER), "steps_s": [round(second, 2) for second in taken],
+        }  # fmt: skip
+
+
+def prompt_for(run: str, config: ModelConfig, options: argparse.Namespace) -> dict:
+    height, width = map(int, options.size.split("*"))
+    high, low = ([LORA_HIGH, 0], [LORA_LOW, 0]) if run == "lora" else ([LOADER, 0], [LOADER, 1])
+    nodes = {
+        LOADER: ("LingBotWorldLoadExperts", {
+            "package": "bench", "high_noise_expert": "from the package", "low_noise_expert": "from the package",
+            "weight_dtype": "default"}),
+        INPUTS: ("BenchInputs", {"frames": options.frame_num, "height": height, "width": width,
+                                 "text_dim": config.text_dim, "camera_channels": config.control_channels or 0}),
+        SAMPLER: ("LingBotWorldSampler", {
+            "high_noise": high, "low_noise": low, "positive": [INPUTS, 0], "negative": [INPUTS, 1],
+            "latent": [INPUTS, 2], "seed": 1 if run == "cold" else 2, "steps": options.steps, "shift": options.shift,
+            "cfg_high": 5.0, "cfg_low": 5.0, "boundary": BOUNDARY, "solver": "unipc"}),
+        END: ("BenchEnd", {"samples": [SAMPLER, 0]}),
+    }  # fmt: skip
+    if run == "lora":
+        for node, output in ((LORA_HIGH, 0), (LORA_LOW, 1)):
+            nodes[node] = "LoraLoaderModelOnly", {
+                "model": [LOADER, output], "lora_name": "bench.safetensors", "strength_model": 1.0}  # fmt: skip
+    return {node: {"class_type": kind, "inputs": inputs} for node, (kind, inputs) in nodes.items()}
+
+
+def bench_mode(mode: str, config: ModelConfig, options: argparse.Namespace, memory: Memory) -> Iterator[dict]:
+    """The figures of each run of a mode, as they come."""
+    high = first_low_step(flow_timesteps(options.steps, options.shift), BOUNDARY)
+    before, begin = memory.now(None), time.monotonic()
+    with ComfyUI(mode, options) as server:
+        seconds, idle = time.monotonic() - begin, memory.now(server.process.pid)
+        levels = ", ".join(f"{name} {value / GB:.2f} GB" for name, value in idle.items())
+        say(f"{mode}: server up in {seconds:.1f} s, idle {levels}")
+        floor = {**idle, "vram": before.get("vram")}
+        for run in ["cold", *["warm"] * (options.runs - 1), *["lora"] * options.lora]:
+            begin = time.monotonic()
+            memory.now(server.process.pid, 0)
+            timeline = server.run(prompt_for(run, config, options))
+            over = {f"{name}_GB": (value - floor[name]) / GB for name, value in sorted(memory.peaks.items())}
+            yield {"mode": mode, "run": run, **timeline.figures(options.steps, high), "vram_GB": None, **over,
+                   "latent": timeline.latent, "run_s": time.monotonic() - begin}  # fmt: skip
+
+
+def bench(config: ModelConfig, options: argparse.Namespace, memory: Memory, deadline: float) -> list[dict]:
+    """The figures of every run of every mode; a mode that fails shows its server's log, and the next one follows."""
+    rows = []
+    for mode in options.modes:
+        if time.monotonic() + max((row["run_s"] for row in rows), default=0) > deadline:
+            say(f"{mode}: left out, --budget is nearly spent")
+            continue
+        try:
+            for row in bench_mode(mode, config, options, memory):
+                rows.append(row)
+                say(json.dumps({name: round(v, 3) if isinstance(v, float) else v for name, v in row.items()}))
+                if time.monotonic() + max(row["run_s"] for row in rows) > deadline:
+                    say(f"{mode}: no further run, --budget is nearly spent")
+                    break
+        except Exception as error:
+            log = options.folder / f"server-{mode}.log"
+            tail = log.read_text(errors="replace")[-options.tail :]
+            say(f"{mode} FAILED: {type(error).__name__}: {error}\n--- end of {log}\n{tail}\n---")
+    return rows
+
+
+def table(rows: list[dict]) -> str:
+    def cell(value) -> str:
+        return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + " --- |" * len(COLUMNS)]
+    lines += ["| " + " | ".join(cell(row.get(column)) for column in COLUMNS) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--comfyui", type=Path, required=True, help="the folder of ComfyUI's main.py")
+    parser.add_argument("--folder", type=Path, required=True, help="scratch: models, packs, logs")
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="runs ComfyUI (default: this one)")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--shift", type=float, default=15.0, help="15 gives each expert two of 4 steps (%(default)s)")
+    parser.add_argument("--runs", type=int, default=2, help="videos a server, the first one cold (%(default)s)")
+    parser.add_argument("--lora", action="store_true", help=f"one more, with a random LoRA of rank {LORA_RANK}")
+    parser.add_argument("--size", default="480*832")
+    parser.add_argument("--frame_num", type=int, default=81)
+    parser.add_argument("--reserve-vram", type=float, default=0.0, help="GiB that ComfyUI shall leave alone")
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds after which no run is started")
+    parser.add_argument("--tail", type=int, default=3000, help="characters of a failed server's log to print")
+    add_size_arguments(parser)
+    options = parser.parse_args()
+    options.comfyui, options.folder = options.comfyui.resolve(), options.folder.resolve()
+    if shutil.which(str(options.python)) is None:
+        parser.error(f"--python {options.python}: not an executable")
+    return options
+
+
+def main() -> int:
+    options = arguments()
+    deadline, config = time.monotonic() + options.budget, config_from(options)
+    prepare(options, config)
+    memory = Memory()
+    try:
+        rows = bench(config, options, memory, deadline)
+    finally:
+        memory.stop()
+    say(table(rows))
+    return int({row["mode"] for row in rows} != set(options.modes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
