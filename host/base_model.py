@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..model.dit import check_camera
 from ..model.memory import activation_bytes
-from .model import HostModel
+from .model import TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"
 """Conditioning key of the camera: Pluecker map [1, 384, f, h, w] (448 channels for an action model)."""
@@ -58,8 +58,20 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         super(comfy.model_base.WAN21, self).__init__(ExpertConfig(model), comfy.model_base.ModelType.FLOW)
         self.image_to_video = True
         self.diffusion_model = model.requires_grad_(False).eval()
-        self.checkpoint, self.last_memory_required = checkpoint, 0
+        self.checkpoint, self.last_memory_required, self.told_timestep = checkpoint, 0, None
         comfy.model_management.archive_model_dtypes(model)
+
+    def _apply_model(
+        self, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs
+    ):  # fmt: skip
+        # Read out here: torch.compile takes what is in transformer_options for constant.
+        self.told_timestep = transformer_options.get(TIMESTEP)
+        return super()._apply_model(x, t, c_concat, c_crossattn, control, transformer_options, **kwargs)
+
+    def process_timestep(self, timestep, **kwargs):
+        """The integer that the official code gives the model: the solver's, else the truncated sigma * 1000."""
+        told = self.told_timestep
+        return timestep.trunc() if told is None else torch.full_like(timestep, told)
 
     def extra_conds(self, **kwargs):
         out = super().extra_conds(**kwargs)

@@ -1,5 +1,6 @@
 """Experts as MODELs: mapped, checked, and wrapped for ComfyUI's model management."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import check_roles
+from ..model.memory import activation_bytes
 from .base_model import LingBotWorldExpert
 from .file_slices import tag_file_slices
 from .model import HostModel
@@ -62,8 +64,16 @@ def patcher_of(checkpoint: Checkpoint, weight_dtype: str = "default", disable_dy
     if make is DynamicExpertPatcher:
         tag_file_slices(model, checkpoint)
     patcher = make(LingBotWorldExpert(model, checkpoint), device, offload, size=checkpoint.nbytes)
+    _log_needs(checkpoint, dtype)
     patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype))
     return patcher
+
+
+def _log_needs(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    frames, height, width = 21, 60, 104
+    step = activation_bytes(checkpoint.config, frames, height, width, dtype=dtype)
+    logging.info("%s: %.2f GB of weights (%s), %.2f GB over them for a step at 480x832, 81 frames", checkpoint.name,
+                 checkpoint.nbytes / 1e9, checkpoint.quantization or "not quantized", step / 1e9)  # fmt: skip
 
 
 def _assign(model: HostModel, name: str, tensor: Tensor) -> None:

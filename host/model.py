@@ -42,7 +42,7 @@ class HostModel(LingBotWorldModel):
         options = transformer_options
         options["grid_sizes"] = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
         options["total_blocks"], options["block_type"], options[_LATENT] = len(self.blocks), "double", x
-        return super().forward(x, official_timestep(timestep, options), context, lingbot_camera, options)
+        return super().forward(x, timestep, context, lingbot_camera, options)
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
         comfy.model_management.throw_exception_if_processing_interrupted()
@@ -57,12 +57,6 @@ class HostModel(LingBotWorldModel):
             x = patch({"img": x, "x": options[_LATENT], "vec": e0, "block_index": index, "img_offset": 0,
                        "transformer_options": options})["img"]  # fmt: skip
         return x
-
-
-def official_timestep(timestep: Tensor, options) -> Tensor:
-    """The integer that the official code gives the model: the solver's, else sigma * 1000 truncated as it stands."""
-    given = options.get(TIMESTEP)
-    return timestep.float().trunc() if given is None else torch.full_like(timestep, given)
 
 
 def truncated_timesteps(sigmas: Tensor) -> Tensor:

@@ -52,8 +52,9 @@ class ExactPatches:
         super().patch_hook_weight_to_device(hooks, combined_patches, key, original_weights, memory_counter)
 
     def patch_hooks(self, hooks):
+        changed = hooks is not None or self.current_hooks is not None
         super().patch_hooks(hooks)
-        if self.model.current_weight_patches_uuid == self.patches_uuid:
+        if changed and self.model.current_weight_patches_uuid == self.patches_uuid:
             self._place_functions()
 
     def clone(self, *args, **kwargs):

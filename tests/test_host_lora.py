@@ -42,6 +42,7 @@ def test_forced_patches_are_not_baked(found):
 def test_loras_are_held_on_the_device_where_there_is_room(found):
     result = found["held_on_the_device"]
     assert result["held"]
+    assert result["still held"]
     assert not result["held without room"]
     assert max(gap for name, gap in result.items() if name.startswith("gap")) < EXACT
 

@@ -179,6 +179,8 @@ def held_on_the_device():
     found = {"held": held, "gap": gap(predict(patched), expected(deltas))}
     tensors[next(iter(tensors))].zero_()
     found["gap after the file's tensors are gone"] = gap(predict(patched), expected(deltas))
+    patched.cleanup()  # as after every run
+    found["still held"] = all(f.prepared_patches is not None for f in patched._patch_functions())
     crowded = load(with_lora(experts(NF4)[0], tensors))
     crowded.model.last_memory_required = 1 << 60
     return found | {"held without room": crowded.hold_patches(CPU)}
