@@ -61,9 +61,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.checkpoint, self.last_memory_required, self.told_timestep = checkpoint, 0, None
         comfy.model_management.archive_model_dtypes(model)
 
-    def _apply_model(
-        self, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs
-    ):  # fmt: skip
+    def _apply_model(self, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs):
         # Read out here: torch.compile takes what is in transformer_options for constant.
         self.told_timestep = transformer_options.get(TIMESTEP)
         return super()._apply_model(x, t, c_concat, c_crossattn, control, transformer_options, **kwargs)
