@@ -41,6 +41,7 @@ function captureGraph() {
 
 function addEditor(html, node, name, [, { default: initial } = {}]) {
   const editor = new Editor(html, captureGraph);
+  editor.element.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: beside("editor.css") }));
   keepUndoHere(editor.element);
   if (initial) editor.load(initial);
   const widget = node.addDOMWidget(name, "LINGBOT_CAMERA_EDITOR", editor.element, {
@@ -60,10 +61,8 @@ function addEditor(html, node, name, [, { default: initial } = {}]) {
 }
 
 const html = await (await fetch(beside("editor.html"))).text();
-const style = Object.assign(document.createElement("link"), { rel: "stylesheet", href: beside("editor.css").href });
-document.head.append(style);
 
 app.registerExtension({
-  name: "LingBotWorld.CameraEditor",
+  name: "lingbotworld.CameraEditor",
   getCustomWidgets: () => ({ LINGBOT_CAMERA_EDITOR: (node, name, spec) => addEditor(html, node, name, spec) }),
 });
