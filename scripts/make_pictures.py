@@ -44,7 +44,7 @@ def canvas(server: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     photograph(server, {WORKFLOWS / f"{MAIN}.json": target}, scale=1.25)
     with Image.open(target) as image:
-        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(target, optimize=True)
+        image.convert("RGB").save(target, optimize=True)
 
 
 def main() -> None:

@@ -37,10 +37,11 @@ PROMPT = (
 FPS = 16.0
 RED, BLUE, VIOLET, GREEN, GREY, BROWN = "#8a4b4b", "#3f789e", "#6b5b95", "#3f7e5c", "#5a5a5a", "#7a5c2e"
 
-DOWNLOAD = f"""**Models**: one command fetches everything into its place:
+DOWNLOAD = f"""**Models**: one command, in one line, fetches everything into its place:
 
 ```
-hf download cahlen/{PACKAGE} --local-dir ComfyUI/models/lingbot_world/{PACKAGE}
+hf download cahlen/{PACKAGE}
+  --local-dir ComfyUI/models/lingbot_world/{PACKAGE}
 ```
 """
 SIZES = """**Size**: *Prepare Image* keeps the image's aspect ratio on 480x832 pixels. Frames are 4n+1 at 16 a
@@ -103,7 +104,8 @@ class Parts:
         with self.graph.group("4. Camera path", 2, VIOLET):
             path = self.graph.add(kind, **values)
             if preview:
-                self.graph.add("LingBotWorldCameraPreview", camera=path["camera"], extra_height=PREVIEW_HEIGHT)
+                look = {"box_width": 440, "extra_height": PREVIEW_HEIGHT}
+                self.graph.add("LingBotWorldCameraPreview", camera=path["camera"], **look)
             return path
 
     def video(
@@ -168,7 +170,7 @@ def camera(info: dict) -> Graph:
 The video starts from your image and follows a camera path.
 
 {DOWNLOAD}
-**Camera**: put a folder with `poses.npy` and `intrinsics.npy` into `ComfyUI/input` and choose it in *Load Poses*
+**Camera**: put a folder with **poses.npy** and **intrinsics.npy** into **ComfyUI/input** and choose it in *Load Poses*
 (press **R** to refresh). Poses are camera-to-world, OpenCV axes, one a frame. A file with fewer poses shortens the
 video. No poses yet? The *preset_orbit* and *fly* workflows make a path on the canvas.
 
@@ -213,7 +215,7 @@ def _with_loras(parts: Parts, names: list[str], offers: bool, **sampling) -> Gra
 def lora(info: dict) -> Graph:
     note = f"""# A LoRA on each expert
 
-LoRAs for Wan 2.2 come in pairs, one for each expert; choose yours in the two LoRA loaders (`ComfyUI/models/loras`).
+LoRAs for Wan 2.2 come in pairs, one for each expert; choose yours in the two LoRA loaders (**ComfyUI/models/loras**).
 ComfyUI's own loaders do it, stack as many as you like. On 4-bit weights a LoRA is added exactly while the layer runs;
 nothing is quantized again.
 
@@ -230,7 +232,7 @@ negative prompt is not used and a step takes half the time. The boundary is 0.9 
 the four steps. Quality and obedience to the camera are below those of 40 steps: good for drafts.
 
 {DOWNLOAD}
-The LoRAs (Wan 2.2 Lightning, image to video) go to `ComfyUI/models/loras`.
+The LoRAs (Wan 2.2 Lightning, image to video) go to **ComfyUI/models/loras**.
 """
     values = {"steps": 4, "cfg_high": 1.0, "cfg_low": 1.0, "boundary": 0.9}
     return _with_loras(Parts(info, "lora_four_steps", note), LIGHTNING, offers=True, **values)
@@ -239,7 +241,7 @@ The LoRAs (Wan 2.2 Lightning, image to video) go to `ComfyUI/models/loras`.
 def clip_text(info: dict) -> Graph:
     note = f"""# Text by ComfyUI's own CLIP loader
 
-If you already have ComfyUI's umt5 file for Wan (`{UMT5}` or an fp16 one in `models/text_encoders`),
+If you already have ComfyUI's umt5 file for Wan (**{UMT5}** or an fp16 one in **models/text_encoders**),
 *Load CLIP* with type **wan** and two *CLIP Text Encode* do what *LingBot-World Text Encode* does. The encoder then
 stays under ComfyUI's management, which is quicker when you change prompts often and takes more memory.
 
@@ -363,9 +365,9 @@ in the views. The path is saved with the workflow.
 def from_video(info: dict) -> Graph:
     note = f"""# The camera of another video
 
-*Import Camera* reads the path that a tracker found in a real video, here ViPE's `pose/my_video.npz` in `ComfyUI/input`
-(with `intrinsics/my_video.npz` beside the folder). It also reads COLMAP, RealEstate10K, nerfstudio and Blender files;
-you say which. ViPE's files do not say how large the video was: give its width and height.
+*Import Camera* reads the path that a tracker found in a real video, here ViPE's **pose/my_video.npz** in
+**ComfyUI/input/vipe** (with **intrinsics/my_video.npz** beside the folder). It also reads COLMAP, RealEstate10K,
+nerfstudio and Blender files; you say which. ViPE's files do not say how large the video was: give its width and height.
 
 {DOWNLOAD}
 {SIZES}"""

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COMFY_DYNAMICCOMBO_V3"}
 SEEDS = ("seed", "noise_seed")  # the canvas puts a "control after generate" below these, asked or not
 COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 60, 30, 50, 20, 50
+BADGE_HEIGHT, BUTTON_HEIGHT = 20, 26  # of Nodes 2.0
 TITLE_HEIGHT, SLOT_HEIGHT, WIDGET_HEIGHT, TEXT_HEIGHT, PREVIEW_HEIGHT = 30, 20, 24, 130, 250
 
 
@@ -62,12 +63,18 @@ class Node:
         slots = max(len(self.sockets), len(self.outputs))
         return 20 + slots * SLOT_HEIGHT + plain * WIDGET_HEIGHT + texts * TEXT_HEIGHT + self.extra_height
 
+    @property
+    def footer(self) -> int:
+        """Pixels that Nodes 2.0 needs below: the pack's name, and a button where there are advanced inputs."""
+        advanced = any(options.get("advanced") for _, options in self.widgets.values())
+        return BADGE_HEIGHT * ("LingBot" in self.kind) + BUTTON_HEIGHT * advanced
+
     def widget_values(self) -> list:
         """Values in the canvas's order, with the extra widgets that it adds to seeds and uploads."""
         values = []
         for name, (kind, options) in self.widgets.items():
             value = self.inputs[name]
-            values.append(None if isinstance(value, Output) else value)
+            values.append(_default((kind, options)) if isinstance(value, Output) else value)
             if kind == "INT" and (options.get("control_after_generate") or name in SEEDS):
                 values.append("randomize" if options.get("control_after_generate") else "fixed")
             if options.get("image_upload"):
@@ -147,7 +154,7 @@ class Graph:
                 for node in group.nodes:
                     node.width = width
                     node.position = (x + GROUP_PAD, y)
-                    y += node.height + TITLE_HEIGHT + NODE_GAP
+                    y += node.height + node.footer + TITLE_HEIGHT + NODE_GAP
                 y += GROUP_PAD - TITLE_HEIGHT - NODE_GAP
                 group.box = (x, top, width + 2 * GROUP_PAD, y - top)
                 y += GROUP_GAP

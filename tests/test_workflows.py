@@ -10,6 +10,7 @@ from PIL import Image
 WORKFLOWS = Path(__file__).parent.parent / "workflows"
 NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
 CANVAS_ONLY = {"MarkdownNote"}
+CANVAS_VALUES = ("randomize", "fixed", "image")  # of the widgets that the canvas adds to seeds and uploads
 REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/main/"
 
 
@@ -35,9 +36,11 @@ def test_both_formats_have_the_same_nodes_links_and_values(name):
         inputs = api[key]["inputs"]
         linked = {slot["name"]: links[slot["link"]] for slot in node["inputs"] if slot["link"] is not None}
         assert linked == {name: value for name, value in inputs.items() if isinstance(value, list)}
-        shown = [value for value in node["widgets_values"] if value not in ("randomize", "fixed", "image", None)]
-        plain = [value for value in inputs.values() if not isinstance(value, list)]
-        assert [value for value in plain if value not in ("randomize", "fixed", "image")] == shown
+        shown = [value for value in node["widgets_values"] if value not in CANVAS_VALUES]
+        widgets = [slot["name"] for slot in node["inputs"] if "widget" in slot]
+        assert len(shown) == len(widgets)
+        plain = {name: value for name, value in zip(widgets, shown, strict=True) if name not in linked}
+        assert plain == {name: value for name, value in inputs.items() if not isinstance(value, list)}
 
 
 @pytest.mark.parametrize("name", NAMES)

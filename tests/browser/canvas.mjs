@@ -74,6 +74,21 @@ export async function run(page, timeout = 120000) {
   return page.evaluate(() => window.__end)
 }
 
+/** Queue the camera drawings alone, where the workflow has any, and wait until they are on their nodes. */
+export function drawPreviews(page, timeout = 30000) {
+  return page.evaluate(async (limit) => {
+    const nodes = window.app.graph.nodes.filter((node) => node.type === 'LingBotWorldCameraPreview')
+    if (!nodes.length) return
+    const done = new Promise((resolve) => {
+      for (const kind of ['execution_success', 'execution_error'])
+        window.app.api.addEventListener(kind, resolve, { once: true })
+      setTimeout(resolve, limit)
+    })
+    await window.app.queuePrompt(0, 1, nodes.map((node) => String(node.id)))
+    await done
+  }, timeout)
+}
+
 /** Addresses of the videos shown in the page, each with the size the browser decoded. */
 export async function videos(page) {
   await page.waitForFunction(() => [...document.querySelectorAll('video')].some((v) => v.videoWidth > 0), null, {
