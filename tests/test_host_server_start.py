@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,18 +47,37 @@ def test_the_pack_adds_under_a_tenth_of_a_second_to_the_start(comfy_host: Host):
     assert float(done.stdout.split()[-1]) < 0.1
 
 
-def test_the_toy_runs_without_bitsandbytes_and_without_a_network(comfy_host: Host, comfy_base: Path, tmp_path: Path):
-    for name in ("models", "input"):
-        (tmp_path / name).symlink_to(comfy_base / name, target_is_directory=True)
-    hook = tmp_path / "custom_nodes" / "a-crippled-python"
+@pytest.fixture(scope="module")
+def crippled(comfy_host: Host, comfy_base: Path, tmp_path_factory) -> Iterator[ComfyServer]:
+    """A server without bitsandbytes and network, with previews, its packages where extra_model_paths.yaml says."""
+    base = tmp_path_factory.mktemp("crippled")
+    (base / "input").symlink_to(comfy_base / "input", target_is_directory=True)
+    hook = base / "custom_nodes" / "a-crippled-python"
     hook.mkdir(parents=True)
     (hook / "__init__.py").write_text("NODE_CLASS_MAPPINGS = {}\n")
-    asked = tmp_path / "asked.txt"
-    (hook / "prestartup_script.py").write_text(CRIPPLED.format(log=str(asked)))
-    with ComfyServer(comfy_host, tmp_path) as server:
-        before = asked.read_text() if asked.exists() else ""
-        run = server.queue(toy_prompt().set("LingBotWorldSampler", seed=random.randrange(2**32)))
-        assert any(path.suffix == ".mp4" for path in run.files(tmp_path / "output"))
-        assert (asked.read_text() if asked.exists() else "") == before
-        assert "lingbot" not in before.lower()
-        assert "bitsandbytes" in server.log()
+    (hook / "prestartup_script.py").write_text(CRIPPLED.format(log=str(base / "asked.txt")))
+    paths = base / "extra_model_paths.yaml"
+    paths.write_text(f"elsewhere:\n    base_path: {comfy_base / 'models'}\n    lingbot_world: lingbot_world\n")
+    options = ["--extra-model-paths-config", str(paths), "--preview-method", "latent2rgb"]
+    with ComfyServer(comfy_host, base, *options) as server:
+        yield server
+
+
+def asked(server: ComfyServer) -> str:
+    """Addresses of the network that were looked for, with the code that did."""
+    log = server.base / "asked.txt"
+    return log.read_text() if log.exists() else ""
+
+
+def test_the_toy_runs_without_bitsandbytes_and_without_a_network(crippled):
+    before = asked(crippled)
+    run = crippled.queue(toy_prompt().set("LingBotWorldSampler", seed=random.randrange(2**32)))
+    assert any(path.suffix == ".mp4" for path in run.files(crippled.base / "output"))
+    assert asked(crippled) == before
+    assert "lingbot" not in before.lower()
+    assert "bitsandbytes" in crippled.log()
+
+
+def test_sampling_shows_previews(crippled):
+    run = crippled.queue(toy_prompt().set("LingBotWorldSampler", seed=random.randrange(2**32)))
+    assert run.previews > 0
