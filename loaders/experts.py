@@ -1,7 +1,9 @@
 """A checkpoint as a model: mapped where it stays on the CPU, streamed where it goes to a GPU."""
 
-from collections.abc import Callable, Iterable
+import gc
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -36,12 +38,24 @@ def load_expert(
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
     layers = {"operations": operations, "attention": attention, "device": "meta", "dtype": dtype}
-    with ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a fifth of what the weights take
+    with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a fifth of what the weights take
         building = pool.submit(LingBotWorldModel, checkpoint.config, **layers)
         tensors = state_tensors(checkpoint, dtype, device, progress=progress)
         model = building.result().requires_grad_(False)
-    model.load_state_dict(tensors, assign=True)
+        model.load_state_dict(tensors, assign=True)
     return model.eval()
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Thousands of small objects that all stay would set the garbage collector off again and again: 0.1 s of a load."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def state_tensors(
@@ -60,10 +74,11 @@ def state_tensors(
     """
     picked = list(checkpoint.shapes if names is None else names)
     four_bit = {name: checkpoint.four_bit[name] for name in picked if name in checkpoint.four_bit}
-    check_finite(checkpoint.name, four_bit.values())
     # Ordinary tensors even under inference_mode: they outlive it.
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
+        checking = pool.submit(check_finite, checkpoint.name, four_bit.values())
         tensors = _raw_tensors(list(_entries(checkpoint, picked)), torch.device(device), progress)
+        checking.result()
         offsets = _offsets(four_bit, device)
         state = {name: weight.tensor(tensors, offsets.get(name), dtype) for name, weight in four_bit.items()}
         plain = (name for name in picked if name not in four_bit)

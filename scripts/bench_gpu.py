@@ -182,7 +182,6 @@ def bench_load(folder: Path, repeats: int) -> None:
     for _ in range(repeats + 1):
         start = time.perf_counter()
         resident.clear()
-        gc.collect()
         resident.append(load_expert(path, "cuda", torch.bfloat16))
         seconds.append(time.perf_counter() - start)
     median = statistics.median(seconds[1:])
@@ -192,7 +191,6 @@ def bench_load(folder: Path, repeats: int) -> None:
     for _ in range(repeats):
         start = time.perf_counter()
         resident.clear()
-        gc.collect()
         resident.append(load_expert(checkpoint, "cuda", torch.bfloat16))
         seconds.append(time.perf_counter() - start)
     report("switch to the other expert, one resident", s=round(statistics.median(seconds), 3))

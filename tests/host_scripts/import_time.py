@@ -1,4 +1,4 @@
-"""Processor seconds that this pack adds to ComfyUI's start (its import, a schema for each node), printed as one number."""
+"""Processor seconds that this pack adds to ComfyUI's start (its import, a schema for each node), as one number."""
 
 import asyncio
 import importlib.util
