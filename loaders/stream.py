@@ -194,6 +194,7 @@ class FileReader:
         while rest:
             got = file.readinto(rest)
             if not got:
-                raise CheckpointError(f"{chunk.source.name}: ends at byte {file.tell():,} while it is being read, "
+                size = os.fstat(file.fileno()).st_size
+                raise CheckpointError(f"{chunk.source.name}: ends at byte {size:,} while it is being read, "
                                       f"expected {chunk.stop:,}; it changed or is truncated")  # fmt: skip
             rest = rest[got:]

@@ -202,7 +202,7 @@ class Timeline:
         }  # fmt: skip
 
 
-def prompt_for(run: str, config: ModelConfig, options: argparse.Namespace) -> dict:
+def prompt_for(run: str, seed: int, config: ModelConfig, options: argparse.Namespace) -> dict:
     height, width = map(int, options.size.split("*"))
     high, low = ([LORA_HIGH, 0], [LORA_LOW, 0]) if run == "lora" else ([LOADER, 0], [LOADER, 1])
     nodes = {
@@ -213,7 +213,7 @@ def prompt_for(run: str, config: ModelConfig, options: argparse.Namespace) -> di
                                  "text_dim": config.text_dim, "camera_channels": config.control_channels or 0}),
         SAMPLER: ("LingBotWorldSampler", {
             "high_noise": high, "low_noise": low, "positive": [INPUTS, 0], "negative": [INPUTS, 1],
-            "latent": [INPUTS, 2], "seed": 1 if run == "cold" else 2, "steps": options.steps, "shift": options.shift,
+            "latent": [INPUTS, 2], "seed": seed, "steps": options.steps, "shift": options.shift,
             "cfg_high": 5.0, "cfg_low": 5.0, "boundary": BOUNDARY, "solver": "unipc"}),
         END: ("BenchEnd", {"samples": [SAMPLER, 0]}),
     }  # fmt: skip
@@ -233,10 +233,10 @@ def bench_mode(mode: str, config: ModelConfig, options: argparse.Namespace, memo
         levels = ", ".join(f"{name} {value / GB:.2f} GB" for name, value in idle.items())
         say(f"{mode}: server up in {seconds:.1f} s, idle {levels}")
         floor = {**idle, "vram": before.get("vram")}
-        for run in ["cold", *["warm"] * (options.runs - 1), *["lora"] * options.lora]:
+        for seed, run in enumerate(["cold", *["warm"] * (options.runs - 1), *["lora"] * options.lora]):
             begin = time.monotonic()
             memory.now(server.process.pid, 0)
-            timeline = server.run(prompt_for(run, config, options))
+            timeline = server.run(prompt_for(run, seed, config, options))
             over = {f"{name}_GB": (value - floor[name]) / GB for name, value in sorted(memory.peaks.items())}
             yield {"mode": mode, "run": run, **timeline.figures(options.steps, high), "vram_GB": None, **over,
                    "latent": timeline.latent, "run_s": time.monotonic() - begin}  # fmt: skip

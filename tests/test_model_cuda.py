@@ -47,7 +47,7 @@ def on_gpu(state, dtype):
 def test_gpu_agrees_with_cpu(state):
     inputs = random_inputs(MIDDLING, 2, (2, 12, 12))
     want = with_state(MIDDLING, {name: t.bfloat16() for name, t in state.items()})(**inputs)
-    inputs = {name: value.cuda() for name, value in inputs.items()}
+    inputs = {name: value.to("cuda") for name, value in inputs.items()}
     for dtype, tolerance in ((torch.float32, 2e-3), (torch.bfloat16, 1e-2)):
         got = on_gpu(state, dtype)(**inputs).cpu()
         assert (got - want).square().mean().sqrt() / want.square().mean().sqrt() < tolerance
@@ -57,7 +57,7 @@ def test_bf16_stays_close_to_fp32_through_forty_blocks():
     """With enough tokens for the last keys to be attended to apart."""
     config = ModelConfig(dim=256, ffn_dim=512, num_heads=2, num_layers=40, freq_dim=64, text_dim=64, text_len=32)
     weights = {name: t.bfloat16() for name, t in random_state(config).items()}
-    inputs = {name: value.cuda() for name, value in random_inputs(config, 2, (9, 64, 62)).items()}
+    inputs = {name: value.to("cuda") for name, value in random_inputs(config, 2, (9, 64, 62)).items()}
     want, got = (with_state(config, weights, dtype).to("cuda")(**inputs) for dtype in (torch.float32, torch.bfloat16))
     assert (got - want).square().mean().sqrt() / want.square().mean().sqrt() < 7e-3
 
@@ -65,7 +65,7 @@ def test_bf16_stays_close_to_fp32_through_forty_blocks():
 def test_peak_memory_is_within_ten_percent_of_the_formula(state):
     grid = (12, 64, 64)
     model = on_gpu(state, torch.bfloat16)
-    inputs = {name: value.cuda() for name, value in random_inputs(MIDDLING, 2, grid).items()}
+    inputs = {name: value.to("cuda") for name, value in random_inputs(MIDDLING, 2, grid).items()}
     model(**inputs)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from lingbot_world.errors import DependencyError
 from lingbot_world.loaders import dependencies, nf4, quantize
+from lingbot_world.model.operations import TorchOperations
 from safetensors.torch import load_file
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -180,7 +181,7 @@ def test_a_frozen_parameter_shares_every_byte_and_can_be_assigned():
     parameter = nf4.frozen_parameter(weight)
     assert parameter._qdata.data_ptr() == weight._qdata.data_ptr()
     assert parameter._params.scale.data_ptr() == weight._params.scale.data_ptr()
-    layer = torch.nn.Linear(128, 48, bias=False, device="meta").requires_grad_(False)
+    layer = TorchOperations.Linear(128, 48, bias=False, device="meta").requires_grad_(False)
     layer.load_state_dict({"weight": parameter}, assign=True)
     assert layer.weight._params.scale.data_ptr() == weight._params.scale.data_ptr()
     torch.testing.assert_close(layer(torch.ones(1, 128)), weight.dequantize().float().sum(1)[None], rtol=2e-2, atol=0.5)
