@@ -48,7 +48,7 @@ LOADER, INPUTS, SAMPLER, END, LORA_HIGH, LORA_LOW = "1", "2", "3", "4", "5", "6"
 START_SECONDS, SILENT_SECONDS, LORA_RANK = 120, 200, 32
 GB = 1e9
 TIMES = ("load_s", "high_step_s", "low_step_s", "switch_s", "sampler_s")
-COLUMNS = ("mode", "run", *TIMES, "vram_GB", "anon_GB", "host_GB", "latent")
+COLUMNS = ("mode", "run", *TIMES, "vram_GB", "anon_GB", "host_GB", "held_GB", "latent")
 
 
 def say(text: str) -> None:
@@ -166,7 +166,7 @@ class Timeline:
     def __init__(self) -> None:
         self.began: dict[str | None, float] = {}
         self.steps: dict[int, float] = {}
-        self.latent = None
+        self.latent, self.held = None, 0
         self.ended: dict[str, float] = {}
         self._node = None
 
@@ -181,7 +181,9 @@ class Timeline:
         if kind == "progress" and data["node"] == SAMPLER:
             self.steps.setdefault(int(data["value"]), now)
         elif kind == "executed":
-            self.latent = (data["output"] or {}).get("latent", [None])[0] or self.latent
+            output = data["output"] or {}
+            self.latent = output.get("latent", [None])[0] or self.latent
+            self.held = output.get("held", [0])[0] or self.held
         elif kind in ("execution_error", "execution_interrupted"):
             raise QueueError(f"{data['node_type']}: {data.get('exception_message', kind)}")
         return False
@@ -239,7 +241,8 @@ def bench_mode(mode: str, config: ModelConfig, options: argparse.Namespace, memo
             timeline = server.run(prompt_for(run, seed, config, options))
             over = {f"{name}_GB": (value - floor[name]) / GB for name, value in sorted(memory.peaks.items())}
             yield {"mode": mode, "run": run, **timeline.figures(options.steps, high), "vram_GB": None, **over,
-                   "latent": timeline.latent, "run_s": time.monotonic() - begin}  # fmt: skip
+                   "held_GB": timeline.held / GB, "latent": timeline.latent,
+                   "run_s": time.monotonic() - begin}  # fmt: skip
 
 
 def bench(config: ModelConfig, options: argparse.Namespace, memory: Memory, deadline: float) -> list[dict]:
