@@ -106,6 +106,7 @@ class _Switching(comfy.samplers.Sampler):
             low.sample(raw_noise, raw_latent, _Handover(run), sigmas, raw_mask, None, True, extra_args.get("seed"))
         finally:
             low.model_options = options
+            switch.let_go()
         return result
 
 
@@ -144,6 +145,10 @@ class _Switch:
             self.guider.model_patcher, noise_shape, self.guider.conds, self.guider.model_options
         )
         return model.model, conds, []
+
+    def let_go(self) -> None:
+        """Break the cycles through the loading functions, else the conditioning stays on the GPU until a collection."""
+        self.high_wrap = self.low_wrap = self.low_options = self.load_high = self.load_low = None
 
     def __call__(self, x, sigma, model_options=None, seed=None):
         options = model_options or {}

@@ -28,6 +28,10 @@ def test_official_integers_come_out_of_the_sigmas(found, solver):
     assert found["timesteps"][solver]["tried"] > 100
 
 
+def test_a_run_leaves_no_conditioning_to_the_garbage_collector(found):
+    assert found["left_behind"] == []
+
+
 def test_low_expert_is_loaded_at_its_first_step(found):
     assert found["load_order"] == ["load high"] + 2 * ["step high"] + ["load low"] + 4 * ["step low"]
 

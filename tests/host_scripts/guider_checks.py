@@ -4,6 +4,8 @@ from embed import embed
 
 embed()
 
+import gc  # noqa: E402
+
 import comfy.model_management  # noqa: E402
 import comfy.patcher_extension  # noqa: E402
 import comfy.samplers  # noqa: E402
@@ -25,6 +27,7 @@ from common import (  # noqa: E402
     sample,
 )
 from lingbot_world.host.guider import ExpertGuider  # noqa: E402
+from lingbot_world.host.guider import _Switch as ExpertSwitch  # noqa: E402
 from lingbot_world.host.patcher import ExpertPatcher  # noqa: E402
 from lingbot_world.host.sampler import FlowSolver, schedule_timesteps  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
@@ -313,6 +316,20 @@ def one_batch():
     model._forward = spy
     sample(guider(high, low), FlowSolver("unipc"), SIGMAS)
     return sorted(set(seen))
+
+
+@check
+def left_behind():
+    """What holds a run's conditioning, and with it memory of the GPU, until the garbage collector comes."""
+    pair = experts()
+    gc.collect()
+    gc.disable()
+    try:
+        sample(guider(*pair), FlowSolver("unipc"), SIGMAS)
+        kept = {type(o).__name__ for o in gc.get_objects() if isinstance(o, (ExpertSwitch, comfy.samplers.CFGGuider))}
+        return sorted(kept)
+    finally:
+        gc.enable()
 
 
 @check
