@@ -66,8 +66,9 @@ class GenerateOptions:
 
 
 @dataclass(frozen=True)
-class CameraPath:
-    """Poses float64 [n, 4, 4], intrinsics float64 [n, 4] and, for action checkpoints, key flags [n, 4]."""
+class CameraFiles:
+    """What `--action_path` holds, as it stands: a camera.path.CameraPath would make rotations orthonormal, which the
+    official code does not. Poses float64 [n, 4, 4], intrinsics float64 [n, 4]; key flags [n, 4] for action models."""
 
     c2w: np.ndarray
     intrinsics: np.ndarray
@@ -84,7 +85,7 @@ class Plan:
     low: Checkpoint
     image: np.ndarray
     geometry: Geometry
-    camera: CameraPath | None
+    camera: CameraFiles | None
     target: Target
     device: torch.device
     dtype: torch.dtype
@@ -188,7 +189,7 @@ def _check_parts(package: Package) -> None:
     read_vae(package.vae)
 
 
-def _camera(path: Path, checkpoint: Checkpoint) -> CameraPath:
+def _camera(path: Path, checkpoint: Checkpoint) -> CameraFiles:
     control = checkpoint.config.control
     if control is None:
         raise CameraError(
@@ -197,17 +198,17 @@ def _camera(path: Path, checkpoint: Checkpoint) -> CameraPath:
         )
     c2w, intrinsics = load_poses(path)
     folder = path if path.is_dir() else path.parent
-    return CameraPath(c2w, intrinsics, load_array(folder / "action.npy") if control == 7 else None)
+    return CameraFiles(c2w, intrinsics, load_array(folder / "action.npy") if control == 7 else None)
 
 
-def _geometry(options: GenerateOptions, image: np.ndarray, camera: CameraPath | None) -> Geometry:
+def _geometry(options: GenerateOptions, image: np.ndarray, camera: CameraFiles | None) -> Geometry:
     n_poses = None if camera is None else len(camera.c2w)
     if options.width is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses)
     return output_geometry(image.shape[1], image.shape[0], options.max_area, options.frame_num, n_poses)
 
 
-def _notes(options: GenerateOptions, geometry: Geometry, camera: CameraPath | None) -> tuple[str, ...]:
+def _notes(options: GenerateOptions, geometry: Geometry, camera: CameraFiles | None) -> tuple[str, ...]:
     asked, frames = options.frame_num, geometry.frames
     if frames == asked:
         return ()

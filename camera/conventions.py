@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import CameraError
 from .path import inverse
-from .poses import LENS_HEIGHT, LENS_WIDTH, check_file, check_poses
+from .poses import LENS_HEIGHT, LENS_WIDTH, check_file, check_poses, numbers
 
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])  # camera axes: y and z turned round
 
@@ -86,17 +86,6 @@ def distortion_note(terms: Sequence[float]) -> list[str]:
     """A remark when a lens has distortion terms, which the model knows nothing of."""
     strongest = max((abs(term) for term in terms), default=0.0)
     return [f"Lens distortion (up to {strongest:.3g}) is ignored: the model has a pinhole camera."] if strongest else []
-
-
-def numbers(values, name: str) -> np.ndarray:
-    """`values` as a float64 array; CameraError when it is ragged or holds anything but numbers."""
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise CameraError(f"{name}: rows of unequal length") from error
-    if array.dtype.kind not in "fiu":
-        raise CameraError(f"{name}: {array.dtype}, expected numbers")
-    return array.astype(np.float64)
 
 
 def refuse_gaps(indices, name: str) -> None:

@@ -16,13 +16,12 @@ from .conventions import (
     lens_notes,
     lens_rows,
     natural,
-    numbers,
     read_json,
     refuse_name_gaps,
     to_opencv,
 )
 from .path import CameraPath
-from .poses import LENS_HEIGHT, LENS_WIDTH
+from .poses import LENS_HEIGHT, LENS_WIDTH, numbers
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 

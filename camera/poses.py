@@ -32,7 +32,7 @@ def frame_count(requested: int, n_poses: int | None = None) -> int:
 
 def check_poses(c2w, name: str = "poses") -> np.ndarray:
     """`c2w` as float64 [n, 4, 4]; CameraError when it is not a list of finite rigid transforms, naming the frame."""
-    c2w = _numbers(c2w, name)
+    c2w = numbers(c2w, name)
     if c2w.ndim != 3 or c2w.shape[1:] != (4, 4):
         raise CameraError(f"{name}: shape {list(c2w.shape)}, expected [n, 4, 4] camera-to-world matrices")
     _refuse_rows(~np.isfinite(c2w).all((1, 2)), name, "is not finite (NaN or infinity)")
@@ -46,7 +46,7 @@ def check_poses(c2w, name: str = "poses") -> np.ndarray:
 
 def check_intrinsics(intrinsics, name: str = "intrinsics") -> np.ndarray:
     """`intrinsics` as float64 [n, 4], from [n, 4] or one row [4]; CameraError for anything a lens cannot be."""
-    rows = np.atleast_2d(_numbers(intrinsics, name))
+    rows = np.atleast_2d(numbers(intrinsics, name))
     if rows.ndim != 2 or rows.shape[1] != 4 or not len(rows):
         raise CameraError(f"{name}: shape {list(rows.shape)}, expected [n, 4] (fx, fy, cx, cy at 832x480)")
     _refuse_rows(~np.isfinite(rows).all(1), name, "is not finite (NaN or infinity)")
@@ -88,7 +88,8 @@ def check_file(path: Path, largest: int = LARGEST_FILE) -> None:
         raise CameraError(f"{path}: {size} bytes, expected {expected}")
 
 
-def _numbers(values, name: str) -> np.ndarray:
+def numbers(values, name: str) -> np.ndarray:
+    """`values` as a float64 array; CameraError when it is ragged or holds anything but numbers."""
     try:
         array = np.asarray(values)
     except ValueError as error:

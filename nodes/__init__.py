@@ -9,8 +9,6 @@ from . import camera, camera_files, camera_make, camera_preview, experts, image,
 
 MODULES = (experts, text, image, camera, camera_make, camera_files, camera_preview, sampling)
 
-_MODULES = (experts, text, image, camera, camera_files, camera_make, camera_preview, sampling)
-
 folders.register()
 
 

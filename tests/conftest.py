@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from comfy_server import comfy_base, comfy_host, comfy_server  # noqa: F401
 
 HERE = Path(__file__).parent
@@ -22,3 +23,12 @@ def example00() -> Path:
     if not folder.is_dir():
         pytest.skip("the official example 00 is not beside this checkout")
     return folder
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Many small operations: more threads only get in one another's way on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -16,13 +16,7 @@ DEEP = ModelConfig(dim=128, ffn_dim=256, num_heads=2, num_layers=40, freq_dim=64
 WIDE = ModelConfig(dim=256, ffn_dim=768, num_heads=2, num_layers=2, freq_dim=64, text_dim=64, text_len=32)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Many small operations: more threads only get in one another's way on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -9,14 +9,7 @@ from lingbot_world.toy_weights import VAE_WIDTH, vae_shapes, vae_tensors
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae
 from safetensors.torch import save_file
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Tensors this small are slower on two."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
