@@ -16,7 +16,7 @@ from .checkpoint import Checkpoint, open_checkpoint
 from .entries import TensorEntry
 from .four_bit import FourBitWeight, check_finite
 from .nf4 import frozen_parameter
-from .stream import stream_tensors
+from .stream import streaming
 
 Progress = Callable[[int, int], None]
 
@@ -41,8 +41,10 @@ def load_expert(
     with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a fifth of what the weights take
         building = pool.submit(LingBotWorldModel, checkpoint.config, **layers)
         tensors = state_tensors(checkpoint, dtype, device, progress=progress)
-        model = building.result().requires_grad_(False)
-        model.load_state_dict(tensors, assign=True)
+        model = building.result()
+        for name, tensor in tensors.items():
+            owner, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, tensor)
     return model.eval()
 
 
@@ -77,10 +79,10 @@ def state_tensors(
     # Ordinary tensors even under inference_mode: they outlive it.
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
         checking = pool.submit(check_finite, checkpoint.name, four_bit.values())
-        tensors = _raw_tensors(list(_entries(checkpoint, picked)), torch.device(device), progress)
+        with _raw_tensors(list(_entries(checkpoint, picked)), torch.device(device), progress) as tensors:
+            offsets = _offsets(four_bit, device)
+            state = {name: weight.tensor(tensors, offsets.get(name), dtype) for name, weight in four_bit.items()}
         checking.result()
-        offsets = _offsets(four_bit, device)
-        state = {name: weight.tensor(tensors, offsets.get(name), dtype) for name, weight in four_bit.items()}
         plain = (name for name in picked if name not in four_bit)
         return state | {name: frozen_parameter(tensors.pop(name).to(dtype)) for name in plain}
 
@@ -97,12 +99,18 @@ def _entries(checkpoint: Checkpoint, wanted: Iterable[str]) -> Iterable[TensorEn
         yield from weight.entries if weight else (checkpoint.tensors[name],)
 
 
-def _raw_tensors(entries: list[TensorEntry], device: torch.device, progress: Progress | None) -> dict[str, Tensor]:
+@contextmanager
+def _raw_tensors(
+    entries: list[TensorEntry], device: torch.device, progress: Progress | None
+) -> Iterator[dict[str, Tensor]]:
+    """The entries on `device`, there when the context has ended."""
     if device.type == "cpu":
         total = sum(entry.nbytes for entry in entries)
         if progress:
             progress(total, total)
-        return {entry.name: entry.view() for entry in entries}
+        yield {entry.name: entry.view() for entry in entries}
+        return
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())  # the reader threads have a default of their own
-    return stream_tensors(entries, device, progress=progress)
+    with streaming(entries, device, progress=progress) as tensors:
+        yield tensors

@@ -42,9 +42,11 @@ def refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry], four_bit: 
     """Raise CheckpointError for tensors that belong to another kind of model or quantization.
 
     `four_bit` names the tensors that are part of a bitsandbytes 4-bit weight."""
+    all_keys = "\n".join(entries)
     for kind, marks in _BY_KEY:
-        sample = next((key for key in entries if any(mark in key for mark in marks)), None)
-        if sample is not None:
+        mark = next((mark for mark in marks if mark in all_keys), None)
+        if mark is not None:
+            sample = next(key for key in entries if mark in key)
             raise CheckpointError(f"{name}: this is {kind} (it has {sample}); {_EXPECTED}")
     if not any(key.startswith("blocks.") for key in entries):
         sample = ", ".join(list(entries)[:3])

@@ -11,6 +11,7 @@ import queue
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,23 +53,32 @@ class Chunk:
         return sum(target.numel() for _, target in self.pieces)
 
 
-def stream_tensors(
+@contextmanager
+def streaming(
     entries: list[TensorEntry],
     device: torch.device,
     *,
     progress: Callable[[int, int], None] | None = None,
     settings: StreamSettings | None = None,
-) -> dict[str, Tensor]:
-    """The tensors by name on `device`, complete when this returns.
+) -> Iterator[dict[str, Tensor]]:
+    """The tensors by name on `device` while their bytes are still on the way: to be put in their places, not to be
+    read. They are complete when the context has ended.
 
-    `progress(bytes, total)` is called in the calling thread. Whatever it raises, Ctrl-C, or a reader's error
-    (CheckpointError for a file that ends early, OSError) stops all threads and frees everything before it is raised.
+    `progress(bytes, total)` is called in the calling thread, at the end of the context. Whatever it or the context's
+    body raises, Ctrl-C, or a reader's error (CheckpointError for a file that ends early, OSError) stops all threads
+    before it is raised.
     """
     settings = settings or StreamSettings()
     targets = _allocate(entries, device)
-    chunks = list(_chunks(entries, targets, settings.chunk_bytes))
-    _move(chunks, device, settings, progress)
-    return {entry.name: _typed(targets[entry.name], entry) for entry in entries}
+    chunks = _chunks(entries, targets, settings.chunk_bytes)
+    with _moving(chunks, sum(entry.nbytes for entry in entries), device, settings, progress):
+        yield {entry.name: _typed(targets[entry.name], entry) for entry in entries}
+
+
+def stream_tensors(entries: list[TensorEntry], device: torch.device, **options) -> dict[str, Tensor]:
+    """As `streaming`, complete when this returns."""
+    with streaming(entries, device, **options) as tensors:
+        return tensors
 
 
 def _typed(target: Tensor, entry: TensorEntry) -> Tensor:
@@ -116,17 +126,19 @@ def _continues(chunk: Chunk, source: Path | Tensor, start: int, size: int) -> bo
     return chunk.source is source and 0 <= start - chunk.stop <= _GAP and start < chunk.start + size
 
 
-def _move(chunks: list[Chunk], device: torch.device, settings: StreamSettings, progress) -> None:
-    total = sum(chunk.nbytes for chunk in chunks)
-    work, reports, stop = iter(chunks), queue.SimpleQueue(), threading.Event()
+@contextmanager
+def _moving(work: Iterator[Chunk], total: int, device: torch.device, settings: StreamSettings, progress):
+    """Threads carry `work`, `total` bytes of it, while the body runs; at the end it is waited for."""
+    reports, stop = queue.SimpleQueue(), threading.Event()
     lock, start = threading.Lock(), started(device)
     threads = [
         threading.Thread(target=_carry, args=(work, lock, reports, stop, device, start, settings), daemon=True)
-        for _ in range(max(1, min(settings.threads, len(chunks))))
+        for _ in range(max(1, min(settings.threads, -(-total // settings.chunk_bytes))))
     ]
     try:
         for thread in threads:
             thread.start()
+        yield
         done = 0
         while done < total:
             done += _next_report(reports)

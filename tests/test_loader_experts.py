@@ -10,7 +10,7 @@ import pytest
 import torch
 from lingbot_world.errors import CheckpointError
 from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors, stream, warm, writer
-from lingbot_world.loaders.stream import StreamSettings, stream_tensors
+from lingbot_world.loaders.stream import StreamSettings, stream_tensors, streaming
 from safetensors.torch import load_file
 
 NF4 = "nf4/high_noise_model_bnb_nf4"
@@ -184,11 +184,18 @@ def test_a_streamed_expert_computes_as_a_mapped_one(golden, inputs, monkeypatch)
 
     x, context, camera = inputs
     mapped = load_expert(golden / NF4, dtype=torch.float32)
-    monkeypatch.setattr(experts, "_raw_tensors", lambda entries, device, progress: stream_tensors(entries, device))
+    monkeypatch.setattr(experts, "_raw_tensors", lambda entries, device, progress: streaming(entries, device))
     streamed = load_expert(golden / NF4, dtype=torch.float32)
     assert streamed.head.head.weight._qdata.data_ptr() != mapped.head.head.weight._qdata.data_ptr()
     t = torch.tensor([999])
     assert torch.equal(streamed(x, t, context, camera), mapped(x, t, context, camera))
+
+
+def test_an_error_while_tensors_are_on_their_way_stops_the_readers(golden):
+    before = threading.active_count()
+    with pytest.raises(KeyError, match="mine"), streaming(entries_of(open_checkpoint(golden / NF4)), CPU):
+        raise KeyError("mine")
+    assert threading.active_count() == before
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
