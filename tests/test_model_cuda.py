@@ -10,6 +10,7 @@ from model_cases import random_inputs, random_state, with_state
 from pointwise_cases import NAMES, check
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+GPU = "cuda"
 MIDDLING = ModelConfig(dim=1024, ffn_dim=2816, num_heads=8, num_layers=3, freq_dim=256, text_dim=256, text_len=64)
 
 
@@ -20,13 +21,13 @@ def test_triton(name, dim, dtype, caplog):
     pytest.importorskip("triton")
     tolerance = {torch.float32: 3e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}[dtype]
     for tokens in (1, 777):
-        check(implementation(name, "cuda", "triton"), name, tokens, dim, dtype, "cuda", tolerance)
+        check(implementation(name, GPU, "triton"), name, tokens, dim, dtype, GPU, tolerance)
     assert "slower" not in caplog.text, "fell back to eager"
 
 
 @pytest.mark.parametrize("tokens", [900, attention.LONG + 120])
 def test_attention_is_exact_and_remembers_its_kernel(tokens):
-    q, k, v = (torch.randn(1, tokens, 1024, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    q, k, v = (torch.randn(1, tokens, 1024, device=GPU, dtype=torch.bfloat16) for _ in range(3))
     got = attention.sdpa(q, k, v, 8, {})
     heads = [t.double().unflatten(-1, (8, -1)).transpose(1, 2) for t in (q, k, v)]
     want = torch.nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
@@ -41,13 +42,13 @@ def state():
 
 def on_gpu(state, dtype):
     model = with_state(MIDDLING, {name: t.bfloat16() for name, t in state.items()}, dtype)
-    return model.to("cuda")
+    return model.to(GPU)
 
 
 def test_gpu_agrees_with_cpu(state):
     inputs = random_inputs(MIDDLING, 2, (2, 12, 12))
     want = with_state(MIDDLING, {name: t.bfloat16() for name, t in state.items()})(**inputs)
-    inputs = {name: value.to("cuda") for name, value in inputs.items()}
+    inputs = {name: value.to(GPU) for name, value in inputs.items()}
     for dtype, tolerance in ((torch.float32, 2e-3), (torch.bfloat16, 1e-2)):
         got = on_gpu(state, dtype)(**inputs).cpu()
         assert (got - want).square().mean().sqrt() / want.square().mean().sqrt() < tolerance
@@ -57,15 +58,15 @@ def test_bf16_stays_close_to_fp32_through_forty_blocks():
     """With enough tokens for the last keys to be attended to apart."""
     config = ModelConfig(dim=256, ffn_dim=512, num_heads=2, num_layers=40, freq_dim=64, text_dim=64, text_len=32)
     weights = {name: t.bfloat16() for name, t in random_state(config).items()}
-    inputs = {name: value.to("cuda") for name, value in random_inputs(config, 2, (9, 64, 62)).items()}
-    want, got = (with_state(config, weights, dtype).to("cuda")(**inputs) for dtype in (torch.float32, torch.bfloat16))
+    inputs = {name: value.to(GPU) for name, value in random_inputs(config, 2, (9, 64, 62)).items()}
+    want, got = (with_state(config, weights, dtype).to(GPU)(**inputs) for dtype in (torch.float32, torch.bfloat16))
     assert (got - want).square().mean().sqrt() / want.square().mean().sqrt() < 7e-3
 
 
 def test_peak_memory_is_within_ten_percent_of_the_formula(state):
     grid = (12, 64, 64)
     model = on_gpu(state, torch.bfloat16)
-    inputs = {name: value.to("cuda") for name, value in random_inputs(MIDDLING, 2, grid).items()}
+    inputs = {name: value.to(GPU) for name, value in random_inputs(MIDDLING, 2, grid).items()}
     model(**inputs)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
