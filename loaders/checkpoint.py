@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -62,6 +62,11 @@ class Checkpoint:
     @property
     def parameters(self) -> int:
         return sum(math.prod(shape) for shape in self.shapes.values())
+
+    def entries(self, names: Iterable[str]) -> list[TensorEntry]:
+        """The tensors that make up these parameters, all parts of 4-bit weights included."""
+        weights = ((name, self.four_bit.get(name)) for name in names)
+        return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
 
     def summary(self) -> dict:
         """What `lingbot-world inspect` prints."""

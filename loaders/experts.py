@@ -14,8 +14,9 @@ from ..model.dit import LingBotWorldModel
 from ..model.operations import TorchOperations
 from .checkpoint import Checkpoint, open_checkpoint
 from .entries import TensorEntry
-from .four_bit import FourBitWeight, check_finite
+from .four_bit import check_finite, four_bit_tensors
 from .nf4 import frozen_parameter
+from .offload import BlockStreamer, staying_weights, streamed_weights
 from .stream import streaming
 
 Progress = Callable[[int, int], None]
@@ -29,22 +30,31 @@ def load_expert(
     operations=TorchOperations,
     attention=sdpa,
     progress: Progress | None = None,
+    resident_blocks: int | None = None,
 ) -> LingBotWorldModel:
     """The expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
     Built on the meta device, so that no weight is ever made twice. On the CPU the weights are views of the mapped
     file; on another device they are copied there through a few staging buffers, and `progress(bytes, total)` is called
     on the way. Raises CheckpointError for bad files, whatever `progress` raises, and leaves nothing behind then.
+
+    Where that is too much for a GPU, only the first `resident_blocks` blocks stay there; the others' weights come from
+    the file in every forward (see offload.py), which then raises what loading may raise.
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
     layers = {"operations": operations, "attention": attention, "device": "meta", "dtype": dtype}
+    device, passing = torch.device(device), streamed_weights(checkpoint, resident_blocks)
     with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a fifth of what the weights take
         building = pool.submit(LingBotWorldModel, checkpoint.config, **layers)
-        tensors = state_tensors(checkpoint, dtype, device, progress=progress)
+        staying = staying_weights(checkpoint, passing)
+        tensors = state_tensors(checkpoint, dtype, device, names=staying, progress=progress)
+        streamer = BlockStreamer(checkpoint, passing, device, dtype) if passing else None
         model = building.result()
-        for name, tensor in tensors.items():
+        for name, tensor in (tensors | (streamer.parameters if streamer else {})).items():
             owner, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(owner), leaf, tensor)
+    if streamer:
+        streamer.serve(model)
     return model.eval()
 
 
@@ -79,24 +89,11 @@ def state_tensors(
     # Ordinary tensors even under inference_mode: they outlive it.
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
         checking = pool.submit(check_finite, checkpoint.name, four_bit.values())
-        with _raw_tensors(list(_entries(checkpoint, picked)), torch.device(device), progress) as tensors:
-            offsets = _offsets(four_bit, device)
-            state = {name: weight.tensor(tensors, offsets.get(name), dtype) for name, weight in four_bit.items()}
+        with _raw_tensors(checkpoint.entries(picked), torch.device(device), progress) as tensors:
+            state = four_bit_tensors(four_bit, tensors, dtype, device)
         checking.result()
         plain = (name for name in picked if name not in four_bit)
         return state | {name: frozen_parameter(tensors.pop(name).to(dtype)) for name in plain}
-
-
-def _offsets(four_bit: dict[str, FourBitWeight], device) -> dict[str, Tensor]:
-    """The nested offsets as scalars of one small tensor: a single copy to the device."""
-    nested = {name: weight.offset for name, weight in four_bit.items() if weight.offset is not None}
-    return dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))
-
-
-def _entries(checkpoint: Checkpoint, wanted: Iterable[str]) -> Iterable[TensorEntry]:
-    for name in wanted:
-        weight = checkpoint.four_bit.get(name)
-        yield from weight.entries if weight else (checkpoint.tensors[name],)
 
 
 @contextmanager

@@ -51,6 +51,16 @@ class FourBitWeight:
                                            self.state_dtype, dtype, self.quant_type, standard))  # fmt: skip
 
 
+def four_bit_tensors(
+    weights: Mapping[str, FourBitWeight], tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, device
+) -> dict[str, torch.Tensor]:
+    """The weights' QuantizedTensors (see `FourBitWeight.tensor`) by name, over tensors on `device` by entry name."""
+    nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
+    # The nested offsets as scalars of one small tensor: a single copy to the device.
+    offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))
+    return {name: weight.tensor(tensors, offsets.get(name), dtype) for name, weight in weights.items()}
+
+
 def component_owner(key: str) -> str | None:
     """The weight that a key like `X.weight.absmax` belongs to, None for other keys."""
     match = _COMPONENT.match(key)

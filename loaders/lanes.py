@@ -19,10 +19,13 @@ class HostLane:
         """A host buffer that nothing reads from any more."""
         return self._buffer
 
-    def send(self, buffer: Tensor, pieces: Pieces) -> None:
+    def send(self, buffer: Tensor, pieces: Pieces, after: None = None) -> None:
         """Copy from byte `start` of the buffer to each target, for all (start, target)."""
         for start, target in pieces:
             target.copy_(buffer[start : start + target.numel()])
+
+    def finish(self) -> None:
+        """Wait until nothing is in flight any more."""
 
 
 class CudaLane:
@@ -41,11 +44,18 @@ class CudaLane:
         self._sent[self._turn].synchronize()
         return self._buffers[self._turn]
 
-    def send(self, buffer: Tensor, pieces: Pieces) -> None:
+    def send(self, buffer: Tensor, pieces: Pieces, after: torch.cuda.Event | None = None) -> torch.cuda.Event:
+        """As HostLane, but begun only: once `after` has passed. Returns the event behind the copies.
+
+        What waits for `after` may take long, so that `free_buffer` then sleeps instead of spinning."""
         with torch.cuda.stream(self._stream):
+            if after is not None:
+                self._stream.wait_event(after)
             for start, target in pieces:
                 target.copy_(buffer[start : start + target.numel()], non_blocking=True)
-            self._sent[self._turn].record()
+            sent = self._sent[self._turn] = torch.cuda.Event(blocking=after is not None)
+            sent.record(self._stream)
+        return sent
 
     def finish(self) -> None:
         self._stream.synchronize()
@@ -56,14 +66,16 @@ def started(device: torch.device) -> torch.cuda.Event | None:
     return torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
 
+def new_lane(device: torch.device, start, buffers: int, chunk_bytes: int) -> HostLane | CudaLane:
+    """A lane to `device`, whose memory may be written to from the event `start` on."""
+    return CudaLane(device, start, buffers, chunk_bytes) if device.type == "cuda" else HostLane(chunk_bytes)
+
+
 @contextmanager
 def open_lane(device: torch.device, start, buffers: int, chunk_bytes: int) -> Iterator[HostLane | CudaLane]:
-    """A lane to `device`; when the context ends, by an error too, nothing is in flight any more."""
+    """A new lane; when the context ends, by an error too, nothing is in flight any more."""
     with torch.no_grad():
-        if device.type != "cuda":
-            yield HostLane(chunk_bytes)
-            return
-        lane = CudaLane(device, start, buffers, chunk_bytes)
+        lane = new_lane(device, start, buffers, chunk_bytes)
         try:
             yield lane
         finally:

@@ -70,9 +70,9 @@ def streaming(
     """
     settings = settings or StreamSettings()
     targets = _allocate(entries, device)
-    chunks = _chunks(entries, targets, settings.chunk_bytes)
+    chunks = chunks_of(entries, targets, settings.chunk_bytes)
     with _moving(chunks, sum(entry.nbytes for entry in entries), device, settings, progress):
-        yield {entry.name: _typed(targets[entry.name], entry) for entry in entries}
+        yield {entry.name: typed(targets[entry.name], entry) for entry in entries}
 
 
 def stream_tensors(entries: list[TensorEntry], device: torch.device, **options) -> dict[str, Tensor]:
@@ -81,27 +81,39 @@ def stream_tensors(entries: list[TensorEntry], device: torch.device, **options) 
         return tensors
 
 
-def _typed(target: Tensor, entry: TensorEntry) -> Tensor:
+def typed(target: Tensor, entry: TensorEntry) -> Tensor:
+    """The bytes `target` as the entry's tensor."""
     return target.view(entry.dtype).view(entry.shape)
 
 
 def _allocate(entries: list[TensorEntry], device: torch.device) -> dict[str, Tensor]:
     """A uint8 slice of a device buffer for each tensor; one buffer a block, one for what is in no block."""
-    sizes: dict[str, int] = {}
-    places: dict[str, tuple[str, int]] = {}
+    groups: dict[str, list[TensorEntry]] = {}
     for entry in entries:
         block = _BLOCK.match(entry.name)
-        group = block[0] if block else ""
-        places[entry.name] = group, sizes.get(group, 0)
-        sizes[group] = sizes.get(group, 0) + -(-entry.nbytes // ALIGNMENT) * ALIGNMENT
+        groups.setdefault(block[0] if block else "", []).append(entry)
+    targets = {}
     with torch.inference_mode(False):  # an inference tensor could not be written by the threads
-        buffers = {group: torch.empty(size, dtype=torch.uint8, device=device) for group, size in sizes.items()}
-    return {
-        entry.name: buffers[places[entry.name][0]].narrow(0, places[entry.name][1], entry.nbytes) for entry in entries
-    }
+        for group in groups.values():
+            targets |= slices(group, torch.empty(buffer_bytes(group), dtype=torch.uint8, device=device))
+    return targets
 
 
-def _chunks(entries: list[TensorEntry], targets: dict[str, Tensor], size: int) -> Iterator[Chunk]:
+def buffer_bytes(entries: list[TensorEntry]) -> int:
+    """Bytes of a buffer for all entries, each at a 256-byte boundary."""
+    return sum(-(-entry.nbytes // ALIGNMENT) * ALIGNMENT for entry in entries)
+
+
+def slices(entries: list[TensorEntry], buffer: Tensor) -> dict[str, Tensor]:
+    """Each entry's place in the uint8 buffer, by name."""
+    places, start = {}, 0
+    for entry in entries:
+        places[entry.name] = buffer.narrow(0, start, entry.nbytes)
+        start += buffer_bytes([entry])
+    return places
+
+
+def chunks_of(entries: list[TensorEntry], targets: dict[str, Tensor], size: int) -> Iterator[Chunk]:
     """Chunks of at most `size` bytes that cover every tensor, in file order."""
     chunk = None
     for entry in sorted(entries, key=lambda entry: (str(entry.path), entry.offset)):
@@ -190,6 +202,10 @@ class FileReader:
         return self
 
     def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
         for file in self._files.values():
             file.close()
 
