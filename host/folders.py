@@ -6,18 +6,22 @@ below the known folders only. Names are listed with forward slashes; both kinds 
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from fnmatch import fnmatch
 from pathlib import Path
 
 import folder_paths
 
-from ..errors import InputError
+from ..errors import CheckpointError, InputError
+from ..loaders.safetensors_file import read_safetensors
 
 PACKAGES = "lingbot_world"
 AUTO = "auto"
+TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
-_SHARD = re.compile(r"-\d{5}-of-\d{5}\.(safetensors|bin)$")
+_SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 _TOKENIZERS = ("tokenizer", "google/umt5-xxl")
 _TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 
@@ -38,8 +42,8 @@ def resolve_package(name: str) -> Path:
 
 
 def expert_choices() -> list[str]:
-    """Experts in `diffusion_models` and in packages; a sharded or packaged folder is one entry."""
-    return sorted(set(_diffusion_models()) | set(_package_experts()))
+    """Weight files in `diffusion_models` and the experts' of packages; a set of shards is one entry, its folder."""
+    return sorted({*_whole(_listed("diffusion_models")), *_whole(_package_experts())})
 
 
 def resolve_expert(name: str) -> Path:
@@ -48,8 +52,8 @@ def resolve_expert(name: str) -> Path:
 
 
 def text_encoder_choices() -> list[str]:
-    """Text encoder files in `text_encoders`, and the T5 of each package."""
-    return sorted({*_listed("text_encoders"), *_package_files("*t5*")})
+    """Text encoder files in `text_encoders`, and the T5 of each package; those that serve by default come first."""
+    return _best_first({*_listed("text_encoders"), *_package_files("*t5*")}, ("*/*umt5*", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
@@ -58,8 +62,8 @@ def resolve_text_encoder(name: str) -> Path:
 
 
 def vae_choices() -> list[str]:
-    """VAE files in `vae`, and the VAE of each package."""
-    return sorted({*_listed("vae"), *_package_files("*vae*")})
+    """VAE files in `vae`, and the VAE of each package; those that serve by default come first."""
+    return _best_first({*_listed("vae"), *_package_files("*vae*")}, ("*/*wan2.1*", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
@@ -69,18 +73,24 @@ def resolve_vae(name: str) -> Path:
 
 def tokenizer_choices() -> list[str]:
     """`auto` (beside the text encoder), then the tokenizer folder of each package."""
-    places = ((folder, place) for folder in _packages() for place in _TOKENIZERS)
+    places = ((folder, place) for folder in _folders() for place in _TOKENIZERS)
     return [AUTO, *sorted({f"{folder.name}/{place}" for folder, place in places if _is_tokenizer(folder / place)})]
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
-    """The folder of a tokenizer. `auto` looks beside the encoder, then in the packages; failing these it is the
-    encoder's own file, which may carry a `spiece_model`. Raises InputError for a named one that is not there."""
+    """The folder of a tokenizer, or a file with one inside. `auto` looks beside the encoder, in the packages, in the
+    encoder's own file and in the umt5 files of `text_encoders`. Raises InputError where there is none."""
     if choice != AUTO:
         return _resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
-    homes = (encoder.parent, *_packages())
+    homes = (encoder.parent, *_folders())
     beside = (home / place for home in homes for place in _TOKENIZERS)
-    return next(filter(_is_tokenizer, beside), encoder)
+    found = next(filter(_is_tokenizer, beside), None) or next(_with_tokenizer_inside(encoder), None)
+    if found is None:
+        raise InputError(
+            f"{encoder.name} needs a tokenizer and there is none: put tokenizer.json ({TOKENIZER_PAGE}) into "
+            f"{encoder.parent / 'tokenizer'}"
+        )
+    return found
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
@@ -97,23 +107,36 @@ def _is_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in _TOKENIZER_FILES)
 
 
-def _packages() -> Iterator[Path]:
+def _with_tokenizer_inside(encoder: Path) -> Iterator[Path]:
+    umt5 = (name for name in _listed("text_encoders") if "umt5" in name.lower())
+    for file in (encoder, *map(resolve_text_encoder, umt5)):
+        with suppress(CheckpointError):
+            if file.suffix == ".safetensors" and "spiece_model" in read_safetensors(file):
+                yield file
+
+
+def _folders() -> Iterator[Path]:
+    """Folders of `models/lingbot_world`: packages, whole or still being downloaded."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         if root.is_dir():
-            yield from (folder for folder in sorted(root.iterdir()) if any(folder.glob("high_noise*")))
+            yield from (folder for folder in sorted(root.iterdir()) if folder.is_dir())
+
+
+def _packages() -> Iterator[Path]:
+    return (folder for folder in _folders() if any(folder.glob("high_noise*")))
 
 
 def _package_experts() -> Iterator[str]:
-    for package in _packages():
-        for folder in package.iterdir():
-            if folder.is_dir() and any(file.suffix in _WEIGHTS for file in folder.iterdir()):
-                yield f"{package.name}/{folder.name}"
+    for package in _folders():
+        files = (file for pattern in ("*/*", "*_noise*") for file in package.glob(pattern))
+        weights = (file for file in files if file.suffix in _WEIGHTS and file.is_file())
+        yield from (f"{package.name}/{file.relative_to(package).as_posix()}" for file in weights)
 
 
 def _package_files(pattern: str) -> Iterator[str]:
-    for package in _packages():
+    for package in _folders():
         found = (file for file in package.glob("*") if file.suffix in _WEIGHTS and file.is_file())
-        yield from (f"{package.name}/{file.name}" for file in found if Path(file.name.lower()).match(pattern))
+        yield from (f"{package.name}/{file.name}" for file in found if fnmatch(file.name.lower(), pattern))
 
 
 def _listed(kind: str) -> Iterator[str]:
@@ -121,16 +144,24 @@ def _listed(kind: str) -> Iterator[str]:
     return (name.replace(os.sep, "/") for name in names if name.endswith(_WEIGHTS))
 
 
-def _diffusion_models() -> Iterator[str]:
-    for name in _listed("diffusion_models"):
+def _whole(names: Iterable[str]) -> Iterator[str]:
+    """Shards become the folder they share; those outside any folder, the first of them."""
+    for name in names:
         folder, _, file = name.rpartition("/")
-        in_folder = folder and (_SHARD.search(file) or _has_config(folder))
-        yield folder if in_folder else name
+        shard = _SHARD.search(file)
+        if not shard:
+            yield name
+        elif folder or int(shard[1]) == 1:
+            yield folder or name
 
 
-def _has_config(folder: str) -> bool:
-    roots = folder_paths.get_folder_paths("diffusion_models")
-    return any((Path(root) / folder / "config.json").is_file() for root in roots)
+def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """By name, but those that match the first pattern come first, then those that match the second, and so on."""
+
+    def rank(name: str) -> int:
+        return next((at for at, pattern in enumerate(patterns) if fnmatch(name.lower(), pattern)), len(patterns))
+
+    return sorted(names, key=lambda name: (rank(name), name))
 
 
 def _resolve(name: str, kinds: tuple[str, ...], what: str, exists) -> Path:

@@ -11,11 +11,21 @@ FROM_PACKAGE = "from the package"
 CATEGORY = "LingBot-World"
 
 
+def _expert_input(name: str, choices: list[str], what: str) -> io.Combo.Input:
+    return io.Combo.Input(
+        name,
+        options=[FROM_PACKAGE, *choices],
+        default=FROM_PACKAGE,
+        tooltip=f"{what} '{FROM_PACKAGE}', or a file of its own: one of models/diffusion_models or of a folder in "
+        "models/lingbot_world. It counts before the package's.",
+    )
+
+
 class LingBotWorldLoadExperts(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
         packages = [*folders.package_choices(), FILES]
-        experts = [FROM_PACKAGE, *folders.expert_choices()]
+        experts = folders.expert_choices()
         return io.Schema(
             node_id="LingBotWorldLoadExperts",
             display_name="Load LingBot-World Experts",
@@ -29,22 +39,10 @@ class LingBotWorldLoadExperts(io.ComfyNode):
                     options=packages,
                     default=packages[0],
                     tooltip="A folder of models/lingbot_world, exactly as `hf download` leaves it. Choose "
-                    f"'{FILES}' to name two files or folders below.",
+                    f"'{FILES}' to name two files below.",
                 ),
-                io.Combo.Input(
-                    "high_noise_expert",
-                    options=experts,
-                    default=FROM_PACKAGE,
-                    tooltip="Predicts the first steps, where the noise is strong. Taken from the package unless you "
-                    "choose another file or folder of models/diffusion_models.",
-                ),
-                io.Combo.Input(
-                    "low_noise_expert",
-                    options=experts,
-                    default=FROM_PACKAGE,
-                    tooltip="Predicts the last steps, below the boundary. Taken from the package unless you choose "
-                    "another file or folder of models/diffusion_models.",
-                ),
+                _expert_input("high_noise_expert", experts, "Predicts the first steps, where the noise is strong."),
+                _expert_input("low_noise_expert", experts, "Predicts the last steps, below the boundary."),
                 io.Combo.Input(
                     "weight_dtype",
                     options=["default", "bf16", "fp16", "fp32"],
@@ -89,7 +87,6 @@ class LingBotWorldLoadVAE(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
         choices = folders.vae_choices() or ["Wan2.1_VAE.pth"]
-        default = next((name for name in choices if "/" in name and "wan2" in name.lower()), choices[0])
         return io.Schema(
             node_id="LingBotWorldLoadVAE",
             display_name="Load LingBot-World VAE",
@@ -100,7 +97,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
                 io.Combo.Input(
                     "vae_name",
                     options=choices,
-                    default=default,
+                    default=choices[0],
                     tooltip="Wan2.1_VAE.pth of a package, or any Wan 2.1 VAE of models/vae.",
                 )
             ],
@@ -139,7 +136,8 @@ def _experts(package: str, high: str, low: str):
     }
     if package == FILES and len(chosen) < 2:
         raise InputError(
-            "no package is chosen: put one at models/lingbot_world/<package> and choose it, or choose both experts"
+            "no package is chosen: put one at models/lingbot_world/<package>, press R and choose it, or choose both "
+            "experts"
         )
     if len(chosen) == 2:
         return chosen["high"], chosen["low"]

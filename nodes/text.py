@@ -14,9 +14,11 @@ _ALIASES = ["lingbot", "umt5", "t5", "wan", "text encoder"]
 
 
 def _encoder_input() -> io.Combo.Input:
+    choices = folders.text_encoder_choices() or ["models_t5_umt5-xxl-enc-bf16.pth"]
     return io.Combo.Input(
         "text_encoder",
-        options=folders.text_encoder_choices(),
+        options=choices,
+        default=choices[0],
         tooltip="The umt5-xxl encoder: the package's models_t5_umt5-xxl-enc-bf16.pth, or a file in text_encoders "
         "(umt5_xxl_fp16, umt5_xxl_fp8_e4m3fn_scaled and the like).",
     )
@@ -28,7 +30,7 @@ def _tokenizer_input() -> io.Combo.Input:
         options=folders.tokenizer_choices(),
         default=folders.AUTO,
         tooltip="auto: the tokenizer folder beside the text encoder, else that of a package, else the one inside the "
-        "encoder's own file.",
+        "encoder's own file or another umt5 file of text_encoders.",
         optional=True,
         advanced=True,
     )
@@ -45,9 +47,8 @@ class _Files:
     @classmethod
     def validate_inputs(cls, text_encoder, tokenizer=folders.AUTO) -> bool | str:
         try:
-            encoder, ids = _paths(text_encoder, tokenizer)
-            open_weights(encoder)
-            find_tokenizer(ids)
+            open_weights(folders.resolve_text_encoder(text_encoder))
+            find_tokenizer(_paths(text_encoder, tokenizer)[1])
         except LingBotError as error:
             return str(error)
         return True

@@ -1,6 +1,6 @@
 """Describe a ComfyUI graph in Python; write it as the canvas saves it and as the queue takes it.
 
-    graph = Graph(object_info)
+    graph = Graph(Server(object_info, {"comfy-core": "0.33.0"}), "example")
     with graph.group("Models", column=0):
         vae = graph.add("VAELoader", vae_name="toy/Wan2.1_VAE.pth")
         decoded = graph.add("VAEDecode", samples=latent["LATENT"], vae=vae["VAE"])
@@ -18,11 +18,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+PACK, CORE = "lingbot-world", "comfy-core"
 WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COMFY_DYNAMICCOMBO_V3"}
 SEEDS = ("seed", "noise_seed")  # the canvas puts a "control after generate" below these, asked or not
 COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 60, 30, 50, 20, 50
 BADGE_HEIGHT, BUTTON_HEIGHT = 20, 26  # of Nodes 2.0
 TITLE_HEIGHT, SLOT_HEIGHT, WIDGET_HEIGHT, TEXT_HEIGHT, PREVIEW_HEIGHT = 30, 20, 24, 130, 250
+
+
+@dataclass(frozen=True)
+class Server:
+    """What a ComfyUI offers: its /object_info, and the version of each pack in the registry's names. Nodes are saved
+    with their pack's, so that ComfyUI can offer a missing pack, and tell a workflow's age."""
+
+    nodes: dict[str, dict]
+    versions: dict[str, str]
+
+    def origin(self, kind: str) -> dict[str, str]:
+        """The properties that say where a node comes from."""
+        own = self.nodes.get(kind, {}).get("python_module", "").startswith("custom_nodes.")
+        pack = PACK if own else CORE
+        return {"cnr_id": pack, "ver": self.versions[pack]}
 
 
 @dataclass(frozen=True)
@@ -94,8 +110,8 @@ class Group:
 class Graph:
     """Nodes, links and groups of one workflow."""
 
-    def __init__(self, object_info: dict, name: str):
-        self.info, self.name = object_info, name
+    def __init__(self, server: Server, name: str):
+        self.server, self.info, self.name = server, server.nodes, name
         self.nodes: list[Node] = []
         self.groups: list[Group] = []
 
@@ -213,8 +229,8 @@ class Graph:
             if isinstance(source := node.inputs.get(slot["name"]), Output):
                 slot["link"] = len(links) + 1
                 links.append([slot["link"], source.node.id, source.slot, node.id, index, source.type])
-        core = node.kind == "MarkdownNote"
-        properties = {} if core else {"Node name for S&R": node.kind}
+        note = node.kind == "MarkdownNote"
+        properties = self.server.origin(node.kind) | ({} if note else {"Node name for S&R": node.kind})
         if node.models:
             properties["models"] = node.models
         saved = {
@@ -228,7 +244,7 @@ class Graph:
             "inputs": slots,
             "outputs": [{"name": name, "type": kind, "links": []} for name, kind in node.outputs],
             "properties": properties,
-            "widgets_values": [node.inputs["text"]] if core else node.widget_values(),
+            "widgets_values": [node.inputs["text"]] if note else node.widget_values(),
         }
         if node.title:
             saved["title"] = node.title

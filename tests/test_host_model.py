@@ -75,12 +75,16 @@ def test_choices_list_files_folders_and_packages(found):
     choices = found["choices"]
     assert choices["packages"] == ["elsewhere", "toy"]
     assert choices["experts"] == sorted(
-        [f"{package}/{role}_noise_model_bnb_nf4" for package in ("elsewhere", "toy") for role in ("high", "low")]
-        + ["folder", "lora.safetensors", "official", "single.safetensors", "wan.pt"]
+        [
+            f"{package}/{role}_noise_model_bnb_nf4/model.safetensors"
+            for package in ("elsewhere", "toy")
+            for role in ("high", "low")
+        ]
+        + ["folder/model.safetensors", "lora.safetensors", "official", "single.safetensors", "wan.pt"]
     )
     t5 = "models_t5_umt5-xxl-enc-bf16.pth"
-    assert choices["text encoders"] == [f"elsewhere/{t5}", "loose_t5.safetensors", f"toy/{t5}"]
-    assert choices["vaes"] == ["elsewhere/Wan2.1_VAE.pth", "loose_vae.safetensors", "toy/Wan2.1_VAE.pth"]
+    assert choices["text encoders"] == [f"elsewhere/{t5}", f"toy/{t5}", "loose_t5.safetensors"]
+    assert choices["vaes"] == ["elsewhere/Wan2.1_VAE.pth", "toy/Wan2.1_VAE.pth", "loose_vae.safetensors"]
     assert choices["tokenizers"] == ["auto", "elsewhere/tokenizer", "toy/tokenizer"]
 
 

@@ -17,14 +17,13 @@ import numpy as np
 import pytest
 import torch
 from browser_runner import run_script
-from comfy_server import PACK, PACK_NAME, ComfyServer
+from comfy_server import PACK_NAME, ComfyServer
 from lingbot_world.toy_weights import EXPERT
 from safetensors.torch import save_file
-from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, ToyPrompt
+from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, WORKFLOWS, as_toy
 
 pytestmark = pytest.mark.host
 
-WORKFLOWS = PACK / "workflows"
 NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
 PACKAGE = "lingbot-world-base-cam-nf4"
 LORAS = ["my_lora_{}_noise", "wan2.2_i2v_lightx2v_4steps_lora_v1_{}_noise"]
@@ -66,32 +65,6 @@ def write_paths(folder: Path, example: Path) -> None:
     for kind, data in (("pose", poses), ("intrinsics", np.tile([700.0, 700.0, 640.0, 360.0], (len(poses), 1)))):
         (folder / "vipe" / kind).mkdir(parents=True)
         np.savez(folder / "vipe" / kind / "my_video.npz", data=data, inds=np.arange(len(poses)))
-
-
-def as_toy(name: str) -> ToyPrompt:
-    """A shipped workflow at toy size. A toy T5 does not go through core's CLIPLoader: ours takes its place."""
-    prompt = ToyPrompt(json.loads((WORKFLOWS / "api" / f"{name}.json").read_text(encoding="utf-8")))
-    for node in prompt.values():
-        inputs = node["inputs"]
-        if node["class_type"] == "LingBotWorldPrepareImage":
-            inputs |= {"size": "width and height", "width": TOY_WIDTH, "height": TOY_HEIGHT}
-        if node["class_type"] == "CLIPLoader":
-            node["class_type"] = "LingBotWorldLoadTextEncoder"
-            node["inputs"] = {"text_encoder": "toy/models_t5_umt5-xxl-enc-bf16.pth"}
-        for length in ("frames", "length"):
-            if inputs.get(length) == 81:
-                inputs[length] = TOY_FRAMES
-        if isinstance(inputs.get("path"), str):
-            inputs["path"] = short_flight(inputs["path"])
-        if inputs.get("steps") == 40:
-            inputs["steps"] = 12
-    return prompt
-
-
-def short_flight(path: str) -> str:
-    state = json.loads(path)
-    first, *_, last = state["keyframes"]
-    return json.dumps({**state, "frames": TOY_FRAMES, "keyframes": [first, {**last, "frame": TOY_FRAMES - 1}]})
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -73,21 +73,30 @@ def test_there_is_a_note_and_a_small_thumbnail(name):
         assert image.width >= 300
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "toy"])
-def test_loaders_say_where_their_models_come_from(name):
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("toy", "lora")])
+def test_every_chosen_model_file_has_an_address(name):
+    """The missing-model dialog looks at values that end like weights, and at entries of exactly that name."""
     ui, _ = read(name)
     for node in ui["nodes"]:
-        if node["type"] not in ("LingBotWorldLoadExperts", "VAELoader", "CLIPLoader"):
-            continue
-        models = node["properties"]["models"]
+        chosen = [value for value in node["widgets_values"] if str(value).endswith((".safetensors", ".pth"))]
+        models = node["properties"].get("models", [])
+        assert [model["name"] for model in models] == chosen
         for model in models:
             assert set(model) == {"name", "url", "directory"}
             assert re.fullmatch(r"https://huggingface\.co/[\w./-]+/resolve/main/[\w./-]+", model["url"])
+            if model["directory"] == "lingbot_world":
+                assert model["url"] == REPOSITORY + model["name"].partition("/")[2]
         if node["type"] == "LingBotWorldLoadExperts":
-            assert {model["url"].removeprefix(REPOSITORY) for model in models} == {
-                "high_noise_model_bnb_nf4/model.safetensors",
-                "low_noise_model_bnb_nf4/model.safetensors",
-            }
+            assert [name.split("/")[1] for name in chosen] == ["high_noise_model_bnb_nf4", "low_noise_model_bnb_nf4"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_node_says_which_pack_and_version_it_is_from(name):
+    ui, _ = read(name)
+    for node in ui["nodes"]:
+        own = node["type"].startswith("LingBotWorld")
+        assert node["properties"]["cnr_id"] == ("lingbot-world" if own else "comfy-core")
+        assert re.fullmatch(r"\d+\.\d+\.\d+", node["properties"]["ver"])
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""The shipped toy workflow as a prompt to change and queue."""
+"""The shipped workflows as prompts to change and queue, at toy size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import json
 from pathlib import Path
 
-TOY = Path(__file__).parent.parent / "workflows" / "api" / "toy.json"
+WORKFLOWS = Path(__file__).parent.parent / "workflows"
 TOY_WIDTH, TOY_HEIGHT, TOY_FRAMES = 96, 64, 9
 
 
@@ -32,5 +32,36 @@ class ToyPrompt(dict):
         return [self.node_id(kind), slot]
 
 
+def shipped(name: str) -> ToyPrompt:
+    """A shipped workflow in API format."""
+    return ToyPrompt(json.loads((WORKFLOWS / "api" / f"{name}.json").read_text(encoding="utf-8")))
+
+
 def toy_prompt() -> ToyPrompt:
-    return ToyPrompt(json.loads(TOY.read_text(encoding="utf-8")))
+    return shipped("toy")
+
+
+def as_toy(name: str) -> ToyPrompt:
+    """A shipped workflow at toy size. A toy T5 does not go through core's CLIPLoader: ours takes its place."""
+    prompt = shipped(name)
+    for node in prompt.values():
+        inputs = node["inputs"]
+        if node["class_type"] == "LingBotWorldPrepareImage":
+            inputs |= {"size": "width and height", "width": TOY_WIDTH, "height": TOY_HEIGHT}
+        if node["class_type"] == "CLIPLoader":
+            node["class_type"] = "LingBotWorldLoadTextEncoder"
+            node["inputs"] = {"text_encoder": "toy/models_t5_umt5-xxl-enc-bf16.pth"}
+        for length in ("frames", "length"):
+            if inputs.get(length) == 81:
+                inputs[length] = TOY_FRAMES
+        if isinstance(inputs.get("path"), str):
+            inputs["path"] = short_flight(inputs["path"])
+        if inputs.get("steps") == 40:
+            inputs["steps"] = 12
+    return prompt
+
+
+def short_flight(path: str) -> str:
+    state = json.loads(path)
+    first, *_, last = state["keyframes"]
+    return json.dumps({**state, "frames": TOY_FRAMES, "keyframes": [first, {**last, "frame": TOY_FRAMES - 1}]})

@@ -1,0 +1,163 @@
+"""The pieces that the shipped workflows share: where the models come from, and groups of nodes for the canvas."""
+
+from __future__ import annotations
+
+from workflow_graph import PREVIEW_HEIGHT, Graph, Node, Output, Server
+
+PACKAGE = "lingbot-world-base-cam-nf4"
+NO_PACKAGE = "none (choose both experts)"
+HUGGING_FACE = "https://huggingface.co"
+FILES = f"{HUGGING_FACE}/cahlen/{PACKAGE}/resolve/main"
+UMT5_FOLDER = f"{HUGGING_FACE}/Comfy-Org/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files/text_encoders"
+LORA_FOLDER = f"{HUGGING_FACE}/Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files/loras"
+
+EXPERTS = [f"{level}_noise_model_bnb_nf4/model.safetensors" for level in ("high", "low")]
+T5, VAE = "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth"
+UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
+LIGHTNING = [f"wan2.2_i2v_lightx2v_4steps_lora_v1_{level}_noise.safetensors" for level in ("high", "low")]
+STYLE = [f"my_lora_{level}_noise.safetensors" for level in ("high", "low")]
+
+PROMPT = (
+    "A quiet courtyard in late afternoon light. The camera moves slowly forward between old trees; leaves stir in a "
+    "light wind, dust drifts through the sun, shadows creep over the flagstones. Natural colours, sharp detail."
+)
+FPS = 16.0
+RED, BLUE, VIOLET, GREEN, GREY, BROWN = "#8a4b4b", "#3f789e", "#6b5b95", "#3f7e5c", "#5a5a5a", "#7a5c2e"
+
+DOWNLOAD = f"""**Models**: one command, in one line, fetches everything into its place:
+
+```
+hf download cahlen/{PACKAGE}
+  --local-dir ComfyUI/models/lingbot_world/{PACKAGE}
+```
+
+Or file by file, from ComfyUI's list of missing models: each goes into **models/lingbot_world** under the name that the
+list shows, folders included, and [tokenizer.json]({FILES}/tokenizer/tokenizer.json) into
+**{PACKAGE}/tokenizer**.
+"""
+SIZES = """**Size**: *Prepare Image* keeps the image's aspect ratio on 480x832 pixels. Frames are 4n+1 at 16 a
+second: 81 are five seconds. 40 steps are good, 20 a draft.
+"""
+
+
+class Parts:
+    """The pieces that the workflows share, each in its usual column: inputs, models and prompt, camera, result."""
+
+    def __init__(self, server: Server, name: str, note: str, package: str = PACKAGE):
+        self.graph = Graph(server, name)
+        self.package = package
+        with self.graph.group("Read me", 0, BROWN):
+            self.graph.note(note.strip() + "\n", title="Read me", width=420, height=330)
+
+    def offer(self, name: str, path: str, directory: str = "lingbot_world", base: str = FILES) -> list[dict]:
+        """What the missing-model dialog offers for a file; the toy package is made, not downloaded."""
+        return [] if self.package == "toy" else [{"name": name, "url": f"{base}/{path}", "directory": directory}]
+
+    def experts(self) -> dict:
+        """The two files by name, as the missing-model dialog looks at nothing else; the toy as a package."""
+        if self.package == "toy":
+            return {"package": "toy"}
+        names = [f"{self.package}/{path}" for path in EXPERTS]
+        offers = [offer for name, path in zip(names, EXPERTS, strict=True) for offer in self.offer(name, path)]
+        chosen = dict(zip(("high_noise_expert", "low_noise_expert"), names, strict=True))
+        return {"package": NO_PACKAGE, **chosen, "models": offers}
+
+    def models(self) -> tuple[Output, Output, Output]:
+        """High-noise expert, low-noise expert, VAE."""
+        vae = f"{self.package}/{VAE}"
+        with self.graph.group("1. Models", 1, RED):
+            experts = self.graph.add("LingBotWorldLoadExperts", **self.experts())
+            loader = self.graph.add("LingBotWorldLoadVAE", vae_name=vae, models=self.offer(vae, VAE))
+        return experts["high noise"], experts["low noise"], loader["VAE"]
+
+    def text(self, **prompts: str) -> tuple[Output, Output]:
+        """Positive, negative; the encoder streams and is gone afterwards."""
+        encoder = f"{self.package}/{T5}"
+        with self.graph.group("2. Prompt", 1, BLUE):
+            node = self.graph.add(
+                "LingBotWorldTextEncode",
+                text_encoder=encoder,
+                models=self.offer(encoder, T5),
+                **{"prompt": PROMPT, **prompts},
+            )
+        return node["positive"], node["negative"]
+
+    def clip_text(self) -> tuple[Output, Output]:
+        """Positive, negative from core's nodes and the umt5 file that Wan users own."""
+        with self.graph.group("2. Prompt", 1, BLUE):
+            offer = self.offer(UMT5, UMT5, "text_encoders", UMT5_FOLDER)
+            clip = self.graph.add("CLIPLoader", clip_name=UMT5, type="wan", models=offer)["CLIP"]
+            positive = self.graph.add("CLIPTextEncode", title="Positive prompt", clip=clip, text=PROMPT)
+            negative = self.graph.info["LingBotWorldTextEncode"]["input"]["required"]["negative"][1]["default"]
+            negative = self.graph.add("CLIPTextEncode", title="Negative prompt", clip=clip, text=negative)
+        return positive["CONDITIONING"], negative["CONDITIONING"]
+
+    def image(self, **size) -> Node:
+        """The prepared start image with its width and height."""
+        with self.graph.group("3. Start image", 0, BLUE):
+            loaded = self.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
+            return self.graph.add("LingBotWorldPrepareImage", image=loaded["IMAGE"], **size)
+
+    def camera(self, kind: str, preview: bool = True, **values) -> Node:
+        """A path, and the drawing of what the model will receive of it."""
+        with self.graph.group("4. Camera path", 2, VIOLET):
+            path = self.graph.add(kind, **values)
+            if preview:
+                look = {"box_width": 440, "extra_height": PREVIEW_HEIGHT}
+                self.graph.add("LingBotWorldCameraPreview", camera=path["camera"], **look)
+            return path
+
+    def video(
+        self, text: tuple[Output, Output], image: Node, vae: Output, length: Output | int, column: int = 3
+    ) -> Node:
+        """WanImageToVideo: the empty latent, and the start image in the conditioning."""
+        with self.graph.group("5. Video size", 2, BLUE):
+            return self.graph.add(
+                "WanImageToVideo",
+                positive=text[0],
+                negative=text[1],
+                vae=vae,
+                start_image=image["image"],
+                width=image["width"],
+                height=image["height"],
+                length=length,
+            )
+
+    def apply(self, video: Node, camera: Node) -> Node:
+        with self.graph.group("6. Camera to model", 2, VIOLET):
+            return self.graph.add(
+                "LingBotWorldApplyCamera",
+                positive=video["positive"],
+                negative=video["negative"],
+                camera=camera["camera"],
+                latent=video["latent"],
+            )
+
+    def sample(self, models: tuple[Output, Output], conditioning: Node, latent: Output, **values) -> Output:
+        with self.graph.group("7. Sampling", 3, GREEN):
+            node = self.graph.add(
+                "LingBotWorldSampler",
+                high_noise=models[0],
+                low_noise=models[1],
+                positive=conditioning["positive"],
+                negative=conditioning["negative"],
+                latent=latent,
+                **values,
+            )
+        return node["LATENT"]
+
+    def save(self, latent: Output, vae: Output, column: int = 3) -> None:
+        with self.graph.group("8. Save", column, GREY):
+            images = self.graph.add("VAEDecode", samples=latent, vae=vae)["IMAGE"]
+            video = self.graph.add("CreateVideo", images=images, fps=FPS)["VIDEO"]
+            prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
+            self.graph.add("SaveVideo", box_width=420, video=video, extra_height=PREVIEW_HEIGHT, **prefix)
+
+    def film(self, camera: Node | None, size: dict | None = None, prompts: dict | None = None, **sampling) -> Graph:
+        """Everything around a camera path, or without one."""
+        high, low, vae = self.models()
+        text, image = self.text(**(prompts or {})), self.image(**(size or {}))
+        video = self.video(text, image, vae, camera["frames"] if camera else 81)
+        conditioning = self.apply(video, camera) if camera else video
+        self.save(self.sample((high, low), conditioning, video["latent"], **sampling), vae)
+        return self.graph
