@@ -24,7 +24,7 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_models(folder, seed)
-        _write_example(folder / EXAMPLE)
+        write_example(folder / EXAMPLE)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     return folder
@@ -39,7 +39,8 @@ def _write_models(folder: Path, seed: int) -> None:
     torch.save(vae_tensors(10 * seed + 3), folder / "Wan2.1_VAE.pth")
 
 
-def _write_example(folder: Path) -> None:
+def write_example(folder: Path) -> None:
+    """Image, prompt, poses and intrinsics of a short walk, into an empty or new folder."""
     folder.mkdir(exist_ok=True)
     poses, intrinsics = toy_scene.camera_path()
     toy_scene.landscape().save(folder / "image.png")

@@ -1,225 +1,134 @@
-"""Time and memory of one expert at full size on a GPU, with random weights made on the spot.
+"""Time and memory at full size on a GPU, with random weights made on the spot; one table at the end.
 
-    python scripts/bench_gpu.py                                  # kernels, step, load, switch
-    python scripts/bench_gpu.py --only step --profile            # what a step is made of
-    python scripts/bench_gpu.py --cap 24                         # play a smaller card (GB)
+    python scripts/bench_gpu.py --folder SCRATCH                             # load, switch, step, text, a short run
+    python scripts/bench_gpu.py --folder SCRATCH --bf16 --official CHECKOUT --comfyui COMFYUI --steps 40   # everything
+    python scripts/bench_gpu.py --folder SCRATCH --only run --cap 8          # play a smaller card (GB)
+    python scripts/bench_gpu.py --folder SCRATCH --only step --profile       # what a step is made of
 
-Run it from an environment where `lingbot_world` can be imported. Prints one line per figure; `docs/benchmarks.md` keeps
-them."""
+Needs 31 GB in SCRATCH for a package that is made once. Run it from an environment where `lingbot_world` can be
+imported; `docs/benchmarks.md` keeps the figures."""
 
 import argparse
 import gc
 import json
-import statistics
-import time
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
+import random_package
 import torch
-from bitsandbytes import functional as bnb
-from lingbot_world.loaders.checkpoint import open_checkpoint
-from lingbot_world.loaders.experts import load_expert
-from lingbot_world.loaders.nf4 import frozen_parameter, nf4_tensor
-from lingbot_world.loaders.quantize import encode
-from lingbot_world.loaders.writer import write_expert
-from lingbot_world.model.cache import CameraCache
-from lingbot_world.model.config import ModelConfig
-from lingbot_world.model.dit import LingBotWorldModel
+from bench_kernels import bench_kernels, print_profile
+from bench_official import bench_official
+from bench_parts import (
+    bench_load,
+    bench_run,
+    bench_step,
+    bench_text,
+    geometry_of,
+    random_bf16_expert,
+    step_inputs,
+)
+from bench_report import GB, Report
+from lingbot_world.loaders import load_expert
 from lingbot_world.model.memory import activation_bytes
 
-FULL = ModelConfig(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40, freq_dim=256, text_dim=4096)
-GB = 1e9
+PARTS = ("kernels", "load", "step", "text", "run")
+FULL = random_package.FULL
 
 
-def report(name: str, **figures) -> None:
-    print(json.dumps({"figure": name, **figures}), flush=True)
+def free() -> None:
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
-def random_weight(shape: tuple[int, ...], nf4: bool, gain: float = 1.0) -> torch.Tensor:
-    weight = (torch.randn(shape, device="cuda") * gain / shape[-1] ** 0.5).bfloat16()
-    if not nf4:
-        return weight
-    packed, state = bnb.quantize_4bit(weight, blocksize=64, quant_type="nf4", compress_statistics=True)
-    return nf4_tensor(
-        packed, state.absmax, state.code, state.state2.absmax, state.state2.code, state.offset, shape,
-        64, state.state2.blocksize, torch.bfloat16, torch.bfloat16,
-    )  # fmt: skip
-
-
-def random_expert(config: ModelConfig, nf4: bool = True) -> LingBotWorldModel:
-    """A whole expert on the GPU: unit-gain linear layers, norms near 1, small modulation."""
-    model = LingBotWorldModel(config, device="meta", dtype=torch.bfloat16)
-    for name, shape in config.parameter_shapes().items():
-        if name.endswith("weight") and len(shape) == 2:
-            value = random_weight(shape, nf4)
-        elif "norm" in name and name.endswith("weight"):
-            value = 1 + 0.02 * torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-        else:
-            value = 0.02 * torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-        owner, _, leaf = name.rpartition(".")
-        setattr(model.get_submodule(owner), leaf, frozen_parameter(value))
-    return model.eval()
-
-
-def step_inputs(config: ModelConfig, frames: int, height: int, width: int, rows: int = 2) -> dict:
-    grid = ((frames - 1) // 4 + 1, height // 8, width // 8)
-    generator = torch.Generator("cuda").manual_seed(0)
-    draw = lambda *shape: torch.randn(shape, device="cuda", generator=generator)  # noqa: E731
-    return {
-        "x": draw(rows, config.in_dim, *grid),
-        "timestep": torch.full((rows,), 900.0, device="cuda"),
-        "context": draw(rows, 77, config.text_dim).bfloat16(),
-        "camera": draw(1, config.control_channels, *grid).bfloat16(),
-    }
-
-
-def timed(step, repeats: int) -> tuple[float, float, float]:
-    """Median seconds, seconds of the first call, and peak bytes over what was held before."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    first = time.perf_counter() - start
-    held = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds), first, torch.cuda.max_memory_allocated() - held
-
-
-def bench_step(size: tuple[int, int, int], repeats: int, profile: bool, bf16: bool, capped: bool) -> None:
-    model = random_expert(FULL)
-    inputs = step_inputs(FULL, *size)
-    cache = CameraCache()
-    variants = {
-        "camera": lambda: model(**inputs),
-        "no camera": lambda: model(**{**inputs, "camera": None}),
-    }
-    if not capped:
-        variants["camera cache"] = lambda: model(**inputs, options={"camera_cache": cache})
-    for name, step in variants.items():
-        seconds, first, peak = timed(step, repeats)
-        report(f"CFG step NF4, {name}", s=round(seconds, 3), first_s=round(first, 2), peak_over_GB=round(peak / GB, 2))
-    cache.clear()
-    report("estimate of the peak over the weights", GB=round(activation_bytes(FULL, *inputs["x"].shape[2:]) / GB, 2))
-    report("finite", value=bool(torch.isfinite(model(**inputs)).all()))
-    if profile:
-        print_profile(lambda: model(**inputs))
+def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> None:
+    """NF4 with its estimate and profile, then plain bf16, then the official model, on the same inputs."""
+    geometry = geometry_of(options.size, options.frame_num)
+    inputs = step_inputs(FULL, geometry, "cuda")
+    model = load_expert(random_package.expert(package, "high"), "cuda")
+    bench_step(report, model, inputs, options.repeats, "NF4", cache=not options.cap)
+    report.add("peak over the weights, estimate", activation_bytes(FULL, *inputs["x"].shape[2:]) / GB, "GB")
+    if options.profile:
+        print_profile(partial(model, **inputs))
     del model
-    if bf16:
-        gc.collect()
-        torch.cuda.empty_cache()
-        model = random_expert(FULL, nf4=False)
-        seconds, _, peak = timed(lambda: model(**inputs), repeats)
-        report("CFG step bf16 weights, camera", s=round(seconds, 3), peak_over_GB=round(peak / GB, 2))
+    free()
+    if options.bf16:
+        bench_step(report, random_bf16_expert(FULL, "cuda"), inputs, options.repeats, "bf16 weights", cache=False)
+        free()
+    if options.official:
+        bench_official(report, options.official, FULL, geometry, options.repeats)
+        free()
 
 
-def print_profile(step) -> None:
-    activities = [torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profiler:
-        step()
-        torch.cuda.synchronize()
-    print(profiler.key_averages().table(sort_by="cuda_time_total", row_limit=22, max_name_column_width=70))
+def bench_host(report: Report, options: argparse.Namespace) -> None:
+    """bench_comfyui.py, in a process of its own and before this one holds a GPU."""
+    script = Path(__file__).with_name("bench_comfyui.py")
+    command = [sys.executable, script, "--comfyui", options.comfyui, "--folder", options.folder, "--size", options.size]
+    command += ["--frame_num", options.frame_num, "--reserve-vram", options.reserve_vram, "--lora"]
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=False)
+    for line in done.stdout.splitlines():
+        if not line.startswith("{"):
+            print(line)
+            continue
+        row = json.loads(line)
+        for name in ("load_s", "high_step_s", "low_step_s", "switch_s"):
+            report.add(f"ComfyUI, {row['mode']}, {row['run']}: {name[:-2]}", row[name], "s",
+                       f"card {row['vram_GB']} GB, process {row['anon_GB']} GB anonymous")  # fmt: skip
 
 
-def bench_kernels() -> None:
-    """Fused kernels against plain torch, on one row of full width."""
-    from lingbot_world.model import pointwise
-
-    generator = torch.Generator("cuda").manual_seed(1)
-    draw = lambda *shape: torch.randn(shape, device="cuda", generator=generator)  # noqa: E731
-    tokens, dim, half = 32760, FULL.dim, FULL.head_dim // 2
-    x, y = draw(tokens, dim), draw(tokens, dim).bfloat16()
-    angles = draw(tokens, half)
-    cases = {
-        "layer_norm": (x, 1 + 0.1 * draw(dim), draw(dim), 1e-6, torch.bfloat16),
-        "rms_norm_": (y, draw(dim), 1e-6),
-        "rms_rope_": (y, draw(dim), angles.cos(), angles.sin(), 1e-6),
-        "gated_add_": (x, y, draw(dim)),
-        "affine_": (x, y, draw(tokens, dim).bfloat16()),
-    }
-    for name, (first, *rest) in cases.items():
-        outs, times = {}, {}
-        for mode in ("eager", "triton"):
-            run = pointwise.implementation(name, "cuda", mode)
-            outs[mode] = run(first.clone(), *rest)
-            scratch = first.clone()
-            times[mode] = timed(lambda: run(scratch, *rest), 10)[0]  # noqa: B023
-        error = (outs["eager"].double() - outs["triton"].double()).norm() / outs["eager"].double().norm()
-        report(f"kernel {name}", relative=float(error), eager_ms=round(times["eager"] * 1e3, 3),
-               triton_ms=round(times["triton"] * 1e3, 3))  # fmt: skip
+def play_card(gigabytes: float) -> None:
+    """Let torch use no more than that, half a GB of it taken for the CUDA context."""
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((gigabytes - 0.5) * GB / total)
 
 
-def write_random_expert(path: Path, config: ModelConfig) -> None:
-    """A file of the community package's format; linear layers of one shape share their random bytes."""
-    made: dict[tuple[int, ...], object] = {}
-
-    def source(name: str, shape: tuple[int, ...]):
-        if not (name.endswith("weight") and len(shape) == 2):
-            return 0.02 * torch.randn(shape)
-        if shape not in made:
-            made[shape] = encode(torch.randn(shape, device="cuda") / shape[1] ** 0.5, 64, True, "nf4")
-            made[shape] = made[shape][0].cpu(), type(made[shape][1])(*map(on_cpu, made[shape][1]))
-        return made[shape]
-
-    write_expert(path, config, ((name, source(name, shape)) for name, shape in config.parameter_shapes().items()))
-
-
-def on_cpu(value):
-    return value.cpu() if isinstance(value, torch.Tensor) else value
-
-
-def bench_load(folder: Path, repeats: int) -> None:
-    path = folder / "random_expert.safetensors"
-    start = time.perf_counter()
-    write_random_expert(path, FULL)
-    nbytes = path.stat().st_size
-    report("expert file", bytes=nbytes, written_s=round(time.perf_counter() - start, 1))
-    seconds, resident = [], []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        resident.clear()
-        resident.append(load_expert(path, "cuda", torch.bfloat16))
-        seconds.append(time.perf_counter() - start)
-    median = statistics.median(seconds[1:])
-    report("expert file, page cache to GPU", s=round(median, 3), GBps=round(nbytes / GB / median, 1),
-           first_s=round(seconds[0], 3), all=[round(s, 3) for s in seconds[1:]])  # fmt: skip
-    checkpoint, seconds = open_checkpoint(path), []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        resident.clear()
-        resident.append(load_expert(checkpoint, "cuda", torch.bfloat16))
-        seconds.append(time.perf_counter() - start)
-    report("switch to the other expert, one resident", s=round(statistics.median(seconds), 3))
-    path.unlink()
-
-
-def main() -> None:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", default=["kernels", "load", "step"])
+    parser.add_argument("--folder", type=Path, required=True, help="scratch for the package and the videos")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--size", default="480*832")
     parser.add_argument("--frame_num", type=int, default=81)
-    parser.add_argument("--folder", type=Path, default=Path("."), help="where the random expert is written")
+    parser.add_argument("--steps", type=int, default=4, help="of the run (%(default)s)")
+    parser.add_argument("--residency", default="auto", help="of the run (%(default)s)")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--bf16", action="store_true", help="also the same step with bf16 weights")
-    options = parser.parse_args()
+    parser.add_argument("--official", type=Path, help="a checkout of lingbot-world: also the official model's step")
+    parser.add_argument("--comfyui", type=Path, help="the folder of ComfyUI's main.py: also through a real server")
+    parser.add_argument("--reserve-vram", type=float, default=0.0, help="GiB that ComfyUI shall leave alone")
+    parser.add_argument("--save", type=Path, help="write the figures to a JSON file")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options, report = parse_options(), Report()
+    package = options.folder / "models/lingbot_world/bench"  # where bench_comfyui.py has it too
+    if options.comfyui:
+        bench_host(report, options)
     if options.cap:
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(options.cap * GB / total)
-    report("machine", gpu=torch.cuda.get_device_name(), torch=torch.__version__, script=Path(__file__).name)
-    height, width = map(int, options.size.split("*"))
+        play_card(options.cap)
+    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     if "kernels" in options.only:
-        bench_kernels()
+        bench_kernels(report, FULL)
     if "load" in options.only:
-        bench_load(options.folder, options.repeats)
+        bench_load(report, random_package.expert(package, "high"), "cuda", torch.bfloat16, 3 * options.repeats)
+        free()
     if "step" in options.only:
-        size = options.frame_num, height, width
-        bench_step(size, options.repeats, options.profile, options.bf16, capped=bool(options.cap))
+        bench_steps(report, package, options)
+    if "text" in options.only:
+        bench_text(report, *random_package.text_encoder(package), "cuda")
+    if "run" in options.only:
+        geometry = geometry_of(options.size, options.frame_num)
+        bench_run(
+            report, random_package.whole(package), options.folder / "video/*.png", width=geometry.width,
+            height=geometry.height, frame_num=options.frame_num, sampling_steps=options.steps, shift=15.0, seed=0,
+            residency=options.residency,
+        )  # fmt: skip
+    print(report.table())
+    if options.save:
+        report.save(options.save)
 
 
 if __name__ == "__main__":

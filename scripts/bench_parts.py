@@ -1,0 +1,141 @@
+"""The parts of bench_gpu.py and bench_cpu.py: a step, a load and a switch, the text encoder, a whole run."""
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from bench_report import GB, Report, synchronize, timed
+from lingbot_world.estimate import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
+from lingbot_world.geometry import Geometry, explicit_geometry
+from lingbot_world.loaders import load_expert, open_checkpoint
+from lingbot_world.loaders.nf4 import frozen_parameter
+from lingbot_world.model.cache import CameraCache
+from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.plan import DTYPES, GenerateOptions, make_plan
+from lingbot_world.run import run
+from lingbot_world.stages import Stage, StageRecorder
+from lingbot_world.text import NEGATIVE_PROMPT, encode
+from lingbot_world.text.weights import open_weights
+from lingbot_world.vae import read_vae, vae_width
+
+PROMPT = "The video presents a soaring journey through a fantasy jungle, towards a castle on a green hill."
+
+
+def step_inputs(config: ModelConfig, geometry: Geometry, device: str, rows: int = 2) -> dict:
+    """Random arguments of a forward: latent, timestep, prompts, one camera for all rows."""
+    grid = geometry.lat_f, geometry.lat_h, geometry.lat_w
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device=device, generator=generator)
+
+    return {
+        "x": draw(rows, config.in_dim, *grid),
+        "timestep": torch.full((rows,), 900.0, device=device),
+        "context": draw(rows, min(77, config.text_len), config.text_dim),
+        "camera": draw(1, config.control_channels, *grid),
+    }
+
+
+def bench_step(report: Report, model: LingBotWorldModel, inputs: dict, repeats: int, name: str, cache: bool) -> None:
+    """Seconds and memory of a guided step: with camera, without, and with the camera cache."""
+    device, held = str(inputs["x"].device), CameraCache()
+    variants: dict[str, Callable] = {
+        "camera": lambda: model(**inputs),
+        "no camera": lambda: model(**{**inputs, "camera": None}),
+    }
+    if cache:
+        variants["camera cache"] = lambda: model(**inputs, options={"camera_cache": held})
+    for variant, step in variants.items():
+        seconds, peak = timed(step, repeats, device)
+        note = "" if peak is None else f"{peak / GB:.2f} GB over the weights"
+        report.add(f"CFG step, {name}, {variant}", seconds, "s", note)
+    if not model(**inputs).isfinite().all():
+        raise SystemExit("the step's result is not finite")
+
+
+def random_bf16_expert(config: ModelConfig, device: str) -> LingBotWorldModel:
+    """An expert of plain bf16 weights, made where it runs."""
+    model = LingBotWorldModel(config, device="meta", dtype=torch.bfloat16)
+    for name, shape in config.parameter_shapes().items():
+        owner, _, leaf = name.rpartition(".")
+        value = torch.empty(shape, device=device, dtype=torch.bfloat16).normal_(std=0.5 * shape[-1] ** -0.5)
+        setattr(model.get_submodule(owner), leaf, frozen_parameter(value + ("norm" in name)))
+    return model.eval()
+
+
+def bench_load(report: Report, path: Path, device: str, dtype: torch.dtype, repeats: int) -> None:
+    """Seconds from the page cache, as a new load and as a switch (the header already read, the other expert there)."""
+    size = open_checkpoint(path).nbytes
+    with StageRecorder(torch.device(device)) as stages:
+        stages.begin("first load")
+        resident = [load_expert(path, device, dtype)]
+        synchronize(device)
+    for name, source in (("expert file, page cache to device", path), ("switch", open_checkpoint(path))):
+        seconds = []
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            resident.clear()
+            resident.append(load_expert(source, device, dtype))
+            synchronize(device)
+            seconds.append(time.perf_counter() - begin)
+        median = statistics.median(seconds)
+        each = ", ".join(f"{second:.2f}" for second in seconds)
+        report.add(name, median, "s", f"{size / GB / median:.1f} GB/s; single ones {each}")
+    _add_stages(report, "load", stages.stages)
+
+
+def bench_text(report: Report, encoder: Path, tokenizer: Path, device: str) -> None:
+    """Two prompts, the second time: the first one loads CUDA's libraries."""
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    with StageRecorder(torch.device(device)) as stages:
+        for name in ("first", "second"):
+            stages.begin(name)
+            encode([PROMPT, NEGATIVE_PROMPT], encoder, tokenizer, device, dtype)
+            synchronize(device)
+    _add_stages(report, "text", stages.stages)
+    report.add("text, estimate", estimate_text(open_weights(encoder).config, dtype).total / GB, "GB")
+
+
+def bench_run(report: Report, package: Path, output: Path, **options) -> None:
+    """`lingbot-world generate` with the package's example: each stage, and what share of it all sampling was."""
+    example = package / "example"
+    plan = make_plan(GenerateOptions(package, example / "image.png", PROMPT, output, action_path=example, **options))
+    begin = time.perf_counter()
+    stages = run(plan).stages
+    seconds = time.perf_counter() - begin
+    _add_stages(report, "run", stages)
+    sampling = sum(stage.seconds for stage in stages if stage.name.endswith("steps"))
+    report.add("whole run", seconds, "s", f"{plan.options.sampling_steps} steps")
+    report.add("sampling's share of the whole run", sampling / seconds, "")
+    _add_estimates(report, plan)
+
+
+def _add_stages(report: Report, part: str, stages: list[Stage]) -> None:
+    for stage in stages:
+        gpu = "" if stage.gpu_peak is None else f", {stage.gpu_peak / GB:.2f} GB on the GPU"
+        host = "" if stage.host_peak is None else f"process {stage.host_peak / GB:.2f} GB anonymous"
+        report.add(f"{part}: {stage.name}", stage.seconds, "s", host + gpu)
+
+
+def _add_estimates(report: Report, plan) -> None:
+    camera = plan.camera is not None
+    width = vae_width(read_vae(plan.package.vae))
+    steps = estimate_sampling([plan.high], plan.geometry, plan.dtype, camera=camera, guided=plan.guided)
+    both = estimate_sampling([plan.high, plan.low], plan.geometry, plan.dtype, camera=camera, guided=plan.guided)
+    for stage in (steps, both, *estimate_vae(width, plan.geometry)):
+        report.add(f"{stage.name}, estimate", stage.total / GB, "GB")
+    report.add("camera cache, estimate", estimate_camera_cache(plan.high, plan.geometry, plan.dtype) / GB, "GB")
+
+
+def geometry_of(size: str, frames: int) -> Geometry:
+    """The geometry of "height*width"."""
+    height, width = map(int, size.split("*"))
+    return explicit_geometry(width, height, frames)
+
+
+def dtype_of(device: str) -> torch.dtype:
+    return DTYPES["fp32" if device == "cpu" else "bf16"]

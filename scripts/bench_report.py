@@ -1,0 +1,60 @@
+"""Figures of a benchmark: shown as they come, as one table at the end, and compared with an earlier run."""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+GB = 1e9
+
+
+class Report:
+    """Rows of (figure, value, unit, note). A figure's name is its key from run to run."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[str, float, str, str]] = []
+
+    def add(self, figure: str, value: float, unit: str, note: str = "") -> None:
+        self.rows.append((figure, round(value, 4), unit, note))
+        print(json.dumps({"figure": figure, "value": round(value, 4), "unit": unit, "note": note}), flush=True)
+
+    def table(self) -> str:
+        lines = ["| figure | value | note |", "|---|---|---|"]
+        return "\n".join(lines + [f"| {name} | {value:.4g} {unit} | {note} |" for name, value, unit, note in self.rows])
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps({name: value for name, value, *_ in self.rows}, indent=1) + "\n")
+
+    def slower(self, path: Path, factor: float) -> list[str]:
+        """Figures in seconds that take more than `factor` times what the saved run took, in words."""
+        before = json.loads(path.read_text())
+        return [
+            f"{name}: {value:.4g} s, before {before[name]:.4g} s"
+            for name, value, unit, _ in self.rows
+            if unit == "s" and value > factor * before.get(name, float("inf"))
+        ]
+
+
+def synchronize(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
+
+
+def timed(step: Callable[[], object], repeats: int, device: str) -> tuple[float, float | None]:
+    """Median seconds after a first call, and the peak bytes on a GPU over what was held before (None on a CPU)."""
+    step()
+    synchronize(device)
+    on_gpu, held = torch.device(device).type == "cuda", 0
+    if on_gpu:
+        held = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        step()
+        synchronize(device)
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds), torch.cuda.max_memory_allocated() - held if on_gpu else None
