@@ -40,8 +40,8 @@ test("what is no object, or no JSON, is refused", () => {
 });
 
 test("text and state survive the way there and back", () => {
-  const text = s.serialize(s.DEFAULT_STATE);
-  assert.deepEqual(s.parse(text), s.DEFAULT_STATE);
+  const given = state([pose(0, 0), { ...pose(2, 80), quaternion: [0, 0.6, 0, 0.8] }]), text = s.serialize(given);
+  assert.deepEqual(s.parse(text), given);
   assert.equal(s.serialize(s.parse(text)), text);
   assert.ok(!s.serialize(state([{ ...pose(-1e-9, 0) }])).includes("-0"));
 });
@@ -102,13 +102,15 @@ test("undo and redo; one drag is one step", () => {
   const history = new s.History("a"), drag = {};
   history.push("b");
   for (const step of ["c", "d", "e"]) history.push(step, drag);
-  assert.deepEqual([history.undo(), history.state], [true, "b"]);
-  assert.deepEqual([history.redo(), history.state], [true, "e"]);
-  history.undo();
-  history.undo();
-  assert.deepEqual([history.undo(), history.state], [false, "a"]);
+  assert.deepEqual([history.travel(-1), history.state], [true, "b"]);
+  assert.deepEqual([history.travel(1), history.state], [true, "e"]);
+  history.push("e, moved", drag);
+  assert.deepEqual([history.travel(-1), history.state], [true, "e"]);
+  history.travel(-1);
+  history.travel(-1);
+  assert.deepEqual([history.travel(-1), history.state], [false, "a"]);
   history.push("f");
-  assert.equal(history.redo(), false);
+  assert.deepEqual([history.travel(1), history.state], [false, "f"]);
 });
 
 test("rotations of a sampled path stay rotations", () => {

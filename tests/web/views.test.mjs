@@ -1,10 +1,12 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { fromAngles } from "../../web/js/math.js";
-import { DEFAULT_STATE } from "../../web/js/state.js";
-import { buildScene, focalLength, measure, niceStep, Parallel, Perspective, SIDE, TOP } from "../../web/js/views.js";
+import { validate } from "../../web/js/state.js";
+import { buildScene, focalLength, measure, niceStep, SIDE, TOP, View } from "../../web/js/views.js";
 
-const camera = (position, quaternion = [0, 0, 0, 1]) => new Perspective({ position, quaternion }, focalLength(832, 79), 832, 480);
+const at = (frame, z) => ({ frame, position: [0, 0, z], quaternion: [0, 0, 0, 1] });
+const DOLLY = validate({ version: 1, frames: 81, keyframes: [at(0, 0), at(80, 2)] });
+const camera = (position, quaternion = [0, 0, 0, 1]) => new View({ position, quaternion }, focalLength(832, 79), 832, 480);
 const near = (found, expected) => found.forEach((value, i) => assert.ok(Math.abs(value - expected[i]) < 1e-6, `${found}`));
 
 test("a known point moves as the name of the move says", () => {
@@ -19,13 +21,13 @@ test("a known point moves as the name of the move says", () => {
 });
 
 test("the first camera sees the card edge to edge", () => {
-  const { card } = buildScene(DEFAULT_STATE, measure(DEFAULT_STATE), 832 / 480);
+  const { card } = buildScene(DOLLY, measure(DOLLY), 832 / 480);
   near(camera([0, 0, 0]).point(card[0]), [0, 0]);
   near(camera([0, 0, 0]).point(card[2]), [832, 480]);
 });
 
 test("the card's CSS matrix puts pixels where the projection does", () => {
-  const { card } = buildScene(DEFAULT_STATE, measure(DEFAULT_STATE), 832 / 480);
+  const { card } = buildScene(DOLLY, measure(DOLLY), 832 / 480);
   const view = camera([0.5, -0.4, -1], fromAngles(12, -7)), matrix = view.cssMatrix(card, 416, 240);
   const m = matrix.slice(9, -1).split(",").map(Number);
   const place = (u, v) => [0, 1].map((row) => (m[row] * u + m[4 + row] * v + m[12 + row]) / (m[3] * u + m[7] * v + m[15]));
@@ -35,11 +37,20 @@ test("the card's CSS matrix puts pixels where the projection does", () => {
 });
 
 test("plans show ahead as up and up as up, and find the point under a pixel", () => {
-  const top = new Parallel(TOP, [0, 0, 0], 50, 200, 100), side = new Parallel(SIDE, [0, 0, 0], 50, 200, 100);
+  const plan = (quaternion) => new View({ position: [0, 0, 0], quaternion }, 1, 200, 100, 0.02), top = plan(TOP), side = plan(SIDE);
   near(top.point([1, 9, 0.5]), [150, 25]);
   near(side.point([9, -0.5, 1]), [150, 25]);
-  near(top.under(...top.point([1, 2, 3]), [7, 2, 7]), [1, 2, 3]);
-  near(side.under(...side.point([1, 2, 3]), [1, 7, 7]), [1, 2, 3]);
+  near(top.under(top.point([1, 2, 3]), [7, 2, 7]), [1, 2, 3]);
+  near(side.under(side.point([1, 2, 3]), [1, 7, 7]), [1, 2, 3]);
+});
+
+test("a point under a pixel of a perspective view keeps its depth, and a drag of as many pixels goes there", () => {
+  const view = camera([0.5, -0.4, -1], fromAngles(12, -7)), point = [0.2, 0.1, 3], [x, y] = view.point(point);
+  near(view.under([x, y], point), point);
+  const moved = view.under([x + 30, y - 20], point), depth = view.toCamera(point)[2];
+  near(view.point(moved), [x + 30, y - 20]);
+  near([view.toCamera(moved)[2]], [depth]);
+  near(view.shift([30, -20], depth), moved.map((value, axis) => value - point[axis]));
 });
 
 test("grid steps are 1, 2 or 5 times a power of ten", () => {

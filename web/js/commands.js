@@ -16,8 +16,8 @@ export function commandFor({ key, ctrlKey, metaKey, shiftKey }) {
 }
 
 export const commandsOf = (editor) => ({
-  undo: () => editor.travel("undo"),
-  redo: () => editor.travel("redo"),
+  undo: () => editor.travel(-1),
+  redo: () => editor.travel(1),
   add: () => editor.setPose(editor.pose),
   duplicate: () => {
     const [state, frame] = duplicateKeyframe(editor.state, Math.round(editor.frame));
@@ -35,22 +35,18 @@ export const commandsOf = (editor) => ({
   fly: () => (editor.flight ? editor.land() : editor.takeOff(false)),
   record: () => (editor.flight?.recording ? editor.land() : editor.takeOff(true)),
   fit: () => editor.fit(),
-  play: () => {
-    if (editor.playing !== null) return editor.scrub(editor.frame);
-    if (editor.flight) editor.land();
-    const atEnd = editor.frame >= editor.state.frames - 1 || editor.state.ease !== "linear";
-    return Object.assign(editor, { playing: atEnd ? 0 : editor.frame });
-  },
+  play: () => (editor.playing === null ? editor.play() : editor.scrub(editor.frame)),
   json: () => editor.togglePanel(editor.find(".lbw-json").hidden),
   copyJson: () => {
     editor.find("textarea").select();
     document.execCommand("copy"); // navigator.clipboard is missing where ComfyUI is served over plain http
+    editor.say("Copied");
   },
   applyJson: () => editor.paste(editor.find("textarea").value),
   back: (event) => editor.scrub(editor.frame - (event.shiftKey ? 10 : 1)),
   forward: (event) => editor.scrub(editor.frame + (event.shiftKey ? 10 : 1)),
   first: () => editor.scrub(0),
-  last: () => editor.scrub(editor.state.frames - 1),
+  last: () => editor.scrub(Infinity),
   before: () => editor.scrub(editor.state.keyframes.findLast(({ frame }) => frame < editor.frame)?.frame ?? 0),
   after: () => editor.scrub(editor.state.keyframes.find(({ frame }) => frame > editor.frame)?.frame ?? Infinity),
   escape: () => {

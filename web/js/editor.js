@@ -4,87 +4,106 @@ import { clamp, fromAngles, poseAt, toAngles } from "./math.js";
 import { commandFor, commandsOf } from "./commands.js";
 import * as paths from "./state.js";
 import { Flight } from "./fly.js";
-import { PlanPane, WorldPane } from "./panes.js";
-import { Timeline } from "./timeline.js";
+import { PlanPane, Timeline, WorldPane } from "./panes.js";
 import { buildScene, measure, SIDE, TOP } from "./views.js";
 
-const FLY_KEYS = "wasdijkl", VIDEO_ASPECT = 832 / 480;
+const VIDEO_ASPECT = 832 / 480;
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const FLY_HELP = "WASD move, IJKL or drag look, Enter sets a keyframe, Esc ends";
 const THEME = ["background", "text", "muted", "grid", "axis", "key", "accent", "accentFill"];
 
 export class Editor {
-  /** Builds itself from the text of editor.html; `onCommit` is called after every finished edit. */
-  constructor(html, onCommit = () => {}) {
-    Object.assign(this, { onCommit, aspect: VIDEO_ASPECT, frame: 0, snap: false, camera: false });
-    Object.assign(this, { flight: null, playing: null });
-    this.history = new paths.History(paths.DEFAULT_STATE);
-    this.commands = commandsOf(this);
+  /** Builds itself from the text of editor.html and a document; `onCommit` is called after every finished edit. */
+  constructor(html, text, onCommit = () => {}) {
     this.element = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
     this.find = (selector) => this.element.querySelector(selector);
-    const canvas = (view) => this.find(`[data-view=${view}]`);
-    this.world = new WorldPane(this, canvas("world"), this.find(".lbw-card"), this.find(".lbw-frame"));
-    this.plans = [new PlanPane(this, canvas("top"), TOP), new PlanPane(this, canvas("side"), SIDE)];
-    this.timeline = new Timeline(canvas("time"), this);
+    this.picture = this.find("img");
+    this.inputs = [...this.element.querySelectorAll("[data-pose], [data-setting]")];
+    this.find("select").append(...Object.keys(paths.EASINGS).map((name) => new Option(name.replaceAll("_", " "), name)));
+    Object.assign(this, { onCommit, snap: false, camera: false, stale: new Set(), commands: commandsOf(this) });
+    this.history = new paths.History(paths.parse(text));
+    this.#rest();
+    const pane = (Kind, name, ...rest) => new Kind(this, this.find(`[data-view=${name}]`), ...rest);
+    this.plans = [pane(PlanPane, "top", TOP, [0, 2]), pane(PlanPane, "side", SIDE, [2, 1])];
+    this.panes = [pane(WorldPane, "world"), ...this.plans, pane(Timeline, "time")];
     this.#listen();
-    this.resizes = new ResizeObserver(() => this.#resized());
-    this.resizes.observe(this.element);
     this.fit();
   }
 
   get state() { return this.history.state; }
-
   /** The document as JSON; one that could not be read is kept as it came. */
   get text() { return this.unreadable ?? paths.serialize(this.state); }
-
   /** Whether the 3D view looks through the camera. */
   get inside() { return this.camera || this.flight !== null; }
-
   get pose() { return this.flight?.shown ?? poseAt(paths.track(this.state), this.frame); }
-
   get scene() { return (this.built ??= buildScene(this.state, this.sizes, this.aspect)); }
+  get aspect() { return this.picture.naturalWidth / this.picture.naturalHeight || VIDEO_ASPECT; }
 
+  /** Takes what the workflow holds; a text that is no path is kept for it. */
   load(text) {
     if (text === this.text) return;
-    try {
-      this.history.reset(paths.parse(text));
-      this.unreadable = null;
-    } catch (error) {
-      this.unreadable = text;
-      this.say(`This path cannot be read: ${error.message}. Mend it under {}, or edit to start over.`);
-    }
-    Object.assign(this, { frame: 0, flight: null, playing: null });
+    this.unreadable = this.#attempt(() => this.history.reset(paths.parse(text))) ? null : text;
+    this.#rest();
     this.fit();
+  }
+
+  paste(text) {
+    if (!this.#attempt(() => this.edit(paths.parse(text)))) return;
+    this.togglePanel(false);
+    this.fit();
+  }
+
+  /** Says what is wrong with a path instead of throwing it; returns whether nothing is. */
+  #attempt(action) {
+    try {
+      action();
+      return true;
+    } catch (error) {
+      return this.say(`This path cannot be read: ${error.message}. Mend it under {}, or edit on.`);
+    }
   }
 
   dispose() {
     this.resizes.disconnect();
-    cancelAnimationFrame(this.request);
     this.redraw = () => {};
   }
 
+  /** Takes a new state. Those that share a `gesture` (one drag) are one step of undo, committed when it ends. */
   edit(state, gesture = null) {
     this.unreadable = null;
     this.history.push(state, gesture);
+    if (!this.flight) this.say("");
     this.#changed();
     if (!gesture) this.onCommit();
   }
 
-  endDrag() { this.onCommit(); }
-
   setPose(pose, gesture) { this.edit(paths.setKeyframe(this.state, Math.round(this.frame), pose), gesture); }
 
-  retime(from, to, gesture) {
-    const moved = paths.retimeKeyframe(this.state, from, to);
-    if (moved === this.state) return from;
-    this.edit(moved, gesture);
-    this.scrub(to);
-    return to;
+  travel(step) {
+    if (!this.history.travel(step)) return this.say(`Nothing to ${step < 0 ? "undo" : "redo"}`);
+    this.#changed();
+    return this.onCommit();
   }
 
   scrub(frame) {
     if (this.flight) this.land();
-    Object.assign(this, { playing: null, frame: clamp(Math.round(frame), 0, this.state.frames - 1) });
+    this.#rest(clamp(Math.round(frame), 0, this.state.frames - 1));
     this.redraw();
+  }
+
+  play() {
+    const atEnd = this.frame >= this.state.frames - 1 || this.state.ease !== "linear";
+    this.scrub(atEnd ? 0 : this.frame);
+    this.playing = this.frame;
+  }
+
+  #rest(frame = 0) { Object.assign(this, { frame, flight: null, playing: null }); }
+
+  takeOff(record) {
+    const { pose, state: { frames, fps } } = this, start = Math.round(this.frame) % (frames - 1);
+    this.#rest(start);
+    Object.assign(this, { recordStart: start, flight: new Flight(pose, fps, record ? frames - start : 0) });
+    this.say(record ? `Records from frame ${start} once you move. ${FLY_HELP}` : `${FLY_HELP}, R records`);
   }
 
   lookBy(yaw, pitch) {
@@ -95,60 +114,55 @@ export class Editor {
 
   /** Ends the flight; a recorded run becomes keyframes. */
   land() {
-    const { recording, poses } = this.flight;
-    this.flight = null;
+    const { flight: { recording, poses }, recordStart: start } = this, end = start + poses.length - 1;
+    this.#rest(this.frame);
     this.say("");
-    if (recording && poses.length > 1) {
-      this.edit(paths.replaceWithRecording(this.state, this.recordStart, poses));
-      this.fit();
-      this.say(`Recorded ${poses.length} frames`);
-    }
     this.redraw();
+    if (!recording || end === start) return;
+    this.edit(paths.replaceWithRecording(this.state, start, poses));
+    this.fit();
+    this.say(`Recorded frames ${start} to ${end}${end < this.state.frames - 1 ? "; the camera then stands still" : ""}`);
   }
 
   fit() {
     this.sizes = measure(this.state);
-    [this.world, ...this.plans].forEach((pane) => pane.fit(this.sizes));
+    for (const pane of this.panes) pane.fit(this.sizes);
     this.#changed();
   }
 
   say(message) { this.find(".lbw-status").textContent = message; }
 
-  /** Shows the picture at a URL on the first frame's card; with none, a placeholder. */
+  /** Shows the picture at a URL on the first frame's card; null shows a placeholder. */
   setImage(url) {
-    const picture = this.find("img");
-    if (url === this.imageUrl) return;
-    Object.assign(this, { imageUrl: url, aspect: VIDEO_ASPECT });
-    picture.hidden = true;
-    picture.onload = () => {
-      picture.hidden = false;
-      this.aspect = picture.naturalWidth / picture.naturalHeight;
-      this.#changed();
-    };
-    if (url) picture.src = url;
+    if (url === this.picture.getAttribute("src")) return;
+    if (url) this.picture.src = url;
+    else this.picture.removeAttribute("src");
     this.#changed();
   }
 
-  redraw() { this.request ??= requestAnimationFrame((now) => this.#draw(now)); }
+  togglePanel(open) {
+    this.find(".lbw-json").hidden = !open;
+    this.find("textarea").value = this.text.replaceAll('{"frame"', '\n{"frame"');
+    if (open) this.find("textarea").focus();
+  }
 
   #listen() {
-    const { element } = this;
-    element.addEventListener("click", (event) => this.#clicked(event));
-    element.addEventListener("keydown", (event) => this.#pressed(event));
-    element.addEventListener("keyup", (event) => this.#hold(event.key.toLowerCase(), false));
-    element.addEventListener("focusout", (event) => element.contains(event.relatedTarget) || this.flight?.held.clear());
-    const copy = (data) => data.setData("text/plain", this.text);
-    const paste = (data) => this.paste(data.getData("text/plain"));
-    element.addEventListener("copy", (event) => this.#clipboard(event, copy));
-    element.addEventListener("paste", (event) => this.#clipboard(event, paste));
-    for (const pad of element.querySelectorAll("[data-hold]")) {
-      pad.onpointerdown = () => this.#hold(pad.dataset.hold, true);
-      pad.onpointerup = pad.onpointercancel = pad.onpointerleave = () => this.#hold(pad.dataset.hold, false);
-    }
-    const option = (name) => new Option(name.replaceAll("_", " "), name);
-    this.find("select").append(...Object.keys(paths.EASINGS).map(option));
-    this.inputs = [...element.querySelectorAll("[data-pose], [data-setting]")];
-    for (const input of this.inputs) input.onchange = () => this.#typed(input);
+    const { element } = this, letGo = ({ target }) => this.#hold(target.dataset.hold, false);
+    const listeners = {
+      click: (event) => this.#clicked(event),
+      change: ({ target }) => this.#typed(target),
+      keydown: (event) => this.#pressed(event),
+      keyup: ({ key }) => this.#hold(key.toLowerCase(), false),
+      focusout: ({ relatedTarget }) => element.contains(relatedTarget) || this.flight?.held.clear(),
+      copy: (event) => this.#clipboard(event),
+      paste: (event) => this.#clipboard(event),
+      pointerdown: ({ target }) => this.#hold(target.dataset.hold, true),
+      pointerup: letGo, pointercancel: letGo, pointerout: letGo,
+    };
+    for (const [type, listener] of Object.entries(listeners)) element.addEventListener(type, listener);
+    this.picture.onload = () => this.#changed();
+    this.resizes = new ResizeObserver(() => this.#resized());
+    for (const { canvas } of this.panes) this.resizes.observe(canvas);
   }
 
   #clicked(event) {
@@ -160,92 +174,77 @@ export class Editor {
   }
 
   #pressed(event) {
-    const { key, target } = event, control = event.ctrlKey || event.metaKey;
-    if (control ? !commandFor(event) : event.altKey) return;
+    const { key, target } = event, control = event.ctrlKey || event.metaKey, command = commandFor(event);
+    if (control ? !command : event.altKey) return;
     event.stopPropagation();
-    if (target.matches("textarea, select, input") && !control && key !== "Escape") return;
-    if (target.matches("textarea") && control) return;
+    if (target.matches(control ? "textarea" : "textarea, select, input") && key !== "Escape") return;
     if (target.matches("button") && (key === "Enter" || key === " ")) return;
-    if (!this.#keyed(event, control)) return;
+    const plan = this.plans.find(({ canvas }) => canvas === target), arrow = control ? null : ARROWS[key];
+    if (plan && arrow) plan.nudge(arrow);
+    else if (command) this.commands[command](event);
+    else if (control || !this.flight || !this.#hold(key.toLowerCase(), true)) return;
     event.preventDefault();
     this.redraw();
   }
 
-  /** Does what a key means here; returns whether it means anything. */
-  #keyed(event, control) {
-    const { key, target } = event, letter = key.toLowerCase();
-    if (this.flight && !control && FLY_KEYS.includes(letter)) return this.#hold(letter, true);
-    const plan = this.plans.find(({ canvas }) => canvas === target);
-    const arrow = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[key];
-    if (plan && arrow && !control) plan.nudge(...arrow);
-    else this.commands[commandFor(event)]?.(event);
-    return plan && arrow ? true : commandFor(event);
-  }
-
+  /** Holds or lets go one of the keys W A S D I J K L; returns whether it is one. */
   #hold(key, down) {
-    if (down) this.flight?.held.add(key);
-    else this.flight?.held.delete(key);
-    this.find(`[data-hold="${CSS.escape(key)}"]`)?.classList.toggle("lbw-held", down);
+    const pad = this.find(`[data-hold="${CSS.escape(key)}"]`);
+    if (!pad) return false;
+    pad.classList.toggle("lbw-held", down);
+    this.flight?.held[down ? "add" : "delete"](key);
     this.redraw();
     return true;
   }
 
-  #clipboard(event, action) {
+  #clipboard(event) {
     if (event.target.matches("textarea, input")) return;
     event.preventDefault();
     event.stopPropagation();
-    action(event.clipboardData);
-  }
-
-  paste(text) {
-    try {
-      this.edit(paths.parse(text));
-    } catch (error) {
-      return this.say(`Not a camera path: ${error.message}`);
-    }
-    this.togglePanel(false);
-    return this.fit();
-  }
-
-  togglePanel(open) {
-    this.find(".lbw-json").hidden = !open;
-    this.find("textarea").value = this.text.replaceAll('{"frame"', '\n{"frame"');
-    if (open) this.find("textarea").focus();
+    if (event.type === "paste") return void this.paste(event.clipboardData.getData("text/plain"));
+    event.clipboardData.setData("text/plain", this.text);
+    this.say("Copied");
   }
 
   #typed({ dataset: { pose, setting }, value, type }) {
-    const typed = type === "number" ? Number.parseFloat(value) : value, angles = toAngles(this.pose.quaternion);
-    const values = [...this.pose.position, ...angles].map((old, i) => (i === Number(pose) ? typed : old));
-    if (pose !== undefined && Number.isFinite(typed)) {
-      this.setPose({ position: values.slice(0, 3), quaternion: fromAngles(...values.slice(3)) });
-    } else if (setting === "frames" && typed) this.edit(paths.setFrames(this.state, typed));
-    else if (setting) this.paste(JSON.stringify({ ...this.state, [setting]: typed }));
+    const typed = type === "number" ? Number.parseFloat(value) : value, { position, quaternion } = this.pose;
+    const values = [...position, ...toAngles(quaternion)].with(pose ?? 0, typed);
+    const next = { position: values.slice(0, 3), quaternion: fromAngles(...values.slice(3)) };
+    if (setting === "frames" && typed) this.edit(paths.setFrames(this.state, typed));
+    else if (setting) this.#attempt(() => this.edit(paths.validate({ ...this.state, [setting]: typed })));
+    else if (pose && Number.isFinite(typed)) this.setPose(next);
     this.redraw();
   }
 
-  travel(direction) {
-    if (!this.history[direction]()) return this.say(`Nothing to ${direction}`);
-    this.#changed();
-    return this.onCommit();
-  }
-
-  takeOff(record) {
-    const { pose } = this;
-    Object.assign(this, { playing: null, frame: Math.round(this.frame) % (this.state.frames - 1) });
-    this.recordStart = this.frame;
-    this.flight = new Flight(pose, this.state.fps, record ? this.state.frames - this.frame : 0);
-    this.say(record ? `Records from frame ${this.frame} once you move. ${FLY_HELP}` : `${FLY_HELP}, R records`);
+  #resized() {
+    for (const pane of this.panes) pane.resize(this.sizes);
+    this.redraw();
   }
 
   #changed() {
     this.built = null;
     this.frame = Math.min(this.frame, this.state.frames - 1);
+    this.element.style.setProperty("--lbw-aspect", this.aspect);
     this.redraw();
   }
 
-  #resized() {
-    this.plans.forEach((pane) => pane.fit(this.sizes));
-    this.redraw();
+  /** Has a pane, or everything, drawn in the next animation frame. */
+  redraw(pane) {
+    for (const stale of pane ? [pane] : [...this.panes, this]) this.stale.add(stale);
+    this.request ??= requestAnimationFrame((now) => this.#frame(now));
+  }
+
+  #frame(now) {
+    const { element, stale } = this, moving = this.#advance(this.drawn ? (now - this.drawn) / 1000 : 0);
+    this.drawn = moving ? now : 0;
+    this.request = null;
+    if (!element.clientWidth) return;
+    const style = getComputedStyle(element), zoom = element.getBoundingClientRect().width / element.clientWidth;
+    const theme = Object.fromEntries(THEME.map((name) => [name, style.getPropertyValue(`--lbw-${name}`)]));
+    this.sharpness = clamp(window.devicePixelRatio * zoom, 1, 2);
+    for (const pane of stale) pane.draw(this.scene, theme);
+    stale.clear();
+    if (moving) this.redraw();
   }
 
   /** Moves the clock on; returns whether anything is under way. */
@@ -261,34 +260,19 @@ export class Editor {
     return this.playing !== null || flying;
   }
 
-  #draw(now) {
-    this.request = null;
-    const moving = this.#advance(this.drawn ? (now - this.drawn) / 1000 : 0);
-    this.drawn = moving ? now : 0;
-    if (moving) this.redraw();
-    if (!this.element.clientWidth) return;
-    const style = getComputedStyle(this.element);
-    const theme = Object.fromEntries(THEME.map((name) => [name, style.getPropertyValue(`--lbw-${name}`)]));
-    for (const pane of [this.world, ...this.plans]) pane.draw(this.scene, theme);
-    this.timeline.draw(theme);
-    this.#showValues();
-  }
-
-  #showValues() {
-    const { state, pose, flight } = this, frame = Math.round(this.frame);
-    const shorten = (decimals) => (value) => Number(value.toFixed(decimals)) + 0;
-    const numbers = [...pose.position.map(shorten(3)), ...toAngles(pose.quaternion).map(shorten(1))];
+  /** Brings fields and buttons up to date. */
+  draw() {
+    const { state, pose, flight } = this, round = (value, decimals) => Number(value.toFixed(decimals)) + 0;
+    const numbers = [...pose.position, ...toAngles(pose.quaternion)].map((value, i) => round(value, i < 3 ? 3 : 1));
     for (const input of this.inputs) {
       const { pose: index, setting } = input.dataset, value = String(setting ? state[setting] : numbers[index]);
       if (input !== document.activeElement && input.value !== value) input.value = value;
     }
-    this.find("output").textContent = `${frame} / ${state.frames - 1}`;
+    this.find("output").textContent = `${Math.round(this.frame)} / ${state.frames - 1}`;
     const on = { play: this.playing !== null, snap: this.snap, loop: state.loop, camera: this.inside,
       fly: flight !== null, record: flight?.recording ?? false };
-    for (const name of Object.keys(on)) this.find(`[data-command=${name}]`).setAttribute("aria-pressed", on[name]);
-    this.element.classList.toggle("lbw-flying", flight !== null);
-    const seconds = (frame / state.fps).toFixed(1);
-    const time = { max: state.frames - 1, now: frame, text: `frame ${frame}, ${seconds} seconds` };
-    for (const [name, value] of Object.entries(time)) this.timeline.canvas.setAttribute(`aria-value${name}`, value);
+    for (const name of Object.keys(on)) this.find(`[data-command=${name}]`).ariaPressed = on[name];
+    this.element.classList.toggle("lbw-flying", on.fly);
+    this.element.classList.toggle("lbw-inside", on.camera);
   }
 }

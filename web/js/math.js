@@ -9,15 +9,12 @@ export const distance = (a, b) => Math.hypot(a[0] - b[0], a[1] - b[1], a[2] - b[
 export const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 export const mixVectors = (a, b, t) => a.map((value, i) => value + (b[i] - value) * t);
 
-export function multiply([ax, ay, az, aw], [bx, by, bz, bw]) {
-  return [
-    aw * bx + ax * bw + ay * bz - az * by,
-    aw * by - ax * bz + ay * bw + az * bx,
-    aw * bz + ax * by - ay * bx + az * bw,
-    aw * bw - ax * bx - ay * by - az * bz,
-  ];
-}
-
+export const multiply = ([ax, ay, az, aw], [bx, by, bz, bw]) => [
+  aw * bx + ax * bw + ay * bz - az * by,
+  aw * by - ax * bz + ay * bw + az * bx,
+  aw * bz + ax * by - ay * bx + az * bw,
+  aw * bw - ax * bx - ay * by - az * bz,
+];
 export const conjugate = ([x, y, z, w]) => [-x, -y, -z, w];
 export const normalize = (q) => scale(q, 1 / Math.hypot(...q));
 
@@ -82,8 +79,6 @@ export function poseAt(keyframes, frame) {
     else above = middle;
   }
   const from = keyframes[i], to = keyframes[i + 1], span = to.frame - from.frame, t = (frame - from.frame) / span;
-  return {
-    position: hermite(from.position, tangent(keyframes, i), to.position, tangent(keyframes, i + 1), span, t),
-    quaternion: slerp(from.quaternion, to.quaternion, t),
-  };
+  const position = hermite(from.position, tangent(keyframes, i), to.position, tangent(keyframes, i + 1), span, t);
+  return { position, quaternion: slerp(from.quaternion, to.quaternion, t) };
 }

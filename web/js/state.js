@@ -5,28 +5,15 @@ import { angleBetween, clamp, distance, normalize, poseAt } from "./math.js";
 
 const VERSION = 1, FEWEST_FRAMES = 5, MOST_FRAMES = 10001, MOST_KEYFRAMES = 1000;
 
-export const DEFAULT_STATE = {
-  version: VERSION, frames: 81, fps: 16, fov_deg: 79, ease: "linear", loop: false,
-  keyframes: [
-    { frame: 0, position: [0, 0, 0], quaternion: [0, 0, 0, 1] },
-    { frame: 80, position: [0, 0, 2], quaternion: [0, 0, 0, 1] },
-  ],
-};
-
-const bothEnds = (power) => (u) => (u < 0.5 ? (2 * u) ** power / 2 : 1 - (2 - 2 * u) ** power / 2);
+const power = (n) => (u) => u ** n;
+const out = (ease) => (u) => 1 - ease(1 - u);
+const inOut = (ease) => (u) => (u < 0.5 ? ease(2 * u) : 2 - ease(2 - 2 * u)) / 2;
 
 /** How a move speeds up and slows down: progress 0..1 as a function of time 0..1. */
 export const EASINGS = {
-  linear: (u) => u,
-  ease_in: (u) => u ** 2,
-  ease_out: (u) => 1 - (1 - u) ** 2,
-  ease_in_out: (u) => u * u * (3 - 2 * u),
-  cubic_in: (u) => u ** 3,
-  cubic_out: (u) => 1 - (1 - u) ** 3,
-  cubic_in_out: bothEnds(3),
-  quint_in_out: bothEnds(5),
-  sine_in_out: (u) => (1 - Math.cos(Math.PI * u)) / 2,
-  smootherstep: (u) => u ** 3 * (u * (6 * u - 15) + 10),
+  linear: power(1), ease_in: power(2), ease_out: out(power(2)), ease_in_out: (u) => u * u * (3 - 2 * u),
+  cubic_in: power(3), cubic_out: out(power(3)), cubic_in_out: inOut(power(3)), quint_in_out: inOut(power(5)),
+  sine_in_out: (u) => (1 - Math.cos(Math.PI * u)) / 2, smootherstep: (u) => u ** 3 * (u * (6 * u - 15) + 10),
 };
 
 const isNumber = (value) => typeof value === "number" && Math.abs(value) <= 1e9;
@@ -72,9 +59,7 @@ export const parse = (text) => validate(JSON.parse(text));
 /** JSON with six decimals, which keeps workflows small. */
 export function serialize(state) {
   const round = (values) => values.map((value) => Number(value.toFixed(6)) + 0);
-  const keyframes = state.keyframes.map(({ frame, position, quaternion }) => (
-    { frame, position: round(position), quaternion: round(quaternion) }));
-  return JSON.stringify({ ...state, keyframes });
+  return JSON.stringify(state, (key, value) => (key === "position" || key === "quaternion" ? round(value) : value));
 }
 
 /** The keyframes that count: with `loop` a copy of the first stands at the last frame, in place of any there. */
@@ -94,15 +79,13 @@ export function samplePath(state) {
 
 export const keyframeAt = (state, frame) => state.keyframes.find((key) => key.frame === frame);
 
+export const removeKeyframe = (state, frame) => ({ ...state, keyframes: state.keyframes.filter((key) => key.frame !== frame) });
+
 /** Puts a pose at a frame, over the keyframe that may be there; the end of a loop is its first keyframe. */
 export function setKeyframe(state, wanted, { position, quaternion }) {
   const frame = state.loop && wanted === state.frames - 1 ? (state.keyframes[0]?.frame ?? 0) : wanted;
-  const others = state.keyframes.filter((key) => key.frame !== frame);
-  return { ...state, keyframes: [...others, { frame, position, quaternion }].sort((a, b) => a.frame - b.frame) };
-}
-
-export function removeKeyframe(state, frame) {
-  return { ...state, keyframes: state.keyframes.filter((key) => key.frame !== frame) };
+  const keyframes = [...removeKeyframe(state, frame).keyframes, { frame, position, quaternion }];
+  return { ...state, keyframes: keyframes.sort((a, b) => a.frame - b.frame) };
 }
 
 /** Moves a keyframe in time; a taken frame leaves the state as it is. */
@@ -151,21 +134,20 @@ export function simplify(poses, positionTolerance = 0.01, angleTolerance = 0.5) 
 export class History {
   constructor(state) { this.reset(state); }
 
-  reset(state) { Object.assign(this, { state, past: [], future: [], gesture: null }); }
+  reset(state) { Object.assign(this, { states: [state], at: 0, gesture: null }); }
+
+  get state() { return this.states[this.at]; }
 
   push(state, gesture = null) {
-    if (gesture === null || gesture !== this.gesture) this.past.push(this.state);
-    Object.assign(this, { state, future: [], gesture });
+    if (gesture === null || gesture !== this.gesture) this.at += 1;
+    this.states.splice(this.at, Infinity, state);
+    this.gesture = gesture;
   }
 
-  undo() { return this.#step(this.past, this.future); }
-
-  redo() { return this.#step(this.future, this.past); }
-
-  #step(from, to) {
-    if (!from.length) return false;
-    to.push(this.state);
-    Object.assign(this, { state: from.pop(), gesture: null });
+  /** Goes back (-1) or on (1) by a step; returns whether there is one. */
+  travel(step) {
+    if (!this.states[this.at + step]) return false;
+    Object.assign(this, { at: this.at + step, gesture: null });
     return true;
   }
 }

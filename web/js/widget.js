@@ -39,11 +39,10 @@ function captureGraph() {
   (tracker?.captureCanvasState ?? tracker?.checkState)?.call(tracker);
 }
 
-function addEditor(html, node, name, [, { default: initial } = {}]) {
-  const editor = new Editor(html, captureGraph);
+function addEditor(html, node, name, [, { default: initial }]) {
+  const editor = new Editor(html, initial, captureGraph);
   editor.element.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: beside("editor.css") }));
   keepUndoHere(editor.element);
-  if (initial) editor.load(initial);
   const widget = node.addDOMWidget(name, "LINGBOT_CAMERA_EDITOR", editor.element, {
     getValue: () => editor.text,
     setValue: (text) => editor.load(text),
