@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import CheckpointError
-from .entries import TensorEntry
+from .entries import MappedFile, TensorEntry
 from .nf4 import CODES, frozen_parameter, is_standard_code, nf4_tensor
 
 _COMPONENT = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__(\w+))$")
@@ -146,15 +146,36 @@ def check_finite(file: str, weights: Iterable[FourBitWeight]) -> None:
     """Raise CheckpointError naming every weight whose float32 scales or tables hold NaN or infinity.
 
     Reads the float32 components only: some 5 MB of a double-quantized expert."""
-    bad = [
-        entry.name
-        for weight in weights
-        for entry in weight.entries
-        if entry.dtype == torch.float32 and not torch.isfinite(entry.view()).all()
-    ]
+    entries = [entry for weight in weights for entry in weight.entries if entry.dtype == torch.float32]
+    suspects = (entry for run in _runs(entries) if not _finite(_view(run)) for entry in run)
+    bad = [entry.name for entry in suspects if not _finite(entry.view())]
     if bad:
         raise CheckpointError(f"{file}: NaN or infinity in {len(bad)} scales ({', '.join(bad[:5])}), expected finite "
                               "numbers; the file is corrupt, get it again")  # fmt: skip
+
+
+def _runs(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
+    """Entries that follow each other in their file without a gap, together: one look instead of thousands."""
+    runs: list[list[TensorEntry]] = []
+    for entry in sorted(entries, key=lambda entry: (str(entry.path), entry.offset)):
+        last = runs[-1][-1] if runs else None
+        mapped = isinstance(entry.source, MappedFile)
+        if mapped and last and last.source is entry.source and last.offset + last.nbytes == entry.offset:
+            runs[-1].append(entry)
+        else:
+            runs.append([entry])
+    return runs
+
+
+def _view(run: list[TensorEntry]) -> torch.Tensor:
+    first = run[0]
+    if len(run) == 1:
+        return first.view()
+    return first.source.view(first.offset, (sum(entry.nbytes for entry in run) // 4,), torch.float32)
+
+
+def _finite(values: torch.Tensor) -> bool:
+    return bool(torch.isfinite(values).all())
 
 
 def _need(condition: bool, name: str, problem: str) -> None:

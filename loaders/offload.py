@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from ..model.dit import LingBotWorldModel
+from . import stream
 from .checkpoint import Checkpoint
 from .four_bit import check_finite, four_bit_tensors
 from .nf4 import frozen_parameter
-from .stream import Chunk, StreamSettings, buffer_bytes, chunks_of, slices, typed
+from .stream import Chunk, StreamSettings, buffer_bytes, chunks_of, places_in, typed
 from .upload import Upload, Uploader
 
 SLOTS = 2
@@ -50,7 +51,9 @@ def device_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None) -> 
         return checkpoint.nbytes
     blocks = streamed_weights(checkpoint, resident_blocks)
     largest = max((buffer_bytes(checkpoint.entries(names)) for names in blocks.values()), default=0)
-    return min(SLOTS, len(blocks)) * largest + buffer_bytes(checkpoint.entries(staying_weights(checkpoint, blocks)))
+    return min(SLOTS, len(blocks)) * largest + stream.device_bytes(
+        checkpoint.entries(staying_weights(checkpoint, blocks))
+    )
 
 
 class BlockStreamer:
@@ -69,7 +72,7 @@ class BlockStreamer:
         with torch.inference_mode(False), torch.no_grad():  # ordinary tensors: other threads write to them
             slots = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(self._slots)]
             for index, names in weights.items():
-                places = slices(entries[index], slots[index % self._slots])
+                places = places_in(slots[index % self._slots], entries[index])
                 self._chunks[index] = list(chunks_of(entries[index], places, SETTINGS.chunk_bytes))
                 tensors = {entry.name: typed(places[entry.name], entry) for entry in entries[index]}
                 self.parameters |= _parameters(checkpoint, names, tensors, dtype, device)

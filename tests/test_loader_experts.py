@@ -132,7 +132,8 @@ def test_streaming_moves_every_byte_to_an_aligned_place(golden, source, settings
         tensor = moved[entry.name]
         assert (tensor.dtype, tensor.shape) == (entry.dtype, entry.shape)
         assert torch.equal(tensor, entry.view())
-        assert (tensor.data_ptr() - tensor.untyped_storage().data_ptr()) % stream.ALIGNMENT == 0
+        small = tensor.dtype == torch.float32 and tensor.nbytes < stream.SMALL
+        assert (tensor.data_ptr() - tensor.untyped_storage().data_ptr()) % (4 if small else stream.ALIGNMENT) == 0
     total = sum(entry.nbytes for entry in entries)
     assert calls[-1] == (total, total)
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
