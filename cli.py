@@ -65,7 +65,8 @@ def _add_generate(commands) -> None:
     add("--fps", type=int, default=16)
     add("--device", help="left out: the GPU if there is one")
     add("--dtype", choices=["bf16", "fp16", "fp32"], help="left out: bf16 on a GPU, fp32 on the CPU")
-    add("--residency", choices=["auto", "one", "both"], default="auto", help="experts in GPU memory at a time")
+    add("--residency", choices=["auto", "one", "both", "stream"], default="auto",
+        help="experts in GPU memory at a time; stream: of one as little as possible")  # fmt: skip
     add("--vae_tiling", action="store_true", help="less memory, more time; comes by itself when memory is short")
     for name in ("high", "low", "text_encoder", "tokenizer", "vae"):
         add(f"--{name}", metavar="PATH", help="in place of the package's own")

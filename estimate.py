@@ -8,6 +8,7 @@ import torch
 
 from .geometry import Geometry
 from .loaders import Checkpoint
+from .loaders.offload import device_bytes
 from .model.memory import activation_bytes, camera_cache_bytes
 from .text.weights import UMT5Config
 
@@ -45,15 +46,24 @@ def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
 
 
 def estimate_sampling(
-    checkpoints: Sequence[Checkpoint], geometry: Geometry, dtype: torch.dtype, *, camera: bool, guided: bool = True
+    checkpoints: Sequence[Checkpoint],
+    geometry: Geometry,
+    dtype: torch.dtype,
+    *,
+    camera: bool,
+    guided: bool = True,
+    resident_blocks: int | None = None,
 ) -> StageEstimate:
-    """The steps with these experts on the device at once."""
+    """The steps with these experts on the device at once; of each, `resident_blocks` blocks stay there (None: all)."""
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
     step = activation_bytes(config, *cells, batch=rows, dtype=dtype, camera=camera)
-    name = "steps, one expert resident" if len(checkpoints) == 1 else "steps, both experts resident"
+    kept = "one expert" if len(checkpoints) == 1 else "both experts"
+    if resident_blocks is not None:
+        kept = f"{resident_blocks} of {config.num_layers} blocks"
     inputs = 4 * geometry.tokens * 4 * (3 * 16 + 20 + rows * config.in_dim + camera * (config.control_channels or 0))
-    return StageEstimate(name, sum(checkpoint.nbytes for checkpoint in checkpoints), step + inputs)
+    weights = sum(device_bytes(checkpoint, resident_blocks) for checkpoint in checkpoints)
+    return StageEstimate(f"steps, {kept} resident", weights, step + inputs)
 
 
 def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> int:
@@ -75,8 +85,12 @@ def estimate_vae(width: int, geometry: Geometry, *, tiling: bool = False) -> tup
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes free on a GPU, what torch holds in reserve included; without limit on the CPU, where files are mapped."""
+    """Bytes free on a GPU, what torch holds in reserve included and torch's own limit (set_per_process_memory_fraction)
+    heeded; without limit on the CPU, where files are mapped."""
     if device.type != "cuda":
         return 2**62
-    reserved = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + reserved
+    index = torch.cuda.current_device() if device.index is None else device.index
+    used = torch.cuda.memory_allocated(index)
+    free, total = torch.cuda.mem_get_info(index)
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda index: 1.0)(index)  # older torch lacks it
+    return min(free + torch.cuda.memory_reserved(index) - used, int(share * total) - used)

@@ -1,6 +1,6 @@
 """`lingbot-world inspect`: what a file or package is, and what a run with it will need, from headers alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -46,7 +46,7 @@ def _report(path: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
     if path.is_file() and ("t5" in path.name.lower() or "text_encoder" in path.name.lower()):
         return _text(path, dtype)
     checkpoint = open_checkpoint(path)
-    return _expert("expert", checkpoint) + _steps([checkpoint], geometry, dtype)
+    return _expert("expert", checkpoint) + _steps(checkpoint, geometry, dtype)
 
 
 def _package(folder: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
@@ -59,7 +59,7 @@ def _package(folder: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
     if package.vae is not None:
         report += _vae(package.vae, geometry)
     report += _expert("high-noise expert", high) + _expert("low-noise expert", low)
-    return report + _steps([high], geometry, dtype) + _steps([high, low], geometry, dtype)
+    return report + _steps(high, geometry, dtype) + Report([], [_resident([high, low], geometry, dtype)])
 
 
 def _expert(role: str, checkpoint: Checkpoint) -> Report:
@@ -72,12 +72,21 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
     return Report([line, sizes], [])
 
 
-def _steps(checkpoints: list[Checkpoint], geometry: Geometry, dtype: torch.dtype) -> Report:
-    stages = [estimate_sampling(checkpoints, geometry, dtype, camera=True)]
-    cache = estimate_camera_cache(checkpoints[0], geometry, dtype)
-    if cache and len(checkpoints) == 1:
+def _steps(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> Report:
+    """One expert at a time: with all of its blocks resident, with none, and its camera cache."""
+    stages = [_resident([checkpoint], geometry, dtype), _if_short(_resident([checkpoint], geometry, dtype, blocks=0))]
+    cache = estimate_camera_cache(checkpoint, geometry, dtype)
+    if cache:
         stages.append(StageEstimate("camera cache, used where there is room", 0, cache))
     return Report([], stages)
+
+
+def _resident(checkpoints: list[Checkpoint], geometry: Geometry, dtype: torch.dtype, blocks: int | None = None):
+    return estimate_sampling(checkpoints, geometry, dtype, camera=True, resident_blocks=blocks)
+
+
+def _if_short(stage: StageEstimate) -> StageEstimate:
+    return replace(stage, name=f"{stage.name}, used where memory is short")
 
 
 def _text(path: Path, dtype: torch.dtype) -> Report:
@@ -90,7 +99,7 @@ def _text(path: Path, dtype: torch.dtype) -> Report:
 def _vae(path: Path, geometry: Geometry) -> Report:
     width = vae_width(read_vae(path))
     plain, tiled = estimate_vae(width, geometry), estimate_vae(width, geometry, tiling=True)
-    return Report([f"VAE: Wan 2.1, width {width}"], [*plain, tiled[1]])
+    return Report([f"VAE: Wan 2.1, width {width}"], [*plain, *map(_if_short, tiled)])
 
 
 def _table(stages: list[StageEstimate]) -> list[str]:

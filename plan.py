@@ -23,7 +23,7 @@ from .vae import read_vae
 from .video import FPS, Target, check_target, find_target
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-RESIDENCIES = ("auto", "one", "both")
+RESIDENCIES = ("auto", "one", "both", "stream")
 LARGEST_IMAGE = 200_000_000  # pixels
 
 

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from .camera import action_embedding, camera_embedding
 from .errors import InputError
-from .estimate import MARGIN, estimate_camera_cache, estimate_sampling, estimate_vae, free_memory
+from .estimate import MARGIN, estimate_vae, free_memory
 from .geometry import first_frame, image_conditioning
 from .loaders import load_expert, warm
 from .model.dit import LingBotWorldModel
 from .pipeline import sample
 from .plan import GenerateOptions, Plan, make_plan
+from .residency import Residency, choose_residency
 from .sampling import first_low_step, flow_timesteps
 from .stages import Progress, ShowProgress, Stage, StageRecorder, silent
 from .text import NEGATIVE_PROMPT, encode
@@ -61,7 +62,7 @@ def _run_stages(plan: Plan, stages: StageRecorder, seed: int) -> Path:
 
 
 def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:
-    knob = "--vae_tiling" if stage.startswith("VAE") else "--residency one, a smaller --size or fewer --frame_num"
+    knob = "--vae_tiling" if stage.startswith("VAE") else "--residency stream, a smaller --size or fewer --frame_num"
     return InputError(f"the GPU's memory ran out in stage {stage!r}; try {knob} ({str(error).splitlines()[0]})")
 
 
@@ -119,8 +120,8 @@ def _sample(plan: Plan, stages: StageRecorder, noise: Tensor, y: Tensor, context
     options = plan.options
     stages.begin("camera")
     camera = _camera(plan)
-    both, cache_bytes = choose_residency(plan)
-    experts = _Experts(plan, stages, both)
+    residency = choose_residency(plan, free_memory(plan.device))
+    experts = _Experts(plan, stages, residency)
     return sample(
         experts.high, experts.low, noise, y, context, context_null, camera,
         steps=options.sampling_steps,
@@ -129,35 +130,15 @@ def _sample(plan: Plan, stages: StageRecorder, noise: Tensor, y: Tensor, context
         guide_scale=options.guide_scale,
         solver=options.solver,
         callback=experts.step_done,
-        camera_cache_bytes=cache_bytes,
+        camera_cache_bytes=residency.camera_cache_bytes,
     )  # fmt: skip
-
-
-def choose_residency(plan: Plan) -> tuple[bool, int]:
-    """Whether both experts are loaded at once, and the bytes that an expert's camera cache may take.
-
-    With "auto" the camera cache comes first, for it saves time in every step and a second resident expert only the
-    wait at the switch. On the CPU weights are mapped and neither has anything to gain.
-    """
-    if plan.device.type != "cuda":
-        return plan.options.residency == "both", 0
-    camera = plan.camera is not None
-    one, two = (
-        estimate_sampling(experts, plan.geometry, plan.dtype, camera=camera, guided=plan.guided).total + MARGIN
-        for experts in ([plan.high], [plan.high, plan.low])
-    )
-    free = free_memory(plan.device)
-    cache = camera * estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
-    cache = cache if one + cache <= free else 0
-    both = plan.options.residency == "both" or (plan.options.residency == "auto" and two + cache <= free)
-    return both, cache if not both or two + cache <= free else 0
 
 
 class _Experts:
     """The experts as `sample` fetches them, each load and each expert's steps a stage of their own."""
 
-    def __init__(self, plan: Plan, stages: StageRecorder, both: bool):
-        self._plan, self._stages, self._both = plan, stages, both
+    def __init__(self, plan: Plan, stages: StageRecorder, residency: Residency):
+        self._plan, self._stages, self._residency = plan, stages, residency
         self._held_low: LingBotWorldModel | None = None
         self._progress: Progress = lambda done, total: None
         timesteps = flow_timesteps(plan.options.sampling_steps, plan.options.shift, plan.options.solver)
@@ -167,7 +148,7 @@ class _Experts:
     def high(self) -> LingBotWorldModel:
         """Loads the high-noise expert, and the low-noise one with it, or else warms the low one's files."""
         model = self._load("high")
-        if self._both and self._high_steps < self._steps:
+        if self._residency.both and self._high_steps < self._steps:
             self._held_low = self._load("low")
         elif self._high_steps < self._steps:
             warm(self._plan.low)
@@ -189,4 +170,5 @@ class _Experts:
 
     def _load(self, name: str) -> LingBotWorldModel:
         progress = self._stages.begin(f"load {name}-noise expert", "B")
-        return load_expert(getattr(self._plan, name), self._plan.device, self._plan.dtype, progress=progress)
+        plan, blocks = self._plan, self._residency.resident_blocks
+        return load_expert(getattr(plan, name), plan.device, plan.dtype, progress=progress, resident_blocks=blocks)

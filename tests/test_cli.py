@@ -107,6 +107,10 @@ def test_prompt_camera_and_solver_reach_the_video(frames_of):
         assert not np.array_equal(frames_of(name, **changes), base), name
 
 
+def test_streamed_experts_make_the_same_video(frames_of):
+    assert np.array_equal(frames_of("streamed", residency="stream"), frames_of("base"))
+
+
 def test_a_short_pose_file_shortens_the_video_and_says_so(command, toy, tmp_path, capsys):
     poses = tmp_path / "poses"
     poses.mkdir()
@@ -301,7 +305,8 @@ def test_inspect_describes_packages_and_parts(toy, capsys):
     assert main(["inspect", str(toy), "--size", "240*416"]) == 0
     report = capsys.readouterr().out
     for part in ("416x240, 81 frames (8190 tokens)", "quantization nf4", "camera (6 values", "umt5, 2 blocks",
-                 "width 8", "steps, both experts resident", "VAE decode, tiled"):  # fmt: skip
+                 "width 8", "steps, both experts resident", "steps, 0 of 3 blocks resident, used where memory is short",
+                 "VAE encode, tiled, used where memory is short", "VAE decode, tiled"):  # fmt: skip
         assert part in report, part
     for name in ("Wan2.1_VAE.pth", "models_t5_umt5-xxl-enc-bf16.pth", "low_noise_model_bnb_nf4"):
         assert main(["inspect", str(toy / name)]) == 0

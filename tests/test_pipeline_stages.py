@@ -1,17 +1,19 @@
-"""The record of stages, the estimates, and which experts stay in memory."""
+"""The record of stages, the estimates, and runs with more or less in memory."""
 
+import threading
 import time
 
 import numpy as np
 import pytest
 import torch
 from lingbot_world import run as runs
-from lingbot_world.estimate import estimate_camera_cache, estimate_sampling, estimate_vae
+from lingbot_world.estimate import estimate_sampling, estimate_vae, free_memory
 from lingbot_world.geometry import explicit_geometry
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.plan import GenerateOptions, make_plan
 from lingbot_world.stages import StageRecorder, anonymous_memory, table
 from lingbot_world.toy import write_toy_package
+from PIL import Image
 
 CPU = torch.device("cpu")
 
@@ -25,8 +27,9 @@ def toy(tmp_path_factory):
 
 
 def options(toy, tmp_path, **changes):
-    values = {"action_path": toy / "example", "width": 64, "height": 48, "frame_num": 5, "device": "cpu"} | changes
-    return GenerateOptions(toy, toy / "example/image.png", "a castle", tmp_path / "video.mp4", **values)
+    values = {"action_path": toy / "example", "width": 64, "height": 48, "frame_num": 5, "device": "cpu"}
+    values |= {"output": tmp_path / "video.mp4"} | changes
+    return GenerateOptions(toy, toy / "example/image.png", "a castle", **values)
 
 
 def test_a_stage_is_measured_from_its_beginning_to_the_next():
@@ -88,6 +91,28 @@ def test_estimates_of_the_vae_lie_at_what_was_counted():
     assert tiled.total < decode.total / 2
 
 
+@pytest.mark.parametrize(("share", "known", "free"), [
+    (1.0, True, 6e9 + 0.5e9),
+    (0.5, True, 5e9 - 2e9),
+    (0.5, False, 6e9 + 0.5e9),
+])  # fmt: skip
+@pytest.mark.parametrize("device", ["cuda", "cuda:0"])
+def test_free_memory_is_what_driver_and_torchs_own_limit_leave(device, share, known, free, monkeypatch):
+    """Of 10 GB, 6 are free, torch holds 2.5 and uses 2 of them."""
+    told = {
+        "current_device": lambda: 0,
+        "mem_get_info": lambda index: (int(6e9), int(10e9)),
+        "memory_reserved": lambda index: int(2.5e9),
+        "memory_allocated": lambda index: int(2e9),
+        "get_per_process_memory_fraction": lambda index: {0: share}[index],
+    }
+    for name, answer in told.items():
+        monkeypatch.setattr(torch.cuda, name, answer, raising=False)
+    if not known:
+        monkeypatch.delattr(torch.cuda, "get_per_process_memory_fraction")
+    assert free_memory(torch.device(device)) == free
+
+
 def test_both_experts_need_their_weights_more(toy):
     high, low = (open_checkpoint(toy / f"{name}_noise_model_bnb_nf4") for name in ("high", "low"))
     geometry = explicit_geometry(96, 64, 9)
@@ -97,43 +122,24 @@ def test_both_experts_need_their_weights_more(toy):
     assert estimate_sampling([high], geometry, torch.bfloat16, camera=False).work < one.work
 
 
-@pytest.mark.parametrize(("spare", "residency", "both", "cached"), [
-    ("nothing", "auto", False, False),
-    ("cache", "auto", False, True),
-    ("second", "auto", False, True),
-    ("all", "auto", True, True),
-    ("all", "one", False, True),
-    ("nothing", "both", True, False),
-])  # fmt: skip
-def test_memory_goes_to_the_camera_cache_first(spare, residency, both, cached, toy, tmp_path, monkeypatch):
-    plan = make_plan(options(toy, tmp_path, residency=residency))
-    one = estimate_sampling([plan.high], plan.geometry, plan.dtype, camera=True).total + runs.MARGIN
-    cache = estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
-    second = plan.low.nbytes
-    room = {"nothing": 0, "cache": cache, "second": second, "all": cache + second}[spare]
-    monkeypatch.setattr(runs, "free_memory", lambda device: one + room)
-    on_gpu = type(plan)(**vars(plan) | {"device": torch.device("cuda")})
-    assert runs.choose_residency(on_gpu) == (both, cache if cached else 0)
-    assert runs.choose_residency(plan) == (residency == "both", 0)
+def test_every_residency_gives_the_same_video(toy, tmp_path):
+    def frames_and_stages(residency):
+        target = tmp_path / residency
+        result = runs.run(make_plan(options(toy, target, residency=residency, sampling_steps=2, seed=3, output=target)))
+        names = [stage.name for stage in result.stages if "expert" in stage.name or "steps" in stage.name]
+        return [np.array(Image.open(file)) for file in sorted(target.iterdir())], names
 
-
-@pytest.mark.parametrize("residency", ["one", "both"])
-def test_either_residency_gives_the_same_video(residency, toy, tmp_path):
-    plan = make_plan(options(toy, tmp_path, residency=residency, sampling_steps=2, seed=3))
-    names = []
-
-    def show(name, unit):
-        names.append(name)
-        return runs.silent(name, unit)
-
-    runs.run(plan, show)
-    loads = [name for name in names if "expert" in name or "steps" in name]
-    expected = {
-        "one": ["load high-noise expert", "high-noise steps", "load low-noise expert", "low-noise steps"],
-        "both": ["load high-noise expert", "load low-noise expert", "high-noise steps", "low-noise steps"],
-    }
-    assert loads == expected[residency]
-    assert (tmp_path / "video.mp4").stat().st_size > 1000
+    frames, one = frames_and_stages("one")
+    assert one == ["load high-noise expert", "high-noise steps", "load low-noise expert", "low-noise steps"]
+    again, both = frames_and_stages("both")
+    assert both == ["load high-noise expert", "load low-noise expert", "high-noise steps", "low-noise steps"]
+    threads = threading.active_count()
+    streamed, names = frames_and_stages("stream")
+    assert names == one
+    assert threading.active_count() == threads
+    assert len(frames) == 5
+    assert np.array_equal(frames, again)
+    assert np.array_equal(frames, streamed)
 
 
 def test_a_gpu_that_runs_out_says_which_knob_to_turn(toy, tmp_path, monkeypatch):
@@ -142,7 +148,9 @@ def test_a_gpu_that_runs_out_says_which_knob_to_turn(toy, tmp_path, monkeypatch)
 
     plan = make_plan(options(toy, tmp_path, sampling_steps=1))
     monkeypatch.setattr(runs, "load_expert", exhausted)
-    with pytest.raises(runs.InputError, match="'load high-noise expert'; try --residency one.*Tried to allocate 2 GiB"):
+    with pytest.raises(
+        runs.InputError, match="'load high-noise expert'; try --residency stream.*Tried to allocate 2 GiB"
+    ):
         runs.run(plan)
     monkeypatch.setattr(runs, "load_vae", exhausted)
     with pytest.raises(runs.InputError, match="'VAE encode'; try --vae_tiling"):

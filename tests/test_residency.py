@@ -1,0 +1,87 @@
+"""What stays in GPU memory, by how much is free: the order in which things are given up."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from lingbot_world.estimate import MARGIN, estimate_camera_cache, estimate_sampling
+from lingbot_world.loaders import open_checkpoint
+from lingbot_world.loaders.writer import write_expert
+from lingbot_world.plan import GenerateOptions, make_plan
+from lingbot_world.residency import Residency, choose_residency
+from lingbot_world.toy import write_toy_package
+from lingbot_world.toy_weights import EXPERT, Weights
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    """The toy package's plan, as if for a GPU, with an expert of six blocks for both."""
+    folder = tmp_path_factory.mktemp("toy")
+    toy = write_toy_package(folder)
+    settings = {"action_path": toy / "example", "width": 64, "height": 48, "frame_num": 5, "device": "cpu"}
+    options = GenerateOptions(toy, toy / "example/image.png", "a castle", folder / "out.mp4", **settings)
+    config, weights = replace(EXPERT, num_layers=6), Weights(seed=0)
+    tensors = ((name, weights.layer(name, shape)) for name, shape in config.parameter_shapes().items())
+    write_expert(folder / "six.safetensors", config, tensors)
+    expert = open_checkpoint(folder / "six.safetensors")
+    return replace(make_plan(options), high=expert, low=expert, device=torch.device("cuda"))
+
+
+def choose(plan, free, residency="auto"):
+    return choose_residency(replace(plan, options=replace(plan.options, residency=residency)), free)
+
+
+def needed(plan, resident_blocks=None, experts=1):
+    options = {"camera": plan.camera is not None, "resident_blocks": resident_blocks}
+    return estimate_sampling([plan.high] * experts, plan.geometry, plan.dtype, **options).total + MARGIN
+
+
+@pytest.mark.parametrize(("spare", "residency", "both", "cached"), [
+    ("nothing", "auto", False, False),
+    ("cache", "auto", False, True),
+    ("second", "auto", False, True),
+    ("all", "auto", True, True),
+    ("all", "one", False, True),
+    ("nothing", "both", True, False),
+])  # fmt: skip
+def test_memory_goes_to_the_camera_cache_first(spare, residency, both, cached, plan):
+    cache = estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
+    room = {"nothing": 0, "cache": cache, "second": plan.low.nbytes, "all": cache + plan.low.nbytes}[spare]
+    assert choose(plan, needed(plan) + room, residency) == Residency(both, cache if cached else 0)
+
+
+def test_without_a_camera_there_is_no_cache_and_the_second_expert_comes_first(plan):
+    plan = replace(plan, camera=None)
+    assert choose(plan, needed(plan, experts=2)) == Residency(both=True)
+    assert choose(plan, needed(plan, experts=2) - 1) == Residency()
+
+
+def test_where_one_expert_does_not_fit_as_many_blocks_stay_as_do(plan, caplog):
+    assert choose(plan, needed(plan)).resident_blocks is None
+    assert not caplog.records
+    for blocks in (3, 2, 1):
+        assert choose(plan, needed(plan, blocks)) == Residency(resident_blocks=blocks)
+        assert choose(plan, needed(plan, blocks) - 1) == Residency(resident_blocks=blocks - 1)
+    assert choose(plan, 0) == Residency(resident_blocks=0)
+    assert "0 of its 6 blocks stay there" in caplog.text
+
+
+def test_what_is_asked_for_is_done_whatever_is_free(plan):
+    assert choose(plan, 0, "one") == Residency()
+    assert choose(plan, 0, "both") == Residency(both=True)
+    assert choose(plan, 2**62, "stream") == Residency(resident_blocks=0)
+
+
+def test_mapped_weights_need_no_decision(plan):
+    plan = replace(plan, device=torch.device("cpu"))
+    assert choose(plan, 0) == choose(plan, 0, "one") == Residency()
+    assert choose(plan, 0, "both") == Residency(both=True)
+    assert choose(plan, 0, "stream") == Residency(resident_blocks=0)
+
+
+def test_the_larger_expert_decides(plan):
+    """In a package of a 4-bit and a plain expert."""
+    larger = replace(plan.low, tensors=plan.low.tensors | {"twin": plan.low.tensors["patch_embedding.weight"]})
+    free = needed(plan)
+    assert choose(plan, free).resident_blocks is None
+    assert choose(replace(plan, low=larger), free).resident_blocks is not None
