@@ -11,9 +11,11 @@ import comfy.utils
 import torch
 from torch.nn import functional as F
 
+from ..model.cache import CameraCache
 from ..model.dit import check_camera
 from ..model.memory import activation_bytes
-from .model import TIMESTEP, HostModel
+from .camera_cache import MODE, plan
+from .model import CAMERA_CACHE, TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"
 """Conditioning key of the camera: Pluecker map [1, 384, f, h, w] (448 channels for an action model)."""
@@ -59,12 +61,20 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.image_to_video = True
         self.diffusion_model = model.requires_grad_(False).eval()
         self.checkpoint, self.last_memory_required, self.told_timestep = checkpoint, 0, None
+        self.camera_cache = CameraCache()
         comfy.model_management.archive_model_dtypes(model)
 
     def _apply_model(self, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs):
         # Read out here: torch.compile takes what is in transformer_options for constant.
         self.told_timestep = transformer_options.get(TIMESTEP)
-        return super()._apply_model(x, t, c_concat, c_crossattn, control, transformer_options, **kwargs)
+        options = {**transformer_options, CAMERA_CACHE: self._planned_cache(x, transformer_options, kwargs)}
+        return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
+
+    def _planned_cache(self, x: torch.Tensor, options: dict, conditioning: dict) -> CameraCache | None:
+        if self.current_patcher is None or conditioning.get(CAMERA) is None:  # only a sampling run gives it back
+            return None
+        step = self._activation_bytes(x.shape)
+        return plan(self.camera_cache, options.get(MODE, "auto"), self.current_patcher, x.shape[2:], step)
 
     def process_timestep(self, timestep, **kwargs):
         """The integer that the official code gives the model: the solver's, else the truncated sigma * 1000."""
@@ -99,8 +109,10 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
 
     def memory_required(self, input_shape, cond_shapes=None):
         """Bytes of a step at this latent [rows, 16, f, h, w] over the weights, with a camera."""
-        rows, _, frames, height, width = input_shape
-        dtype = self.get_dtype_inference()
-        sizes = frames, height, width
-        self.last_memory_required = activation_bytes(self.diffusion_model.config, *sizes, batch=rows, dtype=dtype)
+        self.last_memory_required = self._activation_bytes(input_shape)
         return self.last_memory_required
+
+    def _activation_bytes(self, shape) -> int:
+        rows, _, frames, height, width = shape
+        config, dtype = self.diffusion_model.config, self.get_dtype_inference()
+        return activation_bytes(config, frames, height, width, batch=rows, dtype=dtype)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..sampling import is_high_noise
+from .camera_cache import MODE
 from .model import TIMESTEP, truncated_timesteps
 
 WARM_STEPS = 2
@@ -47,6 +48,12 @@ class ExpertGuider(comfy.samplers.CFGGuider):
     def set_cfg(self, high: float, low: float | None = None):
         """Guidance scale of each expert; one number serves both."""
         self.cfg, self.low.cfg = high, high if low is None else low
+
+    def set_camera_cache(self, mode: str):
+        """What both experts keep of the camera between steps: one of `camera_cache.MODES`."""
+        for guider in (self, self.low):
+            guider.model_options = comfy.model_patcher.create_model_options_clone(guider.model_options)
+            guider.model_options.setdefault("transformer_options", {})[MODE] = mode
 
     def get_models(self) -> list:
         """Both experts' patchers."""
@@ -164,6 +171,9 @@ class _Switch:
 
     def _put_in_place(self, side: str, load: Callable) -> None:
         if self.in_place != side:
+            for patcher in self.guider.get_models():  # the other expert's weights come first
+                if hasattr(patcher.model, "camera_cache"):
+                    patcher.model.camera_cache.clear()
             load()
             self.in_place = side
 

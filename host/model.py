@@ -1,5 +1,7 @@
 """The engine's transformer behind the interface and the hooks that ComfyUI and other packs expect of Wan."""
 
+import logging
+
 import comfy.model_management
 import torch
 from comfy.patcher_extension import WrapperExecutor, WrappersMP, get_all_wrappers
@@ -12,6 +14,9 @@ from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
 """In transformer_options: the integer timestep of this step, from solvers that know it better than sigma does."""
+
+CAMERA_CACHE = "camera_cache"
+"""In transformer_options: the engine's CameraCache, or None."""
 
 _LATENT = "lingbot_world_latent"
 
@@ -42,6 +47,15 @@ class HostModel(LingBotWorldModel):
         options = transformer_options
         options["grid_sizes"] = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
         options["total_blocks"], options["block_type"], options[_LATENT] = len(self.blocks), "double", x
+        if torch.compiler.is_compiling() or options.get(CAMERA_CACHE) is None:
+            return super().forward(x, timestep, context, lingbot_camera, options)
+        try:
+            return super().forward(x, timestep, context, lingbot_camera, options)
+        except Exception as error:
+            if not (comfy.model_management.is_oom(error) and options[CAMERA_CACHE].give_up()):
+                raise
+        logging.warning("camera cache: given up, memory ran out; the step is repeated without it")
+        comfy.model_management.soft_empty_cache()
         return super().forward(x, timestep, context, lingbot_camera, options)
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):

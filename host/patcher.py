@@ -12,6 +12,7 @@ import torch
 from comfy.model_patcher import LowVramPatch
 
 from ..errors import InputError
+from ..model.cache import CameraCache
 from .operations import is_quantized
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
@@ -28,17 +29,31 @@ class ExactPatches:
         return None
 
     def load(self, device_to=None, *args, **kwargs):
+        self.model.camera_cache.clear()
         super().load(device_to, *args, **kwargs)
         self._patch_bare_parameters(device_to)
         self._place_functions()
         if not comfy.model_management.is_device_cpu(device_to):
             self.hold_patches(device_to)
 
-    def partially_unload(self, *args, **kwargs):
-        freed = super().partially_unload(*args, **kwargs)
+    def partially_unload(self, device_to, memory_to_free=0, *args, **kwargs):
+        freed = self.model.camera_cache.clear()
+        if 0 < memory_to_free <= freed:
+            return freed
+        freed += super().partially_unload(device_to, max(0, memory_to_free - freed), *args, **kwargs)
         if not self.is_dynamic():
             self._place_functions()
         return freed
+
+    def detach(self, *args, **kwargs):
+        self.model.camera_cache.clear()
+        return super().detach(*args, **kwargs)
+
+    def cleanup(self):
+        """The end of a sampling run, however it came."""
+        self.model.camera_cache.clear()
+        self.model.camera_cache = CameraCache()
+        super().cleanup()
 
     def unpatch_model(self, device_to=None, unpatch_weights=True):
         super().unpatch_model(device_to, unpatch_weights)
@@ -53,6 +68,8 @@ class ExactPatches:
 
     def patch_hooks(self, hooks):
         changed = hooks is not None or self.current_hooks is not None
+        if changed:
+            self.model.camera_cache.clear()  # it was made with the patches that go now
         super().patch_hooks(hooks)
         if changed and self.model.current_weight_patches_uuid == self.patches_uuid:
             self._place_functions()

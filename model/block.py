@@ -30,9 +30,9 @@ Rope = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Camera:
-    """The camera as the blocks see it: `tokens` [1 or rows, tokens, dim], None once `cache` holds what they lead to."""
+    """The camera as the blocks see it: `tokens` [1 or rows, tokens, dim]; `cache` may hold what they lead to."""
 
-    tokens: Tensor | None
+    tokens: Tensor
     cache: CameraCache | None = None
 
 
@@ -156,7 +156,7 @@ class Block(nn.Module):
                     _apply([row[span] for row in rows], *_scale_and_shift(tokens[span], layers))
 
     def _kept(self, camera: Camera, like: Tensor) -> Affine | None:
-        if camera.cache is None:
+        if torch.compiler.is_compiling() or camera.cache is None:
             return None
         kept = camera.cache.get(self.index)
         if kept is None and camera.cache.has_room(camera.tokens):

@@ -77,7 +77,8 @@ class LingBotWorldModel(nn.Module):
         x: latent, mask and image latent [B, 36, F, H, W]. timestep: [B] or [1], 0 to 1000. context: prompts
         [B or 1, L <= text_len, text_dim], zero-padded here. camera: [B or 1, 384, F, H, W] (448 for an action model);
         one serves every row, at the cost of one. options: handed on to the attention function; `camera_cache` may hold
-        a CameraCache. The arguments are left as they are. Raises InputError and CameraError for wrong shapes."""
+        a CameraCache, which torch.compile leaves aside. The arguments are left as they are. Raises InputError and
+        CameraError for wrong shapes."""
         self._check(x, timestep, context, camera)
         rows = len(x)
         residual = wide(self.compute_dtype)
@@ -124,11 +125,11 @@ class LingBotWorldModel(nn.Module):
         """The camera's tokens [1 or B, tokens, dim]; equal rows are folded into one."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
-        if cache is not None:
-            cache.attach(camera)
-            if cache.holds(self.config.num_layers):
-                return Camera(None, cache)
-        return Camera(self._camera_tokens(camera), cache)
+        if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):
+            return Camera(self._camera_tokens(camera))
+        if cache.tokens is None:
+            cache.tokens = self._camera_tokens(camera)
+        return Camera(cache.tokens, cache)
 
     def embed_patches(self, x: Tensor) -> Tensor:
         """Tokens [B, F*H/2*W/2, dim] of x [B, 36, F, H, W], in the residual stream's dtype."""

@@ -52,7 +52,9 @@ def activation_bytes(
 def camera_cache_bytes(
     config: ModelConfig, frames: int, height: int, width: int, dtype: torch.dtype = torch.bfloat16
 ) -> int:
-    """Bytes of a full CameraCache: scale and shift of every block for one camera, and the fp32 camera itself."""
+    """Bytes of a full CameraCache: scale and shift of every block for one camera, and the fp32 camera itself.
+
+    Its tokens, held as well, are part of `activation_bytes`."""
     if config.control is None:
         return 0
     tokens = token_count(frames, height, width)

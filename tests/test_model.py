@@ -84,9 +84,39 @@ def test_a_cache_changes_nothing_and_follows_the_camera(model):
     cache = CameraCache()
     for given in (inputs, inputs, other, other, inputs):
         assert torch.equal(model(**given, options={"camera_cache": cache}), model(**given))
-    assert cache.holds(SMALL.num_layers)
+    assert all(cache.get(block) for block in range(SMALL.num_layers))
     held = cache.nbytes + inputs["camera"].nbytes
     assert held == camera_cache_bytes(SMALL, *GRID, dtype=torch.float32)
+
+
+def test_cameras_that_take_turns_make_the_cache_give_up(model):
+    inputs = random_inputs(SMALL, 1, GRID)
+    other = inputs | {"camera": inputs["camera"] + 1}
+    cache = CameraCache()
+    for given in (inputs, other, inputs, other):
+        assert torch.equal(model(**given, options={"camera_cache": cache}), model(**given))
+    assert (cache.useful, cache.nbytes, cache.tokens) == (False, 0, None)
+
+
+def test_a_cache_that_was_read_may_be_filled_again_and_again(model):
+    inputs = random_inputs(SMALL, 1, GRID)
+    cache = CameraCache()
+    for _ in range(4):
+        for _ in range(2):
+            model(**inputs, options={"camera_cache": cache})
+        assert cache.clear() == 2 * 3 * 3 * 4 * SMALL.dim * 4 * SMALL.num_layers
+    assert cache.useful
+
+
+def test_a_cache_emptied_in_the_middle_of_a_step_changes_nothing(model):
+    inputs = random_inputs(SMALL, 1, GRID)
+    cache = CameraCache()
+    for _ in range(2):
+        want = model(**inputs, options={"camera_cache": cache})
+    hook = model.blocks[1].register_forward_pre_hook(lambda *_: cache.clear() and None)
+    assert torch.equal(model(**inputs, options={"camera_cache": cache}), want)
+    hook.remove()
+    assert cache.nbytes == 0
 
 
 def test_a_camera_changed_in_place_empties_the_cache(model):
