@@ -6,8 +6,8 @@
 
 Makes the two experts in FOLDER (19 GB; used again when they are already there) and a tiny pack with random prompts,
 start image and camera. Per mode, one server samples a video cold, then warm, then with --lora through a LoRA of every
-block. Prints a JSON line per run and a table at the end; the servers' logs stay in FOLDER. `--python` needs what
-ComfyUI needs, this script `lingbot_world` and websocket-client. Linux only.
+block, with --compile through TorchCompileModel as well. Prints a JSON line per run and a table at the end; the servers'
+logs stay in FOLDER. `--python` needs what ComfyUI needs, this script `lingbot_world` and websocket-client. Linux only.
 
 load_s is the loader node plus what the first step took longer than its expert's other steps; switch_s is what the first
 step of the low-noise expert took longer. Memory is the highest during a run: VRAM of the whole GPU over what was used
@@ -16,12 +16,8 @@ cache: pinned memory of the driver included) over the idle server."""
 
 import argparse
 import json
-import os
 import re
 import shutil
-import signal
-import socket
-import statistics
 import subprocess
 import sys
 import time
@@ -29,23 +25,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from bench_server import (
+    COMPILED_HIGH,
+    COMPILED_LOW,
+    END,
+    INPUTS,
+    LOADER,
+    LORA_HIGH,
+    LORA_LOW,
+    MODES,
+    SAMPLER,
+    ComfyUI,
+)
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.sampling import BOUNDARY, first_low_step, flow_timesteps
 from make_random_expert import add_size_arguments, config_from
 from memory_watch import Memory
-from queue_workflow import QueueError, Server
 from safetensors.torch import save_file
 
 PACK = Path(__file__).resolve().parent.parent
-MODES = {
-    "default": [],
-    "static": ["--disable-dynamic-vram"],
-    "lowvram": ["--lowvram"],
-    "strict": ["--fast-disk", "--disable-pinned-memory"],
-}
-LOADER, INPUTS, SAMPLER, END, LORA_HIGH, LORA_LOW = "1", "2", "3", "4", "5", "6"
-START_SECONDS, SILENT_SECONDS, LORA_RANK = 120, 200, 32
+LORA_RANK = 32
 GB = 1e9
 TIMES = ("load_s", "high_step_s", "low_step_s", "switch_s", "sampler_s")
 COLUMNS = ("mode", "run", *TIMES, "vram_GB", "anon_GB", "host_GB", "held_GB", "latent")
@@ -96,118 +96,20 @@ def write_lora(path: Path, config: ModelConfig) -> None:
     say(f"{path}: {len(tensors) // 2} layers, {path.stat().st_size:,} bytes")
 
 
-class ComfyUI:
-    """A server over the base directory; its log is FOLDER/server-MODE.log."""
-
-    def __init__(self, mode: str, options: argparse.Namespace):
-        self.log = options.folder / f"server-{mode}.log"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.api = Server(f"127.0.0.1:{port}")
-        self.command = [
-            str(options.python), str(options.comfyui / "main.py"), "--listen", "127.0.0.1", "--port", str(port),
-            "--disable-api-nodes", "--disable-auto-launch", "--base-directory", str(options.folder),
-            "--database-url", "sqlite:///:memory:", "--front-end-root", str(options.folder / "front-end"), *MODES[mode],
-        ]  # fmt: skip
-        self.command += ["--reserve-vram", str(options.reserve_vram)] if torch.cuda.is_available() else ["--cpu"]
-        if not torch.cuda.is_available() and "--lowvram" in self.command:
-            self.command.remove("--lowvram")  # ComfyUI takes one of the two
-
-    def __enter__(self) -> "ComfyUI":
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                self.command, cwd=self.log.parent, stdout=log, stderr=log, start_new_session=True
-            )
-        try:
-            self._wait_until_ready()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                return self.api.request("/system_stats")
-            except QueueError:
-                time.sleep(0.2)
-        raise QueueError(f"ComfyUI did not start (exit status {self.process.poll()})")
-
-    def __exit__(self, *_) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGTERM)
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
-
-    def run(self, prompt: dict) -> "Timeline":
-        connection = self.api.connect()
-        connection.settimeout(SILENT_SECONDS)
-        timeline = Timeline()
-        try:
-            answer = self.api.post("/prompt", {"prompt": prompt, "client_id": self.api.client})
-            while True:
-                message = connection.recv()
-                event = json.loads(message) if isinstance(message, str) else {"data": {}}
-                ours = event["data"].get("prompt_id") == answer["prompt_id"]
-                if ours and timeline.take(event["type"], event["data"]):
-                    return timeline
-        finally:
-            connection.close()
-
-
-class Timeline:
-    """When the nodes of a run began and the sampler's steps ended, and what the run showed."""
-
-    def __init__(self) -> None:
-        self.began: dict[str | None, float] = {}
-        self.steps: dict[int, float] = {}
-        self.latent, self.held = None, 0
-        self.ended: dict[str, float] = {}
-        self._node = None
-
-    def take(self, kind: str, data: dict) -> bool:
-        """Note one event; True at the end of the run. Raises QueueError when a node failed."""
-        now = time.perf_counter()
-        if kind == "executing":
-            if self._node is not None:
-                self.ended[self._node] = now
-            self._node, self.began[data["node"]] = data["node"], now
-            return data["node"] is None
-        if kind == "progress" and data["node"] == SAMPLER:
-            self.steps.setdefault(int(data["value"]), now)
-        elif kind == "executed":
-            output = data["output"] or {}
-            self.latent = output.get("latent", [None])[0] or self.latent
-            self.held = output.get("held", [0])[0] or self.held
-        elif kind in ("execution_error", "execution_interrupted"):
-            raise QueueError(f"{data['node_type']}: {data.get('exception_message', kind)}")
-        return False
-
-    def seconds(self, node: str) -> float:
-        return self.ended[node] - self.began[node] if node in self.ended else 0.0
-
-    def figures(self, steps: int, high: int) -> dict:
-        """Seconds of the run's parts; `high` steps of `steps` belong to the high-noise expert."""
-        ends = [self.began[SAMPLER], *(self.steps.get(step, float("nan")) for step in range(1, steps + 1))]
-        taken = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
-        low_step = statistics.median(taken[high + 1 :] or taken[-1:])
-        high_step = statistics.median(taken[1:high] or [low_step])
-        return {
-            "load_s": self.seconds(LOADER) + taken[0] - high_step, "loader_node_s": self.seconds(LOADER),
-            "high_step_s": high_step, "low_step_s": low_step, "switch_s": taken[high] - low_step,
-            "sampler_s": self.seconds(SAMPLER), "steps_s": [round(second, 2) for second in taken],
-        }  # fmt: skip
-
-
 def prompt_for(run: str, seed: int, config: ModelConfig, options: argparse.Namespace) -> dict:
+    """A video as an API prompt; "lora" and "compile" put their nodes between the loader and the sampler."""
     height, width = map(int, options.size.split("*"))
-    high, low = ([LORA_HIGH, 0], [LORA_LOW, 0]) if run == "lora" else ([LOADER, 0], [LOADER, 1])
-    nodes = {
+    high, low, between = [LOADER, 0], [LOADER, 1], {}
+    if run in ("lora", "compile") and options.lora:
+        lora = {"lora_name": "bench.safetensors", "strength_model": 1.0}
+        between[LORA_HIGH] = "LoraLoaderModelOnly", {"model": high, **lora}
+        between[LORA_LOW] = "LoraLoaderModelOnly", {"model": low, **lora}
+        high, low = [LORA_HIGH, 0], [LORA_LOW, 0]
+    if run == "compile":
+        between[COMPILED_HIGH] = "TorchCompileModel", {"model": high, "backend": "inductor"}
+        between[COMPILED_LOW] = "TorchCompileModel", {"model": low, "backend": "inductor"}
+        high, low = [COMPILED_HIGH, 0], [COMPILED_LOW, 0]
+    nodes = between | {
         LOADER: ("LingBotWorldLoadExperts", {
             "package": "bench", "high_noise_expert": "from the package", "low_noise_expert": "from the package",
             "weight_dtype": "default"}),
@@ -216,26 +118,24 @@ def prompt_for(run: str, seed: int, config: ModelConfig, options: argparse.Names
         SAMPLER: ("LingBotWorldSampler", {
             "high_noise": high, "low_noise": low, "positive": [INPUTS, 0], "negative": [INPUTS, 1],
             "latent": [INPUTS, 2], "seed": seed, "steps": options.steps, "shift": options.shift,
-            "cfg_high": 5.0, "cfg_low": 5.0, "boundary": BOUNDARY, "solver": "unipc"}),
+            "cfg_high": 5.0, "cfg_low": 5.0, "boundary": BOUNDARY, "solver": "unipc",
+            **dict(given.split("=", 1) for given in options.sampler)}),
         END: ("BenchEnd", {"samples": [SAMPLER, 0]}),
     }  # fmt: skip
-    if run == "lora":
-        for node, output in ((LORA_HIGH, 0), (LORA_LOW, 1)):
-            nodes[node] = "LoraLoaderModelOnly", {
-                "model": [LOADER, output], "lora_name": "bench.safetensors", "strength_model": 1.0}  # fmt: skip
     return {node: {"class_type": kind, "inputs": inputs} for node, (kind, inputs) in nodes.items()}
 
 
 def bench_mode(mode: str, config: ModelConfig, options: argparse.Namespace, memory: Memory) -> Iterator[dict]:
     """The figures of each run of a mode, as they come."""
     high = first_low_step(flow_timesteps(options.steps, options.shift), BOUNDARY)
+    runs = ["cold", *["warm"] * (options.runs - 1), *["lora"] * options.lora, *["compile"] * options.compile]
     before, begin = memory.now(None), time.monotonic()
     with ComfyUI(mode, options) as server:
         seconds, idle = time.monotonic() - begin, memory.now(server.process.pid)
         levels = ", ".join(f"{name} {value / GB:.2f} GB" for name, value in idle.items())
         say(f"{mode}: server up in {seconds:.1f} s, idle {levels}")
         floor = {**idle, "vram": before.get("vram")}
-        for seed, run in enumerate(["cold", *["warm"] * (options.runs - 1), *["lora"] * options.lora]):
+        for seed, run in enumerate(runs):
             begin = time.monotonic()
             memory.now(server.process.pid, 0)
             timeline = server.run(prompt_for(run, seed, config, options))
@@ -285,6 +185,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shift", type=float, default=15.0, help="15 gives each expert two of 4 steps (%(default)s)")
     parser.add_argument("--runs", type=int, default=2, help="videos a server, the first one cold (%(default)s)")
     parser.add_argument("--lora", action="store_true", help=f"one more, with a random LoRA of rank {LORA_RANK}")
+    parser.add_argument("--compile", action="store_true", help="one more through TorchCompileModel, behind the LoRA")
+    parser.add_argument("--sampler", nargs="*", default=[], metavar="INPUT=VALUE", help="further inputs of the sampler")
     parser.add_argument("--size", default="480*832")
     parser.add_argument("--frame_num", type=int, default=81)
     parser.add_argument("--reserve-vram", type=float, default=0.0, help="GiB that ComfyUI shall leave alone")

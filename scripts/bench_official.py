@@ -41,7 +41,7 @@ def official_model(checkout: Path, config: ModelConfig) -> torch.nn.Module:
 
 
 def bench_official(report: Report, checkout: Path, config: ModelConfig, geometry: Geometry, repeats: int) -> None:
-    """A guided step as its generate() takes it: two forwards of one row, under bf16 autocast; needs CUDA, as it does."""
+    """A guided step as its generate() takes it: two forwards of one row under bf16 autocast."""
     model = official_model(checkout, config)
     grid = geometry.lat_f, geometry.lat_h, geometry.lat_w
 
