@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -263,7 +264,7 @@ class FileReader:
         """Fill the start of `buffer` (uint8, host) with the chunk's bytes. Raises CheckpointError at an early end."""
         count = chunk.stop - chunk.start
         if isinstance(chunk.source, Tensor):
-            buffer[:count].copy_(chunk.source[chunk.start : chunk.stop])
+            np.copyto(buffer.numpy()[:count], chunk.source[chunk.start : chunk.stop].numpy())
             return
         if chunk.source not in self._files:
             self._files[chunk.source] = chunk.source.open("rb", buffering=0)
