@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError
-from lingbot_world.loaders import experts, load_expert, offload, open_checkpoint, stream, writer
+from lingbot_world.loaders import experts, lanes, load_expert, offload, open_checkpoint, stream, writer
 from lingbot_world.model.cache import CameraCache
 from model_cases import SMALL, random_inputs, random_state
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -32,8 +32,8 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 def copied(monkeypatch):
     """Resident weights are copied, as to a GPU, in place of being mapped."""
 
-    def streaming(entries, device, progress):
-        return stream.streaming(entries, device, progress=progress)
+    def streaming(entries, device, progress, group):
+        return stream.streaming(entries, device, group=group, progress=progress)
 
     monkeypatch.setattr(experts, "_raw_tensors", streaming)
 
@@ -96,6 +96,24 @@ def slow(monkeypatch):
 @pytest.mark.parametrize("kind", [*KINDS, "pt"])
 def test_streamed_blocks_give_the_same_bits(kind, resident, device, files, slow):
     assert equal(steps(load(files[kind], resident, device), device), steps(load(files[kind], None, device), device))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("late", ["blocks", "copies"])
+def test_blocks_and_copies_on_a_gpu_wait_for_each_other(late, files, monkeypatch):
+    send, wanted = lanes.CudaLane.send, steps(load(files["nf4"], None, "cuda"), "cuda")
+
+    def send_late(lane, *arguments):
+        with torch.cuda.stream(lane._stream):
+            torch.cuda._sleep(20_000_000)
+        return send(lane, *arguments)
+
+    if late == "copies":
+        monkeypatch.setattr(lanes.CudaLane, "send", send_late)
+    model = load(files["nf4"], 0, "cuda")
+    for block in model.blocks if late == "blocks" else ():
+        block.register_forward_pre_hook(lambda *_: torch.cuda._sleep(20_000_000))
+    assert equal(steps(model, "cuda"), wanted)
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, LAYERS + 1])
