@@ -4,6 +4,7 @@ ComfyUI merges a LoRA into the weight and quantizes the sum again, which at four
 no layer's weight is ever changed: its patches are applied to the decoded weight each time it is used."""
 
 from collections import namedtuple
+from contextlib import nullcontext
 
 import comfy.model_management
 import comfy.model_patcher
@@ -13,6 +14,7 @@ from comfy.model_patcher import LowVramPatch
 
 from ..errors import InputError
 from ..model.cache import CameraCache
+from . import uploads
 from .operations import is_quantized
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
@@ -30,7 +32,9 @@ class ExactPatches:
 
     def load(self, device_to=None, *args, **kwargs):
         self.model.camera_cache.clear()
-        super().load(device_to, *args, **kwargs)
+        together = not self.is_dynamic() and uploads.usable(self.model, device_to)
+        with uploads.uploading(self.model, device_to) if together else nullcontext():
+            super().load(device_to, *args, **kwargs)
         self._patch_bare_parameters(device_to)
         self._place_functions()
         if not comfy.model_management.is_device_cpu(device_to):

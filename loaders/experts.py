@@ -17,7 +17,7 @@ from .entries import TensorEntry
 from .four_bit import check_finite, four_bit_tensors
 from .nf4 import frozen_parameter
 from .offload import BlockStreamer, staying_weights, streamed_weights
-from .stream import streaming
+from .stream import block_of, streaming
 
 Progress = Callable[[int, int], None]
 
@@ -76,10 +76,12 @@ def state_tensors(
     device: str | torch.device = "cpu",
     *,
     names: Iterable[str] | None = None,
+    group: Callable[[str], str] = block_of,
     progress: Progress | None = None,
 ) -> dict[str, Tensor]:
     """Official names to frozen parameters on `device`: QuantizedTensors declared as `dtype` for 4-bit weights, the
-    others cast to `dtype`. `names` picks some of them.
+    others cast to `dtype`. `names` picks some of them; `group` says which share a device buffer (see
+    `stream.streaming`).
 
     On the CPU they are zero-copy views of the mapped file wherever no cast is needed.
     Raises CheckpointError for scales that are not finite.
@@ -89,7 +91,7 @@ def state_tensors(
     # Ordinary tensors even under inference_mode: they outlive it.
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
         checking = pool.submit(check_finite, checkpoint.name, four_bit.values())
-        with _raw_tensors(checkpoint.entries(picked), torch.device(device), progress) as tensors:
+        with _raw_tensors(checkpoint.entries(picked), torch.device(device), progress, group) as tensors:
             state = four_bit_tensors(four_bit, tensors, dtype, device)
         checking.result()
         plain = (name for name in picked if name not in four_bit)
@@ -98,7 +100,7 @@ def state_tensors(
 
 @contextmanager
 def _raw_tensors(
-    entries: list[TensorEntry], device: torch.device, progress: Progress | None
+    entries: list[TensorEntry], device: torch.device, progress: Progress | None, group: Callable[[str], str]
 ) -> Iterator[dict[str, Tensor]]:
     """The entries on `device`, there when the context has ended."""
     if device.type == "cpu":
@@ -109,5 +111,5 @@ def _raw_tensors(
         return
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())  # the reader threads have a default of their own
-    with streaming(entries, device, progress=progress) as tensors:
+    with streaming(entries, device, group=group, progress=progress) as tensors:
         yield tensors

@@ -29,6 +29,7 @@ ALIGNMENT = 256
 SMALL = 1 << 16
 """Bytes below which a float32 tensor need not be aligned."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
+_LAYER = re.compile(r".*?(?=\.weight|\.bias|$)")
 # Bytes between two wanted tensors that are read over rather than around.
 _GAP = 1 << 16
 _POLL_SECONDS = 0.2
@@ -69,23 +70,36 @@ class Chunk:
         return sum(target.numel() for _, target in self.pieces)
 
 
+def block_of(name: str) -> str:
+    """The block that a tensor belongs to, "" for those of none."""
+    block = _BLOCK.match(name)
+    return block[0] if block else ""
+
+
+def layer_of(name: str) -> str:
+    """The layer that a tensor belongs to, its weight's scales and tables included."""
+    return _LAYER.match(name)[0]
+
+
 @contextmanager
 def streaming(
     entries: list[TensorEntry],
     device: torch.device,
     *,
+    group: Callable[[str], str] = block_of,
     progress: Callable[[int, int], None] | None = None,
     settings: StreamSettings | None = None,
 ) -> Iterator[dict[str, Tensor]]:
     """The tensors by name on `device` while their bytes are still on the way: to be put in their places, not to be
-    read. They are complete when the context has ended.
+    read. They are complete when the context has ended. Those whose names have one `group` share a device buffer, which
+    is freed when the last of them goes.
 
     `progress(bytes, total)` is called in the calling thread, at the end of the context. Whatever it or the context's
     body raises, Ctrl-C, or a reader's error (CheckpointError for a file that ends early, OSError) stops all threads
     before it is raised.
     """
     settings = settings or StreamSettings()
-    places = _allocate(entries, device)
+    places = _allocate(_groups(entries, group), device)
     chunks = chunks_of(entries, places, settings.chunk_bytes)
     with _moving(chunks, sum(entry.nbytes for entry in entries), device, settings, progress):
         yield {entry.name: typed(places[entry.name], entry) for entry in entries}
@@ -104,25 +118,24 @@ def typed(place: Place, entry: TensorEntry) -> Tensor:
     return values if len(entry.shape) == 1 else values.view(entry.shape)
 
 
-def _allocate(entries: list[TensorEntry], device: torch.device) -> dict[str, Place]:
+def _allocate(groups: list[list[TensorEntry]], device: torch.device) -> dict[str, Place]:
     places = {}
     with torch.inference_mode(False):  # an inference tensor could not be written by the threads
-        for group in _groups(entries):
+        for group in groups:
             places |= places_in(torch.empty(buffer_bytes(group), dtype=torch.uint8, device=device), group)
     return places
 
 
 def device_bytes(entries: list[TensorEntry]) -> int:
     """Bytes that `streaming` takes for them on the device."""
-    return sum(map(buffer_bytes, _groups(entries)))
+    return sum(map(buffer_bytes, _groups(entries, block_of)))
 
 
-def _groups(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
-    """What shares a buffer: the tensors of each block, and those of no block."""
+def _groups(entries: list[TensorEntry], group: Callable[[str], str]) -> list[list[TensorEntry]]:
+    """What shares a buffer."""
     groups: dict[str, list[TensorEntry]] = {}
     for entry in entries:
-        block = _BLOCK.match(entry.name)
-        groups.setdefault(block[0] if block else "", []).append(entry)
+        groups.setdefault(group(entry.name), []).append(entry)
     return list(groups.values())
 
 

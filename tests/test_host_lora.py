@@ -35,6 +35,24 @@ def test_partial_loads_keep_it(found):
     assert max(stages.values()) < EXACT
 
 
+def test_static_loading_streams_what_comfyui_loads(found):
+    result = found["uploads_together"]
+    assert result["sent in full"]
+    assert result["sent again"]
+    assert result["layers to a buffer"] == 1
+    assert 0.1 < result["left after unloading a third"] < 0.9
+    assert result["lowvram"]
+    assert not result["sent after unload"]
+    assert not result["waiting after"]
+    assert max(result["gaps"]) < EXACT
+
+
+def test_a_failed_upload_leaves_every_weight_in_its_file(found):
+    result = found["upload_fails"]
+    assert result.pop("afterwards") < EXACT
+    assert result == {"OutOfMemoryError": [True, False, 0], "ValueError": [True, False, 0]}
+
+
 def test_forced_patches_are_not_baked(found):
     assert found["forced_patches"] < EXACT
 

@@ -185,11 +185,25 @@ def test_a_streamed_expert_computes_as_a_mapped_one(golden, inputs, monkeypatch)
 
     x, context, camera = inputs
     mapped = load_expert(golden / NF4, dtype=torch.float32)
-    monkeypatch.setattr(experts, "_raw_tensors", lambda entries, device, progress: streaming(entries, device))
+    monkeypatch.setattr(experts, "_raw_tensors", lambda entries, device, *_: streaming(entries, device))
     streamed = load_expert(golden / NF4, dtype=torch.float32)
     assert streamed.head.head.weight._qdata.data_ptr() != mapped.head.head.weight._qdata.data_ptr()
     t = torch.tensor([999])
     assert torch.equal(streamed(x, t, context, camera), mapped(x, t, context, camera))
+
+
+def test_layers_may_have_buffers_of_their_own(golden):
+    def sharing(group):
+        moved = stream_tensors(entries_of(open_checkpoint(golden / NF4)), CPU, group=group)
+        places = {}
+        for name, tensor in moved.items():
+            places.setdefault(tensor.untyped_storage().data_ptr(), set()).add(stream.layer_of(name))
+        return places.values()
+
+    assert max(map(len, sharing(stream.layer_of))) == 1
+    assert max(map(len, sharing(stream.block_of))) > 10
+    names = ["blocks.1.ffn.0.weight.absmax", "blocks.1.ffn.0.bias", "blocks.1.modulation", "head.head.weight"]
+    assert list(map(stream.layer_of, names)) == ["blocks.1.ffn.0"] * 2 + ["blocks.1.modulation", "head.head"]
 
 
 def test_an_error_while_tensors_are_on_their_way_stops_the_readers(golden):
