@@ -8,7 +8,7 @@ import torch
 
 from .geometry import Geometry
 from .loaders import Checkpoint
-from .loaders.offload import device_bytes
+from .loaders.offload import weight_bytes
 from .model.memory import activation_bytes, camera_cache_bytes
 from .text.weights import UMT5Config
 
@@ -62,7 +62,7 @@ def estimate_sampling(
     if resident_blocks is not None:
         kept = f"{resident_blocks} of {config.num_layers} blocks"
     inputs = 4 * geometry.tokens * 4 * (3 * 16 + 20 + rows * config.in_dim + camera * (config.control_channels or 0))
-    weights = sum(device_bytes(checkpoint, resident_blocks) for checkpoint in checkpoints)
+    weights = sum(weight_bytes(checkpoint, resident_blocks) for checkpoint in checkpoints)
     return StageEstimate(f"steps, {kept} resident", weights, step + inputs)
 
 

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from ..model.dit import LingBotWorldModel
-from . import stream
 from .checkpoint import Checkpoint
 from .four_bit import check_finite, four_bit_tensors
 from .nf4 import frozen_parameter
-from .stream import Chunk, StreamSettings, buffer_bytes, chunks_of, places_in, typed
+from .stream import Chunk, StreamSettings, buffer_bytes, chunks_of, device_bytes, places_in, typed
 from .upload import Upload, Uploader
 
 SLOTS = 2
@@ -45,15 +44,14 @@ def staying_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> l
     return [name for name in checkpoint.shapes if name not in moving]
 
 
-def device_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None) -> int:
+def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None) -> int:
     """Bytes of weights on the device with that many blocks resident; None: all."""
     if resident_blocks is None:
         return checkpoint.nbytes
     blocks = streamed_weights(checkpoint, resident_blocks)
     largest = max((buffer_bytes(checkpoint.entries(names)) for names in blocks.values()), default=0)
-    return min(SLOTS, len(blocks)) * largest + stream.device_bytes(
-        checkpoint.entries(staying_weights(checkpoint, blocks))
-    )
+    staying = checkpoint.entries(staying_weights(checkpoint, blocks))
+    return min(SLOTS, len(blocks)) * largest + device_bytes(staying)
 
 
 class BlockStreamer:
@@ -64,13 +62,14 @@ class BlockStreamer:
     finite."""
 
     def __init__(self, checkpoint: Checkpoint, weights: dict[int, list[str]], device: torch.device, dtype: torch.dtype):
-        self._device, self._blocks, self._slots = device, list(weights), min(SLOTS, len(weights))
+        self._blocks, self._slots = list(weights), min(SLOTS, len(weights))
         self._chunks: dict[int, list[Chunk]] = {}
         self.parameters: dict[str, Tensor] = {}
         entries = {index: checkpoint.entries(names) for index, names in weights.items()}
         size = max(map(buffer_bytes, entries.values()))
         with torch.inference_mode(False), torch.no_grad():  # ordinary tensors: other threads write to them
             slots = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(self._slots)]
+            self._device = slots[0].device  # with its index
             for index, names in weights.items():
                 places = places_in(slots[index % self._slots], entries[index])
                 self._chunks[index] = list(chunks_of(entries[index], places, SETTINGS.chunk_bytes))

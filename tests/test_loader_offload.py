@@ -141,15 +141,15 @@ def test_a_model_outlives_the_mode_it_was_loaded_in(mode, files, slow):
 
 @pytest.mark.parametrize("resident", [0, 1, LAYERS - 1, LAYERS, None])
 @pytest.mark.parametrize("kind", ["nf4", "fp32"])
-def test_weights_take_what_device_bytes_says(kind, resident, files):
+def test_weights_take_what_weight_bytes_says(kind, resident, files):
     checkpoint, storages = open_checkpoint(files[kind]), {}
     model = load(checkpoint, resident, dtype=torch.float32 if kind == "fp32" else torch.bfloat16)
     for parameter in model.parameters():
         for part in _parts(parameter):
             storages[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
-    wanted = offload.device_bytes(checkpoint, LAYERS if resident is None else resident)
+    wanted = offload.weight_bytes(checkpoint, LAYERS if resident is None else resident)
     assert sum(storages.values()) == wanted
-    assert offload.device_bytes(checkpoint, None) == checkpoint.nbytes
+    assert offload.weight_bytes(checkpoint, None) == checkpoint.nbytes
 
 
 def _parts(parameter):
