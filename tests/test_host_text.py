@@ -194,12 +194,17 @@ def test_bad_files_are_refused_before_anything_runs(server, kind, name, words):
     assert server.alive
 
 
-def test_an_encoder_without_a_tokenizer_is_refused(server, golden):
-    alone = server.base / "models" / "text_encoders" / "alone"
-    alone.mkdir()
-    shutil.copy(golden / "t5" / OFFICIAL, alone)
-    with pytest.raises(RejectedPromptError, match="holds no tokenizer"):
-        server.queue(encode_prompt("a", "b", f"alone/{OFFICIAL}"))
+def test_an_encoder_without_a_tokenizer_is_refused_or_takes_another_files(server, golden, prompts, expected):
+    encoders = server.base / "models" / "text_encoders"
+    (encoders / "alone").mkdir()
+    shutil.copy(golden / "t5" / OFFICIAL, encoders / "alone")
+    prompt = encode_prompt(prompts[1], prompts[9], f"alone/{OFFICIAL}")
+    with pytest.raises(RejectedPromptError, match="put tokenizer.json .* into .*alone.tokenizer"):
+        server.queue(prompt)
+    spiece = torch.frombuffer(bytearray((golden / "t5/tokenizer/spiece.model").read_bytes()), dtype=torch.uint8)
+    save_file({"spiece_model": spiece}, encoders / "umt5_of_comfyui.safetensors")
+    server.queue(prompt)
+    same(saved(server, "positive"), expected["prompt/1"])
 
 
 def test_a_tokenizer_too_large_is_an_error_on_the_node_and_the_next_prompt_runs(server, golden):

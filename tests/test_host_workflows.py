@@ -20,7 +20,7 @@ from browser_runner import run_script
 from comfy_server import PACK_NAME, ComfyServer
 from lingbot_world.toy_weights import EXPERT
 from safetensors.torch import save_file
-from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, WORKFLOWS, as_toy
+from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, WORKFLOWS, as_toy, as_toy_canvas
 
 pytestmark = pytest.mark.host
 
@@ -96,12 +96,14 @@ def test_the_template_browser_lists_them_with_thumbnails(server):
 
 
 @pytest.fixture(scope="module", params=["classic", "vue"])
-def canvas_reports(request, server) -> dict[str, dict]:
-    """What a browser sees of each workflow, in the classic renderer and in Nodes 2.0; the toy is run."""
-    files = [str(WORKFLOWS / f"{name}.json") for name in NAMES]
-    toy = str(WORKFLOWS / "toy.json")
-    wish = json.dumps({"vue": request.param == "vue", "files": files, "run": [toy]})
-    reports = run_script("check_workflows.mjs", server.url, wish)
+def canvas_reports(request, server, tmp_path_factory) -> dict[str, dict]:
+    """What a browser sees of each workflow, in the classic renderer and in Nodes 2.0; `<name>-toy` is run."""
+    files = [WORKFLOWS / f"{name}.json" for name in NAMES]
+    toys = [tmp_path_factory.mktemp(request.param) / f"{name}-toy.json" for name in NAMES]
+    for name, toy in zip(NAMES, toys, strict=True):
+        toy.write_text(json.dumps(as_toy_canvas(name)), encoding="utf-8")
+    wish = {"vue": request.param == "vue", "files": [*map(str, files), *map(str, toys)], "run": [*map(str, toys)]}
+    reports = run_script("check_workflows.mjs", server.url, json.dumps(wish), timeout=500)
     return {Path(report["file"]).stem: report for report in reports}
 
 
@@ -120,7 +122,11 @@ def test_the_canvas_would_queue_the_queue_form(canvas_reports, name):
         assert shown[key]["inputs"] == node["inputs"]
 
 
-def test_run_shows_a_video_on_the_canvas(canvas_reports):
-    report = canvas_reports["toy"]
+@pytest.mark.parametrize("name", NAMES)
+def test_run_shows_a_video_on_the_canvas(canvas_reports, name):
+    report = canvas_reports[f"{name}-toy"]
     assert report["end"]["kind"] == "execution_success", report["end"]
-    assert [(video["width"], video["height"]) for video in report["videos"]] == [(TOY_WIDTH, TOY_HEIGHT)]
+    assert (report["missing"], report["errors"]) == ([], [])
+    (video,) = report["videos"]
+    assert (video["width"], video["height"]) == (TOY_WIDTH, TOY_HEIGHT)
+    assert video["seconds"] == pytest.approx(TOY_FRAMES / 16, abs=0.01)

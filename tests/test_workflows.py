@@ -2,15 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 from PIL import Image
+from toy_prompt import CANVAS_VALUES, WORKFLOWS
 
-WORKFLOWS = Path(__file__).parent.parent / "workflows"
 NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
 CANVAS_ONLY = {"MarkdownNote"}
-CANVAS_VALUES = ("randomize", "fixed", "image")  # of the widgets that the canvas adds to seeds and uploads
 REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/main/"
 
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 WORKFLOWS = Path(__file__).parent.parent / "workflows"
+CANVAS_VALUES = ("randomize", "fixed", "image")  # of the widgets that the canvas adds to seeds and uploads
 TOY_WIDTH, TOY_HEIGHT, TOY_FRAMES = 96, 64, 9
 
 
@@ -59,6 +60,27 @@ def as_toy(name: str) -> ToyPrompt:
         if inputs.get("steps") == 40:
             inputs["steps"] = 12
     return prompt
+
+
+def as_toy_canvas(name: str) -> dict:
+    """The same in the canvas's format."""
+    ui, prompt = json.loads((WORKFLOWS / f"{name}.json").read_text(encoding="utf-8")), as_toy(name)
+    for node in ui["nodes"]:
+        if toy := prompt.get(str(node["id"])):
+            _set_widgets(node, toy["inputs"])
+            if node["type"] != toy["class_type"]:
+                node["type"], node["widgets_values"] = toy["class_type"], [*toy["inputs"].values(), "auto", "default"]
+                node["inputs"] = []
+    return ui
+
+
+def _set_widgets(node: dict, inputs: dict) -> None:
+    values = node["widgets_values"]
+    places = [place for place, value in enumerate(values) if value not in CANVAS_VALUES]
+    names = [slot["name"] for slot in node["inputs"] if "widget" in slot]
+    for name, place in zip(names, places, strict=True):
+        if not isinstance(inputs.get(name, []), list):
+            values[place] = inputs[name]
 
 
 def short_flight(path: str) -> str:
