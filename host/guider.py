@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..sampling import is_high_noise
-from .camera_cache import MODE
+from .camera_cache import MODE, MODES
 from .model import TIMESTEP, truncated_timesteps
 
 WARM_STEPS = 2
@@ -50,7 +50,9 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         self.cfg, self.low.cfg = high, high if low is None else low
 
     def set_camera_cache(self, mode: str):
-        """What both experts keep of the camera between steps: one of `camera_cache.MODES`."""
+        """What both experts keep of the camera between steps: one of `camera_cache.MODES`. Raises InputError."""
+        if mode not in MODES:
+            raise InputError(f"camera_cache is {mode!r}, expected one of {', '.join(MODES)}")
         for guider in (self, self.low):
             guider.model_options = comfy.model_patcher.create_model_options_clone(guider.model_options)
             guider.model_options.setdefault("transformer_options", {})[MODE] = mode

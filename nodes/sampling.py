@@ -4,6 +4,7 @@ from comfy_api.latest import io
 
 CATEGORY = "LingBot-World/sampling"
 SOLVER_NAMES = ("unipc", "dpmpp")
+CAMERA_CACHES = ("auto", "off", "gpu")
 
 
 def _model(name: str, which: str) -> io.Model.Input:
@@ -70,6 +71,18 @@ def _solver() -> io.Combo.Input:
     )
 
 
+def _camera_cache() -> io.Combo.Input:
+    return io.Combo.Input(
+        "camera_cache",
+        options=list(CAMERA_CACHES),
+        default="auto",
+        optional=True,
+        advanced=True,
+        tooltip="Keeps what the camera layers compute between steps: 5 % faster, for up to 27 GB at 480x832x81. auto "
+        "uses memory that is free anyway, gpu unloads other models for it, off keeps nothing. Results are the same.",
+    )
+
+
 class LingBotWorldGuider(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -88,13 +101,17 @@ class LingBotWorldGuider(io.ComfyNode):
                 _cfg("cfg_high", "high-noise"),
                 _cfg("cfg_low", "low-noise"),
                 _boundary(),
+                _camera_cache(),
             ],
             outputs=[io.Guider.Output("guider", display_name="guider", tooltip="For Sampler Custom Advanced.")],
         )
 
     @classmethod
-    def execute(cls, high_noise, low_noise, positive, negative, cfg_high, cfg_low, boundary) -> io.NodeOutput:
-        return io.NodeOutput(_guider(high_noise, low_noise, positive, negative, cfg_high, cfg_low, boundary))
+    def execute(
+        cls, high_noise, low_noise, positive, negative, cfg_high, cfg_low, boundary, camera_cache="auto"
+    ) -> io.NodeOutput:
+        scales = cfg_high, cfg_low
+        return io.NodeOutput(_guider(high_noise, low_noise, positive, negative, scales, boundary, camera_cache))
 
 
 class LingBotWorldSolver(io.ComfyNode):
@@ -187,26 +204,29 @@ class LingBotWorldSampler(io.ComfyNode):
                 _cfg("cfg_low", "low-noise"),
                 _boundary(),
                 _solver(),
+                _camera_cache(),
             ],
             outputs=[io.Latent.Output("samples", display_name="latent", tooltip="The video's latent, for VAE Decode.")],
         )
 
     @classmethod
     def execute(
-        cls, high_noise, low_noise, positive, negative, latent, seed, steps, shift, cfg_high, cfg_low, boundary, solver
-    ) -> io.NodeOutput:
+        cls, high_noise, low_noise, positive, negative, latent, seed, steps, shift, cfg_high, cfg_low, boundary, solver,
+        camera_cache="auto",
+    ) -> io.NodeOutput:  # fmt: skip
         from ..host.sampler import FlowSolver, sample_latent
         from ..sampling import flow_sigmas, flow_timesteps
 
-        guider = _guider(high_noise, low_noise, positive, negative, cfg_high, cfg_low, boundary)
+        guider = _guider(high_noise, low_noise, positive, negative, (cfg_high, cfg_low), boundary, camera_cache)
         sampler = FlowSolver(solver, flow_timesteps(steps, shift, solver))
         return io.NodeOutput(sample_latent(guider, sampler, flow_sigmas(steps, shift, solver), latent, seed))
 
 
-def _guider(high, low, positive, negative, cfg_high: float, cfg_low: float, boundary: float):
+def _guider(high, low, positive, negative, scales: tuple[float, float], boundary: float, camera_cache: str):
     from ..host.guider import ExpertGuider
 
     guider = ExpertGuider(high, low, boundary)
     guider.set_conds(positive, negative)
-    guider.set_cfg(cfg_high, cfg_low)
+    guider.set_cfg(*scales)
+    guider.set_camera_cache(camera_cache)
     return guider

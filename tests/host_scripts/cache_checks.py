@@ -11,6 +11,7 @@ from common import FRAMES, HEIGHT, INPUTS, NF4, WIDTH, check, experts, gap, guid
 from lingbot_world.host import camera_cache  # noqa: E402
 from lingbot_world.host.sampler import FlowSolver  # noqa: E402
 from lingbot_world.model.cache import CameraCache  # noqa: E402
+from lingbot_world.nodes.sampling import CAMERA_CACHES, LingBotWorldGuider, LingBotWorldSampler  # noqa: E402
 from lingbot_world.sampling import flow_sigmas  # noqa: E402
 
 SIGMAS = flow_sigmas(6, 5.0)
@@ -68,14 +69,21 @@ def a_run():
 
 @check
 def modes():
-    """Camera layers that ran: auto keeps nothing on a CPU, off nothing anywhere."""
+    """Camera layers that ran, through both nodes: auto keeps nothing on a CPU, off nothing anywhere."""
     found = {}
-    for mode in ("auto", "off", "gpu"):
-        pair = experts()
-        watch = Watch(*pair)
-        run(cached(*pair, mode))
-        found[mode] = watch.made
-    return found
+    latent = {"samples": torch.zeros(1, 16, FRAMES, HEIGHT, WIDTH)}
+    for mode in CAMERA_CACHES:
+        high, low = experts()
+        watch = Watch(high, low)
+        conditioning = prompts(high)
+        LingBotWorldSampler.execute(high, low, *conditioning, latent, 3, 6, 5.0, 6.0, 4.0, 0.947, "unipc", mode)
+        by_sampler, watch.made = watch.made, 0
+        run(LingBotWorldGuider.execute(high, low, *conditioning, 6.0, 4.0, 0.947, mode).result[0])
+        found[mode] = by_sampler, watch.made
+    try:
+        cached(high, low, "vram")
+    except ValueError as error:
+        return found | {"refused": str(error)}
 
 
 def cache_of(patcher, mode="gpu", step=1000):
