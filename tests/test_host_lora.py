@@ -6,6 +6,7 @@ from host_runner import Report, run_checks
 
 pytestmark = pytest.mark.host
 EXACT = 1e-5
+KINDS = ["peft", "kohya", "diff", "lightning"]
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +14,7 @@ def found(comfy_host) -> Report:  # noqa: F811
     return run_checks(comfy_host, "lora_checks.py")
 
 
-@pytest.mark.parametrize("kind", ["peft", "kohya", "diff", "lightning"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_file(found, kind):
     assert found["kinds"][kind] < EXACT
     assert found["kinds"][f"{kind} effect"] > 0.1
@@ -27,8 +28,9 @@ def test_two_loras_add_up(found):
     assert found["stacked"] < EXACT
 
 
-def test_partial_loads_keep_it(found):
-    stages = found["partial_loads"]
+@pytest.mark.parametrize("kind", KINDS)
+def test_partial_loads_keep_it(found, kind):
+    stages = found["partial_loads"][kind]
     assert stages.pop("functions left after unload") == 0
     everything, some = stages.pop("lowvram layers"), stages.pop("layers at half")
     assert everything > some > 0

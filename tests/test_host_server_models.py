@@ -141,6 +141,19 @@ def test_new_nodes_choose_the_package_by_themselves(complete):
     assert (defaults["vae_name"], defaults["text_encoder"]) == (f"{PACKAGE}/{VAE}", f"{PACKAGE}/{T5}")
 
 
+def test_a_graph_of_defaults_runs(complete):
+    """Everything that a new node shows is left as it is; only the video is small."""
+    prompt = as_toy("preset_orbit")
+    nodes = [node for node in prompt.values() if node["class_type"].startswith("LingBotWorld")]
+    for node in nodes:
+        inputs = complete.object_info(node["class_type"])[node["class_type"]]["input"]
+        widgets = {name: spec[1] for kind in ("required", "optional") for name, spec in inputs.get(kind, {}).items()}
+        for name in node["inputs"].keys() - {"size", "width", "height", "frames"}:
+            if "default" in widgets[name]:
+                node["inputs"][name] = widgets[name]["default"]
+    assert complete.queue(prompt).outputs
+
+
 @pytest.mark.parametrize(
     "saved",
     [

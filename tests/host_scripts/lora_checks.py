@@ -17,6 +17,7 @@ from lingbot_world.loaders.stream import streaming  # noqa: E402
 CPU = torch.device("cpu")
 PREFIX = "diffusion_model."
 RANK = 4
+KINDS = ("peft", "kohya", "diff", "lightning")
 
 
 def random(*shape, seed):
@@ -92,7 +93,7 @@ def load(patcher):
 def kinds():
     """Full load, every kind of file; and how far the LoRA moves the output at all."""
     found = {}
-    for kind in ("peft", "kohya", "diff", "lightning"):
+    for kind in KINDS:
         high, _ = experts(NF4)
         tensors, deltas = lora(kind)
         want = expected(deltas)
@@ -132,9 +133,12 @@ def _offloaded_at(room, tensors):
 
 @check
 def partial_loads():
-    """Lowvram from nothing to everything and back, with the memory that ComfyUI would allow at each stage."""
+    """Every kind of file from nothing loaded to everything and back, as much as ComfyUI would load at each stage."""
+    return {kind: _stages(*lora(kind)) for kind in KINDS}
+
+
+def _stages(tensors, deltas):
     high, _ = experts(NF4)
-    tensors, deltas = lora("lightning")
     want, patched = expected(deltas), with_lora(high, tensors)
     found = {}
     size = patched.model_size()
