@@ -1,0 +1,99 @@
+"""ComfyUI's own model nodes between our loader and our sampler, queued on a real server."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from comfy_server import ComfyServer, FailedPromptError, Run
+from lingbot_world.toy_weights import EXPERT
+from safetensors.torch import load_file, save_file
+from toy_prompt import ToyPrompt, toy_prompt
+
+pytestmark = pytest.mark.host
+
+EXPERTS, SAMPLER = "LingBotWorldLoadExperts", "LingBotWorldSampler"
+STEPS = 8
+
+
+def with_node(server: ComfyServer, kind: str, experts=("high_noise", "low_noise"), **inputs) -> ToyPrompt:
+    """The toy with one of ComfyUI's nodes behind each of these experts; what is not given keeps its default."""
+    required = server.object_info(kind)[kind]["input"]["required"]
+    defaults = {name: spec[1]["default"] for name, spec in required.items() if "default" in (spec[1:] or [{}])[0]}
+    prompt = toy_prompt()
+    for slot, side in enumerate(("high_noise", "low_noise")):
+        if side in experts:
+            prompt = prompt.add(side, kind, model=prompt.link(EXPERTS, slot), **{**defaults, **inputs})
+            prompt = prompt.set(SAMPLER, **{side: [side, 0]})
+    return prompt
+
+
+def latent(server: ComfyServer, prompt: ToyPrompt) -> torch.Tensor:
+    """What the sampler gives; the weights compute in fp32, so that only the node can make a difference."""
+    prompt = prompt.set(SAMPLER, seed=3, steps=STEPS).set(EXPERTS, weight_dtype="fp32")
+    prompt = prompt.add("900", "SaveLatent", samples=prompt.link(SAMPLER), filename_prefix="core_nodes/latent")
+    run = server.queue(prompt, timeout=400)
+    (path,) = Run(run.prompt_id, {"900": run.outputs["900"]}).files(server.base / "output")
+    return load_file(path)["latent_tensor"]
+
+
+@pytest.fixture(scope="module")
+def plain(comfy_server: ComfyServer) -> torch.Tensor:
+    return latent(comfy_server, toy_prompt())
+
+
+def gap(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    assert found.isfinite().all()
+    return ((found - wanted).norm() / wanted.norm()).item()
+
+
+@pytest.mark.parametrize("kind", ["EasyCache", "LazyCache"])
+def test_step_caches_skip_some_of_the_work(comfy_server, plain, kind):
+    settings = {"reuse_threshold": 3.0, "start_percent": 0.0, "end_percent": 1.0}
+    assert 1e-4 < gap(latent(comfy_server, with_node(comfy_server, kind, **settings)), plain) < 1
+
+
+def test_context_windows_as_long_as_the_video_change_nothing_and_shorter_ones_run(comfy_server, plain):
+    windows = {"context_overlap": 1, "context_schedule": "standard_static", "freenoise": False}
+    windows |= {"split_conds_to_windows": False}
+    whole, short = (
+        latent(comfy_server, with_node(comfy_server, "WanContextWindowsManual", context_length=frames, **windows))
+        for frames in (9, 5)
+    )
+    assert gap(whole, plain) < 1e-5
+    assert 1e-4 < gap(short, plain) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="TORCH COMPILE SKIPPED: inductor needs a C++ compiler")
+def test_compiled_experts_give_the_same(comfy_server, plain):
+    compiled = latent(comfy_server, with_node(comfy_server, "TorchCompileModel", backend="inductor"))
+    assert gap(compiled, plain) < 1e-4
+
+
+@pytest.mark.parametrize("experts", [("high_noise",), ("low_noise",), ("high_noise", "low_noise")])
+def test_a_lora_acts_where_it_hangs_and_leaves_with_its_node(comfy_server, plain, experts):
+    layer = "diffusion_model.blocks.1.ffn.0"
+    folder = comfy_server.base / "models" / "loras"
+    folder.mkdir(exist_ok=True)
+    random = torch.Generator().manual_seed(1)
+    up, down = torch.randn(EXPERT.ffn_dim, 4, generator=random), torch.randn(4, EXPERT.dim, generator=random)
+    save_file({f"{layer}.lora_B.weight": up, f"{layer}.lora_A.weight": down}, folder / "strong.safetensors")
+    chosen = {"lora_name": "strong.safetensors", "experts": experts}
+    with_lora, without = (
+        latent(comfy_server, with_node(comfy_server, "LoraLoaderModelOnly", strength_model=strength, **chosen))
+        for strength in (-0.5, 0.0)
+    )
+    assert gap(with_lora, plain) > 1e-3
+    assert torch.equal(without, plain)
+    comfy_server.free()
+    assert torch.equal(latent(comfy_server, toy_prompt()), plain)
+
+
+def test_saving_a_4_bit_expert_is_refused_in_words(comfy_server):
+    prompt = toy_prompt()
+    prompt = prompt.add("901", "ModelSave", model=prompt.link(EXPERTS), filename_prefix="core_nodes/model")
+    with pytest.raises(FailedPromptError, match="cannot be saved") as failed:
+        comfy_server.queue(prompt)
+    assert failed.value.node_type == "ModelSave"
