@@ -102,9 +102,24 @@ def canvas_reports(request, server, tmp_path_factory) -> dict[str, dict]:
     toys = [tmp_path_factory.mktemp(request.param) / f"{name}-toy.json" for name in NAMES]
     for name, toy in zip(NAMES, toys, strict=True):
         toy.write_text(json.dumps(as_toy_canvas(name)), encoding="utf-8")
+    toys.append(toys[0].with_name("earlier.json"))
+    toys[-1].write_text(json.dumps(saved_earlier()), encoding="utf-8")
     wish = {"vue": request.param == "vue", "files": [*map(str, files), *map(str, toys)], "run": [*map(str, toys)]}
     reports = run_script("check_workflows.mjs", server.url, json.dumps(wish), timeout=500)
     return {Path(report["file"]).stem: report for report in reports}
+
+
+def saved_earlier() -> dict:
+    """A canvas as the first workflows of this pack were saved: experts by folder, no camera cache on the sampler."""
+    ui = as_toy_canvas("no_camera")
+    for node in ui["nodes"]:
+        if node["type"] == "LingBotWorldLoadExperts":
+            node["widgets_values"] = [PACKAGE, f"{PACKAGE}/high_noise_model_bnb_nf4", "from the package", "default"]
+        if node["type"] == "LingBotWorldSampler":
+            node["widgets_values"].pop()
+            node["inputs"] = [slot for slot in node["inputs"] if slot["name"] != "camera_cache"]
+        node["properties"] = {"Node name for S&R": node["type"]}
+    return ui
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,3 +145,14 @@ def test_run_shows_a_video_on_the_canvas(canvas_reports, name):
     (video,) = report["videos"]
     assert (video["width"], video["height"]) == (TOY_WIDTH, TOY_HEIGHT)
     assert video["seconds"] == pytest.approx(TOY_FRAMES / 16, abs=0.01)
+
+
+def test_a_workflow_that_was_saved_earlier_opens_and_runs(canvas_reports):
+    report = canvas_reports["earlier"]
+    assert (report["missing"], report["errors"]) == ([], [])
+    by_kind = {node["class_type"]: node["inputs"] for node in report["prompt"].values()}
+    assert by_kind["LingBotWorldLoadExperts"]["high_noise_expert"] == f"{PACKAGE}/high_noise_model_bnb_nf4"
+    assert by_kind["LingBotWorldLoadExperts"]["low_noise_expert"] == "from the package"
+    assert by_kind["LingBotWorldSampler"]["camera_cache"] == "auto"
+    assert by_kind["LingBotWorldSampler"]["solver"] == "unipc"
+    assert report["end"]["kind"] == "execution_success", report["end"]
