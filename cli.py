@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,8 @@ BAD_INPUT, INTERRUPTED = 2, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code: 0, 2 for bad input (one line says what), 130 for Ctrl-C."""
     argv = sys.argv[1:] if argv is None else list(argv)
+    if sys.platform == "linux":  # stages of very different sizes follow each other: fixed segments would fragment
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     arguments = build_parser(argv).parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
@@ -154,6 +157,7 @@ def progress_bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     def update(done: int, total: int) -> None:
         if not bars:
             bars.append(tqdm(desc=name, total=total, unit=unit, unit_scale=unit == "B", file=sys.stderr))
+        bars[0].total = total
         bars[0].update(done - bars[0].n)
 
     try:

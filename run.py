@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from .pipeline import sample
 from .plan import GenerateOptions, Plan, make_plan
 from .residency import Residency, choose_residency
 from .sampling import first_low_step, flow_timesteps
-from .stages import Progress, ShowProgress, Stage, StageRecorder, silent
+from .stages import Progress, ShowProgress, Stage, StageRecorder, release, silent
 from .text import NEGATIVE_PROMPT, encode
 from .vae import decode_latent, encode_first_frame, load_vae
 from .video import write_frames
@@ -77,25 +78,34 @@ def _encode_text(plan: Plan, progress: Progress) -> list[Tensor | None]:
 
 
 def _encode_image(plan: Plan, progress: Progress) -> Tensor:
-    vae = load_vae(plan.package.vae, device=plan.device)
-    _tile_if_needed(plan, vae, stage=0)
-    frame = first_frame(plan.image, plan.geometry)
-    return image_conditioning(encode_first_frame(vae, frame, plan.geometry.frames, progress))
+    vae, frame = load_vae(plan.package.vae, device=plan.device), first_frame(plan.image, plan.geometry)
+    encoded = _tiled_where_needed(plan, vae, 0, lambda: encode_first_frame(vae, frame, plan.geometry.frames, progress))
+    return image_conditioning(encoded)
 
 
 def _decode(plan: Plan, latent: Tensor, progress: Progress) -> Tensor:
     vae = load_vae(plan.package.vae, device=plan.device)
-    _tile_if_needed(plan, vae, stage=1)
-    return decode_latent(vae, latent, progress)
+    return _tiled_where_needed(plan, vae, 1, lambda: decode_latent(vae, latent, progress))
 
 
-def _tile_if_needed(plan: Plan, vae, stage: int) -> None:
+def _tiled_where_needed(plan: Plan, vae, stage: int, work: Callable[[], Tensor]) -> Tensor:
+    """`work()`, tile by tile where memory is short, or turns out to be."""
     needed = estimate_vae(vae.config.base_dim, plan.geometry)[stage]
     short = needed.work + MARGIN > free_memory(plan.device)
     if short:
         log.warning("%s needs %.1f GB, more than is free: it goes tile by tile.", needed.name, needed.total / 1e9)
     if plan.options.vae_tiling or short:
         vae.enable_tiling()
+    try:
+        return work()
+    except torch.OutOfMemoryError:
+        if vae.use_tiling:
+            raise
+    log.warning("%s did not fit into the GPU's memory: again, tile by tile.", needed.name)
+    vae.clear_cache()
+    release(plan.device)
+    vae.enable_tiling()
+    return work()
 
 
 def _noise(plan: Plan, seed: int) -> Tensor:

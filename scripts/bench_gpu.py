@@ -11,6 +11,7 @@ imported; `docs/benchmarks.md` keeps the figures."""
 import argparse
 import gc
 import json
+import os
 import subprocess
 import sys
 from functools import partial
@@ -103,6 +104,7 @@ def parse_options() -> argparse.Namespace:
 
 
 def main() -> None:
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the command does
     options, report = parse_options(), Report()
     package = options.folder / "models/lingbot_world/bench"  # where bench_comfyui.py has it too
     if options.comfyui:

@@ -156,3 +156,17 @@ def test_a_gpu_that_runs_out_says_which_knob_to_turn(toy, tmp_path, monkeypatch)
     with pytest.raises(runs.InputError, match="'VAE encode'; try --vae_tiling"):
         runs.run(plan)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_vae_that_runs_out_of_memory_goes_on_tile_by_tile(toy, tmp_path, monkeypatch, caplog):
+    whole = runs.decode_latent
+
+    def short(vae, latent, progress):
+        if not vae.use_tiling:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(vae, latent, progress)
+
+    monkeypatch.setattr(runs, "decode_latent", short)
+    plan = make_plan(options(toy, tmp_path, sampling_steps=1))
+    assert runs.run(plan).path.exists()
+    assert "VAE decode did not fit" in caplog.text
