@@ -76,16 +76,32 @@ def test_it_runs_and_gives_a_video(server, name):
     assert np.stack(frames).shape == (TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, 3)
 
 
-def test_comfy_cli_converts_the_canvas_form_to_the_queue_form(server, tmp_path):
-    info = tmp_path / "object_info.json"
-    info.write_text(json.dumps(server.object_info()), encoding="utf-8")
-    files = [str(WORKFLOWS / f"{name}.json") for name in NAMES]
+@pytest.fixture(scope="module")
+def object_info(server, tmp_path_factory) -> Path:
+    """/object_info as a file, for comfy-cli; skips where ComfyUI's Python has no comfy-cli."""
     if subprocess.run([server.host.python, "-c", "import comfy_cli"], capture_output=True).returncode:
-        pytest.skip("ComfyUI's Python has no comfy-cli")
-    command = [server.host.python, "-c", CONVERT, str(info), *files]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, encoding="utf-8")
+        pytest.skip("COMFY-CLI SKIPPED: ComfyUI's Python has none")
+    info = tmp_path_factory.mktemp("info") / "object_info.json"
+    info.write_text(json.dumps(server.object_info()), encoding="utf-8")
+    return info
+
+
+def test_comfy_cli_converts_the_canvas_form_to_the_queue_form(server, object_info):
+    files = [str(WORKFLOWS / f"{name}.json") for name in NAMES]
+    command = [server.host.python, "-c", CONVERT, str(object_info), *files]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=object_info.parent, check=True, encoding="utf-8")
     for name, converted in zip(NAMES, json.loads(done.stdout), strict=True):
         assert converted == json.loads((WORKFLOWS / "api" / f"{name}.json").read_text(encoding="utf-8")), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_comfy_cli_finds_no_fault_in_the_queue_form(server, object_info, name):
+    command = [server.host.python, "-m", "comfy_cli", "--skip-prompt", "--json", "workflow", "validate"]
+    command += ["--workflow", WORKFLOWS / "api" / f"{name}.json", "--input", object_info]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=object_info.parent, encoding="utf-8")
+    report = json.loads(done.stdout)
+    assert report["ok"], report
+    assert done.returncode == 0
 
 
 def test_the_template_browser_lists_them_with_thumbnails(server):
