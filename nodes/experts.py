@@ -3,8 +3,9 @@
 import comfy.utils
 from comfy_api.latest import io
 
-from ..errors import InputError, LingBotError
+from ..errors import InputError
 from ..host import folders
+from .refusal import refusal
 
 FILES = "none (choose both experts)"
 FROM_PACKAGE = "from the package"
@@ -64,11 +65,7 @@ class LingBotWorldLoadExperts(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, package, high_noise_expert, low_noise_expert):
-        try:
-            _experts(package, high_noise_expert, low_noise_expert)
-        except LingBotError as error:
-            return str(error)
-        return True
+        return refusal(_experts, package, high_noise_expert, low_noise_expert)
 
     @classmethod
     def fingerprint_inputs(cls, package, high_noise_expert, low_noise_expert, weight_dtype):
@@ -106,11 +103,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, vae_name):
-        try:
-            folders.resolve_vae(vae_name)
-        except LingBotError as error:
-            return str(error)
-        return True
+        return refusal(folders.resolve_vae, vae_name)
 
     @classmethod
     def fingerprint_inputs(cls, vae_name):

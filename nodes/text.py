@@ -3,12 +3,12 @@
 import torch
 from comfy_api.latest import io
 
-from ..errors import LingBotError
 from ..host import folders
 from ..host.clip import encode_prompts, load_clip
 from ..text.prompts import NEGATIVE_PROMPT
 from ..text.tokenizer import find_tokenizer
 from ..text.weights import open_weights
+from .refusal import refusal
 
 _ALIASES = ["lingbot", "umt5", "t5", "wan", "text encoder"]
 
@@ -41,17 +41,18 @@ def _paths(text_encoder: str, tokenizer: str) -> tuple:
     return encoder, folders.resolve_tokenizer(tokenizer, encoder)
 
 
+def _look_at(text_encoder: str, tokenizer: str) -> None:
+    """Raises LingBotError for files that are not there or cannot be what they should; the encoder's comes first."""
+    open_weights(folders.resolve_text_encoder(text_encoder))
+    find_tokenizer(_paths(text_encoder, tokenizer)[1])
+
+
 class _Files:
     """What both nodes do about their files."""
 
     @classmethod
     def validate_inputs(cls, text_encoder, tokenizer=folders.AUTO) -> bool | str:
-        try:
-            open_weights(folders.resolve_text_encoder(text_encoder))
-            find_tokenizer(_paths(text_encoder, tokenizer)[1])
-        except LingBotError as error:
-            return str(error)
-        return True
+        return refusal(_look_at, text_encoder, tokenizer)
 
     @classmethod
     def fingerprint_inputs(cls, text_encoder, tokenizer=folders.AUTO, **_) -> str:

@@ -39,6 +39,8 @@ def _lay_out(base: Path, golden: Path) -> None:
     models = base / "models" / "diffusion_models"
     for part in ("00001-of-00002", "00002-of-00002"):
         (models / "official" / f"diffusion_pytorch_model-{part}.safetensors").touch()
+        (models / f"flat-{part}.safetensors").touch()
+    (base / "models/lingbot_world/toy/low_noise_bf16.safetensors").touch()
     shutil.copytree(golden / "nf4/high_noise_model_bnb_nf4", models / "folder")
     shutil.copy(golden / "model/high_noise_model_fp32.safetensors", models / "single.safetensors")
     (models / "wan.pt").write_bytes(b"GGUF" + bytes(64))
@@ -80,7 +82,8 @@ def test_choices_list_files_folders_and_packages(found):
             for package in ("elsewhere", "toy")
             for role in ("high", "low")
         ]
-        + ["folder/model.safetensors", "lora.safetensors", "official", "single.safetensors", "wan.pt"]
+        + ["flat-00001-of-00002.safetensors", "folder/model.safetensors", "lora.safetensors", "official"]
+        + ["single.safetensors", "toy/low_noise_bf16.safetensors", "wan.pt"]
     )
     t5 = "models_t5_umt5-xxl-enc-bf16.pth"
     assert choices["text encoders"] == [f"elsewhere/{t5}", f"toy/{t5}", "loose_t5.safetensors"]
