@@ -32,10 +32,22 @@ def missing() -> str | None:
 
 def run_script(name: str, *arguments: str, timeout: float = 240) -> list[dict]:
     """Output of tests/browser/<name>, one JSON object a line."""
+    output = _run([str(FOLDER / name), *arguments], {}, timeout)
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+
+
+def run_tests(name: str, url: str, timeout: float = 300) -> None:
+    """Tests of tests/browser/<name> on the ComfyUI at a URL; what they measured is printed."""
+    output = _run(["--test", "--test-reporter=tap", str(FOLDER / name)], {"COMFY_URL": url}, timeout)
+    print("\n".join(line for line in output.splitlines() if line.startswith("# \\#")))
+
+
+def _run(arguments: list[str], environment: dict[str, str], timeout: float) -> str:
     if reason := missing():
         pytest.skip(f"BROWSER TESTS SKIPPED: {reason}")
     done = subprocess.run(
-        ["node", str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=timeout, encoding="utf-8"
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        ["node", *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=timeout,
+        encoding="utf-8",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout

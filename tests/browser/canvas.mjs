@@ -15,8 +15,10 @@ export function browserPath() {
   return BROWSERS.find((path) => path && existsSync(path))
 }
 
-/** Open the canvas of the server at `url`; `vue` picks Nodes 2.0, else the classic renderer. */
-export async function openCanvas(url, { vue = false, viewport = { width: 1600, height: 900 }, scale = 1 } = {}) {
+export const launch = () => chromium.launch({ executablePath: browserPath(), args: QUIET })
+
+/** Choose settings on the server at `url` before a page is opened; `vue` picks Nodes 2.0, else the classic renderer. */
+export async function choose(url, vue, more = {}) {
   const settings = {
     'Comfy.TutorialCompleted': true,
     'Comfy.VueNodes.Enabled': vue,
@@ -25,10 +27,20 @@ export async function openCanvas(url, { vue = false, viewport = { width: 1600, h
     'Comfy.Graph.CanvasInfo': false,
     'Comfy.Minimap.Visible': false,
     'LiteGraph.Canvas.MinFontSizeForLOD': 0,
+    ...more,
   }
   const answer = await fetch(`${url}/api/settings`, { method: 'POST', body: JSON.stringify(settings) })
   if (!answer.ok) throw new Error(`settings: HTTP ${answer.status}`)
-  const browser = await chromium.launch({ executablePath: browserPath(), args: QUIET })
+}
+
+/** Wait until the page has the canvas and the nodes of a pack. */
+export const ready = (page, type = 'KSampler') => page.waitForFunction(
+  (id) => window.app?.graph && window.LiteGraph?.registered_node_types?.[id], type, { timeout: 60000 })
+
+/** Open the canvas of the server at `url` in a browser of its own. */
+export async function openCanvas(url, { vue = false, viewport = { width: 1600, height: 900 }, scale = 1 } = {}) {
+  await choose(url, vue)
+  const browser = await launch()
   const page = await browser.newPage({ viewport, deviceScaleFactor: scale })
   const errors = []
   page.on('pageerror', (error) => errors.push(`page: ${error.message}`))
@@ -37,9 +49,7 @@ export async function openCanvas(url, { vue = false, viewport = { width: 1600, h
     if (message.type() === 'error' && !HARMLESS.some((harmless) => harmless.test(text))) errors.push(text)
   })
   await page.goto(url)
-  await page.waitForFunction(() => window.app?.graph && window.LiteGraph?.registered_node_types?.KSampler, null, {
-    timeout: 60000,
-  })
+  await ready(page)
   return { browser, page, errors, close: () => browser.close() }
 }
 

@@ -52,7 +52,6 @@ test("keyframes are set, moved in time, duplicated and removed", () => {
   assert.deepEqual(frames(three), [0, 40, 80]);
   assert.deepEqual(frames(start), [0, 80]);
   assert.deepEqual(frames(s.retimeKeyframe(three, 40, 60)), [0, 60, 80]);
-  assert.equal(s.retimeKeyframe(three, 40, 80), three);
   const [doubled, at] = s.duplicateKeyframe(three, 40);
   assert.deepEqual([frames(doubled), at], [[0, 40, 48, 80], 48]);
   assert.deepEqual(s.keyframeAt(doubled, 48).position, [1, 0, 0]);

@@ -1,14 +1,13 @@
 // The camera editor: one document, three views, a time line. Knows nothing of ComfyUI.
 
 import { clamp, fromAngles, poseAt, toAngles } from "./math.js";
-import { commandFor, commandsOf } from "./commands.js";
+import { commandFor, COMMANDS } from "./commands.js";
 import * as paths from "./state.js";
 import { Flight } from "./fly.js";
 import { PlanPane, Timeline, WorldPane } from "./panes.js";
 import { buildScene, measure, SIDE, TOP } from "./views.js";
 
-const VIDEO_ASPECT = 832 / 480;
-const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const ARROWS = { ArrowLeft: [-1, 0, 0], ArrowRight: [1, 0, 0], ArrowUp: [0, -1, 0], ArrowDown: [0, 1, 0] };
 const FLY_HELP = "WASD move, IJKL or drag look, Enter sets a keyframe, Esc ends";
 const THEME = ["background", "text", "muted", "grid", "axis", "key", "accent", "accentFill"];
 
@@ -19,53 +18,51 @@ export class Editor {
     this.find = (selector) => this.element.querySelector(selector);
     this.picture = this.find("img");
     this.inputs = [...this.element.querySelectorAll("[data-pose], [data-setting]")];
-    this.find("select").append(...Object.keys(paths.EASINGS).map((name) => new Option(name.replaceAll("_", " "), name)));
-    Object.assign(this, { onCommit, snap: false, camera: false, stale: new Set(), commands: commandsOf(this) });
-    this.history = new paths.History(paths.parse(text));
+    const option = (name) => new Option(name.replaceAll("_", " "), name);
+    this.find("select").append(...Object.keys(paths.EASINGS).map(option));
+    Object.assign(this, { onCommit, snap: false, camera: false, stale: new Set() });
+    this.history = new paths.History(this.saved = paths.parse(text));
     this.#rest();
-    const pane = (Kind, name, ...rest) => new Kind(this, this.find(`[data-view=${name}]`), ...rest);
-    this.plans = [pane(PlanPane, "top", TOP, [0, 2]), pane(PlanPane, "side", SIDE, [2, 1])];
+    const pane = (Kind, name, plane) => new Kind(this, this.find(`[data-view=${name}]`), plane);
+    this.plans = [pane(PlanPane, "top", TOP), pane(PlanPane, "side", SIDE)];
     this.panes = [pane(WorldPane, "world"), ...this.plans, pane(Timeline, "time")];
     this.#listen();
     this.fit();
   }
 
   get state() { return this.history.state; }
-  /** The document as JSON; one that could not be read is kept as it came. */
-  get text() { return this.unreadable ?? paths.serialize(this.state); }
+  /** The document as JSON, without a drag that is under way; one that could not be read is kept as it came. */
+  get text() { return this.unreadable ?? paths.serialize(this.saved); }
   /** Whether the 3D view looks through the camera. */
   get inside() { return this.camera || this.flight !== null; }
   get pose() { return this.flight?.shown ?? poseAt(paths.track(this.state), this.frame); }
   get scene() { return (this.built ??= buildScene(this.state, this.sizes, this.aspect)); }
-  get aspect() { return this.picture.naturalWidth / this.picture.naturalHeight || VIDEO_ASPECT; }
+  get aspect() { return this.picture.naturalWidth / this.picture.naturalHeight || 832 / 480; }
+  say(message) { this.find(".lbw-status").textContent = message; }
+  paste(text) { if (this.#read(text, (state) => this.edit(state))) this.togglePanel(false); }
+  commit() { this.onCommit(this.saved = this.state); }
+  setPose(pose, gesture) { this.edit(paths.setKeyframe(this.state, Math.round(this.frame), pose), gesture); }
+  /** Shows a picture on the first frame's card; with an empty URL a placeholder. */
+  setPicture(url) { if (this.picture.getAttribute("src") !== url) this.picture.src = url; }
+  #rest(frame = 0) { Object.assign(this, { frame, flight: null, playing: null }); }
 
   /** Takes what the workflow holds; a text that is no path is kept for it. */
   load(text) {
     if (text === this.text) return;
-    this.unreadable = this.#attempt(() => this.history.reset(paths.parse(text))) ? null : text;
     this.#rest();
-    this.fit();
+    this.unreadable = this.#read(text, (state) => this.history.reset(state)) ? null : text;
   }
 
-  paste(text) {
-    if (!this.#attempt(() => this.edit(paths.parse(text)))) return;
-    this.togglePanel(false);
-    this.fit();
-  }
-
-  /** Says what is wrong with a path instead of throwing it; returns whether nothing is. */
-  #attempt(action) {
+  /** Has the path in a text used, or says what is wrong with it; returns whether nothing is. */
+  #read(text, use) {
     try {
-      action();
+      use(paths.parse(text));
+      this.saved = this.state;
+      this.fit();
       return true;
     } catch (error) {
       return this.say(`This path cannot be read: ${error.message}. Mend it under {}, or edit on.`);
     }
-  }
-
-  dispose() {
-    this.resizes.disconnect();
-    this.redraw = () => {};
   }
 
   /** Takes a new state. Those that share a `gesture` (one drag) are one step of undo, committed when it ends. */
@@ -74,15 +71,13 @@ export class Editor {
     this.history.push(state, gesture);
     if (!this.flight) this.say("");
     this.#changed();
-    if (!gesture) this.onCommit();
+    if (!gesture) this.commit();
   }
-
-  setPose(pose, gesture) { this.edit(paths.setKeyframe(this.state, Math.round(this.frame), pose), gesture); }
 
   travel(step) {
     if (!this.history.travel(step)) return this.say(`Nothing to ${step < 0 ? "undo" : "redo"}`);
     this.#changed();
-    return this.onCommit();
+    return this.commit();
   }
 
   scrub(frame) {
@@ -92,24 +87,17 @@ export class Editor {
   }
 
   play() {
-    const atEnd = this.frame >= this.state.frames - 1 || this.state.ease !== "linear";
-    this.scrub(atEnd ? 0 : this.frame);
+    this.scrub(this.state.ease === "linear" && this.frame < this.state.frames - 1 ? this.frame : 0);
     this.playing = this.frame;
   }
 
-  #rest(frame = 0) { Object.assign(this, { frame, flight: null, playing: null }); }
-
+  /** Starts a flight from the playhead and returns it. */
   takeOff(record) {
     const { pose, state: { frames, fps } } = this, start = Math.round(this.frame) % (frames - 1);
     this.#rest(start);
-    Object.assign(this, { recordStart: start, flight: new Flight(pose, fps, record ? frames - start : 0) });
     this.say(record ? `Records from frame ${start} once you move. ${FLY_HELP}` : `${FLY_HELP}, R records`);
-  }
-
-  lookBy(yaw, pitch) {
-    this.flight ??= new Flight(this.pose, this.state.fps);
-    this.flight.lookBy(yaw, pitch);
-    this.redraw();
+    this.recordStart = start;
+    return (this.flight = new Flight(pose, fps, record ? frames - start : 0));
   }
 
   /** Ends the flight; a recorded run becomes keyframes. */
@@ -121,22 +109,13 @@ export class Editor {
     if (!recording || end === start) return;
     this.edit(paths.replaceWithRecording(this.state, start, poses));
     this.fit();
-    this.say(`Recorded frames ${start} to ${end}${end < this.state.frames - 1 ? "; the camera then stands still" : ""}`);
+    const rest = end < this.state.frames - 1 ? "; the camera then stands still" : "";
+    this.say(`Recorded frames ${start} to ${end}${rest}`);
   }
 
-  fit() {
-    this.sizes = measure(this.state);
-    for (const pane of this.panes) pane.fit(this.sizes);
-    this.#changed();
-  }
-
-  say(message) { this.find(".lbw-status").textContent = message; }
-
-  /** Shows the picture at a URL on the first frame's card; null shows a placeholder. */
-  setImage(url) {
-    if (url === this.picture.getAttribute("src")) return;
-    if (url) this.picture.src = url;
-    else this.picture.removeAttribute("src");
+  fit(sizes = measure(this.state)) {
+    this.sizes = sizes;
+    for (const pane of this.panes) pane.fit(sizes);
     this.#changed();
   }
 
@@ -154,22 +133,21 @@ export class Editor {
       keydown: (event) => this.#pressed(event),
       keyup: ({ key }) => this.#hold(key.toLowerCase(), false),
       focusout: ({ relatedTarget }) => element.contains(relatedTarget) || this.flight?.held.clear(),
-      copy: (event) => this.#clipboard(event),
-      paste: (event) => this.#clipboard(event),
+      copy: (event) => this.#clipboard(event, (data) => data.setData("text/plain", this.text)),
+      paste: (event) => this.#clipboard(event, (data) => this.paste(data.getData("text/plain"))),
       pointerdown: ({ target }) => this.#hold(target.dataset.hold, true),
       pointerup: letGo, pointercancel: letGo, pointerout: letGo,
     };
     for (const [type, listener] of Object.entries(listeners)) element.addEventListener(type, listener);
-    this.picture.onload = () => this.#changed();
-    this.resizes = new ResizeObserver(() => this.#resized());
-    for (const { canvas } of this.panes) this.resizes.observe(canvas);
+    this.picture.onload = this.picture.onerror = () => this.#changed();
+    const resizes = new ResizeObserver(() => this.fit(this.sizes));
+    for (const { canvas } of this.panes) resizes.observe(canvas);
   }
 
   #clicked(event) {
     const button = event.target.closest("button");
-    if (!button) return;
-    this.commands[button.dataset.command]?.(event);
-    if (event.detail > 0 && this.find(".lbw-json").hidden) this.element.focus({ preventScroll: true });
+    COMMANDS[button?.dataset.command]?.[0](this, event);
+    if (button && event.detail > 0 && this.find(".lbw-json").hidden) this.element.focus({ preventScroll: true });
     this.redraw();
   }
 
@@ -181,7 +159,7 @@ export class Editor {
     if (target.matches("button") && (key === "Enter" || key === " ")) return;
     const plan = this.plans.find(({ canvas }) => canvas === target), arrow = control ? null : ARROWS[key];
     if (plan && arrow) plan.nudge(arrow);
-    else if (command) this.commands[command](event);
+    else if (command) COMMANDS[command][0](this, event);
     else if (control || !this.flight || !this.#hold(key.toLowerCase(), true)) return;
     event.preventDefault();
     this.redraw();
@@ -197,13 +175,12 @@ export class Editor {
     return true;
   }
 
-  #clipboard(event) {
+  #clipboard(event, act) {
     if (event.target.matches("textarea, input")) return;
     event.preventDefault();
     event.stopPropagation();
-    if (event.type === "paste") return void this.paste(event.clipboardData.getData("text/plain"));
-    event.clipboardData.setData("text/plain", this.text);
-    this.say("Copied");
+    this.say(event.type === "copy" ? "Copied" : "");
+    act(event.clipboardData);
   }
 
   #typed({ dataset: { pose, setting }, value, type }) {
@@ -211,13 +188,8 @@ export class Editor {
     const values = [...position, ...toAngles(quaternion)].with(pose ?? 0, typed);
     const next = { position: values.slice(0, 3), quaternion: fromAngles(...values.slice(3)) };
     if (setting === "frames" && typed) this.edit(paths.setFrames(this.state, typed));
-    else if (setting) this.#attempt(() => this.edit(paths.validate({ ...this.state, [setting]: typed })));
+    else if (setting) this.#read(JSON.stringify({ ...this.state, [setting]: typed }), (state) => this.edit(state));
     else if (pose && Number.isFinite(typed)) this.setPose(next);
-    this.redraw();
-  }
-
-  #resized() {
-    for (const pane of this.panes) pane.resize(this.sizes);
     this.redraw();
   }
 
@@ -272,7 +244,5 @@ export class Editor {
     const on = { play: this.playing !== null, snap: this.snap, loop: state.loop, camera: this.inside,
       fly: flight !== null, record: flight?.recording ?? false };
     for (const name of Object.keys(on)) this.find(`[data-command=${name}]`).ariaPressed = on[name];
-    this.element.classList.toggle("lbw-flying", on.fly);
-    this.element.classList.toggle("lbw-inside", on.camera);
   }
 }

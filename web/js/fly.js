@@ -1,16 +1,14 @@
 // Flying: held keys and mouse looks move a camera frame by frame, as the Keys node does (camera/keys.py).
 
-import { aboutAxis, add, clamp, mixVectors, multiply, normalize, rotate, scale, slerp, toAngles } from "./math.js";
+import { aboutAxis, add, clamp, multiply, normalize, poseAt, rotate, scale, toAngles } from "./math.js";
 
-const MOVE = 0.05; // units a frame
-const TURN = 2; // degrees a frame
+const MOVE = 0.05, TURN = 2, LOOK_LIMIT = 4; // a frame: units, degrees by key, degrees that a fast mouse may turn
 const PITCH_LIMIT = 85;
-const LOOK_LIMIT = 4; // degrees a frame that a fast mouse may turn
 
 /** Turns by yaw about the world's y and pitch about the camera's x; a pitch that would cross the limit is dropped. */
-export function turn(quaternion, yaw, pitch) {
-  const now = Math.abs(toAngles(quaternion)[1]), next = Math.abs(toAngles(quaternion)[1] + pitch);
-  const tilt = next <= PITCH_LIMIT || next < now ? pitch : 0;
+function turn(quaternion, yaw, pitch) {
+  const now = toAngles(quaternion)[1], next = Math.abs(now + pitch);
+  const tilt = next <= PITCH_LIMIT || next < Math.abs(now) ? pitch : 0;
   return normalize(multiply(multiply(aboutAxis([0, 1, 0], yaw), quaternion), aboutAxis([1, 0, 0], tilt)));
 }
 
@@ -28,21 +26,16 @@ export function step({ position, quaternion }, held, look = [0, 0]) {
 export class Flight {
   /** Starts at a pose. With `room`, the frames there are, every frame is recorded from the first input on. */
   constructor(pose, fps, room = 0) {
-    Object.assign(this, { fps, room, poses: [pose], held: new Set(), look: [0, 0] });
-    Object.assign(this, { before: pose, pose, phase: 0, started: false });
+    Object.assign(this, { fps, room, poses: [pose], held: new Set(), look: [0, 0], before: pose, pose, phase: 0 });
   }
 
   get recording() { return this.room > 0; }
-
   get finished() { return this.recording && this.poses.length >= this.room; }
-
   lookBy(yaw, pitch) { this.look = [this.look[0] + yaw, this.look[1] + pitch]; }
-
   /** Lets `seconds` pass; returns whether anything is under way. */
   advance(seconds) {
     const active = this.held.size > 0 || Math.hypot(...this.look) > 0.01;
-    this.started ||= active;
-    if (!active && this.before === this.pose && !(this.recording && this.started)) return false;
+    if (!active && this.before === this.pose && this.poses.length === 1) return false;
     this.phase += Math.min(seconds, 0.25) * this.fps;
     for (; this.phase >= 1 && !this.finished; this.phase -= 1) this.#tick();
     return true;
@@ -50,18 +43,13 @@ export class Flight {
 
   #tick() {
     const look = this.look.map((degrees) => clamp(degrees, -LOOK_LIMIT, LOOK_LIMIT));
+    const idle = this.held.size === 0 && look.every((degrees) => degrees === 0);
     this.look = this.look.map((degrees, i) => degrees - look[i]);
-    const idle = this.held.size === 0 && look[0] === 0 && look[1] === 0;
     this.before = this.pose;
     if (!idle) this.pose = step(this.pose, this.held, look);
     if (this.recording) this.poses.push(this.pose);
   }
 
   /** Where the camera is between the last two frames, so that flying looks smooth at any screen rate. */
-  get shown() {
-    const { before, pose } = this, t = clamp(this.phase, 0, 1);
-    if (before === pose) return pose;
-    const position = mixVectors(before.position, pose.position, t);
-    return { position, quaternion: slerp(before.quaternion, pose.quaternion, t) };
-  }
+  get shown() { return poseAt([{ ...this.before, frame: 0 }, { ...this.pose, frame: 1 }], this.phase); }
 }

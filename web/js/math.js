@@ -1,7 +1,6 @@
 // Vectors are [x, y, z]; quaternions [x, y, z, w], camera to world. OpenCV axes: x right, y down, z forward.
 
 export const RAD = Math.PI / 180;
-
 export const add = (a, b) => [a[0] + b[0], a[1] + b[1], a[2] + b[2]];
 export const subtract = (a, b) => [a[0] - b[0], a[1] - b[1], a[2] - b[2]];
 export const scale = (a, factor) => a.map((value) => value * factor);
@@ -24,16 +23,10 @@ export function rotate([x, y, z, w], [vx, vy, vz]) {
   return [vx + w * tx + y * tz - z * ty, vy + w * ty + z * tx - x * tz, vz + w * tz + x * ty - y * tx];
 }
 
-export function aboutAxis(axis, degrees) {
-  const half = (degrees * RAD) / 2;
-  return [...scale(axis, Math.sin(half)), Math.cos(half)];
-}
-
+export const aboutAxis = (axis, angle) => [...scale(axis, Math.sin((angle * RAD) / 2)), Math.cos((angle * RAD) / 2)];
 /** Yaw turns right about the world's y, pitch looks up, roll is clockwise about the viewing direction (degrees). */
-export function fromAngles(yaw, pitch, roll = 0) {
-  const heading = multiply(aboutAxis([0, 1, 0], yaw), aboutAxis([1, 0, 0], pitch));
-  return multiply(heading, aboutAxis([0, 0, 1], roll));
-}
+export const fromAngles = (yaw, pitch, roll = 0) =>
+  multiply(multiply(aboutAxis([0, 1, 0], yaw), aboutAxis([1, 0, 0], pitch)), aboutAxis([0, 0, 1], roll));
 
 export function toAngles(q) {
   const forward = rotate(q, [0, 0, 1]), right = rotate(q, [1, 0, 0]), down = rotate(q, [0, 1, 0]);
@@ -70,15 +63,9 @@ function hermite(p0, m0, p1, m1, span, t) {
 
 /** The pose at a (fractional) frame: cubic Hermite positions, slerped rotations, held outside the keyframes. */
 export function poseAt(keyframes, frame) {
-  let i = 0, above = keyframes.length - 1;
-  if (frame <= keyframes[0].frame) return keyframes[0];
-  if (frame >= keyframes[above].frame) return keyframes[above];
-  while (above - i > 1) {
-    const middle = (i + above) >> 1;
-    if (keyframes[middle].frame <= frame) i = middle;
-    else above = middle;
-  }
-  const from = keyframes[i], to = keyframes[i + 1], span = to.frame - from.frame, t = (frame - from.frame) / span;
+  const i = keyframes.findLastIndex((key) => key.frame <= frame), from = keyframes[i], to = keyframes[i + 1];
+  if (!from || !to) return from ?? to;
+  const span = to.frame - from.frame, t = (frame - from.frame) / span;
   const position = hermite(from.position, tangent(keyframes, i), to.position, tangent(keyframes, i + 1), span, t);
   return { position, quaternion: slerp(from.quaternion, to.quaternion, t) };
 }

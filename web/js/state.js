@@ -1,10 +1,8 @@
-// The document: what the workflow saves and Python reads (camera/editor.py checks the same fields).
-// States are immutable values; every edit returns a new one.
+// The document: what the workflow saves and camera/editor.py reads. States are immutable: every edit returns a new one.
 
 import { angleBetween, clamp, distance, normalize, poseAt } from "./math.js";
 
-const VERSION = 1, FEWEST_FRAMES = 5, MOST_FRAMES = 10001, MOST_KEYFRAMES = 1000;
-
+const FEWEST_FRAMES = 5, MOST_FRAMES = 10001, MOST_KEYFRAMES = 1000, FARTHEST = 1e9;
 const power = (n) => (u) => u ** n;
 const out = (ease) => (u) => 1 - ease(1 - u);
 const inOut = (ease) => (u) => (u < 0.5 ? ease(2 * u) : 2 - ease(2 - 2 * u)) / 2;
@@ -16,57 +14,51 @@ export const EASINGS = {
   sine_in_out: (u) => (1 - Math.cos(Math.PI * u)) / 2, smootherstep: (u) => u ** 3 * (u * (6 * u - 15) + 10),
 };
 
-const isNumber = (value) => typeof value === "number" && Math.abs(value) <= 1e9;
-const isWhole = (value, low, high) => Number.isInteger(value) && value >= low && value <= high;
-const isVector = (value, size) => Array.isArray(value) && value.length === size && value.every(isNumber);
+const within = (v, low, high) => v >= low && v <= high;
+const rule = (accepts, expected) => ({ accepts, expected });
+const oneOf = (...values) => rule((v) => values.includes(v), values.join(" or "));
+const whole = (low, high) => rule((v) => Number.isInteger(v) && within(v, low, high), `whole, from ${low} to ${high}`);
+const isNumber = (v, low = -FARTHEST, high = FARTHEST) => typeof v === "number" && within(v, low, high);
+const number = (low, high) => rule((v) => isNumber(v, low, high), `a number from ${low} to ${high}`);
+const list = (low, high) => rule((v) => Array.isArray(v) && within(v.length, low, high), `a list of ${low} to ${high}`);
+const isVector = (v, size) => list(size, size).accepts(v) && v.every((part) => isNumber(part));
 
 const FIELDS = {
-  version: [(value) => value === VERSION, `${VERSION}, the version this editor reads`],
-  frames: [(value) => isWhole(value, FEWEST_FRAMES, MOST_FRAMES), `whole, from ${FEWEST_FRAMES} to ${MOST_FRAMES}`],
-  fps: [(value) => isNumber(value) && value > 0, "a number above 0"],
-  fov_deg: [(value) => isNumber(value) && value >= 1 && value <= 170, "a number from 1 to 170"],
-  ease: [(value) => Object.hasOwn(EASINGS, value), `one of ${Object.keys(EASINGS).join(", ")}`],
-  loop: [(value) => typeof value === "boolean", "true or false"],
-  keyframes: [(value) => Array.isArray(value) && isWhole(value.length, 1, MOST_KEYFRAMES), "a list of 1 to 1000"],
+  version: oneOf(1), frames: whole(FEWEST_FRAMES, MOST_FRAMES), fps: number(1e-6, FARTHEST), fov_deg: number(1, 170),
+  ease: oneOf(...Object.keys(EASINGS)), loop: oneOf(true, false), keyframes: list(1, MOST_KEYFRAMES),
 };
-
 const keyframeFields = (after, frames) => ({
-  frame: [(value) => isWhole(value, after + 1, frames - 1), `a whole number from ${after + 1} to ${frames - 1}`],
-  position: [(value) => isVector(value, 3), "three numbers x, y, z"],
-  quaternion: [(value) => isVector(value, 4) && Math.hypot(...value) > 1e-6, "four numbers x, y, z, w, not all 0"],
+  frame: whole(after + 1, frames - 1), position: rule((v) => isVector(v, 3), "x, y, z"),
+  quaternion: rule((v) => isVector(v, 4) && Math.hypot(...v) > 1e-6, "x, y, z, w, not all 0"),
 });
 
-function check(value, fields, name) {
-  for (const [key, [accepts, expected]] of Object.entries(fields)) {
+/** The fields of a value that has them all; throws an Error that names the first one that is wrong. */
+function checked(value, fields, name = "") {
+  return Object.fromEntries(Object.entries(fields).map(([key, { accepts, expected }]) => {
     const found = value?.[key];
     if (!accepts(found)) throw new Error(`${name}${key} is ${JSON.stringify(found)}, expected ${expected}`);
-  }
+    return [key, found];
+  }));
 }
 
-/** The checked state with unit quaternions; throws an Error that names the first field that is wrong. */
+/** The checked state with unit quaternions. */
 export function validate(given) {
-  const value = { fps: 16, fov_deg: 79, ease: "linear", loop: false, ...given };
-  check(value, FIELDS, "");
-  const keyframes = value.keyframes.map((key, i) => {
-    check(key, keyframeFields(value.keyframes[i - 1]?.frame ?? -1, value.frames), `keyframe ${i} `);
-    return { frame: key.frame, position: [...key.position], quaternion: normalize(key.quaternion) };
+  const state = checked({ fps: 16, fov_deg: 79, ease: "linear", loop: false, ...given }, FIELDS);
+  const keyframes = state.keyframes.map((given, i, all) => {
+    const key = checked(given, keyframeFields(all[i - 1]?.frame ?? -1, state.frames), `keyframe ${i} `);
+    return { ...key, quaternion: normalize(key.quaternion) };
   });
-  return { ...Object.fromEntries(Object.keys(FIELDS).map((key) => [key, value[key]])), keyframes };
+  return { ...state, keyframes };
 }
 
 export const parse = (text) => validate(JSON.parse(text));
-
 /** JSON with six decimals, which keeps workflows small. */
-export function serialize(state) {
-  const round = (values) => values.map((value) => Number(value.toFixed(6)) + 0);
-  return JSON.stringify(state, (key, value) => (key === "position" || key === "quaternion" ? round(value) : value));
-}
+export const serialize = (state) => JSON.stringify(state, (key, value) =>
+  (key === "position" || key === "quaternion" ? value.map((part) => Number(part.toFixed(6)) + 0) : value));
 
 /** The keyframes that count: with `loop` a copy of the first stands at the last frame, in place of any there. */
-export function track({ keyframes, frames, loop }) {
-  if (!loop) return keyframes;
-  return [...keyframes.filter((key) => key.frame < frames - 1), { ...keyframes[0], frame: frames - 1 }];
-}
+export const track = ({ keyframes, frames, loop }) => (loop
+  ? [...keyframes.filter((key) => key.frame < frames - 1), { ...keyframes[0], frame: frames - 1 }] : keyframes);
 
 /** The time on the track, in frames, that video frame `frame` shows. */
 export const easedTime = ({ frames, ease }, frame) => (frames - 1) * EASINGS[ease](frame / (frames - 1));
@@ -77,21 +69,20 @@ export function samplePath(state) {
   return Array.from({ length: state.frames }, (_, frame) => poseAt(keyframes, easedTime(state, frame)));
 }
 
-export const keyframeAt = (state, frame) => state.keyframes.find((key) => key.frame === frame);
-
-export const removeKeyframe = (state, frame) => ({ ...state, keyframes: state.keyframes.filter((key) => key.frame !== frame) });
+export const keyframeAt = ({ keyframes }, frame) => keyframes.find((key) => key.frame === frame);
+const without = ({ keyframes }, frame) => keyframes.filter((key) => key.frame !== frame);
+export const removeKeyframe = (state, frame) => ({ ...state, keyframes: without(state, frame) });
 
 /** Puts a pose at a frame, over the keyframe that may be there; the end of a loop is its first keyframe. */
 export function setKeyframe(state, wanted, { position, quaternion }) {
   const frame = state.loop && wanted === state.frames - 1 ? (state.keyframes[0]?.frame ?? 0) : wanted;
-  const keyframes = [...removeKeyframe(state, frame).keyframes, { frame, position, quaternion }];
+  const keyframes = [...without(state, frame), { frame, position, quaternion }];
   return { ...state, keyframes: keyframes.sort((a, b) => a.frame - b.frame) };
 }
 
-/** Moves a keyframe in time; a taken frame leaves the state as it is. */
-export function retimeKeyframe(state, from, to) {
-  return keyframeAt(state, to) ? state : setKeyframe(removeKeyframe(state, from), to, keyframeAt(state, from));
-}
+/** Moves a keyframe in time, to a free frame. */
+export const retimeKeyframe = (state, from, to) =>
+  setKeyframe(removeKeyframe(state, from), to, keyframeAt(state, from));
 
 /** Copies the pose at a frame to the free frame nearest to half a second later; returns [state, new frame]. */
 export function duplicateKeyframe(state, frame) {
@@ -120,9 +111,8 @@ export function simplify(poses, positionTolerance = 0.01, angleTolerance = 0.5) 
   for (;;) {
     const keyframes = [...keep].sort((a, b) => a - b).map((frame) => ({ ...poses[frame], frame }));
     const errors = poses.map(({ position, quaternion }, frame) => {
-      const guess = poseAt(keyframes, frame);
-      const moved = distance(guess.position, position), turned = angleBetween(guess.quaternion, quaternion);
-      return Math.max(moved / positionTolerance, turned / angleTolerance);
+      const guess = poseAt(keyframes, frame), turned = angleBetween(guess.quaternion, quaternion);
+      return Math.max(distance(guess.position, position) / positionTolerance, turned / angleTolerance);
     });
     const worst = errors.reduce((best, error, frame) => (error > errors[best] ? frame : best), 0);
     if (errors[worst] <= 1) return keyframes;
@@ -133,11 +123,8 @@ export function simplify(poses, positionTolerance = 0.01, angleTolerance = 0.5) 
 /** Undo and redo over states. Edits that share a `gesture` (one drag) are undone as one. */
 export class History {
   constructor(state) { this.reset(state); }
-
   reset(state) { Object.assign(this, { states: [state], at: 0, gesture: null }); }
-
   get state() { return this.states[this.at]; }
-
   push(state, gesture = null) {
     if (gesture === null || gesture !== this.gesture) this.at += 1;
     this.states.splice(this.at, Infinity, state);

@@ -1,15 +1,13 @@
-// Drawing: the scene made once per edit, views of it (perspective or parallel), and the brush for 2D canvases.
+// Drawing: the scene made once per edit, and views of it, perspective or parallel, that draw on 2D canvases.
 
 import { add, conjugate, distance, fromAngles, mixVectors, RAD, rotate, scale, subtract } from "./math.js";
 import { samplePath } from "./state.js";
 
 const NEAR = 0.02, START_COLOR = [70, 205, 190], END_COLOR = [250, 170, 80];
 const timeColor = (t) => `rgb(${mixVectors(START_COLOR, END_COLOR, t).map(Math.round)})`;
-
-/** Orientations of the parallel views: from above x runs right and z up, from the side z runs right and y down. */
-export const TOP = fromAngles(0, -90), SIDE = fromAngles(-90, 0);
-
-export const focalLength = (width, fov) => width / 2 / Math.tan((fov * RAD) / 2);
+/** The planes of the parallel views: how they are turned and which world axes run across and along the screen. */
+export const TOP = { quaternion: fromAngles(0, -90), axes: [0, 2] };
+export const SIDE = { quaternion: fromAngles(-90, 0), axes: [2, 1] };
 
 /** 1, 2 or 5 times a power of ten, at least `length`. */
 export function niceStep(length) {
@@ -21,8 +19,8 @@ export function niceStep(length) {
 export function measure({ keyframes }) {
   const along = (bound) => [0, 1, 2].map((axis) => bound(...keyframes.map((key) => key.position[axis])));
   const low = along(Math.min), high = along(Math.max), extent = Math.max(distance(low, high), 0.5);
-  const ground = high[1] + extent * 0.18, center = mixVectors(low, high, 0.5);
-  return { low, high, extent, ground, center, symbol: extent * 0.08, cardDepth: extent * 1.3 };
+  const sizes = { low, high, extent, symbol: extent * 0.08, cardDepth: extent * 1.3 };
+  return { ...sizes, ground: high[1] + extent * 0.18, center: mixVectors(low, high, 0.5) };
 }
 
 /** Everything drawn that depends on the state alone, so that orbiting only projects and strokes. */
@@ -42,35 +40,31 @@ export function buildScene(state, sizes, aspect) {
   };
 }
 
-/** A camera at a pose: world points to camera space, camera space to pixels. With a `depth` parallel: all is so far. */
+/** A camera at a pose: world points to camera space (z = depth, 1 if `flat`: parallel), camera space to pixels. */
 export class View {
-  constructor({ position, quaternion }, focal, width, height, depth = null) {
-    Object.assign(this, { position, quaternion, inverse: conjugate(quaternion), focal, cx: width / 2, cy: height / 2 });
-    Object.assign(this, { depth, near: depth === null ? NEAR : 0 });
+  constructor({ position, quaternion }, focal, width, height, flat = false) {
+    Object.assign(this, { position, quaternion, focal, cx: width / 2, cy: height / 2, flat });
+    this.inverse = conjugate(quaternion);
   }
 
   toCamera(point) {
     const [x, y, z] = rotate(this.inverse, subtract(point, this.position));
-    return [x, y, this.depth ?? z];
+    return [x, y, this.flat ? 1 : z];
   }
 
-  toScreen([x, y, z]) { return [this.cx + (this.focal * x) / z, this.cy + (this.focal * y) / z]; }
-
-  /** Pixels of a world point, null behind the eye. */
+  toScreen([x, y, z]) { return [this.cx + (this.focal * x) / z, this.cy + (this.focal * y) / z, 0]; }
+  /** Pixels [x, y, 0] of a world point, null behind the eye. */
   point(world) {
     const local = this.toCamera(world);
-    return local[2] > this.near ? this.toScreen(local) : null;
+    return local[2] > NEAR ? this.toScreen(local) : null;
   }
 
-  /** The world vector that is [dx, dy] pixels on the screen at a depth. */
-  shift(delta, depth) { return rotate(this.quaternion, scale([...delta, 0], depth / this.focal)); }
-
-  /** The world point under a pixel, as deep in the view as the point `like`. */
-  under([x, y], like) {
-    const local = this.toCamera(like), at = this.toScreen(local);
-    return add(like, this.shift([x - at[0], y - at[1]], local[2]));
+  /** The world point that is [dx, dy, 0] pixels from another one on the screen, as deep in the view. */
+  beside(world, delta) {
+    return add(world, rotate(this.quaternion, scale(delta, this.toCamera(world)[2] / this.focal)));
   }
-
+  /** The world point under a pixel, as deep in the view as `like`. */
+  under(pixel, like) { return this.beside(like, subtract(pixel, this.point(like))); }
   /** CSS matrix3d that lays a width x height element onto the card with these corners (clockwise from top left). */
   cssMatrix([topLeft, topRight, , bottomLeft], width, height) {
     const column = ([x, y, z]) => [this.focal * x + this.cx * z, this.focal * y + this.cy * z, 0, z];
@@ -79,33 +73,30 @@ export class View {
     const matrix = [...step(right, width), ...step(bottom, height), 0, 0, 1, 0, ...origin];
     return `matrix3d(${matrix.map((value) => value.toFixed(8))})`;
   }
-}
 
-export class Painter {
-  constructor(context, view, theme) { Object.assign(this, { context, view, theme }); }
-
-  /** Strokes world segments [a, b, a, b, ...] in one go, cut where they pass behind the eye. */
-  segments(points, color, width = 1) {
-    const { context, view, view: { near } } = this;
-    context.beginPath();
-    for (let i = 0; i < points.length; i += 2) {
-      let a = view.toCamera(points[i]), b = view.toCamera(points[i + 1]);
-      if (a[2] < near && b[2] < near) continue;
-      if (a[2] < near) a = mixVectors(a, b, (near - a[2]) / (b[2] - a[2]));
-      if (b[2] < near) b = mixVectors(b, a, (near - b[2]) / (a[2] - b[2]));
-      context.moveTo(...view.toScreen(a));
-      context.lineTo(...view.toScreen(b));
+  /** Has the methods below draw on a 2D context, in the colours of a theme. */
+  on(context, theme) { return Object.assign(this, { context, theme }); }
+  /** Strokes world polylines in one go, cut where they pass behind the eye. */
+  strokes(lines, color, width = 1) {
+    this.context.beginPath();
+    for (const line of lines) {
+      const points = line.map((point) => this.toCamera(point));
+      for (let i = 1; i < points.length; i += 1) this.#edge(points[i - 1], points[i]);
     }
-    Object.assign(context, { strokeStyle: color, lineWidth: width });
-    context.stroke();
+    Object.assign(this.context, { strokeStyle: color, lineWidth: width });
+    this.context.stroke();
   }
 
-  /** Strokes a world polyline. */
-  line(points, color) { this.segments(points.slice(1).flatMap((point, i) => [points[i], point]), color, 2.2); }
+  #edge(a, b) {
+    if (a[2] < NEAR && b[2] < NEAR) return;
+    const cut = (from, to) => (from[2] < NEAR ? mixVectors(from, to, (NEAR - from[2]) / (to[2] - from[2])) : from);
+    this.context.moveTo(...this.toScreen(cut(a, b)));
+    this.context.lineTo(...this.toScreen(cut(b, a)));
+  }
 
   /** Fills and outlines a world polygon, or a disc of some pixels about one point; nothing if it is behind the eye. */
   shape(points, fill, outline, radius = 0) {
-    const { context } = this, screen = points.map((point) => this.view.point(point));
+    const { context } = this, screen = points.map((point) => this.point(point));
     if (screen.includes(null)) return;
     context.beginPath();
     for (const [x, y] of screen) radius ? context.arc(x, y, radius, 0, 2 * Math.PI) : context.lineTo(x, y);
@@ -117,25 +108,23 @@ export class Painter {
 
   /** A square grid around a point, `reach` steps each way along two world axes. */
   grid([across, along], around, step, reach) {
-    const snap = (value, axis) => (axis === across || axis === along ? Math.round(value / step) * step : value);
-    const middle = around.map(snap), lines = [];
-    for (let i = -reach; i <= reach; i += 1) {
-      for (const [axis, other] of [[across, along], [along, across]]) {
-        const end = (far) => middle.with(axis, middle[axis] + i * step).with(other, middle[other] + far * step);
-        lines.push(end(-reach), end(reach));
-      }
-    }
-    this.segments(lines, this.theme.grid);
+    const snapped = (axis) => Math.round(around[axis] / step) * step;
+    const point = (i, k) => around.with(across, snapped(across) + i * step).with(along, snapped(along) + k * step);
+    const steps = Array.from({ length: 2 * reach + 1 }, (_, i) => i - reach);
+    const lines = steps.flatMap((i) => [[point(i, -reach), point(i, reach)], [point(-reach, i), point(reach, i)]]);
+    this.strokes(lines, this.theme.grid);
   }
 
   /** The path from its start colour to its end colour, with a dot at each second; and what is being flown. */
   path({ path, state: { fps } }, flown = []) {
-    const chunk = Math.max(1, Math.ceil(path.length / 24));
-    for (let i = 0; i + 1 < path.length; i += chunk) this.line(path.slice(i, i + chunk + 1), timeColor(i / path.length));
-    this.line(flown.map((pose) => pose.position), this.theme.accent);
+    const { length } = path, chunk = Math.max(1, Math.ceil(length / 24));
+    for (let i = 0; i < length - 1; i += chunk) {
+      this.strokes([path.slice(i, i + chunk + 1)], timeColor(i / length), 2.2);
+    }
+    this.strokes([flown.map((pose) => pose.position)], this.theme.accent, 2.2);
     let label = [-Infinity, 0];
     for (let second = 1; Math.round(second * fps) < path.length; second += 1) {
-      const point = path[Math.round(second * fps)], at = this.view.point(point);
+      const point = path[Math.round(second * fps)], at = this.point(point);
       if (!at || Math.hypot(at[0] - label[0], at[1] - label[1]) < 24) continue;
       this.shape([point], this.theme.text, this.theme.text, 1.5);
       this.context.fillText(`${second}s`, at[0] + 5, at[1] - 6);
@@ -144,8 +133,8 @@ export class Painter {
   }
 
   cameras({ cameras }) {
-    const outline = ({ apex, corners: [a, b, c, d] }) => [apex, a, apex, b, apex, c, apex, d, a, b, b, c, c, d, d, a];
-    this.segments(cameras.flatMap(outline), this.theme.key);
+    const outline = ({ apex, corners: [a, b, c, d] }) => [[apex, a, b, apex, c, d, apex], [b, c], [d, a]];
+    this.strokes(cameras.flatMap(outline), this.theme.key);
     for (const { apex, time } of cameras) this.shape([apex], timeColor(time), this.theme.background, 3.5);
   }
 
@@ -154,7 +143,7 @@ export class Painter {
     const { accent, accentFill, background } = this.theme;
     this.shape(corners, accentFill, accent);
     this.shape(roof, accent, accent);
-    this.segments([...corners.flatMap((corner) => [apex, corner]), apex, handle ?? apex], accent, 1.5);
+    this.strokes([...corners, handle ?? apex].map((point) => [apex, point]), accent, 1.5);
     this.shape([apex], accent, background, 5);
     if (handle) this.shape([handle], background, accent, 4);
   }

@@ -7,7 +7,7 @@ import { Editor } from "./editor.js";
 const HEIGHT = 480, WIDTH = 440;
 const beside = (name) => new URL(`./${name}`, import.meta.url);
 
-/** The picture file that reaches an IMAGE input of the node, as a URL; null when it is not a loaded file. */
+/** The picture file that reaches an IMAGE input of the node, as a URL; empty when it is not a loaded file. */
 export function firstFrameUrl(node, hops = 8) {
   const file = node?.widgets?.find(({ name }) => name === "image")?.value;
   if (typeof file === "string" && file) {
@@ -16,17 +16,7 @@ export function firstFrameUrl(node, hops = 8) {
   }
   const link = node?.inputs?.find((input) => input.type === "IMAGE" && input.link != null)?.link;
   const origin = hops > 0 && link != null && node.graph?.getNodeById(node.graph.getLink(link)?.origin_id);
-  return origin ? firstFrameUrl(origin, hops - 1) : null;
-}
-
-/**
- * ComfyUI undoes the graph on Ctrl+Z from a listener on the window, before the editor hears of the key, unless the
- * focused element's `type` says textarea. The editor has its own undo, so everything in it that takes focus says so.
- */
-function keepUndoHere(element) {
-  for (const focusable of [element, ...element.querySelectorAll("[tabindex], button, select")]) {
-    Object.defineProperty(focusable, "type", { value: "textarea" });
-  }
+  return origin ? firstFrameUrl(origin, hops - 1) : "";
 }
 
 /** ComfyUI zooms the graph from a touch listener above every widget; two fingers in the editor are the editor's. */
@@ -34,26 +24,22 @@ window.addEventListener("touchmove", (event) => {
   if (event.target.closest?.(".lbw-editor")) event.stopPropagation();
 }, true);
 
-function captureGraph() {
-  const tracker = app.extensionManager?.workflow?.activeWorkflow?.changeTracker;
-  (tracker?.captureCanvasState ?? tracker?.checkState)?.call(tracker);
-}
+const captureGraph = () => app.extensionManager.workflow.activeWorkflow?.changeTracker?.captureCanvasState();
 
 function addEditor(html, node, name, [, { default: initial }]) {
-  const editor = new Editor(html, initial, captureGraph);
-  editor.element.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: beside("editor.css") }));
-  keepUndoHere(editor.element);
-  const widget = node.addDOMWidget(name, "LINGBOT_CAMERA_EDITOR", editor.element, {
-    getValue: () => editor.text,
-    setValue: (text) => editor.load(text),
-    getMinHeight: () => HEIGHT,
-  });
-  const watch = setInterval(() => editor.setImage(firstFrameUrl(node)), 500);
-  const { onRemove } = widget;
-  widget.onRemove = function () {
+  const editor = new Editor(html, initial, captureGraph), { element } = editor;
+  element.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: beside("editor.css") }));
+  // ComfyUI undoes the graph on Ctrl+Z from a listener on the window, before the editor hears of the key, unless the
+  // focused element's `type` says textarea. The editor has its own undo, so everything in it that takes focus says so.
+  for (const focusable of [element, ...element.querySelectorAll("[tabindex], button, select")]) {
+    Object.defineProperty(focusable, "type", { value: "textarea" });
+  }
+  const access = { getValue: () => editor.text, setValue: (text) => editor.load(text), getMinHeight: () => HEIGHT };
+  const widget = node.addDOMWidget(name, "LINGBOT_CAMERA_EDITOR", element, access), { onRemove } = widget;
+  const watch = setInterval(() => editor.setPicture(firstFrameUrl(node)), 500);
+  widget.onRemove = () => {
     clearInterval(watch);
-    editor.dispose();
-    onRemove?.call(this);
+    onRemove?.call(widget);
   };
   node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);
   return { widget, minWidth: WIDTH, minHeight: HEIGHT };

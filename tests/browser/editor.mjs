@@ -1,0 +1,122 @@
+// The camera editor on ComfyUI's canvas: open a page, add nodes, find points, measure, read what would be saved.
+// COMFY_URL says where ComfyUI runs; tests/test_web.py starts one.
+
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import { choose, launch, ready } from "./canvas.mjs";
+
+export const NODE = "LingBotWorldCameraEditor", WIDGET = "LINGBOT_CAMERA_EDITOR";
+export const EDITOR = ".lbw-editor:visible"; // ComfyUI keeps the hidden widgets of graphs that are not shown
+const LIMIT = { timeout: 60000 };
+
+/** A page on an empty graph, after `prepare(page)`; errors thrown in it are collected in its `faults`. */
+export async function openPage(browser, vue, { settings = {}, prepare = () => {} } = {}) {
+  const more = { "Comfy.Workflow.WorkflowTabsPosition": "Topbar", "Comfy.UserConsent": true, ...settings };
+  await choose(process.env.COMFY_URL, vue, more);
+  const permissions = ["clipboard-read", "clipboard-write"];
+  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, hasTouch: true, permissions });
+  const page = Object.assign(await context.newPage(), { faults: [] });
+  page.on("pageerror", (error) => page.faults.push(error.message));
+  await prepare(page);
+  await page.goto(process.env.COMFY_URL);
+  await ready(page, NODE);
+  await page.waitForTimeout(500);
+  return page;
+}
+
+/** Runs `cases(it, page)` in both renderers; each `it(name, async (page, editor) => ...)` starts with one editor node. */
+export function inBothRenderers(cases, options) {
+  let browser;
+  before(async () => { browser = await launch(); });
+  after(() => browser.close());
+  for (const vue of [false, true]) {
+    describe(vue ? "Nodes 2.0" : "classic nodes", () => {
+      let page;
+      before(async () => { page = await openPage(browser, vue, options); });
+      after(() => page.context().close());
+      cases((name, body) => test(name, LIMIT, async () => {
+        await clearGraph(page);
+        await body(page, await addEditorNode(page));
+        assert.deepEqual(page.faults, []);
+      }), vue);
+    });
+  }
+}
+
+/** An empty graph on the canvas, without what an earlier test left in it. */
+export async function clearGraph(page) {
+  await page.evaluate(() => {
+    window.app.canvas.setGraph(window.app.rootGraph ?? window.app.graph);
+    window.app.graph.clear();
+  });
+  await page.locator(EDITOR).waitFor({ state: "detached" });
+}
+
+/** Adds an editor node at a place on the canvas and waits for its widget; returns a locator of the editor. */
+export async function addEditorNode(page, position = [80, 80], size = [460, 640]) {
+  const count = await page.locator(EDITOR).count();
+  await page.evaluate(([id, pos, wanted]) => {
+    const node = window.LiteGraph.createNode(id);
+    node.pos = pos;
+    window.app.graph.add(node);
+    node.setSize(wanted);
+    Object.assign(window.app.canvas.ds, { scale: 1, offset: [0, 0] });
+    window.app.graph.setDirtyCanvas(true, true);
+  }, [NODE, position, size]);
+  const editor = page.locator(EDITOR).nth(count);
+  await editor.waitFor({ state: "visible" });
+  await page.waitForTimeout(300);
+  await page.evaluate(() => window.app.extensionManager.workflow.activeWorkflow.changeTracker.captureCanvasState());
+  return editor;
+}
+
+/** The document in the widget of the n-th editor node (by age) of the graph shown, as it would be saved. */
+export const savedState = (page, index = 0) => page.evaluate(([id, type, i]) => {
+  const { nodes } = window.app.canvas.graph, editors = nodes.filter((candidate) => candidate.type === id);
+  const node = editors.sort((a, b) => a.id - b.id)[i];
+  return JSON.parse(node.widgets.find((widget) => widget.type === type).value);
+}, [NODE, WIDGET, index]);
+
+/** Gives the widget of the first node a document, as loading a workflow does. */
+export const setText = (page, text) => page.evaluate(([type, value]) => {
+  window.app.graph.nodes[0].widgets.find((widget) => widget.type === type).value = value;
+}, [WIDGET, text]);
+
+/** Keyframes of each editor in the API prompt, its subgraphs' too. */
+export const queuedKeyframes = (page) => page.evaluate(async (id) => {
+  const { output } = await window.app.graphToPrompt();
+  const nodes = Object.values(output).filter((node) => node.class_type === id);
+  return nodes.map((node) => JSON.parse(Object.values(node.inputs)[0]).keyframes);
+}, NODE);
+
+/** Screen point of a world point in the top (x, z) or side (z, y) view, for the bounds of the default path. */
+export async function pointIn(editor, view, [x, y, z]) {
+  const box = await editor.locator(`[data-view=${view}]`).boundingBox(), extent = 2, span = (length) => length + 0.45 * extent;
+  const [right, down, spans] = view === "top" ? [x, 1 - z, [span(0), span(2)]] : [z - 1, y, [span(2), span(0)]];
+  const focal = Math.min(box.width / spans[0], box.height / spans[1]);
+  return [box.x + box.width / 2 + right * focal, box.y + box.height / 2 + down * focal];
+}
+
+export async function drag(page, from, to, steps = 6) {
+  await page.mouse.move(...from);
+  await page.mouse.down();
+  await page.mouse.move(...to, { steps });
+  await page.mouse.up();
+}
+
+export const middle = async (locator) => {
+  const box = await locator.boundingBox();
+  return [box.x + box.width / 2, box.y + box.height / 2];
+};
+export const near = (found, expected, tolerance) => found.forEach((value, i) =>
+  assert.ok(Math.abs(value - expected[i]) <= tolerance, `${found} is not within ${tolerance} of ${expected}`));
+export const settle = (page) => page.waitForTimeout(250);
+export const graphState = (page) => page.evaluate(() => {
+  const { nodes } = window.app.graph;
+  return { count: nodes.length, positions: nodes.map((node) => [...node.pos]), scale: window.app.canvas.ds.scale };
+});
+
+export async function moveEnd(page, editor, x = 0.5) {
+  await drag(page, await pointIn(editor, "top", [0, 0, 2]), await pointIn(editor, "top", [x, 0, 2]));
+  await settle(page);
+}
