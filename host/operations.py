@@ -49,7 +49,7 @@ class Linear(comfy.ops.manual_cast.Linear):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.home: dict[str, torch.nn.Parameter] = {}
-        self.upload = None  # while weights are sent together (see uploads.py): the Upload and this layer's name
+        self.upload = None  # the Upload, while weights are sent together (see uploads.py)
 
     @contextmanager
     def borrow(self, like: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:
@@ -98,11 +98,8 @@ class Linear(comfy.ops.manual_cast.Linear):
         be sent together with others stays for now."""
         home = self.home.get(name)
         probe = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
-        if self.upload is not None and parameter is home:
-            upload, layer = self.upload
-            if (probe.device, probe.dtype) == (upload.device, home.dtype):
-                upload.waiting[f"{layer}.{name}"] = self, name
-                return home
+        if self.upload is not None and parameter is home and self.upload.takes(self, name, probe):
+            return home
         if home is not None and (probe.device, probe.dtype) == (home.device, home.dtype):
             return home
         moved = fn(parameter)

@@ -19,29 +19,43 @@ def usable(model, device: torch.device | None) -> bool:
 
 
 class Upload:
-    """Parameters by official name that wait to be sent to `device`."""
+    """Parameters of an expert (a LingBotWorldExpert) that wait to be sent to `device`, by official name."""
 
-    def __init__(self, device: torch.device):
-        self.device = device
+    def __init__(self, model, device: torch.device):
+        network = model.diffusion_model
+        self.checkpoint, self.dtype, self.device = model.checkpoint, network.dtype, device
+        self.names = {layer: name for name, layer in network.named_modules() if isinstance(layer, Linear)}
         self.waiting: dict[str, tuple[Linear, str]] = {}
+
+    def takes(self, layer: Linear, leaf: str, target: torch.Tensor) -> bool:
+        """Whether the layer's weight or bias is sent with the others to become like `target` (any tensor of its device
+        and dtype). A weight that is stored in another dtype is not: for a while it would be on the device twice."""
+        name = f"{self.names[layer]}.{leaf}"
+        stored = self.checkpoint.plain.get(name) if leaf == "weight" else None
+        if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):
+            return False
+        self.waiting[name] = layer, leaf
+        return True
+
+    def send(self) -> None:
+        """All that wait, each layer's to memory of its own, so that ComfyUI frees what it believes to free when it
+        unloads some of them."""
+        sent = state_tensors(self.checkpoint, self.dtype, self.device, names=self.waiting, group=layer_of)
+        for name, (layer, leaf) in self.waiting.items():
+            layer._parameters[leaf] = sent[name]
 
 
 @contextmanager
 def uploading(model, device: torch.device) -> Iterator[None]:
-    """Weights of an expert (a LingBotWorldExpert) that are moved from their file to `device` in this context are there
-    when it has ended.
+    """Weights of an expert that are moved from their file to `device` in this context are there when it has ended.
 
-    Each layer gets memory of its own, so that ComfyUI frees what it believes to free when it unloads some. Raises
-    CheckpointError, OSError and what the device raises, with every weight still in its file."""
-    network, upload = model.diffusion_model, Upload(device)
-    layers = {name: layer for name, layer in network.named_modules() if isinstance(layer, Linear)}
-    for name, layer in layers.items():
-        layer.upload = upload, name
+    Raises CheckpointError, OSError and what the device raises, with every weight still in its file."""
+    upload = Upload(model, device)
+    for layer in upload.names:
+        layer.upload = upload
     try:
         yield
     finally:
-        for layer in layers.values():
+        for layer in upload.names:
             layer.upload = None
-    sent = state_tensors(model.checkpoint, network.dtype, device, names=upload.waiting, group=layer_of)
-    for name, (layer, leaf) in upload.waiting.items():
-        layer._parameters[leaf] = sent[name]
+    upload.send()

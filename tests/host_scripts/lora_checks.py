@@ -7,8 +7,9 @@ embed()
 import comfy.model_management  # noqa: E402
 import comfy.sd  # noqa: E402
 import torch  # noqa: E402
-from common import NF4, check, experts, gap, predict, report  # noqa: E402
+from common import FP32, NF4, check, experts, gap, predict, report  # noqa: E402
 from lingbot_world.host import uploads  # noqa: E402
+from lingbot_world.host.experts import load_patcher  # noqa: E402
 from lingbot_world.host.operations import Linear  # noqa: E402
 from lingbot_world.loaders import experts as loading  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
@@ -223,6 +224,25 @@ def _lowvram_uploads(tensors) -> bool:
     layers = [layer for layer in patched.model.modules() if isinstance(layer, Linear)]
     sent = [layer.weight is not layer.home["weight"] for layer in layers]
     return any(sent) and sent == [not hasattr(layer, "prev_comfy_cast_weights") for layer in layers]
+
+
+@check
+def upload_of_another_dtype():
+    """fp32 in the file, bf16 to compute in: no weight is streamed, as it would be there in both."""
+    asked, original = [], uploads.state_tensors
+
+    def spy(*arguments, names, **options):
+        asked.append(sum(name.endswith("weight") for name in names))
+        return original(*arguments, names=names, **options)
+
+    uploads.state_tensors = spy
+    try:
+        with PlayedBus():
+            load(load_patcher(FP32[0], "bf16"))
+            load(load_patcher(FP32[0], "fp32"))
+    finally:
+        uploads.state_tensors = original
+    return asked
 
 
 @check
