@@ -18,8 +18,7 @@ export class Editor {
     this.find = (selector) => this.element.querySelector(selector);
     this.picture = this.find("img");
     this.inputs = [...this.element.querySelectorAll("[data-pose], [data-setting]")];
-    const option = (name) => new Option(name.replaceAll("_", " "), name);
-    this.find("select").append(...Object.keys(paths.EASINGS).map(option));
+    this.find("select").append(...Object.keys(paths.EASINGS).map((id) => new Option(id.replaceAll("_", " "), id)));
     Object.assign(this, { onCommit, snap: false, camera: false, stale: new Set() });
     this.history = new paths.History(this.saved = paths.parse(text));
     this.#rest();

@@ -4,8 +4,7 @@ import { add, clamp, distance, fromAngles, mixVectors, RAD, rotate, scale, subtr
 import { keyframeAt, retimeKeyframe } from "./state.js";
 import { niceStep, View } from "./views.js";
 
-const CARD_WIDTH = 416; // pixels of .lbw-card before it is laid into the world
-const REACH = 11; // pixels around a symbol that still hit it
+const CARD_WIDTH = 416, REACH = 11; // pixels of .lbw-card before it lies in the world, and around what is hit
 const PADDING = 10, KEY_ROW = 11; // pixels of the time line from its sides, and of its diamonds from the bottom
 
 // A canvas that shows the world around `center`. One pointer drags: start(point, event) returns what to call with each

@@ -101,7 +101,7 @@ export function setFrames(state, wanted) {
 /** A recorded run (poses one frame apart, the first at `start`) replaces what was there from its start on. */
 export function replaceWithRecording(state, start, poses) {
   const kept = state.keyframes.filter(({ frame }) => frame < start);
-  const recorded = simplify(poses).map((key) => ({ ...key, frame: key.frame + start }));
+  const recorded = simplify(poses).map(({ frame, ...pose }) => ({ frame: frame + start, ...pose }));
   return { ...state, ease: "linear", loop: false, keyframes: [...kept, ...recorded] };
 }
 

@@ -1,6 +1,6 @@
 // Drawing: the scene made once per edit, and views of it, perspective or parallel, that draw on 2D canvases.
 
-import { add, conjugate, distance, fromAngles, mixVectors, RAD, rotate, scale, subtract } from "./math.js";
+import { add, distance, fromAngles, mixVectors, RAD, rotate, scale, subtract } from "./math.js";
 import { samplePath } from "./state.js";
 
 const NEAR = 0.02, START_COLOR = [70, 205, 190], END_COLOR = [250, 170, 80];
@@ -26,15 +26,15 @@ export function measure({ keyframes }) {
 /** Everything drawn that depends on the state alone, so that orbiting only projects and strokes. */
 export function buildScene(state, sizes, aspect) {
   const wide = Math.tan((state.fov_deg * RAD) / 2), high = wide / aspect;
-  const camera = ({ position, quaternion }, size = sizes.symbol) => {
-    const at = ([x, y]) => add(position, rotate(quaternion, scale([x * wide, y * high, 1], size)));
-    return { apex: position, corners: [[-1, -1], [1, -1], [1, 1], [-1, 1]].map(at),
-      roof: [[-0.4, -1.15], [0, -1.6], [0.4, -1.15]].map(at) };
+  const camera = ({ position, quaternion, frame }, size = sizes.symbol) => {
+    const at = ([x, y]) => add(position, rotate(quaternion, [x * wide * size, y * high * size, size]));
+    return { apex: position, time: frame / (state.frames - 1), corners: [[-1, -1], [1, -1], [1, 1], [-1, 1]].map(at),
+      get roof() { return [[-0.4, -1.15], [0, -1.6], [0.4, -1.15]].map(at); } };
   };
   return {
     state, sizes, camera,
     path: samplePath(state).map((pose) => pose.position),
-    cameras: state.keyframes.map((key) => ({ ...camera(key), time: key.frame / (state.frames - 1) })),
+    cameras: state.keyframes.map((key) => camera(key)),
     card: camera(state.keyframes[0], sizes.cardDepth).corners,
     handle: ({ position, quaternion }) => add(position, rotate(quaternion, [0, 0, sizes.symbol * 2.5])),
   };
@@ -43,13 +43,14 @@ export function buildScene(state, sizes, aspect) {
 /** A camera at a pose: world points to camera space (z = depth, 1 if `flat`: parallel), camera space to pixels. */
 export class View {
   constructor({ position, quaternion }, focal, width, height, flat = false) {
-    Object.assign(this, { position, quaternion, focal, cx: width / 2, cy: height / 2, flat });
-    this.inverse = conjugate(quaternion);
+    const axes = [[1, 0, 0], [0, 1, 0], [0, 0, 1]].map((axis) => rotate(quaternion, axis));
+    Object.assign(this, { position, quaternion, axes, focal, cx: width / 2, cy: height / 2, flat });
   }
 
   toCamera(point) {
-    const [x, y, z] = rotate(this.inverse, subtract(point, this.position));
-    return [x, y, this.flat ? 1 : z];
+    const [dx, dy, dz] = subtract(point, this.position), [right, down, ahead] = this.axes;
+    const along = (axis) => axis[0] * dx + axis[1] * dy + axis[2] * dz;
+    return [along(right), along(down), this.flat ? 1 : along(ahead)];
   }
 
   toScreen([x, y, z]) { return [this.cx + (this.focal * x) / z, this.cy + (this.focal * y) / z, 0]; }
@@ -110,16 +111,16 @@ export class View {
   grid([across, along], around, step, reach) {
     const snapped = (axis) => Math.round(around[axis] / step) * step;
     const point = (i, k) => around.with(across, snapped(across) + i * step).with(along, snapped(along) + k * step);
-    const steps = Array.from({ length: 2 * reach + 1 }, (_, i) => i - reach);
-    const lines = steps.flatMap((i) => [[point(i, -reach), point(i, reach)], [point(-reach, i), point(reach, i)]]);
-    this.strokes(lines, this.theme.grid);
+    const lines = (i) => [[point(i, -reach), point(i, reach)], [point(-reach, i), point(reach, i)]];
+    this.strokes(Array.from({ length: 2 * reach + 1 }, (_, i) => lines(i - reach)).flat(), this.theme.grid);
   }
 
   /** The path from its start colour to its end colour, with a dot at each second; and what is being flown. */
   path({ path, state: { fps } }, flown = []) {
-    const { length } = path, chunk = Math.max(1, Math.ceil(length / 24));
+    const { length } = path, chunk = Math.ceil(length / 24), stride = Math.ceil(length / 480);
     for (let i = 0; i < length - 1; i += chunk) {
-      this.strokes([path.slice(i, i + chunk + 1)], timeColor(i / length), 2.2);
+      const run = path.slice(i, i + chunk + 1).filter((_, k, all) => k % stride === 0 || k === all.length - 1);
+      this.strokes([run], timeColor(i / length), 2.2);
     }
     this.strokes([flown.map((pose) => pose.position)], this.theme.accent, 2.2);
     let label = [-Infinity, 0];
