@@ -15,9 +15,10 @@ from .text.weights import UMT5Config
 MARGIN = 1_000_000_000
 """Bytes left free beside what is worked out: cuDNN and cuBLAS workspaces, fragments, the display."""
 
-VAE_DECODE, VAE_ENCODE = 203, 147
+VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 203, 147, 32.5
 """Bytes a pixel of one frame and unit of VAE width, fp32: the peak of diffusers' AutoencoderKLWan counted on meta
-tensors of widths 96 and 8, sizes 240x416 to 720x1280 and 17 to 81 frames; good to 1 % at width 96."""
+tensors, and what cuDNN's convolutions take over it on a GPU. Good to 3 % of what an H200 showed at width 96, 240x416 to
+720x1280 and 17 to 81 frames (5 % in tiles)."""
 VAE_WEIGHTS = 13_770
 """Parameters of the VAE per square of its width: 126.9 million at 96."""
 TILE_PIXELS = 256 * 256
@@ -74,14 +75,16 @@ def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: tor
 def estimate_vae(width: int, geometry: Geometry, *, tiling: bool = False) -> tuple[StageEstimate, StageEstimate]:
     """Encoding and decoding in fp32 with a VAE of that width (96 in the package)."""
     weights = 4 * VAE_WEIGHTS * width**2
-    pixels = geometry.height * geometry.width
-    video = 12 * geometry.frames * pixels
-    if tiling:
-        pixels, video = min(pixels, TILE_PIXELS), 4 * video
-    return (
-        StageEstimate("VAE encode" + tiling * ", tiled", weights, VAE_ENCODE * width * pixels + video),
-        StageEstimate("VAE decode" + tiling * ", tiled", weights, VAE_DECODE * width * pixels + video),
-    )
+    frame = geometry.height * geometry.width
+    pixels = min(frame, TILE_PIXELS) if tiling else frame
+    encode, decode = (int((each + VAE_CONVOLUTION) * width * pixels) for each in (VAE_ENCODE, VAE_DECODE))
+    video = 12 * geometry.frames * frame
+    if tiling:  # tiles overlap by a quarter each way; at the end they are cut, then put together twice
+        work = encode + 11 * video // 10, max(decode + 13 * video // 8, 47 * video // 10)
+    else:
+        work = encode + video, decode + video
+    names = ("VAE encode, tiled", "VAE decode, tiled") if tiling else ("VAE encode", "VAE decode")
+    return tuple(StageEstimate(name, weights, each) for name, each in zip(names, work, strict=True))
 
 
 def free_memory(device: torch.device) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,16 @@ def load_vae(path: str | Path, *, device: str = "cpu", dtype: torch.dtype = torc
     _check(path, {name: tuple(tensor.shape) for name, tensor in converted.items()}, vae.state_dict())
     vae.load_state_dict({name: tensor.to(device, dtype) for name, tensor in converted.items()}, assign=True)
     return vae.eval().requires_grad_(False)
+
+
+def import_ahead() -> None:
+    """Begin to import what `load_vae` needs, seconds of work, beside whatever comes before it."""
+
+    def imports() -> None:
+        with suppress(Exception):  # load_vae says what is wrong
+            require("diffusers", INSTALL).AutoencoderKLWan  # noqa: B018
+
+    threading.Thread(target=imports, daemon=True, name="lingbot-imports").start()
 
 
 def vae_width(weights: Mapping[str, Tensor]) -> int:
@@ -83,9 +94,7 @@ def _check(path: Path, found: dict[str, tuple[int, ...]], expected: dict[str, Te
         )
 
 
-def encode_first_frame(
-    vae: AutoencoderKLWan, frame: Tensor, frames: int, progress: Progress | None = None
-) -> Tensor:
+def encode_first_frame(vae: AutoencoderKLWan, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:
     """A video of `frame` float32 [3, H, W] and `frames - 1` zero (grey) frames, as normalised latent.
 
     Returns float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the VAE's device.
@@ -99,9 +108,7 @@ def encode_first_frame(
     return (latent - mean) / std
 
 
-def decode_latent(
-    vae: AutoencoderKLWan, latent: Tensor, progress: Progress | None = None
-) -> Tensor:
+def decode_latent(vae: AutoencoderKLWan, latent: Tensor, progress: Progress | None = None) -> Tensor:
     """Frames uint8 [F, H, W, 3] on the CPU of a normalised latent [1, 16, f, h, w].
 
     After `vae.enable_tiling()` in overlapping tiles of 256 pixels: less memory, more time, faint seams.

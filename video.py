@@ -4,7 +4,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import numpy as np
 from .errors import InputError
 from .geometry import Geometry
 from .loaders.dependencies import require
+
+Progress = Callable[[int, int], None]
 
 FPS = 16
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov")
@@ -79,9 +82,7 @@ def largest_size(target: Target, geometry: Geometry) -> int:
     return pixels * 3 if target.pattern else pixels * 3 // 2
 
 
-def write_frames(
-    frames: np.ndarray, target: Target, fps: int = FPS, progress: Callable[[int, int], None] | None = None
-) -> Path:
+def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
     """Writes frames uint8 [F, H, W, 3] and returns what to open: the video, or the folder of PNG files.
 
     Everything is written beside the target first and renamed when complete, so an interrupted run leaves nothing.
@@ -89,29 +90,26 @@ def write_frames(
     target.folder.mkdir(parents=True, exist_ok=True)
     write = _write_png if target.pattern else _write_video
     with tempfile.TemporaryDirectory(prefix=".lingbot-", dir=target.folder) as scratch:
-        for name in write(_reported(frames, progress), Path(scratch), target, fps):
+        for name in write(frames, Path(scratch), target, fps, progress or (lambda done, total: None)):
             os.replace(Path(scratch, name), target.folder / name)
     return target.path
 
 
-def _reported(frames: np.ndarray, progress: Callable[[int, int], None] | None) -> Iterator[np.ndarray]:
-    for index, frame in enumerate(frames):
-        yield frame
-        if progress is not None:
-            progress(index + 1, len(frames))
-
-
-def _write_png(frames: Iterator[np.ndarray], folder: Path, target: Target, fps: int) -> list[str]:
+def _write_png(frames: np.ndarray, folder: Path, target: Target, fps: int, progress: Progress) -> list[str]:
     from PIL import Image
 
-    names = []
-    for index, frame in enumerate(frames):
-        names.append(target.pattern % index)
-        Image.fromarray(frame).save(folder / names[-1], compress_level=4)
+    names = [target.pattern % index for index in range(len(frames))]
+    pool = ThreadPoolExecutor()  # compressing lets other threads run
+    try:
+        save = lambda name, frame: Image.fromarray(frame).save(folder / name, compress_level=4)  # noqa: E731
+        for index, _ in enumerate(pool.map(save, names, frames)):
+            progress(index + 1, len(frames))
+    finally:
+        pool.shutdown(cancel_futures=True)
     return names
 
 
-def _write_video(frames: Iterator[np.ndarray], folder: Path, target: Target, fps: int) -> list[str]:
+def _write_video(frames: np.ndarray, folder: Path, target: Target, fps: int, progress: Progress) -> list[str]:
     av = require("av", '"lingbot-world[cli]"')
     with av.open(str(folder / target.path.name), "w", options={"movflags": "+faststart"}) as container:
         stream = container.add_stream("libx264", rate=fps, options={"crf": "17"})
@@ -120,5 +118,6 @@ def _write_video(frames: Iterator[np.ndarray], folder: Path, target: Target, fps
             if index == 0:
                 stream.height, stream.width = frame.shape[:2]
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+            progress(index + 1, len(frames))
         container.mux(stream.encode())
     return [target.path.name]
