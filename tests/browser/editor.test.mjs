@@ -184,6 +184,20 @@ inBothRenderers((it) => {
     assert.equal(await page.locator(EDITOR).count(), 0);
   });
 
+  it("leaves the drawing of a new preview node room to be read, and a saved size alone", async (page) => {
+    const widths = await page.evaluate(() => {
+      const add = () => {
+        const node = window.LiteGraph.createNode("LingBotWorldCameraPreview");
+        window.app.graph.add(node);
+        return node;
+      };
+      const fresh = add(), saved = add();
+      saved.configure({ ...saved.serialize(), size: [450, 500] });
+      return [fresh.size[0], saved.size[0]];
+    });
+    assert.deepEqual(widths, [580, 450]);
+  });
+
   it("works by touch: drag a keyframe, pinch the 3D view, fly by pads", async (page, editor) => {
     const touch = await page.context().newCDPSession(page);
     const send = (type, ...points) => touch.send("Input.dispatchTouchEvent", { type, touchPoints: points.map(([x, y], id) => ({ x, y, id })) });

@@ -1,4 +1,4 @@
-// Puts the editor on the LingBotWorldCameraEditor node: the string input with widgetType LINGBOT_CAMERA_EDITOR.
+// Puts the editor on the string input with widgetType LINGBOT_CAMERA_EDITOR; gives a new preview node room to be read.
 
 import { api } from "../../../scripts/api.js";
 import { app } from "../../../scripts/app.js";
@@ -49,5 +49,6 @@ const html = await (await fetch(beside("editor.html"))).text();
 
 app.registerExtension({
   name: "lingbotworld.CameraEditor",
+  nodeCreated: (node) => node.comfyClass === "LingBotWorldCameraPreview" && node.setSize([580, 530]),
   getCustomWidgets: () => ({ LINGBOT_CAMERA_EDITOR: (node, name, spec) => addEditor(html, node, name, spec) }),
 });
