@@ -134,6 +134,12 @@ inBothRenderers((it) => {
     assert.ok((await savedState(page)).keyframes[0].quaternion[1] > 0.1);
   });
 
+  it("loops: there and back again", async (page, editor) => {
+    await editor.getByRole("button", { name: "Loop" }).click();
+    const { loop, keyframes } = await savedState(page);
+    assert.deepEqual([loop, keyframes.map((key) => [key.frame, key.position[2]])], [true, [[0, 0], [40, 2]]]);
+  });
+
   it("plays", async (page, editor) => {
     await editor.getByRole("button", { name: "Play", exact: true }).click();
     await page.waitForTimeout(1000);

@@ -70,6 +70,16 @@ test("editing the end of a loop edits its start", () => {
   assert.deepEqual(frames(s.retimeKeyframe(state([pose(0, 0)], { loop: true }), 0, 80)), [0]);
 });
 
+test("looping hides no keyframe", () => {
+  const there = state([pose(0, 0), pose(8, 80)]), looped = s.toggleLoop(there);
+  assert.deepEqual([looped.loop, frames(looped)], [true, [0, 40]]);
+  assert.deepEqual(s.samplePath(looped)[40].position, [8, 0, 0]);
+  assert.deepEqual([s.toggleLoop(looped).loop, frames(s.toggleLoop(looped))], [false, [0, 40]]);
+  for (const kept of [[pose(1, 80)], [pose(0, 0), pose(1, 60)], [pose(0, 79), pose(1, 80)]]) {
+    assert.deepEqual(frames(s.toggleLoop(state(kept))), kept.map((key) => key.frame));
+  }
+});
+
 test("another length stretches the move", () => {
   assert.deepEqual(frames(s.setFrames(state([pose(0, 0), pose(1, 40), pose(2, 80)]), 161)), [0, 80, 160]);
   const squeezed = s.setFrames(state([pose(0, 0), pose(1, 1), pose(2, 80)]), 5);

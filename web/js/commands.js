@@ -1,6 +1,6 @@
 // What buttons (data-command in editor.html) and keys do.
 
-import { duplicateKeyframe, keyframeAt, removeKeyframe } from "./state.js";
+import { duplicateKeyframe, keyframeAt, removeKeyframe, toggleLoop } from "./state.js";
 
 const before = ({ frame, state }) => state.keyframes.findLast((key) => key.frame < frame)?.frame ?? 0;
 const after = ({ frame, state }) => state.keyframes.find((key) => key.frame > frame)?.frame ?? Infinity;
@@ -21,7 +21,7 @@ export const COMMANDS = {
     else editor.edit(removeKeyframe(editor.state, editor.frame));
   }, "Delete", "Backspace"],
   snap: [(editor) => { editor.snap = !editor.snap; }, "g"],
-  loop: [(editor) => editor.edit({ ...editor.state, loop: !editor.state.loop })],
+  loop: [(editor) => editor.edit(toggleLoop(editor.state))],
   camera: [(editor) => { editor.camera = !editor.camera; }, "c"],
   fly: [(editor) => (editor.flight ? editor.land() : editor.takeOff(false)), "f"],
   record: [(editor) => (editor.flight?.recording ? editor.land() : editor.takeOff(true)), "r"],

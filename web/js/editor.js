@@ -90,7 +90,6 @@ export class Editor {
     this.playing = this.frame;
   }
 
-  /** Starts a flight from the playhead and returns it. */
   takeOff(record) {
     const { pose, state: { frames, fps } } = this, start = Math.round(this.frame) % (frames - 1);
     this.#rest(start);
@@ -108,8 +107,7 @@ export class Editor {
     if (!recording || end === start) return;
     this.edit(paths.replaceWithRecording(this.state, start, poses));
     this.fit();
-    const rest = end < this.state.frames - 1 ? "; the camera then stands still" : "";
-    this.say(`Recorded frames ${start} to ${end}${rest}`);
+    this.say(`Recorded frames ${start} to ${end}${end < this.state.frames - 1 ? ", then stands still" : ""}`);
   }
 
   fit(sizes = measure(this.state)) {

@@ -2,8 +2,7 @@
 
 import { aboutAxis, add, clamp, multiply, normalize, poseAt, rotate, scale, toAngles } from "./math.js";
 
-const MOVE = 0.05, TURN = 2, LOOK_LIMIT = 4; // a frame: units, degrees by key, degrees that a fast mouse may turn
-const PITCH_LIMIT = 85;
+const MOVE = 0.05, TURN = 2, LOOK_LIMIT = 4, PITCH_LIMIT = 85; // units a frame, degrees a frame by key and by mouse
 
 /** Turns by yaw about the world's y and pitch about the camera's x; a pitch that would cross the limit is dropped. */
 function turn(quaternion, yaw, pitch) {

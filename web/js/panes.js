@@ -8,8 +8,7 @@ const CARD_WIDTH = 416, REACH = 11; // pixels of .lbw-card before it lies in the
 const PADDING = 10, KEY_ROW = 11; // pixels of the time line from its sides, and of its diamonds from the bottom
 
 // A canvas that shows the world around `center`. One pointer drags: start(point, event) returns what to call with each
-// (point, delta). Two fingers pan and zoom; the wheel zooms once the editor has the focus, as in ComfyUI's own widgets.
-// Points are [x, y, 0] in CSS pixels of the canvas.
+// (point, delta), in CSS pixels [x, y, 0]. Two fingers pan and zoom; the wheel zooms once the editor has the focus.
 class Pane {
   #pointers = new Map();
   constructor(host, canvas, plane) {
@@ -137,8 +136,7 @@ export class PlanPane extends Pane {
   }
 
   get view() {
-    const pose = { position: this.center, quaternion: this.plane.quaternion };
-    return new View(pose, 1 / this.range, this.width, this.height, true);
+    return new View({ ...this.plane, position: this.center }, 1 / this.range, this.width, this.height, true);
   }
 
   get #step() { return niceStep(28 * this.range); }

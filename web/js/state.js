@@ -64,10 +64,8 @@ export const track = ({ keyframes, frames, loop }) => (loop
 export const easedTime = ({ frames, ease }, frame) => (frames - 1) * EASINGS[ease](frame / (frames - 1));
 
 /** The camera-to-world pose of every video frame: what Python's `path_from_editor` computes. */
-export function samplePath(state) {
-  const keyframes = track(state);
-  return Array.from({ length: state.frames }, (_, frame) => poseAt(keyframes, easedTime(state, frame)));
-}
+export const samplePath = (state, keyframes = track(state)) =>
+  Array.from({ length: state.frames }, (_, frame) => poseAt(keyframes, easedTime(state, frame)));
 
 export const keyframeAt = ({ keyframes }, frame) => keyframes.find((key) => key.frame === frame);
 const without = ({ keyframes }, frame) => keyframes.filter((key) => key.frame !== frame);
@@ -83,6 +81,13 @@ export function setKeyframe(state, wanted, { position, quaternion }) {
 /** Moves a keyframe in time, to a free frame. */
 export const retimeKeyframe = (state, from, to) =>
   setKeyframe(removeKeyframe(state, from), to, keyframeAt(state, from));
+
+/** Switches the return to the start; a keyframe at the very end, which that would hide, first moves halfway back. */
+export function toggleLoop(state) {
+  const [before, last] = state.keyframes.slice(-2), end = state.frames - 1, half = Math.round((before.frame + end) / 2);
+  const hidden = !state.loop && last?.frame === end && half < end;
+  return { ...(hidden ? retimeKeyframe(state, end, half) : state), loop: !state.loop };
+}
 
 /** Copies the pose at a frame to the free frame nearest to half a second later; returns [state, new frame]. */
 export function duplicateKeyframe(state, frame) {
