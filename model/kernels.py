@@ -27,22 +27,28 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
 
 @triton.jit
 def _rms(
-    x_ptr, weight_ptr, cos_ptr, sin_ptr, dim, half, eps, BLOCK: tl.constexpr, DTYPE: tl.constexpr, ROPE: tl.constexpr
-):
+    x_ptr, weight_ptr, cos_ptr, sin_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr,
+    ROPE: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, BLOCK)
-    inside = cols < dim
-    x = tl.load(x_ptr + row * dim + cols, mask=inside, other=0.0).to(tl.float32)
-    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0)
-    x = x * tl.rsqrt(tl.sum(x * x, axis=0) / dim + eps) * weight
-    if ROPE:
-        pairs = tl.arange(0, BLOCK // 2)
-        angle = row * half + pairs % half
-        cos = tl.load(cos_ptr + angle)
-        sin = tl.load(sin_ptr + angle)
-        even, odd = tl.split(tl.reshape(x, (BLOCK // 2, 2)))
-        x = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (BLOCK,))
-    tl.store(x_ptr + row * dim + cols, x.to(DTYPE), mask=inside)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+        total += x * x
+    scale = tl.rsqrt(tl.sum(total, axis=0) / dim + eps)
+    for block in tl.static_range(BLOCKS):  # read a second time, from the cache
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        at = x_ptr + row * dim + cols
+        x = tl.load(at, mask=cols < dim, other=0.0).to(tl.float32)
+        x = x * scale * tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
+        if ROPE:
+            angle = row * HALF + (block * (BLOCK // 2) + tl.arange(0, BLOCK // 2)) % HALF
+            cos = tl.load(cos_ptr + angle)
+            sin = tl.load(sin_ptr + angle)
+            even, odd = tl.split(tl.reshape(x, (BLOCK // 2, 2)))
+            x = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (BLOCK,))
+        tl.store(at, x.to(x_ptr.dtype.element_ty), mask=cols < dim)
 
 
 @triton.jit
@@ -101,9 +107,10 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
 
 
 def _normalise(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, half: int, eps: float, rope: bool) -> Tensor:
-    weight = weight.float().contiguous()
+    dim, weight = x.shape[1], weight.float().contiguous()
+    sizes = {"BLOCK": STRETCH, "BLOCKS": triton.cdiv(dim, STRETCH), "HALF": half, "ROPE": rope, "num_warps": 8}
     with _on(x):
-        _rms[(len(x),)](x, weight, cos, sin, x.shape[1], half, eps, DTYPE=_TYPES[x.dtype], ROPE=rope, **_whole(x))
+        _rms[(len(x),)](x, weight, cos, sin, dim, eps, **sizes)
     return x
 
 
