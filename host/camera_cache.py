@@ -40,6 +40,15 @@ def plan(cache: CameraCache, mode: str, patcher, grid: tuple[int, int, int], ste
     return cache
 
 
+def give_back(cache: CameraCache) -> int:
+    """Empty the cache and hand its memory to the driver: a dynamic model's weights do not come out of torch's reserve.
+    Returns the bytes."""
+    freed = cache.clear()
+    if freed:
+        management.soft_empty_cache()
+    return freed
+
+
 def _room(patcher, step_bytes: int) -> float:
     """Bytes that are free beyond a step's need and the expert's own weights that are still to come."""
     return management.get_free_memory(patcher.load_device) - _needed(patcher, step_bytes)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..sampling import is_high_noise
-from .camera_cache import MODE, MODES
+from .camera_cache import MODE, MODES, give_back
 from .model import TIMESTEP, truncated_timesteps
 
 WARM_STEPS = 2
@@ -175,7 +175,7 @@ class _Switch:
         if self.in_place != side:
             for patcher in self.guider.get_models():  # the other expert's weights come first
                 if hasattr(patcher.model, "camera_cache"):
-                    patcher.model.camera_cache.clear()
+                    give_back(patcher.model.camera_cache)
             load()
             self.in_place = side
 

@@ -15,6 +15,7 @@ from comfy.model_patcher import LowVramPatch
 from ..errors import InputError
 from ..model.cache import CameraCache
 from . import uploads
+from .camera_cache import give_back
 from .operations import is_quantized
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
@@ -31,7 +32,7 @@ class ExactPatches:
         return None
 
     def load(self, device_to=None, *args, **kwargs):
-        self.model.camera_cache.clear()
+        give_back(self.model.camera_cache)
         together = not self.is_dynamic() and uploads.usable(self.model, device_to)
         with uploads.uploading(self.model, device_to) if together else nullcontext():
             super().load(device_to, *args, **kwargs)
@@ -41,7 +42,7 @@ class ExactPatches:
             self.hold_patches(device_to)
 
     def partially_unload(self, device_to, memory_to_free=0, *args, **kwargs):
-        freed = self.model.camera_cache.clear()
+        freed = give_back(self.model.camera_cache)
         if 0 < memory_to_free <= freed:
             return freed
         freed += super().partially_unload(device_to, max(0, memory_to_free - freed), *args, **kwargs)
@@ -50,12 +51,12 @@ class ExactPatches:
         return freed
 
     def detach(self, *args, **kwargs):
-        self.model.camera_cache.clear()
+        give_back(self.model.camera_cache)
         return super().detach(*args, **kwargs)
 
     def cleanup(self):
         """The end of a sampling run, however it came."""
-        self.model.camera_cache.clear()
+        give_back(self.model.camera_cache)
         self.model.camera_cache = CameraCache()
         super().cleanup()
 
