@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
-from comfy_server import PACK, Run
+from comfy_server import PACK, ComfyServer, Host, Run
 from PIL import Image
 from safetensors.torch import load_file
 from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt
@@ -42,6 +43,12 @@ def saved(run: Run, node: str, base: Path) -> list[Path]:
     return only.files(base / "output")
 
 
+def touch_an_expert(server: ComfyServer) -> None:
+    package = server.base / "models" / "lingbot_world" / "toy"
+    (weights,) = (package / "high_noise_model_bnb_nf4").glob("*.safetensors")
+    weights.touch()
+
+
 def test_the_toy_gives_a_video_of_the_right_size_and_length_within_a_minute(comfy_server, toy):
     run = comfy_server.queue(toy, timeout=60)
     (path,) = (file for file in run.files(comfy_server.base / "output") if file.suffix == ".mp4")
@@ -52,7 +59,8 @@ def test_the_toy_gives_a_video_of_the_right_size_and_length_within_a_minute(comf
 
 
 def test_progress_comes_over_the_websocket(comfy_server, toy):
-    comfy_server.free()
+    touch_an_expert(comfy_server)
+    toy = toy.set(TEXT, prompt=f"a prompt that nobody encoded, {random.random()}")
     steps = toy[toy.node_id(SAMPLER)]["inputs"]["steps"]
     run = comfy_server.queue(toy)
     sampling = run.progress(toy.node_id(SAMPLER))
@@ -106,9 +114,7 @@ def test_an_identical_prompt_is_answered_from_the_cache(comfy_server, toy):
 
 def test_a_rewritten_expert_is_loaded_again(comfy_server, toy):
     comfy_server.queue(toy)
-    package = comfy_server.base / "models" / "lingbot_world" / "toy"
-    (weights,) = (package / "high_noise_model_bnb_nf4").glob("*.safetensors")
-    weights.touch()
+    touch_an_expert(comfy_server)
     assert toy.node_id(EXPERTS) in comfy_server.queue(toy).executed
 
 
@@ -120,16 +126,24 @@ def test_interrupt_ends_within_a_step_and_the_next_prompt_runs(comfy_server, toy
     sampler = toy.node_id(SAMPLER)
     run = comfy_server.queue(toy.set(SAMPLER, steps=1000), on_event=stop, timeout=60)
     assert run.interrupted
-    assert run.progress(sampler)[-1][0] < 500
+    assert run.progress(sampler)[-1][0] <= 20
     assert comfy_server.queue(toy).files(comfy_server.base / "output")
 
 
+@pytest.fixture
+def exact_server(comfy_host: Host, comfy_base: Path, monkeypatch) -> Iterator[ComfyServer]:
+    """A server whose C library returns large blocks at once; by itself it keeps tens of MB, or not, by chance."""
+    monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", "131072")
+    with ComfyServer(comfy_host, comfy_base) as server:
+        yield server
+
+
 @pytest.mark.slow
-def test_thirty_prompts_do_not_grow_the_server(comfy_server, toy):
+def test_thirty_prompts_do_not_grow_the_server(exact_server, toy):
     def after(count: int) -> int:
         for _ in range(count):
-            comfy_server.queue(toy.set(SAMPLER, seed=random.randrange(2**32)))
-        return comfy_server.anonymous_bytes()
+            exact_server.queue(toy.set(SAMPLER, seed=random.randrange(2**32)))
+        return exact_server.anonymous_bytes()
 
     settled = after(5)
     assert after(30) < settled * 1.01

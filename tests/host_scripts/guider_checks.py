@@ -226,12 +226,14 @@ def interrupted():
     def press_stop(module, arguments):
         comfy.model_management.interrupt_current_processing(True)
 
-    hook = block.register_forward_pre_hook(press_stop)
+    hook, later = block.register_forward_pre_hook(press_stop), []
+    count = low.model.diffusion_model.blocks[2].register_forward_pre_hook(lambda *_: later.append(1))
     try:
         sample(ours, FlowSolver("unipc"), SIGMAS)
     except comfy.model_management.InterruptProcessingException:
-        found["stopped"] = True
+        found["stopped"] = not later  # not even the step's last block ran
     hook.remove()
+    count.remove()
     found["left behind"] = [name for name in ("conds", "inner_model") if hasattr(ours, name) or hasattr(ours.low, name)]
     found["after interrupt"] = gap(sample(ours, FlowSolver("unipc"), SIGMAS), want)
     hook = block.register_forward_pre_hook(lambda module, arguments: 1 / 0)
