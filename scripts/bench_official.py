@@ -10,6 +10,7 @@ import torch
 from bench_report import GB, Report, timed
 from lingbot_world.geometry import Geometry
 from lingbot_world.model.config import ModelConfig
+from torch.amp import autocast
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION}
@@ -53,7 +54,7 @@ def bench_official(report: Report, checkout: Path, config: ModelConfig, geometry
     camera = {"c2ws_plucker_emb": (draw(1, config.control_channels, *grid).bfloat16(),)}
 
     def step(camera: dict | None) -> None:
-        with torch.no_grad(), torch.amp.autocast("cuda", dtype=torch.bfloat16):
+        with torch.no_grad(), autocast("cuda", dtype=torch.bfloat16):
             for prompt in prompts:
                 model([noise], timestep, [prompt], geometry.tokens, [y], camera)
 
