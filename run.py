@@ -158,18 +158,18 @@ class _Experts:
 
     def high(self) -> LingBotWorldModel:
         """Loads the high-noise expert, and the low-noise one with it, or else warms the low one's files."""
-        model = self._load("high")
+        model = self._load("high", keep=True)
         if self._residency.both and self._high_steps < self._steps:
-            self._held_low = self._load("low")
+            self._held_low = self._load("low", keep=True)
         elif self._high_steps < self._steps:
             warm(self._plan.low)
-        self._progress = self._stages.begin("high-noise steps", "step")
+        self._progress = self._stages.begin("high-noise steps", "step", keep=True)
         return model
 
     def low(self) -> LingBotWorldModel:
         """Loads the low-noise expert unless it is there already."""
         model, self._held_low = self._held_low or self._load("low"), None
-        self._progress = self._stages.begin("low-noise steps", "step")
+        self._progress = self._stages.begin("low-noise steps", "step", keep=True)
         return model
 
     def step_done(self, step: int, *_) -> None:
@@ -179,7 +179,7 @@ class _Experts:
             first, count = self._high_steps, self._steps - self._high_steps
         self._progress(step + 1 - first, count)
 
-    def _load(self, name: str) -> LingBotWorldModel:
-        progress = self._stages.begin(f"load {name}-noise expert", "B")
+    def _load(self, name: str, keep: bool = False) -> LingBotWorldModel:
+        progress = self._stages.begin(f"load {name}-noise expert", "B", keep=keep)
         plan, blocks = self._plan, self._residency.resident_blocks
         return load_expert(getattr(plan, name), plan.device, plan.dtype, progress=progress, resident_blocks=blocks)

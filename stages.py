@@ -51,9 +51,10 @@ class StageRecorder:
     def __exit__(self, *exception) -> None:
         self.end()
 
-    def begin(self, name: str, unit: str = "") -> Progress:
-        """Ends the running stage, frees what it left, starts the next and returns its progress callback."""
-        self.end()
+    def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:
+        """Ends the running stage, starts the next and returns its progress callback. What the stage before left is
+        freed, a fifth of a second, unless this one is to `keep` it."""
+        self.end(keep)
         self.running = name
         display = self._show(name, unit)
         progress = display.__enter__()
@@ -70,11 +71,12 @@ class StageRecorder:
         self._end = end
         return progress
 
-    def end(self) -> None:
-        """Ends the running stage, if there is one."""
+    def end(self, keep: bool = False) -> None:
+        """Ends the running stage, if there is one, and frees what it left unless that is to `keep`."""
         if self._end is not None:
             self._end()
-            release(self._device)
+            if not keep:
+                release(self._device)
 
     def _gpu_peak(self) -> int | None:
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
