@@ -25,6 +25,7 @@ from bench_parts import (
     bench_load,
     bench_run,
     bench_step,
+    bench_streamed,
     bench_text,
     geometry_of,
     random_bf16_expert,
@@ -34,7 +35,9 @@ from bench_report import GB, Report
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.memory import activation_bytes
 
-PARTS = ("kernels", "load", "step", "text", "run")
+PARTS = ("kernels", "load", "step", "streamed", "text", "run")
+RESIDENT = (None, 25, 8, 0)
+"""Blocks that stay: all, what a 12 GB and an 8 GB card keep at 480x832x81, none."""
 FULL = random_package.FULL
 
 
@@ -119,6 +122,10 @@ def main() -> None:
         free()
     if "step" in options.only:
         bench_steps(report, package, options)
+    if "streamed" in options.only:
+        inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda")
+        bench_streamed(report, random_package.expert(package, "high"), inputs, options.repeats, RESIDENT)
+        free()
     if "text" in options.only:
         bench_text(report, *random_package.text_encoder(package), "cuda")
     if "run" in options.only:

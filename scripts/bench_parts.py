@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -55,6 +56,22 @@ def bench_step(report: Report, model: LingBotWorldModel, inputs: dict, repeats: 
         report.add(f"CFG step, {name}, {variant}", seconds, "s", note)
     if not model(**inputs).isfinite().all():
         raise SystemExit("the step's result is not finite")
+
+
+def bench_streamed(report: Report, path: Path, inputs: dict, repeats: int, resident: tuple[int | None, ...]) -> None:
+    """A guided step with so many blocks resident (None: all), what it takes on the GPU with weights and all, and
+    whether its bits are the first one's."""
+    first = None
+    for blocks in resident:
+        model = load_expert(path, "cuda", resident_blocks=blocks)
+        torch.cuda.reset_peak_memory_stats()
+        out = model(**inputs)
+        first = out if first is None else first
+        same = "" if torch.equal(out, first) else ", OTHER BITS"
+        seconds, _ = timed(partial(model, **inputs), repeats, "cuda")
+        peak = torch.cuda.max_memory_allocated() / GB
+        name = "all" if blocks is None else f"{blocks} of {len(model.blocks)}"
+        report.add(f"CFG step, NF4, camera, {name} blocks resident", seconds, "s", f"{peak:.2f} GB in all{same}")
 
 
 def random_bf16_expert(config: ModelConfig, device: str) -> LingBotWorldModel:
