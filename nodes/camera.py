@@ -2,11 +2,11 @@
 
 from comfy_api.latest import io
 
-from ..errors import LingBotError
 from ..host import camera as host
 from ..host.folders import fingerprint
 from . import camera_files, camera_make, camera_preview
 from .camera_sockets import CATEGORY, Camera, camera_outputs, frames_input
+from .refusal import refusal
 
 
 class LingBotWorldLoadPoses(io.ComfyNode):
@@ -49,11 +49,7 @@ class LingBotWorldLoadPoses(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, poses, lens, start):
-        try:
-            host.pose_files(poses, lens)
-        except LingBotError as error:
-            return str(error)
-        return True
+        return refusal(host.pose_files, poses, lens)
 
     @classmethod
     def fingerprint_inputs(cls, poses, lens, frames, start):

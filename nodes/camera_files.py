@@ -5,10 +5,10 @@ from comfy_api.latest import io
 from ..camera.conventions import CONVENTIONS
 from ..camera.formats import FORMATS, read_camera
 from ..camera.poses import frame_count
-from ..errors import LingBotError
 from ..host import camera as host
 from ..host.folders import fingerprint
 from .camera_sockets import CATEGORY, camera_outputs, fov_input, frames_input
+from .refusal import refusal
 
 SETTLED = "set by the format"
 RESAMPLE, CUT = "resample", "cut"
@@ -80,11 +80,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, file):
-        try:
-            host.resolve(file)
-        except LingBotError as error:
-            return str(error)
-        return True
+        return refusal(host.resolve, file)
 
     @classmethod
     def fingerprint_inputs(cls, file, **options):
@@ -94,9 +90,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
         return fingerprint([*beside, lens] if lens.is_file() else beside) + repr(sorted(options.items()))
 
     @classmethod
-    def execute(
-        cls, file, format, convention, frames, fit, start, image_width, image_height, fov_deg
-    ) -> io.NodeOutput:
+    def execute(cls, file, format, convention, frames, fit, start, image_width, image_height, fov_deg) -> io.NodeOutput:
         path, notes = read_camera(
             host.resolve(file),
             format,

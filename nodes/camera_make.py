@@ -7,9 +7,9 @@ from ..camera.keyframes import path_from_load3d
 from ..camera.keys import path_from_keys
 from ..camera.poses import frame_count
 from ..camera.presets import PRESETS, STEADY_NOTE, preset_path
-from ..errors import LingBotError
 from ..host.camera import chain
 from .camera_sockets import CATEGORY, Camera, camera_outputs, easing_input, fov_input, frames_input
+from .refusal import refusal
 
 EMPTY_EDITOR = (
     '{"version": 1, "frames": 81, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": false, "keyframes": '
@@ -120,7 +120,7 @@ class LingBotWorldCameraKeys(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, script):
-        return True if script is None else _said(path_from_keys, script)
+        return True if script is None else refusal(path_from_keys, script)
 
     @classmethod
     def execute(cls, script, step, turn_deg, fov_deg) -> io.NodeOutput:
@@ -239,22 +239,13 @@ class LingBotWorldCameraEditor(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, path):
-        return _said(path_from_editor, path)
+        return refusal(path_from_editor, path)
 
     @classmethod
     def execute(cls, path, image=None) -> io.NodeOutput:
         camera = path_from_editor(path)
         camera = camera[: frame_count(len(camera))]
         return io.NodeOutput(camera, len(camera))
-
-
-def _said(make, *arguments) -> bool | str:
-    """True, or what is wrong with the arguments, in words."""
-    try:
-        make(*arguments)
-    except LingBotError as error:
-        return str(error)
-    return True
 
 
 NODES = [

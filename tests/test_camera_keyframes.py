@@ -31,9 +31,7 @@ def test_smooth_turns_have_no_kink_at_a_keyframe():
     times = np.array([7.99, 8.0, 8.01])
 
     def kink(smooth: bool) -> float:
-        path = path_through(
-            [0, 8, 16, 24], np.zeros((4, 3)), turns, times, lens=lens_from_fov(), smooth_turns=smooth
-        )
+        path = path_through([0, 8, 16, 24], np.zeros((4, 3)), turns, times, lens=lens_from_fov(), smooth_turns=smooth)
         first, second = angle_deg(path.rotations[:-1].swapaxes(1, 2) @ path.rotations[1:])
         return abs(second / first - 1)
 
