@@ -1,5 +1,6 @@
 """Shared fixtures. `golden` holds outputs of the official implementation (see tests/golden/README.md)."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,45 @@ BESIDE = HERE.parent.parent / "shared"
 def golden() -> Path:
     """The official implementation's inputs and outputs that travel with the repository."""
     return HERE / "golden"
+
+
+@pytest.fixture
+def beside_config(golden, tmp_path):
+    """A folder with the config.json that tells the golden models' number of heads."""
+    shutil.copy(golden / "nf4/high_noise_model_bnb_nf4/config.json", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="session")
+def toy_package(tmp_path_factory) -> Path:
+    """Tiny random models of every kind, an image and a camera path; nobody writes into it."""
+    from lingbot_world.toy import write_toy_package
+
+    return write_toy_package(tmp_path_factory.mktemp("toy"))
+
+
+@pytest.fixture
+def command(toy_package, tmp_path):
+    """Arguments for `generate` on the toy package at its smallest; keywords replace options, None drops one."""
+
+    def build(**changes):
+        options = {
+            "ckpt_dir": toy_package,
+            "image": toy_package / "example/image.png",
+            "prompt": "a castle",
+            "action_path": toy_package / "example",
+            "width": 64,
+            "height": 48,
+            "frame_num": 5,
+            "sampling_steps": 2,
+            "seed": 1,
+            "device": "cpu",
+            "output": tmp_path / "out" / "video.mp4",
+        } | changes
+        given = {name: value for name, value in options.items() if value is not None}
+        return ["generate", *(word for name, value in given.items() for word in (f"--{name}", str(value)))]
+
+    return build
 
 
 @pytest.fixture(scope="session")

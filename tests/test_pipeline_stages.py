@@ -12,7 +12,6 @@ from lingbot_world.geometry import explicit_geometry
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.plan import GenerateOptions, make_plan
 from lingbot_world.stages import StageRecorder, anonymous_memory, table
-from lingbot_world.toy import write_toy_package
 from PIL import Image
 
 CPU = torch.device("cpu")
@@ -21,15 +20,10 @@ CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    return write_toy_package(tmp_path_factory.mktemp("toy"))
-
-
-def options(toy, tmp_path, **changes):
-    values = {"action_path": toy / "example", "width": 64, "height": 48, "frame_num": 5, "device": "cpu"}
+def options(toy_package, tmp_path, **changes):
+    values = {"action_path": toy_package / "example", "width": 64, "height": 48, "frame_num": 5, "device": "cpu"}
     values |= {"output": tmp_path / "video.mp4"} | changes
-    return GenerateOptions(toy, toy / "example/image.png", "a castle", **values)
+    return GenerateOptions(toy_package, toy_package / "example/image.png", "a castle", **values)
 
 
 def test_a_stage_is_measured_from_its_beginning_to_the_next():
@@ -116,8 +110,8 @@ def test_free_memory_is_what_driver_and_torchs_own_limit_leave(device, share, kn
     assert free_memory(torch.device(device)) == free
 
 
-def test_both_experts_need_their_weights_more(toy):
-    high, low = (open_checkpoint(toy / f"{name}_noise_model_bnb_nf4") for name in ("high", "low"))
+def test_both_experts_need_their_weights_more(toy_package):
+    high, low = (open_checkpoint(toy_package / f"{name}_noise_model_bnb_nf4") for name in ("high", "low"))
     geometry = explicit_geometry(96, 64, 9)
     one, two = (estimate_sampling(pair, geometry, torch.bfloat16, camera=True) for pair in ([high], [high, low]))
     assert two.weights == high.nbytes + low.nbytes
@@ -125,10 +119,12 @@ def test_both_experts_need_their_weights_more(toy):
     assert estimate_sampling([high], geometry, torch.bfloat16, camera=False).work < one.work
 
 
-def test_every_residency_gives_the_same_video(toy, tmp_path):
+def test_every_residency_gives_the_same_video(toy_package, tmp_path):
     def frames_and_stages(residency):
         target = tmp_path / residency
-        result = runs.run(make_plan(options(toy, target, residency=residency, sampling_steps=2, seed=3, output=target)))
+        result = runs.run(
+            make_plan(options(toy_package, target, residency=residency, sampling_steps=2, seed=3, output=target))
+        )
         names = [stage.name for stage in result.stages if "expert" in stage.name or "steps" in stage.name]
         return [np.array(Image.open(file)) for file in sorted(target.iterdir())], names
 
@@ -145,11 +141,11 @@ def test_every_residency_gives_the_same_video(toy, tmp_path):
     assert np.array_equal(frames, streamed)
 
 
-def test_a_gpu_that_runs_out_says_which_knob_to_turn(toy, tmp_path, monkeypatch):
+def test_a_gpu_that_runs_out_says_which_knob_to_turn(toy_package, tmp_path, monkeypatch):
     def exhausted(*arguments, **keywords):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
-    plan = make_plan(options(toy, tmp_path, sampling_steps=1))
+    plan = make_plan(options(toy_package, tmp_path, sampling_steps=1))
     monkeypatch.setattr(runs, "load_expert", exhausted)
     with pytest.raises(
         runs.InputError, match="'load high-noise expert'; try --residency stream.*Tried to allocate 2 GiB"
@@ -161,7 +157,7 @@ def test_a_gpu_that_runs_out_says_which_knob_to_turn(toy, tmp_path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_vae_that_runs_out_of_memory_goes_on_tile_by_tile(toy, tmp_path, monkeypatch, caplog):
+def test_a_vae_that_runs_out_of_memory_goes_on_tile_by_tile(toy_package, tmp_path, monkeypatch, caplog):
     whole = runs.decode_latent
 
     def short(vae, latent, progress):
@@ -170,6 +166,6 @@ def test_a_vae_that_runs_out_of_memory_goes_on_tile_by_tile(toy, tmp_path, monke
         return whole(vae, latent, progress)
 
     monkeypatch.setattr(runs, "decode_latent", short)
-    plan = make_plan(options(toy, tmp_path, sampling_steps=1))
+    plan = make_plan(options(toy_package, tmp_path, sampling_steps=1))
     assert runs.run(plan).path.exists()
     assert "VAE decode did not fit" in caplog.text

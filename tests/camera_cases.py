@@ -1,0 +1,87 @@
+"""Camera files of other programs, written out by hand.
+
+The camera of each is one and the same: frame 1 stands at (1, 2, 3) in OpenCV axes and looks to the right (world +x),
+its lens 500 pixels at 832x480 with the centre at (416, 240).
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+START = np.eye(4)
+# right of the camera is world -z, down is +y, forward is +x
+THERE = np.array([[0, 0, 1, 1], [0, 1, 0, 2], [-1, 0, 0, 3], [0, 0, 0, 1.0]])
+LENS = [500.0, 500.0, 416.0, 240.0]
+# world-to-camera of THERE: rotation transposed, translation -R^T t = (3, -2, -1)
+EXTRINSIC = [[0, 0, -1, 3], [0, 1, 0, -2], [1, 0, 0, -1], [0, 0, 0, 1.0]]
+# THERE with the camera's y and z turned round
+BLENDER = [[0, 0, -1, 1], [0, -1, 0, 2], [-1, 0, 0, 3], [0, 0, 0, 1.0]]
+# the inverse of BLENDER
+VIEW = [[0, 0, -1, 3], [0, -1, 0, 2], [-1, 0, 0, 1], [0, 0, 0, 1.0]]
+BLENDER_START = np.diag([1.0, -1, -1, 1]).tolist()
+
+
+def write(file: Path, text: str) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
+MATRICES = {
+    "opencv_c2w": [START.tolist(), THERE.tolist()],
+    "opencv_w2c": [START.tolist(), EXTRINSIC],
+    "opengl_c2w": [BLENDER_START, BLENDER],
+    "opengl_w2c": [BLENDER_START, VIEW],
+    "threejs": [
+        [1, 0, 0, 0, 0, -1, 0, 0, 0, 0, -1, 0, 0, 0, 0, 1],
+        [0, 0, -1, 0, 0, -1, 0, 0, -1, 0, 0, 0, 1, 2, 3, 1],
+    ],
+}
+
+
+RE10K = (
+    "https://example.org/video\n"
+    "0 0.6009615384615384 1.0416666666666667 0.5 0.5 0 0 1 0 0 0 0 1 0 0 0 0 1 0\n"
+    "33366 0.6009615384615384 1.0416666666666667 0.5 0.5 0 0 0 0 -1 3 0 1 0 -2 1 0 0 -1\n"
+)
+
+
+# qw qx qy qz of world-to-camera: a quarter turn about y, to the left (-90 degrees): w = cos 45, y = -sin 45
+HALF = 0.7071067811865476
+IMAGES = (
+    "# Image list with two lines of data per image\n"
+    f"2 {HALF} 0 {-HALF} 0 3 -2 -1 7 frame10.png\n"
+    "100.0 200.0 -1 110.0 210.0 5\n"
+    "1 1 0 0 0 0 0 0 7 frame9.png\n"
+    "\n"
+)
+
+
+def colmap(folder: Path, images=IMAGES, cameras="7 PINHOLE 1664 960 1000 1000 832 480") -> Path:
+    write(folder / "images.txt", images)
+    write(folder / "cameras.txt", f"# Camera list\n{cameras}\n")
+    return folder
+
+
+def transforms(**changes) -> dict:
+    frames = [
+        {"file_path": "images/frame_00010.png", "transform_matrix": BLENDER},
+        {"file_path": "images/frame_00009.png", "transform_matrix": BLENDER_START},
+    ]
+    lens = {"fl_x": 1000, "fl_y": 1000, "cx": 832, "cy": 480, "w": 1664, "h": 960}
+    return {"camera_model": "OPENCV", **lens, "frames": frames, **changes}
+
+
+def camera_path(**changes) -> dict:
+    """A field of view of 2 atan(240 / 500) from top to bottom is a focal length of 500 at 480 rows."""
+    fov = np.rad2deg(2 * np.arctan(0.48))
+    poses = [{"camera_to_world": np.ravel(m).tolist(), "fov": fov, "aspect": 1.7} for m in (BLENDER_START, BLENDER)]
+    size = {"render_width": 1664, "render_height": 960}
+    return {"camera_type": "perspective", **size, "fps": 24, "camera_path": poses, **changes}
+
+
+def vipe(folder: Path, data=None, inds=(0, 1), lens=((1000, 1000, 832, 480),) * 2) -> Path:
+    for name, rows in (("pose", [START, THERE] if data is None else data), ("intrinsics", lens)):
+        (folder / name).mkdir(exist_ok=True)
+        np.savez(folder / name / "clip.npz", data=np.asarray(rows, np.float32), inds=np.array(inds))
+    return folder / "pose" / "clip.npz"
