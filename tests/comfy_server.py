@@ -1,7 +1,5 @@
-"""A real ComfyUI for the tests: find it, start it on a free port with this pack and a toy package, queue prompts.
+"""A real ComfyUI for the tests: start it on a free port with this pack and a toy package, queue prompts.
 
-The host's tree is COMFYUI_PATH, else the ComfyUI this pack is installed in (`<ComfyUI>/custom_nodes/<pack>`), else
-`${XDG_CACHE_HOME:-~/.cache}/lingbot-world/ComfyUI`. Its interpreter is COMFYUI_PYTHON, else `.venv` in it or beside it.
 ComfyUI always runs as a process of its own: from this repository's root its `nodes` would be ours.
 """
 
@@ -24,23 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from comfy_tree import PACK, Host, HostMissingError, find_host
 
-PACK = Path(__file__).resolve().parent.parent
 PACK_NAME = "lingbot-world-test"
 START_SECONDS = 120
 PROMPT_SECONDS = 180
-
-
-@dataclass(frozen=True)
-class Host:
-    """A ComfyUI tree and the Python that runs it."""
-
-    root: Path
-    python: Path
-
-
-class HostMissingError(RuntimeError):
-    """No ComfyUI on this machine; the message says where it was looked for."""
 
 
 class RejectedPromptError(RuntimeError):
@@ -92,34 +78,6 @@ class Run:
             for item in (items if isinstance(items, list) else [])
             if isinstance(item, dict) and "filename" in item
         ]
-
-
-def find_host() -> Host:
-    """The ComfyUI to test against.
-
-    Raises:
-        HostMissingError: with the places that were tried.
-    """
-    root, tried = _find_root()
-    if root is None:
-        raise HostMissingError(f"no ComfyUI (main.py) at {', '.join(map(str, tried))}; set COMFYUI_PATH")
-    named = os.environ.get("COMFYUI_PYTHON")
-    binaries = ["bin/python", "Scripts/python.exe"]
-    pythons = [Path(named)] if named else [b / ".venv" / p for b in (root, root.parent) for p in binaries]
-    for python in pythons:
-        if python.is_file():
-            return Host(root, python)
-    raise HostMissingError(f"no Python for {root} at {', '.join(map(str, pythons))}; set COMFYUI_PYTHON")
-
-
-def _find_root() -> tuple[Path | None, list[Path]]:
-    if named := os.environ.get("COMFYUI_PATH"):
-        tried = [Path(named).expanduser()]
-    else:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        tried = [PACK.parent.parent] if PACK.parent.name == "custom_nodes" else []
-        tried.append(cache / "lingbot-world" / "ComfyUI")
-    return next((root for root in tried if (root / "main.py").is_file()), None), tried
 
 
 def free_port() -> int:

@@ -7,7 +7,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from comfy_server import Host
+from comfy_tree import Host
 
 SCRIPTS = Path(__file__).parent / "host_scripts"
 SECONDS = 240

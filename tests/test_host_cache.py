@@ -1,7 +1,6 @@
 """The camera cache under ComfyUI's memory management, on a real ComfyUI: it changes nothing else."""
 
 import pytest
-from comfy_server import comfy_host  # noqa: F401
 from host_runner import Report, run_checks
 
 pytestmark = pytest.mark.host
@@ -9,7 +8,7 @@ LAYERS, STEPS = 3, 6
 
 
 @pytest.fixture(scope="module")
-def found(comfy_host) -> Report:  # noqa: F811
+def found(comfy_host) -> Report:
     return run_checks(comfy_host, "cache_checks.py")
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from comfy_server import PACK, ComfyServer, FailedPromptError, Host, RejectedPromptError
+from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
+from comfy_tree import PACK, Host
 from lingbot_world.camera import action_embedding, actions_from_keys, camera_embedding
 from lingbot_world.camera.editor import path_from_editor
 from lingbot_world.camera.formats import write_camera

@@ -1,14 +1,13 @@
 """Both experts in one run, on a real ComfyUI: equal to the official runs, and well-behaved among other nodes."""
 
 import pytest
-from comfy_server import comfy_host  # noqa: F401
 from host_runner import Report, run_checks
 
 pytestmark = pytest.mark.host
 
 
 @pytest.fixture(scope="module")
-def found(comfy_host) -> Report:  # noqa: F811
+def found(comfy_host) -> Report:
     return run_checks(comfy_host, "guider_checks.py")
 
 

@@ -1,7 +1,6 @@
 """LoRAs on 4-bit experts are exact, whatever ComfyUI's memory management does, on a real ComfyUI."""
 
 import pytest
-from comfy_server import comfy_host  # noqa: F401
 from host_runner import Report, run_checks
 
 pytestmark = pytest.mark.host
@@ -10,7 +9,7 @@ KINDS = ["peft", "kohya", "diff", "lightning"]
 
 
 @pytest.fixture(scope="module")
-def found(comfy_host) -> Report:  # noqa: F811
+def found(comfy_host) -> Report:
     return run_checks(comfy_host, "lora_checks.py")
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from comfy_server import comfy_host  # noqa: F401
 from host_runner import Report, run_checks
 from safetensors.torch import save_file
 
@@ -51,7 +50,7 @@ def _lay_out(base: Path, golden: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(comfy_host, golden, tmp_path_factory) -> Report:  # noqa: F811
+def found(comfy_host, golden, tmp_path_factory) -> Report:
     base = tmp_path_factory.mktemp("base")
     _lay_out(base, golden)
     return run_checks(comfy_host, "model_checks.py", str(base))

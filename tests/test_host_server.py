@@ -11,7 +11,8 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from comfy_server import PACK, ComfyServer, Host, Run
+from comfy_server import ComfyServer, Run
+from comfy_tree import PACK, Host
 from PIL import Image
 from safetensors.torch import load_file
 from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 from browser_runner import run_script
-from comfy_server import ComfyServer, Host, RejectedPromptError, write_toy_package
+from comfy_server import ComfyServer, RejectedPromptError, write_toy_package
+from comfy_tree import Host
 from safetensors.torch import save_file
 from torch import zeros
 from toy_prompt import WORKFLOWS, as_toy

@@ -6,7 +6,8 @@ import re
 import urllib.request
 
 import pytest
-from comfy_server import PACK, PACK_NAME, ComfyServer
+from comfy_server import PACK_NAME, ComfyServer
+from comfy_tree import PACK
 
 pytestmark = pytest.mark.host
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from comfy_server import ComfyServer, Host
+from comfy_server import ComfyServer
+from comfy_tree import Host
 from toy_prompt import toy_prompt
 
 pytestmark = pytest.mark.host

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from comfy_server import ComfyServer, FailedPromptError, Host, RejectedPromptError
+from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
+from comfy_tree import Host
 from lingbot_world.text import NEGATIVE_PROMPT
 from lingbot_world.text.weights import UMT5Config, huggingface_key
 from safetensors.torch import load_file, save_file

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from comfy_server import PACK, Host
+from comfy_tree import PACK, Host
 
 # comfy-test looks for these in every Python file, tests and scripts included.
 REFUSED = re.compile(

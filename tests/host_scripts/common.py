@@ -8,12 +8,15 @@ import numpy as np
 import torch
 from lingbot_world.host.experts import load_pair
 from lingbot_world.host.guider import ExpertGuider
+from lingbot_world.sampling import flow_sigmas
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 INPUTS = {k: torch.from_numpy(v) for k, v in np.load(GOLDEN / "e2e" / "inputs.npz").items() if v.ndim}
 FRAMES, HEIGHT, WIDTH = INPUTS["noise"].shape[1:]
 NF4 = [GOLDEN / "nf4" / f"{role}_noise_model_bnb_nf4" for role in ("high", "low")]
 FP32 = [GOLDEN / "model" / f"{role}_noise_model_fp32.safetensors" for role in ("high", "low")]
+
+SIGMAS = flow_sigmas(6, 5.0)
 
 CHECKS = {}
 

@@ -5,89 +5,10 @@ from embed import embed
 embed()
 
 import comfy.model_management  # noqa: E402
-import comfy.sd  # noqa: E402
 import torch  # noqa: E402
-from common import FP32, NF4, check, experts, gap, predict, report  # noqa: E402
-from lingbot_world.host import uploads  # noqa: E402
-from lingbot_world.host.experts import load_patcher  # noqa: E402
-from lingbot_world.host.operations import Linear  # noqa: E402
-from lingbot_world.loaders import experts as loading  # noqa: E402
-from lingbot_world.loaders import load_expert  # noqa: E402
-from lingbot_world.loaders.stream import streaming  # noqa: E402
-
-CPU = torch.device("cpu")
-PREFIX = "diffusion_model."
-RANK = 4
-KINDS = ("peft", "kohya", "diff", "lightning")
-
-
-def random(*shape, seed):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 0.05
-
-
-def lora(kind: str) -> tuple[dict, dict]:
-    """A LoRA file's tensors and what they add: {parameter: delta}."""
-    model = REFERENCES["high"]
-    tensors, deltas = {}, {}
-    for seed, (name, layer) in enumerate(model.named_modules()):
-        if isinstance(layer, torch.nn.Linear):
-            more, delta = _linear(kind, PREFIX + name, *layer.weight.shape, seed)
-            tensors |= more
-            deltas[f"{name}.weight"] = delta
-            if kind == "lightning":
-                tensors[f"{PREFIX}{name}.diff_b"] = deltas[f"{name}.bias"] = random(*layer.bias.shape, seed=seed + 7)
-    if kind == "lightning":
-        for name in ("blocks.1.norm3", "blocks.0.self_attn.norm_q"):
-            tensors[f"{PREFIX}{name}.diff"] = deltas[f"{name}.weight"] = random(64, seed=3)
-        tensors[f"{PREFIX}blocks.2.modulation.diff"] = deltas["blocks.2.modulation"] = random(1, 6, 64, seed=4)
-    return tensors, deltas
-
-
-def _linear(kind, name, out, into, seed):
-    up, down = random(out, RANK, seed=seed), random(RANK, into, seed=seed + 1000)
-    if kind == "peft":
-        return {f"{name}.lora_B.weight": up, f"{name}.lora_A.weight": down}, up @ down
-    if kind == "diff":
-        return {f"{name}.diff": up @ down}, up @ down
-    named = {f"{name}.lora_up.weight": up, f"{name}.lora_down.weight": down, f"{name}.alpha": torch.tensor(2.0)}
-    return named, up @ down * (2.0 / RANK)
-
-
-def load_reference(path):
-    """The engine's expert with every 4-bit weight decoded to fp32."""
-    model = load_expert(path, dtype=torch.float32)
-    for layer in model.modules():
-        if hasattr(getattr(layer, "weight", None), "_qdata"):
-            layer.weight = torch.nn.Parameter(layer.weight.dequantize(), requires_grad=False)
-    return model
-
-
-REFERENCES = {role: load_reference(path) for role, path in zip(("high", "low"), NF4, strict=True)}
-
-
-def expected(deltas, strength=1.0, role="high"):
-    """Output of the decoded expert with strength * delta added to its weights."""
-    from common import INPUTS
-
-    model = REFERENCES[role]
-    parameters = dict(model.named_parameters())
-    kept = {name: parameters[name].data.clone() for name in deltas}
-    for name, delta in deltas.items():
-        parameters[name].data += strength * delta
-    x = torch.cat([INPUTS["noise"], INPUTS["y"]])[None]
-    out = model(x, torch.tensor([413.0]), INPUTS["context"][None], INPUTS["plucker"])
-    for name, value in kept.items():
-        parameters[name].data.copy_(value)
-    return out
-
-
-def with_lora(patcher, tensors, strength=1.0):
-    return comfy.sd.load_lora_for_models(patcher, None, tensors, strength, 0)[0]
-
-
-def load(patcher):
-    comfy.model_management.load_models_gpu([patcher], force_full_load=True)
-    return patcher
+import upload_checks  # noqa: E402, F401  checks that are reported with those below
+from common import NF4, check, experts, gap, predict, prompts, report  # noqa: E402
+from lora_cases import CPU, KINDS, expected, load, lora, offloaded, offloaded_at, with_lora  # noqa: E402
 
 
 @check
@@ -122,16 +43,6 @@ def stacked():
     return gap(predict(load(both)), expected(deltas))
 
 
-def _offloaded(patcher):
-    return sum(hasattr(module, "prev_comfy_cast_weights") for module in patcher.model.modules())
-
-
-def _offloaded_at(room, tensors):
-    trial = with_lora(experts(NF4)[0], tensors)
-    trial.patch_model(CPU, lowvram_model_memory=room)
-    return _offloaded(trial)
-
-
 @check
 def partial_loads():
     """Every kind of file from nothing loaded to everything and back, as much as ComfyUI would load at each stage."""
@@ -145,11 +56,11 @@ def _stages(tensors, deltas):
     size = patched.model_size()
     patched.patch_model(CPU, lowvram_model_memory=1)
     found["nothing loaded"] = gap(predict(patched), want)
-    found["lowvram layers"] = _offloaded(patched)
+    found["lowvram layers"] = offloaded(patched)
     # ComfyUI keeps room for decoded weights, which is much in a toy: look for the room that lets in a part.
-    rooms = (room for room in range(size, 9 * size, size // 16) if 0 < _offloaded_at(room, tensors) < 60)
+    rooms = (room for room in range(size, 9 * size, size // 16) if 0 < offloaded_at(room, tensors) < 60)
     patched.load(CPU, lowvram_model_memory=next(rooms))
-    found["layers at half"] = _offloaded(patched)
+    found["layers at half"] = offloaded(patched)
     found["half"] = gap(predict(patched), want)
     patched.partially_load(CPU, size * 1000)
     found["all"] = gap(predict(patched), want)
@@ -164,106 +75,6 @@ def _stages(tensors, deltas):
     found["reloaded in full"] = gap(predict(patched), want)
     patched.detach()
     return found
-
-
-class PlayedBus:
-    """The CPU's memory plays a GPU's: what is loaded is streamed into memory of its own."""
-
-    def __enter__(self):
-        self.kept = uploads.usable, loading._raw_tensors
-        uploads.usable = lambda model, device: device is not None
-        loading._raw_tensors = lambda entries, device, progress, group: streaming(entries, device, group=group)
-
-    def __exit__(self, *_):
-        uploads.usable, loading._raw_tensors = self.kept
-
-
-def _sent(patcher) -> list[bool]:
-    """Of each linear layer's parameters, whether they have left their file."""
-    layers = (layer for layer in patcher.model.modules() if isinstance(layer, Linear))
-    return [layer._parameters[name] is not home for layer in layers for name, home in layer.home.items()]
-
-
-def _storages(patcher) -> dict[int, set]:
-    """Layers by the memory that their weights lie in."""
-    found = {}
-    for name, layer in patcher.model.named_modules():
-        if isinstance(layer, Linear):
-            found.setdefault(layer.weight._qdata.untyped_storage().data_ptr(), set()).add(name)
-    return found
-
-
-@check
-def uploads_together():
-    """Static loading through the loaders' stream: all, some, more, back to the file, and all of it with a LoRA."""
-    tensors, deltas = lora("lightning")
-    patched, want, found = with_lora(experts(NF4)[0], tensors), expected(deltas), {}
-    with PlayedBus():
-        patched.patch_model(CPU, lowvram_model_memory=0)
-        found["sent in full"] = all(_sent(patched))
-        found["layers to a buffer"] = max(map(len, _storages(patched).values()))
-        found["gaps"] = [gap(predict(patched), want)]
-        patched.partially_unload(CPU, patched.model_size() // 3)
-        found["left after unloading a third"] = sum(_sent(patched)) / len(_sent(patched))
-        found["gaps"] += [gap(predict(patched), want)]
-        patched.partially_load(CPU, patched.model_size() * 1000)
-        found["sent again"] = all(_sent(patched))
-        found["gaps"] += [gap(predict(patched), want)]
-        patched.detach()
-        found["sent after unload"] = any(_sent(patched))
-        found["lowvram"] = _lowvram_uploads(tensors)
-    return found | {"waiting after": any(getattr(m, "upload", None) for m in patched.model.modules())}
-
-
-def _lowvram_uploads(tensors) -> bool:
-    """With room for a part, exactly the layers that ComfyUI took are sent."""
-    patched = with_lora(experts(NF4)[0], tensors)
-    size = patched.model_size()
-    rooms = (room for room in range(size, 9 * size, size // 16) if 0 < _offloaded_at(room, tensors) < 60)
-    patched.patch_model(CPU, lowvram_model_memory=next(rooms))
-    layers = [layer for layer in patched.model.modules() if isinstance(layer, Linear)]
-    sent = [layer.weight is not layer.home["weight"] for layer in layers]
-    return any(sent) and sent == [not hasattr(layer, "prev_comfy_cast_weights") for layer in layers]
-
-
-@check
-def upload_of_another_dtype():
-    """fp32 in the file, bf16 to compute in: no weight is streamed, as it would be there in both."""
-    asked, original = [], uploads.state_tensors
-
-    def spy(*arguments, names, **options):
-        asked.append(sum(name.endswith("weight") for name in names))
-        return original(*arguments, names=names, **options)
-
-    uploads.state_tensors = spy
-    try:
-        with PlayedBus():
-            load(load_patcher(FP32[0], "bf16"))
-            load(load_patcher(FP32[0], "fp32"))
-    finally:
-        uploads.state_tensors = original
-    return asked
-
-
-@check
-def upload_fails():
-    """A file that ends early, or a full device: the error comes out, and every weight is back in its file."""
-    high, found = experts(NF4)[0], {}
-    original = uploads.state_tensors
-    for error in (torch.cuda.OutOfMemoryError("played"), ValueError("file: ends at byte 7")):
-
-        def fail(*_, error=error, **__):
-            raise error
-
-        uploads.state_tensors = fail
-        try:
-            with PlayedBus():
-                load(high)
-        except Exception as raised:
-            found[type(error).__name__] = [raised is error, any(_sent(high)), high.model.model_loaded_weight_memory]
-        finally:
-            uploads.state_tensors = original
-    return found | {"afterwards": gap(predict(load(high)), expected({}))}
 
 
 @check
@@ -328,7 +139,6 @@ def clone_classes():
 def hook_lora():
     """A LoRA that hangs on a conditioning (Create Hook LoRA), on an expert that has one of its own."""
     import comfy.hooks
-    from common import prompts
 
     high, _ = experts(NF4)
     tensors, deltas = lora("peft")

@@ -1,0 +1,110 @@
+"""Static loading through the loaders' stream. Import after `embed`; the checks are reported with those of LoRAs."""
+
+import torch
+from common import FP32, NF4, check, experts, gap, predict
+from lingbot_world.host import uploads
+from lingbot_world.host.experts import load_patcher
+from lingbot_world.host.operations import Linear
+from lingbot_world.loaders import experts as loading
+from lingbot_world.loaders.stream import streaming
+from lora_cases import CPU, expected, load, lora, offloaded_at, with_lora
+
+
+class PlayedBus:
+    """The CPU's memory plays a GPU's: what is loaded is streamed into memory of its own."""
+
+    def __enter__(self):
+        self.kept = uploads.usable, loading._raw_tensors
+        uploads.usable = lambda model, device: device is not None
+        loading._raw_tensors = lambda entries, device, progress, group: streaming(entries, device, group=group)
+
+    def __exit__(self, *_):
+        uploads.usable, loading._raw_tensors = self.kept
+
+
+def _sent(patcher) -> list[bool]:
+    """Of each linear layer's parameters, whether they have left their file."""
+    layers = (layer for layer in patcher.model.modules() if isinstance(layer, Linear))
+    return [layer._parameters[name] is not home for layer in layers for name, home in layer.home.items()]
+
+
+def _storages(patcher) -> dict[int, set]:
+    """Layers by the memory that their weights lie in."""
+    found = {}
+    for name, layer in patcher.model.named_modules():
+        if isinstance(layer, Linear):
+            found.setdefault(layer.weight._qdata.untyped_storage().data_ptr(), set()).add(name)
+    return found
+
+
+@check
+def uploads_together():
+    """Static loading through the loaders' stream: all, some, more, back to the file, and all of it with a LoRA."""
+    tensors, deltas = lora("lightning")
+    patched, want, found = with_lora(experts(NF4)[0], tensors), expected(deltas), {}
+    with PlayedBus():
+        patched.patch_model(CPU, lowvram_model_memory=0)
+        found["sent in full"] = all(_sent(patched))
+        found["layers to a buffer"] = max(map(len, _storages(patched).values()))
+        found["gaps"] = [gap(predict(patched), want)]
+        patched.partially_unload(CPU, patched.model_size() // 3)
+        found["left after unloading a third"] = sum(_sent(patched)) / len(_sent(patched))
+        found["gaps"] += [gap(predict(patched), want)]
+        patched.partially_load(CPU, patched.model_size() * 1000)
+        found["sent again"] = all(_sent(patched))
+        found["gaps"] += [gap(predict(patched), want)]
+        patched.detach()
+        found["sent after unload"] = any(_sent(patched))
+        found["lowvram"] = _lowvram_uploads(tensors)
+    return found | {"waiting after": any(getattr(m, "upload", None) for m in patched.model.modules())}
+
+
+def _lowvram_uploads(tensors) -> bool:
+    """With room for a part, exactly the layers that ComfyUI took are sent."""
+    patched = with_lora(experts(NF4)[0], tensors)
+    size = patched.model_size()
+    rooms = (room for room in range(size, 9 * size, size // 16) if 0 < offloaded_at(room, tensors) < 60)
+    patched.patch_model(CPU, lowvram_model_memory=next(rooms))
+    layers = [layer for layer in patched.model.modules() if isinstance(layer, Linear)]
+    sent = [layer.weight is not layer.home["weight"] for layer in layers]
+    return any(sent) and sent == [not hasattr(layer, "prev_comfy_cast_weights") for layer in layers]
+
+
+@check
+def upload_of_another_dtype():
+    """fp32 in the file, bf16 to compute in: no weight is streamed, as it would be there in both."""
+    asked, original = [], uploads.state_tensors
+
+    def spy(*arguments, names, **options):
+        asked.append(sum(name.endswith("weight") for name in names))
+        return original(*arguments, names=names, **options)
+
+    uploads.state_tensors = spy
+    try:
+        with PlayedBus():
+            load(load_patcher(FP32[0], "bf16"))
+            load(load_patcher(FP32[0], "fp32"))
+    finally:
+        uploads.state_tensors = original
+    return asked
+
+
+@check
+def upload_fails():
+    """A file that ends early, or a full device: the error comes out, and every weight is back in its file."""
+    high, found = experts(NF4)[0], {}
+    original = uploads.state_tensors
+    for error in (torch.cuda.OutOfMemoryError("played"), ValueError("file: ends at byte 7")):
+
+        def fail(*_, error=error, **__):
+            raise error
+
+        uploads.state_tensors = fail
+        try:
+            with PlayedBus():
+                load(high)
+        except Exception as raised:
+            found[type(error).__name__] = [raised is error, any(_sent(high)), high.model.model_loaded_weight_memory]
+        finally:
+            uploads.state_tensors = original
+    return found | {"afterwards": gap(predict(load(high)), expected({}))}
