@@ -184,9 +184,12 @@ class ComfyServer:
         self.post("/interrupt", {})
 
     def free(self) -> None:
-        """Unload the models and empty the cache; the server does it at once when idle, so wait that long."""
+        """Have the models unloaded and the cache emptied before any later prompt.
+
+        ComfyUI does it when it is idle or behind the prompt that came first, so one with nothing in it goes ahead.
+        """
         self.post("/free", {"unload_models": True, "free_memory": True})
-        time.sleep(1.5)
+        self.queue({"1": {"class_type": "PreviewAny", "inputs": {"source": "nothing"}}})
 
     def queue(
         self, prompt: dict, *, on_event: Callable[[str, dict], None] | None = None, timeout: float = PROMPT_SECONDS
