@@ -70,6 +70,8 @@ def _add_generate(commands) -> None:
     add("--dtype", choices=["bf16", "fp16", "fp32"], help="left out: bf16 on a GPU, fp32 on the CPU")
     add("--residency", choices=["auto", "one", "both", "stream"], default="auto",
         help="experts in GPU memory at a time; stream: of one as little as possible")  # fmt: skip
+    add("--camera_cache", choices=["auto", "off", "gpu"], default="auto",
+        help="what camera layers compute, kept between steps: in free memory, never, always")  # fmt: skip
     add("--vae_tiling", action="store_true", help="less memory, more time; comes by itself when memory is short")
     for name in ("high", "low", "text_encoder", "tokenizer", "vae"):
         add(f"--{name}", metavar="PATH", help="in place of the package's own")

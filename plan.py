@@ -23,6 +23,7 @@ from .vae import read_vae
 from .video import FPS, Target, check_target, find_target
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+CAMERA_CACHES = ("auto", "off", "gpu")
 RESIDENCIES = ("auto", "one", "both", "stream")
 LARGEST_IMAGE = 200_000_000  # pixels
 
@@ -56,6 +57,7 @@ class GenerateOptions:
     device: str | None = None
     dtype: str | None = None
     residency: str = "auto"
+    camera_cache: str = "auto"
     vae_tiling: bool = False
     fps: int = FPS
     high: str | Path | None = None
@@ -145,6 +147,8 @@ def _check_settings(options: GenerateOptions) -> None:
         raise InputError(f"--seed {options.seed}: expected 0 to 2**63 - 1")
     if options.residency not in RESIDENCIES:
         raise InputError(f"--residency {options.residency}: expected one of {', '.join(RESIDENCIES)}")
+    if options.camera_cache not in CAMERA_CACHES:
+        raise InputError(f"--camera_cache {options.camera_cache}: expected one of {', '.join(CAMERA_CACHES)}")
     if options.dtype not in (None, *DTYPES):
         raise InputError(f"--dtype {options.dtype}: expected one of {', '.join(DTYPES)}")
 

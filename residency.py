@@ -22,9 +22,9 @@ class Residency:
 def choose_residency(plan: Plan, free: int) -> Residency:
     """What to keep with `free` bytes on the plan's device.
 
-    With "auto" the camera cache comes first, for it saves time in every step and a second resident expert only the
-    wait at the switch. Where not even one expert fits, as many blocks stay as do. On the CPU weights are mapped and
-    there is nothing to gain.
+    With "auto" the camera cache comes first, as much of it as fits, for it saves time in every step and a second
+    resident expert only the wait at the switch. Where not even one expert fits, as many blocks stay as do. On the CPU
+    weights are mapped and there is nothing to gain.
     """
     asked = plan.options.residency
     if asked == "stream":
@@ -34,10 +34,16 @@ def choose_residency(plan: Plan, free: int) -> Residency:
     one, two = (_needed(plan, count) for count in (1, 2))
     if asked == "auto" and one > free:
         return _streamed(plan, free)
-    cache = estimate_camera_cache(plan.high, plan.geometry, plan.dtype) if plan.camera else 0
-    cache = cache if one + cache <= free else 0
-    both = asked == "both" or (asked == "auto" and two + cache <= free)
-    return Residency(both, cache if not both or two + cache <= free else 0)
+    cache = _camera_cache(plan, free - (two if asked == "both" else one))
+    return Residency(asked == "both" or (asked == "auto" and two + cache <= free), cache)
+
+
+def _camera_cache(plan: Plan, room: int) -> int:
+    mode = plan.options.camera_cache
+    if plan.camera is None or mode == "off":
+        return 0
+    whole = estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
+    return whole if mode == "gpu" else min(whole, max(0, room))
 
 
 def _streamed(plan: Plan, free: int) -> Residency:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import CameraError
+from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.pipeline import sample
@@ -141,3 +142,19 @@ def test_bfloat16_stays_within_one_percent(golden, inputs):
         model.compute_dtype = torch.bfloat16
     latent = sample(*experts, *inputs, **SETTINGS)
     assert ((latent - expected).norm() / expected.norm()) < 0.01
+
+
+def test_a_camera_cache_that_does_not_fit_is_given_up_and_the_step_repeated(experts, inputs, monkeypatch, caplog):
+    steps = {"steps": 4, "shift": 15.0}
+    without = sample(*experts, *inputs, **steps)
+    filled = []
+
+    def put(cache, block, affine):
+        filled.append(block)
+        if len(filled) % 2 == 0:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(CameraCache, "put", put)
+    assert torch.equal(sample(*experts, *inputs, **steps, camera_cache_bytes=1 << 40), without)
+    assert filled == [0, 1, 0, 1]
+    assert caplog.text.count("camera cache did not fit") == 2

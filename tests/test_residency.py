@@ -37,17 +37,26 @@ def needed(plan, resident_blocks=None, experts=1):
 
 
 @pytest.mark.parametrize(("spare", "residency", "both", "cached"), [
-    ("nothing", "auto", False, False),
-    ("cache", "auto", False, True),
-    ("second", "auto", False, True),
-    ("all", "auto", True, True),
-    ("all", "one", False, True),
-    ("nothing", "both", True, False),
+    ("nothing", "auto", False, 0),
+    ("half", "auto", False, 0.5),
+    ("cache", "auto", False, 1),
+    ("second", "auto", False, 1),
+    ("all", "auto", True, 1),
+    ("all", "one", False, 1),
+    ("all", "both", True, 1),
+    ("nothing", "both", True, 0),
 ])  # fmt: skip
 def test_memory_goes_to_the_camera_cache_first(spare, residency, both, cached, plan):
     cache = estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
-    room = {"nothing": 0, "cache": cache, "second": plan.low.nbytes, "all": cache + plan.low.nbytes}[spare]
-    assert choose(plan, needed(plan) + room, residency) == Residency(both, cache if cached else 0)
+    room = {"nothing": 0, "half": cache / 2, "cache": cache, "second": plan.low.nbytes, "all": cache + plan.low.nbytes}
+    assert choose(plan, needed(plan) + room[spare], residency) == Residency(both, cached * cache)
+
+
+@pytest.mark.parametrize(("mode", "spare", "kept"), [("off", 1, 0), ("gpu", 0, 1), ("auto", 0, 0), ("auto", 1, 1)])
+def test_the_camera_cache_can_be_switched_off_and_insisted_on(mode, spare, kept, plan):
+    cache = estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
+    plan = replace(plan, options=replace(plan.options, camera_cache=mode))
+    assert choose(plan, needed(plan) + spare * cache, "one") == Residency(False, kept * cache)
 
 
 def test_without_a_camera_there_is_no_cache_and_the_second_expert_comes_first(plan):
