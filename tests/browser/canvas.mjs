@@ -37,6 +37,11 @@ export async function choose(url, vue, more = {}) {
 export const ready = (page, type = 'KSampler') => page.waitForFunction(
   (id) => window.app?.graph && window.LiteGraph?.registered_node_types?.[id], type, { timeout: 60000 })
 
+/** Lets some frames pass: what an event has caused is drawn, however slow the machine is. */
+export const settle = (page) => page.evaluate(async (frames) => {
+  for (let i = 0; i < frames; i += 1) await new Promise(requestAnimationFrame)
+}, 6)
+
 /** Open the canvas of the server at `url` in a browser of its own. */
 export async function openCanvas(url, { vue = false, viewport = { width: 1600, height: 900 }, scale = 1 } = {}) {
   await choose(url, vue)
@@ -55,9 +60,13 @@ export async function openCanvas(url, { vue = false, viewport = { width: 1600, h
 
 /** Load a workflow file through the menu's own file input and wait until its nodes are on the canvas. */
 export async function loadWorkflow(page, path, nodeCount) {
+  await page.evaluate(() => { window.__before = window.app.graph.nodes[0] })
   await page.setInputFiles('#comfy-file-input', path)
-  await page.waitForFunction((count) => window.app.graph.nodes.length === count, nodeCount, { timeout: 20000 })
-  await page.waitForTimeout(300)
+  await page.waitForFunction((count) => {
+    const { nodes } = window.app.graph
+    return nodes.length === count && nodes[0] !== window.__before
+  }, nodeCount, { timeout: 20000 })
+  await settle(page)
 }
 
 /** Node types on the canvas that the server does not have. */

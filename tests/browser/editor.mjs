@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { choose, launch, ready } from "./canvas.mjs";
+import { choose, launch, ready, settle } from "./canvas.mjs";
 
 export const NODE = "LingBotWorldCameraEditor", WIDGET = "LINGBOT_CAMERA_EDITOR";
 export const EDITOR = ".lbw-editor:visible"; // ComfyUI keeps the hidden widgets of graphs that are not shown
@@ -20,7 +20,7 @@ export async function openPage(browser, vue, { settings = {}, prepare = () => {}
   await prepare(page);
   await page.goto(process.env.COMFY_URL);
   await ready(page, NODE);
-  await page.waitForTimeout(500);
+  await page.waitForFunction(() => window.app.extensionManager?.workflow?.activeWorkflow?.changeTracker);
   return page;
 }
 
@@ -65,7 +65,7 @@ export async function addEditorNode(page, position = [80, 80], size = [460, 640]
   }, [NODE, position, size]);
   const editor = page.locator(EDITOR).nth(count);
   await editor.waitFor({ state: "visible" });
-  await page.waitForTimeout(300);
+  await settle(page);
   await page.evaluate(() => window.app.extensionManager.workflow.activeWorkflow.changeTracker.captureCanvasState());
   return editor;
 }
@@ -110,7 +110,18 @@ export const middle = async (locator) => {
 };
 export const near = (found, expected, tolerance) => found.forEach((value, i) =>
   assert.ok(Math.abs(value - expected[i]) <= tolerance, `${found} is not within ${tolerance} of ${expected}`));
-export const settle = (page) => page.waitForTimeout(250);
+/** Tries assertions until they hold; the last one's failure after ten seconds. */
+export async function eventually(assertions) {
+  for (const end = Date.now() + 10000; ; await new Promise((resolve) => { setTimeout(resolve, 50); })) {
+    const failed = await assertions().then(() => null, (error) => error);
+    if (!failed) return;
+    if (Date.now() > end) throw failed;
+  }
+}
+/** The number in the field with a label, such as Yaw, as the editor shows it. */
+export const shown = async (editor, label) => Number(await editor.getByLabel(label).inputValue());
+/** The frame under the playhead, as the editor shows it. */
+export const playhead = async (editor) => Number.parseInt(await editor.locator("output").textContent(), 10);
 export const graphState = (page) => page.evaluate(() => {
   const { nodes } = window.app.graph;
   return { count: nodes.length, positions: nodes.map((node) => [...node.pos]), scale: window.app.canvas.ds.scale };

@@ -1,7 +1,11 @@
 // Making a path with the editor in a real browser, by mouse, keyboard and touch.
 
 import assert from "node:assert/strict";
-import { addEditorNode, drag, EDITOR, graphState, inBothRenderers, middle, moveEnd, near, pointIn, savedState, setText, settle } from "./editor.mjs";
+import { settle } from "./canvas.mjs";
+import { addEditorNode, drag, EDITOR, eventually, graphState, inBothRenderers, middle, moveEnd, near, playhead,
+  pointIn, savedState, setText, shown } from "./editor.mjs";
+
+const reaches = (editor, frame) => eventually(async () => assert.ok(await playhead(editor) >= frame));
 
 inBothRenderers((it) => {
   it("drags a keyframe in the top and side views without moving the node", async (page, editor) => {
@@ -104,9 +108,9 @@ inBothRenderers((it) => {
     await editor.focus();
     await page.keyboard.press("r");
     await page.keyboard.down("w");
-    await page.waitForTimeout(900);
+    await reaches(editor, 14);
     await page.keyboard.down("l");
-    await page.waitForTimeout(900);
+    await reaches(editor, 28);
     await page.keyboard.up("l");
     await page.keyboard.up("w");
     await page.keyboard.press("Escape");
@@ -114,7 +118,7 @@ inBothRenderers((it) => {
     const { keyframes } = await savedState(page), flown = keyframes.filter((key) => key.frame < 80);
     assert.ok(flown.length >= 3 && flown.length < 20, `${flown.length} keyframes`);
     const end = flown.at(-1);
-    assert.ok(end.frame >= 20 && end.frame <= 45, `${end.frame} frames in 1.8 s`);
+    assert.ok(end.frame >= 28, `${end.frame} frames`);
     assert.ok(end.position[2] > 0.7 && end.position[0] > 0.05, `${end.position}`);
     assert.ok(end.quaternion[1] > 0.1 && Math.abs(end.position[1]) < 1e-6);
     assert.equal((await graphState(page)).count, 1);
@@ -128,7 +132,7 @@ inBothRenderers((it) => {
     await settle(page);
     const [x, y] = await middle(editor.locator("[data-view=world]"));
     await drag(page, [x, y], [x + 120, y]);
-    await page.waitForTimeout(1200);
+    await eventually(async () => assert.ok(await shown(editor, "Yaw") > 12));
     await page.keyboard.press("Enter");
     await page.keyboard.press("Escape");
     assert.ok((await savedState(page)).keyframes[0].quaternion[1] > 0.1);
@@ -141,10 +145,11 @@ inBothRenderers((it) => {
   });
 
   it("plays", async (page, editor) => {
+    const start = Date.now();
     await editor.getByRole("button", { name: "Play", exact: true }).click();
-    await page.waitForTimeout(1000);
-    const frame = Number((await editor.locator("output").textContent()).split(" ")[0]);
-    assert.ok(frame >= 8 && frame <= 24, `frame ${frame} after a second`);
+    await reaches(editor, 32);
+    const rate = await playhead(editor) / ((Date.now() - start) / 1000);
+    assert.ok(rate > 8 && rate < 20, `${rate} frames a second`);
     await page.keyboard.press(" ");
     assert.equal((await graphState(page)).count, 1);
   });
@@ -223,7 +228,7 @@ inBothRenderers((it) => {
     await editor.getByRole("button", { name: "Fly", exact: true }).tap();
     const pad = await middle(editor.locator("[data-hold=w]"));
     await send("touchStart", pad);
-    await page.waitForTimeout(600);
+    await eventually(async () => assert.ok(await shown(editor, "Position z: forward") > 0.25));
     await send("touchEnd");
     await editor.getByRole("button", { name: "Set a keyframe" }).tap();
     await settle(page);

@@ -2,7 +2,8 @@
 // between frames depend on what else the machine does, and are reported beside those of the page when the editor rests.
 
 import assert from "node:assert/strict";
-import { inBothRenderers, middle, savedState, setText, settle } from "./editor.mjs";
+import { settle } from "./canvas.mjs";
+import { inBothRenderers, middle, savedState, setText } from "./editor.mjs";
 
 const LIMIT = 8; // ms of the 16.7 that a frame has
 const FRAMES = 120;

@@ -1,9 +1,9 @@
 // What is drawn outlives a refresh of the page, saving, copies, the graph's undo, subgraphs and a second editor.
 
 import assert from "node:assert/strict";
-import { ready } from "./canvas.mjs";
-import { addEditorNode, drag, EDITOR, graphState, inBothRenderers, middle, moveEnd, NODE, pointIn, queuedKeyframes, savedState,
-  settle } from "./editor.mjs";
+import { ready, settle } from "./canvas.mjs";
+import { addEditorNode, drag, EDITOR, eventually, graphState, inBothRenderers, middle, moveEnd, NODE, pointIn,
+  queuedKeyframes, savedState, shown } from "./editor.mjs";
 
 /** Position of the last keyframe as the editor's own fields show it. */
 async function shownEnd(page, editor) {
@@ -11,7 +11,7 @@ async function shownEnd(page, editor) {
   await page.keyboard.press("End");
   await settle(page);
   return Promise.all(["x: right", "y: down", "z: forward"].map(async (axis) =>
-    Number(await editor.getByLabel(`Position ${axis}`).inputValue())));
+    shown(editor, `Position ${axis}`)));
 }
 
 const rounded = (position) => position.map((value) => Number(value.toFixed(3)));
@@ -30,7 +30,8 @@ inBothRenderers((it) => {
   it("a refresh of the page", async (page, editor) => {
     await moveEnd(page, editor);
     const moved = await savedState(page);
-    await page.waitForTimeout(2500); // the front-end stores its draft a while after a change
+    const end = `[${moved.keyframes[1].position}]`; // in the draft that the front-end stores a while after a change
+    await page.waitForFunction((part) => Object.values(localStorage).some((draft) => draft.includes(part)), end);
     await page.reload();
     await ready(page, NODE);
     const again = page.locator(EDITOR).first();
@@ -47,8 +48,7 @@ inBothRenderers((it) => {
     const file = await page.evaluate(() => JSON.stringify(window.app.graph.serialize()));
     await moveEnd(page, editor, 0.2);
     await page.setInputFiles("#comfy-file-input", { name: "saved.json", mimeType: "application/json", buffer: Buffer.from(file) });
-    await page.waitForTimeout(1000);
-    assert.deepEqual(await savedState(page), moved);
+    await eventually(async () => assert.deepEqual(await savedState(page), moved));
     assert.deepEqual(await shownEnd(page, page.locator(EDITOR).first()), rounded(moved.keyframes[1].position));
   });
 
@@ -76,18 +76,18 @@ inBothRenderers((it) => {
     await moveEnd(page, editor);
     const moved = await savedState(page), press = async (key) => {
       await page.keyboard.press(key);
-      await page.waitForTimeout(800);
+      await settle(page);
     };
     await page.mouse.click(1000, 500);
     await press("Control+z");
-    assert.deepEqual(await savedState(page), start);
+    await eventually(async () => assert.deepEqual(await savedState(page), start));
     await press("Control+y");
-    assert.deepEqual(await savedState(page), moved);
+    await eventually(async () => assert.deepEqual(await savedState(page), moved));
     await page.evaluate(() => window.app.canvas.selectItems([window.app.graph.nodes[0]]));
     await press("Delete");
     assert.equal((await graphState(page)).count, 0);
     await press("Control+z");
-    assert.deepEqual(await savedState(page), moved);
+    await eventually(async () => assert.deepEqual(await savedState(page), moved));
     assert.deepEqual(await shownEnd(page, page.locator(EDITOR).first()), rounded(moved.keyframes[1].position));
   });
 

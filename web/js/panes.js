@@ -40,9 +40,7 @@ class Pane {
   }
 
   #release(id) {
-    if (!this.#pointers.delete(id)) return;
-    this.drag = () => {};
-    if (!this.#pointers.size) this.host.commit();
+    if (this.#pointers.delete(id) && !this.#pointers.size) this.host.commit();
   }
 
   #wheel(event, at) {
@@ -73,7 +71,7 @@ class Pane {
 
   near(world, point) {
     const at = this.view.point(world);
-    return at !== null && Math.hypot(at[0] - point[0], at[1] - point[1]) < REACH;
+    return at !== null && distance(at, point) < REACH;
   }
 
   /** The frame of the camera symbol under a point: the one at the playhead first, then the keyframes. */
