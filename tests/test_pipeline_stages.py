@@ -27,6 +27,7 @@ def options(toy_package, tmp_path, **changes):
 
 
 def test_a_stage_is_measured_from_its_beginning_to_the_next():
+    before = time.perf_counter()
     with StageRecorder(CPU) as stages:
         stages.begin("idle")
         time.sleep(0.05)
@@ -35,9 +36,12 @@ def test_a_stage_is_measured_from_its_beginning_to_the_next():
         time.sleep(0.1)
         del held
         stages.begin("after")
+    elapsed = time.perf_counter() - before
     idle, hungry, after = stages.stages
     assert [stage.name for stage in stages.stages] == ["idle", "hungry", "after"]
-    assert idle.seconds == pytest.approx(0.05, abs=0.04)
+    assert idle.seconds >= 0.05
+    assert hungry.seconds >= 0.1
+    assert idle.seconds + hungry.seconds + after.seconds <= elapsed
     if anonymous_memory() is not None:
         assert hungry.host_peak - idle.host_peak > 35_000_000
         assert hungry.host_peak - after.host_peak > 35_000_000

@@ -9,17 +9,16 @@ from lingbot_world.loaders import open_checkpoint
 from lingbot_world.loaders.writer import write_expert
 from lingbot_world.plan import GenerateOptions, make_plan
 from lingbot_world.residency import Residency, choose_residency
-from lingbot_world.toy import write_toy_package
 from lingbot_world.toy_weights import EXPERT, Weights
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory):
+def plan(toy_package, tmp_path_factory):
     """The toy package's plan, as if for a GPU, with an expert of six blocks for both."""
-    folder = tmp_path_factory.mktemp("toy")
-    toy = write_toy_package(folder)
-    settings = {"action_path": toy / "example", "width": 64, "height": 48, "frame_num": 5, "device": "cpu"}
-    options = GenerateOptions(toy, toy / "example/image.png", "a castle", folder / "out.mp4", **settings)
+    folder = tmp_path_factory.mktemp("six")
+    settings = {"action_path": toy_package / "example", "width": 64, "height": 48, "frame_num": 5, "device": "cpu"}
+    image = toy_package / "example/image.png"
+    options = GenerateOptions(toy_package, image, "a castle", folder / "out.mp4", **settings)
     config, weights = replace(EXPERT, num_layers=6), Weights(seed=0)
     tensors = ((name, weights.layer(name, shape)) for name, shape in config.parameter_shapes().items())
     write_expert(folder / "six.safetensors", config, tensors)
