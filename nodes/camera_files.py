@@ -41,7 +41,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
                     "convention",
                     options=[SETTLED, *CONVENTIONS],
                     default=SETTLED,
-                    tooltip="What bare matrices mean. "
+                    tooltip=f"What the matrices of the format 'matrices' mean; '{SETTLED}' for all other formats. "
                     + "; ".join(f"{name}: {convention.about}" for name, convention in CONVENTIONS.items())
                     + ".",
                 ),

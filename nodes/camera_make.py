@@ -101,7 +101,8 @@ class LingBotWorldCameraKeys(io.ComfyNode):
                     max=100.0,
                     step=0.01,
                     advanced=True,
-                    tooltip="World units a frame. The official value is 0.05; on its own it cancels.",
+                    tooltip="World units a frame. The official value is 0.05. The model measures steps against the "
+                    "longest one, so it only counts beside another camera in a chain.",
                 ),
                 io.Float.Input(
                     "turn_deg",
@@ -228,7 +229,8 @@ class LingBotWorldCameraEditor(io.ComfyNode):
                     multiline=True,
                     socketless=True,
                     extra_dict={"widgetType": "LINGBOT_CAMERA_EDITOR"},
-                    tooltip="Keyframes of the path. Drag them in the views, or hold W A S D and I J K L to fly.",
+                    tooltip="Keyframes of the path. Drag them in the views, or press F (R records) to fly with W A S D and "
+                    "I J K L.",
                 ),
                 io.Image.Input(
                     "image", optional=True, tooltip="The first frame, shown in the editor as the picture in the world."

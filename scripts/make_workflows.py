@@ -205,8 +205,8 @@ def flight() -> str:
 def fly(server: Server) -> Graph:
     note = f"""# Fly the camera yourself
 
-In *Camera Editor* hold **W A S D** to move and **I J K L** to turn, and your flight is recorded; or drag the keyframes
-in the views. The path is saved with the workflow.
+Click into *Camera Editor* and press **R**: your flight is recorded while you hold **W A S D** to move and **I J K L**
+to turn. **Esc** ends it. Or drag the keyframes in the views. The path is saved with the workflow.
 
 {DOWNLOAD}
 {SIZES}"""
