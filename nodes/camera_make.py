@@ -229,8 +229,8 @@ class LingBotWorldCameraEditor(io.ComfyNode):
                     multiline=True,
                     socketless=True,
                     extra_dict={"widgetType": "LINGBOT_CAMERA_EDITOR"},
-                    tooltip="Keyframes of the path. Drag them in the views, or press F (R records) to fly with W A S D and "
-                    "I J K L.",
+                    tooltip="Keyframes of the path. Drag them in the views, or press F (R records) to fly with W A S D "
+                    "and I J K L.",
                 ),
                 io.Image.Input(
                     "image", optional=True, tooltip="The first frame, shown in the editor as the picture in the world."
