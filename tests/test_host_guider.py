@@ -35,6 +35,13 @@ def test_low_expert_is_loaded_at_its_first_step(found):
     assert found["load_order"] == ["load high"] + 2 * ["step high"] + ["load low"] + 4 * ["step low"]
 
 
+def test_low_experts_file_is_read_two_steps_ahead(found):
+    events = found["read_ahead"]
+    assert events[-3:] == ["read low: True", "step high", "step high"]
+    assert len(events) > 4
+    assert events.count("read low: True") == 1
+
+
 def test_an_expert_without_steps_is_not_loaded(found):
     events = found["below_the_boundary"]
     assert set(events["low only"]) == {"load low", "step low"}

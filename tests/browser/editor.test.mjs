@@ -7,6 +7,24 @@ import { addEditorNode, drag, EDITOR, eventually, graphState, inBothRenderers, m
 
 const reaches = (editor, frame) => eventually(async () => assert.ok(await playhead(editor) >= frame));
 
+/** The views that are drawn anew while something is done. */
+async function drawnViews(page, act) {
+  await page.evaluate(() => {
+    const { prototype } = CanvasRenderingContext2D, { clearRect } = prototype, views = new Set();
+    prototype.clearRect = function (...box) {
+      if (this.canvas.dataset.view) views.add(this.canvas.dataset.view);
+      return clearRect.apply(this, box);
+    };
+    window.endDrawing = () => {
+      prototype.clearRect = clearRect;
+      return [...views];
+    };
+  });
+  await act();
+  await settle(page);
+  return page.evaluate(() => window.endDrawing());
+}
+
 inBothRenderers((it) => {
   it("drags a keyframe in the top and side views without moving the node", async (page, editor) => {
     const before_ = await graphState(page);
@@ -51,7 +69,11 @@ inBothRenderers((it) => {
   it("orbits and zooms the 3D view and leaves path and canvas alone", async (page, editor) => {
     const [start, graph] = [await savedState(page), await graphState(page)], world = editor.locator("[data-view=world]");
     const picture = () => world.evaluate((canvas) => canvas.toDataURL()), [x, y] = await middle(world), first = await picture();
-    await drag(page, [x + 150, y + 60], [x + 60, y + 20]);
+    await page.mouse.move(x + 150, y + 60);
+    await page.mouse.down();
+    await settle(page);
+    assert.deepEqual(await drawnViews(page, () => page.mouse.move(x + 60, y + 20, { steps: 6 })), ["world"]); // no other
+    await page.mouse.up();
     await settle(page);
     const turned = await picture();
     assert.notEqual(turned, first);

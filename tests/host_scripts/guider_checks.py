@@ -23,6 +23,7 @@ from common import (  # noqa: E402
     report,
     sample,
 )
+from lingbot_world import loaders  # noqa: E402
 from lingbot_world.host.guider import ExpertGuider  # noqa: E402
 from lingbot_world.host.guider import _Switch as ExpertSwitch  # noqa: E402
 from lingbot_world.host.patcher import ExpertPatcher  # noqa: E402
@@ -114,6 +115,21 @@ def load_order():
     sample(guider(high, low), FlowSolver("unipc"), SIGMAS)
     stop()
     return events
+
+
+@check
+def read_ahead():
+    """What comes before the low-noise expert is loaded, the reading of its file among it."""
+    high, low = experts()
+    events, stop = watch(high, low)
+    warm, wanted = loaders.warm, low.model.checkpoint
+    loaders.warm = lambda checkpoint: events.append(f"read low: {checkpoint is wanted}")
+    try:
+        sample(guider(high, low), FlowSolver("unipc"), flow_sigmas(20, 5.0))
+    finally:
+        loaders.warm = warm
+        stop()
+    return events[: events.index("load low")]
 
 
 @check
