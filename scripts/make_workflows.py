@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tomllib
-from workflow_graph import CORE, PACK, Graph, Server, dump
-from workflow_parts import DOWNLOAD, GREEN, LIGHTNING, LORA_FOLDER, RED, SIZES, STYLE, UMT5, Parts
+from workflow_graph import CORE, PACK, Graph, Node, Server, dump
+from workflow_parts import DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, SIZES, STYLE, UMT5, VIOLET, Parts
+from workflow_samplers import own_sampler, two_samplers
 
 WORKFLOWS = Path(__file__).resolve().parent.parent / "workflows"
 
@@ -108,52 +109,9 @@ stays under ComfyUI's management, which is quicker when you change prompts often
     parts = Parts(server, "clip_text", note)
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="pan_right")
     high, low, vae = parts.models()
-    text, image = parts.clip_text(), parts.image()
+    text, image = parts.clip_text(parts.core_clip), parts.image()
     video = parts.video(text, image, vae, path["frames"])
     parts.save(parts.sample((high, low), parts.apply(video, path), video["latent"]), vae)
-    return parts.graph
-
-
-def two_samplers(server: Server) -> Graph:
-    note = f"""# Two of ComfyUI's own samplers
-
-The experts as ordinary MODELs in two *KSampler (Advanced)*, as people use Wan 2.2: the high-noise expert does steps
-0 to 9 of 40, the low-noise one the rest. At shift 5 that is where the official boundary, 0.947, lies.
-
-Each sampler starts its solver afresh, so the result differs a little from *LingBot-World Sampler*, which keeps the
-solver going across the switch and uses the official one.
-
-{DOWNLOAD}
-"""
-    parts = Parts(server, "two_samplers", note)
-    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="dolly_in")
-    high, low, vae = parts.models()
-    text, image = parts.text(), parts.image()
-    video = parts.video(text, image, vae, path["frames"])
-    conditioned = parts.apply(video, path)
-    common = {"positive": conditioned["positive"], "negative": conditioned["negative"], "steps": 40, "cfg": 5.0}
-    common |= {"sampler_name": "dpmpp_2m", "scheduler": "simple"}
-    with parts.graph.group("7. Sampling", 3, GREEN):
-        shifted = [parts.graph.add("ModelSamplingSD3", model=expert, shift=5.0)["MODEL"] for expert in (high, low)]
-        first = parts.graph.add(
-            "KSamplerAdvanced",
-            title="High noise: steps 0 to 9",
-            model=shifted[0],
-            latent_image=video["latent"],
-            end_at_step=9,
-            return_with_leftover_noise="enable",
-            **common,
-        )
-        second = parts.graph.add(
-            "KSamplerAdvanced",
-            title="Low noise: steps 9 to 40",
-            model=shifted[1],
-            latent_image=first["LATENT"],
-            add_noise="disable",
-            start_at_step=9,
-            **common,
-        )
-    parts.save(second["LATENT"], vae, column=4)
     return parts.graph
 
 
@@ -188,6 +146,37 @@ def preset_orbit(server: Server) -> Graph:
 {SIZES}"""
     parts = Parts(server, "preset_orbit", note)
     return parts.film(parts.camera("LingBotWorldCameraPreset", preset="orbit_left", easing="sine_in_out"))
+
+
+def keys(server: Server) -> Graph:
+    note = f"""# Two moves, one after the other
+
+*Camera Keys* walks as a game does: here 26 frames forward, then 15 forward with a turn to the right. *Camera Preset*
+then rises. *Camera Chain* begins each move where the last one ended, rounds the joints and fits all into 81 frames;
+wire further moves to its free input.
+
+The model measures every step against the longest one: give both moves about the same speed, or the slower one stands
+nearly still. Here both go 0.05 units a frame.
+
+{DOWNLOAD}
+{SIZES}"""
+    parts = Parts(server, "keys", note)
+    high, low, vae = parts.models()
+    text, image, path = parts.text(), parts.image(), _two_moves(parts)
+    video = parts.video(text, image, vae, path["frames"], column=3)
+    conditioned = parts.apply(video, path, column=3)
+    parts.save(parts.sample((high, low), conditioned, video["latent"], column=4), vae, column=4)
+    return parts.graph
+
+
+def _two_moves(parts: Parts) -> Node:
+    with parts.graph.group("4. Camera path", 2, VIOLET):
+        walk = parts.graph.add("LingBotWorldCameraKeys", script="w-26,wl-15")
+        rise = parts.graph.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
+        moves = {"cameras.camera0": walk["camera"], "cameras.camera1": rise["camera"]}
+        path = parts.graph.add("LingBotWorldCameraChain", **moves, frames=81, smooth=4.0)
+        parts.preview(path)
+        return path
 
 
 def flight() -> str:
@@ -241,7 +230,9 @@ WORKFLOW_MAKERS: list[Callable[[Server], Graph]] = [
     lora_four_steps,
     clip_text,
     two_samplers,
+    own_sampler,
     preset_orbit,
+    keys,
     fly,
     from_video,
     toy,

@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from workflow_inputs import default, is_text, kind_of, split
+
 PACK, CORE = "lingbot-world", "comfy-core"
-WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COMFY_DYNAMICCOMBO_V3"}
 SEEDS = ("seed", "noise_seed")  # the canvas puts a "control after generate" below these, asked or not
 COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 60, 30, 50, 20, 50
 BADGE_HEIGHT, BUTTON_HEIGHT = 20, 26  # of Nodes 2.0
@@ -74,7 +75,7 @@ class Node:
 
     @property
     def height(self) -> int:
-        texts = sum(_is_text(spec) for spec in self.widgets.values())
+        texts = sum(is_text(spec) for spec in self.widgets.values())
         plain = len(self.widget_values()) - texts
         slots = max(len(self.sockets), len(self.outputs))
         return 20 + slots * SLOT_HEIGHT + plain * WIDGET_HEIGHT + texts * TEXT_HEIGHT + self.extra_height
@@ -90,7 +91,7 @@ class Node:
         values = []
         for name, (kind, options) in self.widgets.items():
             value = self.inputs[name]
-            values.append(_default((kind, options)) if isinstance(value, Output) else value)
+            values.append(default((kind, options)) if isinstance(value, Output) else value)
             if kind == "INT" and (options.get("control_after_generate") or name in SEEDS):
                 values.append("randomize" if options.get("control_after_generate") else "fixed")
             if options.get("image_upload"):
@@ -136,10 +137,10 @@ class Graph:
         if kind not in self.info:
             raise KeyError(f"the server has no node {kind}")
         info = self.info[kind]
-        widgets, sockets = _split(info["input"], inputs)
+        widgets, sockets = split(info["input"], inputs)
         if unknown := set(inputs) - set(widgets) - set(sockets):
             raise KeyError(f"{kind} has no input {sorted(unknown)}; it has {[*widgets, *sockets]}")
-        values = {name: inputs.get(name, _default(spec)) for name, spec in widgets.items()}
+        values = {name: inputs.get(name, default(spec)) for name, spec in widgets.items()}
         values |= {name: inputs[name] for name in sockets if name in inputs}
         outputs = list(zip(info["output_name"], info["output"], strict=True))
         number, offers = len(self.nodes) + 1, list(models)
@@ -222,9 +223,9 @@ class Graph:
         }
 
     def _ui_node(self, node: Node, links: list[list]) -> dict:
-        slots = [{"name": name, "type": kind, "link": None} for name, kind in node.sockets.items()]
+        slots = [_slot(name, kind) for name, kind in node.sockets.items()]
         for name, spec in node.widgets.items():
-            slots.append({"name": name, "type": _kind(spec), "widget": {"name": name}, "link": None})
+            slots.append({"name": name, "type": kind_of(spec), "widget": {"name": name}, "link": None})
         for index, slot in enumerate(slots):
             if isinstance(source := node.inputs.get(slot["name"]), Output):
                 slot["link"] = len(links) + 1
@@ -253,47 +254,10 @@ class Graph:
         return saved
 
 
-def _split(inputs: dict, chosen: dict, prefix: str = "") -> tuple[dict[str, tuple], dict[str, str]]:
-    """Widgets (name to spec) and sockets (name to type); the chosen option of a dynamic combo unfolds in its place."""
-    widgets, sockets = {}, {}
-    for section in ("required", "optional"):
-        for name, raw in inputs.get(section, {}).items():
-            spec = (raw[0], raw[1] if len(raw) > 1 else {})
-            name = prefix + name
-            if not _is_widget(spec):
-                sockets[name] = spec[0]
-                continue
-            widgets[name] = spec
-            if spec[0] == "COMFY_DYNAMICCOMBO_V3":
-                key = chosen.get(name, _default(spec))
-                option = next(option for option in spec[1]["options"] if option["key"] == key)
-                more_widgets, more_sockets = _split(option["inputs"], chosen, f"{name}.")
-                widgets |= more_widgets
-                sockets |= more_sockets
-    return widgets, sockets
-
-
-def _is_widget(spec: tuple) -> bool:
-    kind, options = spec
-    return not options.get("forceInput") and (isinstance(kind, list) or kind in WIDGETS or "widgetType" in options)
-
-
-def _is_text(spec: tuple) -> bool:
-    return spec[0] == "STRING" and bool(spec[1].get("multiline"))
-
-
-def _kind(spec: tuple) -> str:
-    return "COMBO" if isinstance(spec[0], list) else spec[0]
-
-
-def _default(spec: tuple):
-    kind, options = spec
-    if "default" in options:
-        return options["default"]
-    choices = kind if isinstance(kind, list) else options.get("options", [])
-    if choices:
-        return choices[0]["key"] if isinstance(choices[0], dict) else choices[0]
-    return {"INT": 0, "FLOAT": 0.0, "STRING": "", "BOOLEAN": False}.get(_kind(spec))
+def _slot(name: str, kind: str) -> dict:
+    """A socket; one of a list, `cameras.camera0`, shows its own part of the name."""
+    slot = {"name": name, "type": kind, "link": None}
+    return {"label": name.rpartition(".")[2], **slot} if "." in name else slot
 
 
 def dump(graph: dict) -> str:

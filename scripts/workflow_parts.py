@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from workflow_graph import PREVIEW_HEIGHT, Graph, Node, Output, Server
 
 PACKAGE = "lingbot-world-base-cam-nf4"
@@ -82,11 +84,21 @@ class Parts:
             )
         return node["positive"], node["negative"]
 
-    def clip_text(self) -> tuple[Output, Output]:
-        """Positive, negative from core's nodes and the umt5 file that Wan users own."""
+    def core_clip(self) -> Output:
+        """Core's loader, with the umt5 file that Wan users own."""
+        offer = self.offer(UMT5, UMT5, "text_encoders", UMT5_FOLDER)
+        return self.graph.add("CLIPLoader", clip_name=UMT5, type="wan", models=offer)["CLIP"]
+
+    def own_clip(self) -> Output:
+        """The package's own file, kept as a CLIP."""
+        encoder = f"{self.package}/{T5}"
+        offer = self.offer(encoder, T5)
+        return self.graph.add("LingBotWorldLoadTextEncoder", text_encoder=encoder, models=offer)["CLIP"]
+
+    def clip_text(self, load: Callable[[], Output]) -> tuple[Output, Output]:
+        """Positive, negative from core's text nodes, over the CLIP that `load` adds."""
         with self.graph.group("2. Prompt", 1, BLUE):
-            offer = self.offer(UMT5, UMT5, "text_encoders", UMT5_FOLDER)
-            clip = self.graph.add("CLIPLoader", clip_name=UMT5, type="wan", models=offer)["CLIP"]
+            clip = load()
             positive = self.graph.add("CLIPTextEncode", title="Positive prompt", clip=clip, text=PROMPT)
             negative = self.graph.info["LingBotWorldTextEncode"]["input"]["required"]["negative"][1]["default"]
             negative = self.graph.add("CLIPTextEncode", title="Negative prompt", clip=clip, text=negative)
@@ -103,15 +115,18 @@ class Parts:
         with self.graph.group("4. Camera path", 2, VIOLET):
             path = self.graph.add(kind, **values)
             if preview:
-                look = {"box_width": 440, "extra_height": PREVIEW_HEIGHT}
-                self.graph.add("LingBotWorldCameraPreview", camera=path["camera"], **look)
+                self.preview(path)
             return path
 
+    def preview(self, path: Node) -> None:
+        look = {"box_width": 440, "extra_height": PREVIEW_HEIGHT}
+        self.graph.add("LingBotWorldCameraPreview", camera=path["camera"], **look)
+
     def video(
-        self, text: tuple[Output, Output], image: Node, vae: Output, length: Output | int, column: int = 3
+        self, text: tuple[Output, Output], image: Node, vae: Output, length: Output | int, column: int = 2
     ) -> Node:
         """WanImageToVideo: the empty latent, and the start image in the conditioning."""
-        with self.graph.group("5. Video size", 2, BLUE):
+        with self.graph.group("5. Video size", column, BLUE):
             return self.graph.add(
                 "WanImageToVideo",
                 positive=text[0],
@@ -123,8 +138,8 @@ class Parts:
                 length=length,
             )
 
-    def apply(self, video: Node, camera: Node) -> Node:
-        with self.graph.group("6. Camera to model", 2, VIOLET):
+    def apply(self, video: Node, camera: Node, column: int = 2) -> Node:
+        with self.graph.group("6. Camera to model", column, VIOLET):
             return self.graph.add(
                 "LingBotWorldApplyCamera",
                 positive=video["positive"],
@@ -133,8 +148,10 @@ class Parts:
                 latent=video["latent"],
             )
 
-    def sample(self, models: tuple[Output, Output], conditioning: Node, latent: Output, **values) -> Output:
-        with self.graph.group("7. Sampling", 3, GREEN):
+    def sample(
+        self, models: tuple[Output, Output], conditioning: Node, latent: Output, column: int = 3, **values
+    ) -> Output:
+        with self.graph.group("7. Sampling", column, GREEN):
             node = self.graph.add(
                 "LingBotWorldSampler",
                 high_noise=models[0],

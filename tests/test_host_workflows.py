@@ -19,7 +19,7 @@ import torch
 from browser_runner import run_script
 from comfy_server import PACK_NAME, ComfyServer
 from lingbot_world.toy_weights import EXPERT
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, WORKFLOWS, as_toy, as_toy_canvas
 
 pytestmark = pytest.mark.host
@@ -74,6 +74,30 @@ def test_it_runs_and_gives_a_video(server, name):
     with av.open(str(path)) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video.streams.video[0])]
     assert np.stack(frames).shape == (TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, 3)
+
+
+def test_own_sampler_gives_what_the_one_node_gives(server):
+    """At toy size, over both experts: the same latent to the bit from the same seed and values, another from others."""
+    pieces, whole = as_toy("own_sampler").set("RandomNoise", noise_seed=5), as_toy("camera")
+    values = {**whole[whole.node_id("LingBotWorldSampler")]["inputs"], "latent": pieces.link("WanImageToVideo", 2)}
+    values |= pieces[pieces.node_id("LingBotWorldGuider")]["inputs"]
+    prompt = pieces.add("same", "LingBotWorldSampler", **values | {"seed": 5})
+    prompt = prompt.add("other", "LingBotWorldSampler", **values | {"seed": 6})
+    for name, latent in (
+        ("pieces", pieces.link("SamplerCustomAdvanced")),
+        ("same", ["same", 0]),
+        ("other", ["other", 0]),
+    ):
+        prompt = prompt.add(f"save {name}", "SaveLatent", samples=latent, filename_prefix=name)
+    server.queue(prompt)
+    own, same, other = (saved_latent(server, name) for name in ("pieces", "same", "other"))
+    assert torch.equal(own, same)
+    assert not torch.equal(own, other)
+
+
+def saved_latent(server: ComfyServer, name: str) -> torch.Tensor:
+    (path,) = (server.base / "output").glob(f"{name}_*.latent")
+    return load_file(path)["latent_tensor"]
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,12 @@ import re
 
 import pytest
 from PIL import Image
-from toy_prompt import CANVAS_VALUES, WORKFLOWS
+from toy_prompt import CANVAS_VALUES, WORKFLOWS, shipped
 
 NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
 CANVAS_ONLY = {"MarkdownNote"}
+NODES = WORKFLOWS.parent / "nodes"
+IN_NO_WORKFLOW = {"LingBotWorldCameraKeyframes"}  # goes with 3D nodes whose views are set up by hand
 REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/main/"
 
 
@@ -20,8 +22,16 @@ def read(name: str) -> tuple[dict, dict]:
 
 
 def test_the_list_is_complete():
-    assert {"camera", "no_camera", "lora", "clip_text", "two_samplers", "toy"} <= set(NAMES)
+    assert {"camera", "no_camera", "lora", "clip_text", "two_samplers", "own_sampler", "keys", "toy"} <= set(NAMES)
     assert sorted(path.stem for path in (WORKFLOWS / "api").glob("*.json")) == NAMES
+
+
+def test_a_workflow_shows_every_node_of_the_pack():
+    sources = "".join(path.read_text(encoding="utf-8") for path in NODES.glob("*.py"))
+    ours = set(re.findall(r'node_id="(\w+)"', sources))
+    shown = {node["class_type"] for name in NAMES for node in shipped(name).values()}
+    assert len(ours) > 10
+    assert ours - shown == IN_NO_WORKFLOW
 
 
 @pytest.mark.parametrize("name", NAMES)

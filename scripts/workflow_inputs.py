@@ -1,0 +1,67 @@
+"""What /object_info says of a node's inputs: which are widgets, which are sockets, what a widget starts with."""
+
+from __future__ import annotations
+
+WIDGETS = {"INT", "FLOAT", "STRING", "BOOLEAN", "COMBO", "COMFY_DYNAMICCOMBO_V3"}
+PLAIN_DEFAULTS = {"INT": 0, "FLOAT": 0.0, "STRING": "", "BOOLEAN": False}
+
+
+def split(inputs: dict, chosen: dict, prefix: str = "") -> tuple[dict[str, tuple], dict[str, str]]:
+    """Widgets (name to spec) and sockets (name to type) of a node, in order, with what unfolds in their places."""
+    widgets, sockets = {}, {}
+    for section in ("required", "optional"):
+        for name, raw in inputs.get(section, {}).items():
+            spec = (raw[0], raw[1] if len(raw) > 1 else {})
+            more_widgets, more_sockets = _unfold(prefix + name, spec, chosen)
+            widgets |= more_widgets
+            sockets |= more_sockets
+    return widgets, sockets
+
+
+def _unfold(name: str, spec: tuple, chosen: dict) -> tuple[dict[str, tuple], dict[str, str]]:
+    """An input by itself; with the inputs of its chosen option, or the sockets that its list has grown."""
+    kind, options = spec
+    if kind == "COMFY_AUTOGROW_V3":
+        return {}, _grown(name, options["template"], chosen)
+    if not _is_widget(spec):
+        return {}, {name: kind}
+    if kind != "COMFY_DYNAMICCOMBO_V3":
+        return {name: spec}, {}
+    key = chosen.get(name, default(spec))
+    option = next(option for option in options["options"] if option["key"] == key)
+    widgets, sockets = split(option["inputs"], chosen, f"{name}.")
+    return {name: spec, **widgets}, sockets
+
+
+def _grown(name: str, template: dict, chosen: dict) -> dict[str, str]:
+    """The sockets that the canvas shows for a list that grows, `cameras.camera0` and on: the used ones, a free one."""
+    stem = f"{name}.{template['prefix']}"
+    used = sum(key.startswith(stem) for key in chosen)
+    ((kind, *_),) = template["input"]["required"].values()
+    return {f"{stem}{index}": kind for index in range(min(used + 1, template["max"]))}
+
+
+def _is_widget(spec: tuple) -> bool:
+    kind, options = spec
+    return not options.get("forceInput") and (isinstance(kind, list) or kind in WIDGETS or "widgetType" in options)
+
+
+def is_text(spec: tuple) -> bool:
+    """Whether this widget is a field of several lines."""
+    return spec[0] == "STRING" and bool(spec[1].get("multiline"))
+
+
+def kind_of(spec: tuple) -> str:
+    """The type that the canvas gives a widget's slot."""
+    return "COMBO" if isinstance(spec[0], list) else spec[0]
+
+
+def default(spec: tuple):
+    """What a widget holds until somebody changes it."""
+    kind, options = spec
+    if "default" in options:
+        return options["default"]
+    choices = kind if isinstance(kind, list) else options.get("options", [])
+    if choices:
+        return choices[0]["key"] if isinstance(choices[0], dict) else choices[0]
+    return PLAIN_DEFAULTS.get(kind_of(spec))
