@@ -69,7 +69,7 @@ def estimate_sampling(
 
 def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> int:
     """Bytes that keep what an expert's camera layers compute between its steps."""
-    return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype)
+    return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype=dtype)
 
 
 def estimate_vae(width: int, geometry: Geometry, *, tiling: bool = False) -> tuple[StageEstimate, StageEstimate]:

@@ -26,7 +26,7 @@ def plan(cache: CameraCache, mode: str, patcher, grid: tuple[int, int, int], ste
         cache.clear()
         return None
     model = patcher.model.diffusion_model
-    wanted = camera_cache_bytes(model.config, *grid, model.dtype)
+    wanted = camera_cache_bytes(model.config, *grid, dtype=model.dtype)
     if mode == "gpu" and not cache.nbytes:
         _make_room(patcher, wanted, step_bytes)
     room = _room(patcher, step_bytes)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .attention import Attention
-from .cache import Affine, CameraCache
+from .cache import CameraCache, Pair
 from .config import ModelConfig
 from .operations import borrow, values
 from .pointwise import affine_, gated_add_, gelu_, layer_norm, rms_norm_, rms_rope_, spans
@@ -45,9 +45,6 @@ class _Attention(nn.Module):
         self.norm_q = operations.RMSNorm(config.dim, eps=config.eps, **factory)
         self.norm_k = operations.RMSNorm(config.dim, eps=config.eps, **factory)
 
-    def _norms(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return values(self.norm_q, x)[0], values(self.norm_k, x)[0]
-
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, options: Mapping) -> Tensor:
         return self.attention(q[None], k[None], v[None], self.heads, options)[0]
 
@@ -57,7 +54,7 @@ class SelfAttention(_Attention):
 
     def update_(self, x: Tensor, modulation: Tensor, rope: Rope, like: Tensor, options: Mapping) -> None:
         """x [rows, tokens, dim] += gate * attention(norm(x) * (1 + scale) + shift); modulation [rows, 3, dim]."""
-        norm_q, norm_k = self._norms(x)
+        norm_q, norm_k = values(self.norm_q, x)[0], values(self.norm_k, x)[0]
         with borrowed(like, self.q, self.k, self.v, self.o) as (to_q, to_k, to_v, to_out):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
                 y = layer_norm(row, 1 + scale, shift, self.eps, like.dtype)
@@ -74,14 +71,22 @@ class SelfAttention(_Attention):
 class CrossAttention(_Attention):
     """Attention to the prompt's tokens; all of them, padding included, as in training."""
 
-    def update_(self, x: Tensor, norm: tuple[Tensor, Tensor], context: Tensor, options: Mapping) -> None:
-        """x [rows, tokens, dim] += attention(norm(x), context [rows, text_len, dim]); norm = weight and bias."""
-        norm_q, norm_k = self._norms(x)
+    def project(self, context: Tensor, stream: Tensor) -> Pair:
+        """Keys, normed, and values of the prompts [rows, text_len, dim], each of the same shape; the norm is in the
+        residual stream's dtype."""
+        norm_k = values(self.norm_k, stream)[0]
         with borrowed(context, self.k, self.v) as (to_k, to_v):
             texts = [(rms_norm_(to_k(text), norm_k, self.eps), to_v(text)) for text in context]
+        keys, texts = zip(*texts, strict=True)
+        return torch.stack(keys), torch.stack(texts)
+
+    def update_(self, x: Tensor, norm: Pair, texts: Pair, context: Tensor, options: Mapping) -> None:
+        """x [rows, tokens, dim] += attention(norm(x), prompts); norm = weight and bias, texts = keys and values of
+        the prompts `context`, whose dtype is that of GEMMs."""
+        norm_q = values(self.norm_q, x)[0]
         plainly = x.new_ones(x.shape[-1])  # gated_add_ reads bf16 into fp32 in one pass, add_ takes two thirds longer
         with borrowed(context, self.q, self.o) as (to_q, to_out):
-            for row, (k, v) in zip(x, texts, strict=True):
+            for row, k, v in zip(x, *texts, strict=True):
                 y = layer_norm(row, *norm, self.eps, context.dtype)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
@@ -130,7 +135,8 @@ class Block(nn.Module):
         self.self_attn.update_(x, modulation[:, :3], rope, context, options)
         if camera is not None:
             self._inject(x, camera, context)
-        self.cross_attn.update_(x, values(self.norm3, x), context, options)
+        texts = self._texts(x, context, None if camera is None else camera.cache)
+        self.cross_attn.update_(x, values(self.norm3, x), texts, context, options)
         self._feed_forward(x, modulation[:, 3:], context)
         return x
 
@@ -142,6 +148,17 @@ class Block(nn.Module):
                     y = gelu_(widen(y))
                     gated_add_(row[span], narrow(y), gate)
                     del y
+
+    def _texts(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
+        """Keys and values of the prompts, from the cache if that holds them, else into it if there is room."""
+        if torch.compiler.is_compiling() or cache is None or cache.prompt.embedded is not context:
+            return self.cross_attn.project(context, x)
+        kept = cache.prompt.get(self.index)
+        if kept is None:
+            kept = self.cross_attn.project(context, x)
+            if cache.has_room(2 * kept[0].nbytes):
+                cache.prompt.put(self.index, kept)
+        return kept
 
     def _inject(self, x: Tensor, camera: Camera, like: Tensor) -> None:
         """x = x * (1 + scale) + shift of the camera's tokens, in stretches where they are not kept."""
@@ -155,16 +172,16 @@ class Block(nn.Module):
                 for span in spans(len(tokens), CAMERA_TOKENS):
                     _apply([row[span] for row in rows], *_scale_and_shift(tokens[span], layers))
 
-    def _kept(self, camera: Camera, like: Tensor) -> Affine | None:
+    def _kept(self, camera: Camera, like: Tensor) -> Pair | None:
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
         kept = camera.cache.get(self.index)
-        if kept is None and camera.cache.has_room(camera.tokens):
+        if kept is None and camera.cache.has_room(2 * camera.tokens.nbytes):
             kept = self._whole_affine(camera.tokens, like)
             camera.cache.put(self.index, kept)
         return kept
 
-    def _whole_affine(self, tokens: Tensor, like: Tensor) -> Affine:
+    def _whole_affine(self, tokens: Tensor, like: Tensor) -> Pair:
         scales, shifts = torch.empty_like(tokens), torch.empty_like(tokens)
         with self._camera_layers(like) as layers:
             for part, scale, shift in zip(tokens, scales, shifts, strict=True):
@@ -189,7 +206,7 @@ def residual_mlp(x: Tensor, first: Apply, second: Apply) -> Tensor:
     return second(F.silu(first(x), inplace=True)).add_(x)
 
 
-def _scale_and_shift(tokens: Tensor, layers: tuple[Apply, ...]) -> Affine:
+def _scale_and_shift(tokens: Tensor, layers: tuple[Apply, ...]) -> Pair:
     first, second, to_scale, to_shift = layers
     hidden = residual_mlp(tokens, first, second)
     return to_scale(hidden), to_shift(hidden)

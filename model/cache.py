@@ -1,24 +1,20 @@
-"""What the camera layers of each block make of a camera, kept between steps on GPUs with room for it."""
+"""What blocks make of things that stay the same from step to step, kept on GPUs with room for it."""
 
 import torch
 from torch import Tensor
 
-Affine = tuple[Tensor, Tensor]
+Pair = tuple[Tensor, Tensor]
 
 PATIENCE = 2
 """A cache that was filled this often for nothing stays empty."""
 
 
-class CameraCache:
-    """Scale and shift ([rows, tokens, dim] each) of every block, for the camera they were made from.
+class BlockCache:
+    """Two tensors of every block, made from one source. Another source empties it; where sources take turns, so that
+    nothing is ever read again, it gives up (`useful`)."""
 
-    They depend on neither timestep, latent nor prompt. Give one cache per expert, as `options["camera_cache"]`; the
-    model fills it in the first step. Another camera empties it; where cameras take turns, so that nothing is ever read
-    again, it gives up (`useful`). Once `limit_bytes` of scales and shifts are held, further blocks are computed in
-    every step as without a cache. At 480x832x81 an expert needs 26.8 GB (`memory.camera_cache_bytes`)."""
-
-    def __init__(self, limit_bytes: float | None = None):
-        self.limit_bytes, self._wasted = limit_bytes, 0
+    def __init__(self):
+        self._wasted = 0
         self._forget()
 
     @property
@@ -26,19 +22,24 @@ class CameraCache:
         """Whether there is any point in filling it."""
         return self._wasted < PATIENCE
 
-    def attach(self, camera: Tensor) -> bool:
-        """Keep what is held if it was made from this camera, by value; else forget it. Returns whether the cache is
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks' tensors."""
+        return self._nbytes
+
+    def attach(self, source: Tensor) -> bool:
+        """Keep what is held if it was made from this source, by value; else forget it. Returns whether the cache is
         to be used."""
-        if self._camera is not None and _same(self._camera, camera):
+        if self._source is not None and _same(self._source, source):
             return True
         self.clear()
         if self.useful:
-            self._camera = camera.clone()
+            self._source = source.clone()
         return self.useful
 
     def clear(self) -> int:
-        """Free everything held; returns how many bytes of scales and shifts that were."""
-        freed = self.nbytes
+        """Free everything held; returns how many bytes of the blocks' tensors that were."""
+        freed = self._nbytes
         if freed and not self._read:
             self._wasted += 1
         self._forget()
@@ -46,34 +47,73 @@ class CameraCache:
 
     def give_up(self) -> bool:
         """Free everything and stay empty from now on; returns whether that changed anything."""
-        changed = self._camera is not None
+        changed = self._source is not None
         self._forget()
         self._wasted = PATIENCE
         return changed
 
-    def get(self, block: int) -> Affine | None:
-        """Scale and shift of a block, if they are held."""
+    def get(self, block: int) -> Pair | None:
+        """A block's tensors, if they are held."""
         kept = self._blocks.get(block)
         self._read |= kept is not None
         return kept
 
-    def has_room(self, tokens: Tensor) -> bool:
-        """Whether scale and shift of one more block, each the size of `tokens`, stay within the limit. A cache that
-        was emptied in the middle of a step has none before the next one."""
-        if self._camera is None:
-            return False
-        return self.limit_bytes is None or self.nbytes + 2 * tokens.nbytes <= self.limit_bytes
-
-    def put(self, block: int, affine: Affine) -> None:
-        """Hold a block's scale and shift."""
-        self._blocks[block] = affine
-        self.nbytes += sum(tensor.nbytes for tensor in affine)
+    def put(self, block: int, pair: Pair) -> None:
+        """Hold a block's tensors."""
+        self._blocks[block] = pair
+        self._nbytes += sum(tensor.nbytes for tensor in pair)
 
     def _forget(self) -> None:
-        self._camera: Tensor | None = None
+        self._source: Tensor | None = None
+        self._blocks: dict[int, Pair] = {}
+        self._read, self._nbytes = False, 0
+
+
+class PromptCache(BlockCache):
+    """Keys and values ([rows, text_len, dim] each) of every block's cross-attention. `embedded` is the prompt of the
+    running step as the model embedded it: a block that is given another one has to do without."""
+
+    def _forget(self) -> None:
+        super()._forget()
+        self.embedded: Tensor | None = None
+
+
+class CameraCache(BlockCache):
+    """Scale and shift ([rows, tokens, dim] each) of every block, for the camera they were made from; beside them, in
+    `prompt`, what the blocks make of the prompt.
+
+    They depend on neither timestep nor latent. Give one cache per expert, as `options["camera_cache"]`; the model fills
+    it in the first step. Once `limit_bytes` are held, further blocks are computed in every step as without a cache. At
+    480x832x81 an expert needs 27.9 GB (`memory.camera_cache_bytes`)."""
+
+    def __init__(self, limit_bytes: float | None = None):
+        self.limit_bytes, self.prompt = limit_bytes, PromptCache()
+        super().__init__()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks' tensors, the prompt's included."""
+        return super().nbytes + self.prompt.nbytes
+
+    def clear(self) -> int:
+        """Free everything held; returns how many bytes of the blocks' tensors that were."""
+        return super().clear() + self.prompt.clear()
+
+    def give_up(self) -> bool:
+        """Free everything and stay empty from now on; returns whether that changed anything."""
+        self.prompt.give_up()
+        return super().give_up()
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether that many bytes more stay within the limit. A cache that was emptied in the middle of a step has no
+        room before the next one."""
+        if self._source is None:
+            return False
+        return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes
+
+    def _forget(self) -> None:
+        super()._forget()
         self.tokens: Tensor | None = None  # the camera's, [rows, tokens, dim]; put here by the model
-        self._blocks: dict[int, Affine] = {}
-        self._read, self.nbytes = False, 0
 
 
 def _same(left: Tensor, right: Tensor) -> bool:

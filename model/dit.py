@@ -83,8 +83,11 @@ class LingBotWorldModel(nn.Module):
         rows = len(x)
         residual = wide(self.compute_dtype)
         e, e0 = self.embed_time(timestep.to(x.device).expand(rows))
-        context = self.embed_text(context.to(x.device)).expand(rows, -1, -1)
         camera = None if camera is None else self.embed_camera(camera.to(x.device), options.get("camera_cache"))
+        prompts = context.to(x.device)
+        context = self.embed_text(prompts).expand(rows, -1, -1)
+        if camera is not None and camera.cache is not None and camera.cache.prompt.attach(prompts):
+            camera.cache.prompt.embedded = context
         grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
         rope = tuple(table.to(residual) for table in rope_table(grid, self.config.head_dim, x.device))
         x = self.embed_patches(x)

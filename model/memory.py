@@ -50,16 +50,17 @@ def activation_bytes(
 
 
 def camera_cache_bytes(
-    config: ModelConfig, frames: int, height: int, width: int, dtype: torch.dtype = torch.bfloat16
+    config: ModelConfig, frames: int, height: int, width: int, *, batch: int = 2, dtype: torch.dtype = torch.bfloat16
 ) -> int:
-    """Bytes of a full CameraCache: scale and shift of every block for one camera, and the fp32 camera itself.
+    """Bytes of a full CameraCache: scale and shift of every block for one camera, and the fp32 camera itself; keys and
+    values of `batch` prompts.
 
-    Its tokens, held as well, are part of `activation_bytes`."""
+    The camera's tokens, held as well, are part of `activation_bytes`."""
     if config.control is None:
         return 0
     tokens = token_count(frames, height, width)
-    affines = config.num_layers * 2 * tokens * config.dim * dtype.itemsize
-    return affines + tokens * 4 * config.control_channels * 4
+    pairs = config.num_layers * 2 * (tokens + batch * config.text_len) * config.dim * dtype.itemsize
+    return pairs + tokens * 4 * config.control_channels * 4
 
 
 def _self_attention(config: ModelConfig, tokens: int, size: int) -> int:

@@ -78,7 +78,7 @@ def _camera_cache() -> io.Combo.Input:
         default="auto",
         optional=True,
         advanced=True,
-        tooltip="Keeps what the camera layers compute between steps: 7 % faster, for up to 27 GB an expert at "
+        tooltip="Keeps what the camera layers compute between steps: 7 % faster, for up to 28 GB an expert at "
         "480x832x81. auto uses memory that is free anyway, gpu unloads other models for it, off keeps nothing. Results "
         "are the same.",
     )

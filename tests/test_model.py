@@ -102,7 +102,7 @@ def test_a_cache_that_was_read_may_be_filled_again_and_again(model):
     for _ in range(4):
         for _ in range(2):
             model(**inputs, options={"camera_cache": cache})
-        assert cache.clear() == 2 * 3 * 3 * 4 * SMALL.dim * 4 * SMALL.num_layers
+        assert cache.clear() == 2 * (3 * 3 * 4 + SMALL.text_len) * SMALL.dim * 4 * SMALL.num_layers
     assert cache.useful
 
 
@@ -123,6 +123,43 @@ def test_a_camera_changed_in_place_empties_the_cache(model):
     model(**inputs, options={"camera_cache": cache})
     inputs["camera"].mul_(0.5)
     assert torch.equal(model(**inputs, options={"camera_cache": cache}), model(**inputs))
+
+
+def test_the_prompt_is_projected_once_and_followed(model):
+    inputs = random_inputs(SMALL, 2, GRID)
+    other = inputs | {"context": inputs["context"] + 1}
+    cache, calls = CameraCache(), []
+    hooks = [block.cross_attn.v.register_forward_pre_hook(lambda *_: calls.append(1)) for block in model.blocks]
+    counts = []
+    for given in (inputs, inputs, other, other):
+        calls.clear()
+        got = model(**given, options={"camera_cache": cache})
+        counts.append(len(calls))
+        assert torch.equal(got, model(**given))
+    for hook in hooks:
+        hook.remove()
+    assert counts == [2 * SMALL.num_layers, 0, 2 * SMALL.num_layers, 0]
+
+
+def test_prompts_that_take_turns_leave_the_camera_its_cache(model):
+    inputs = random_inputs(SMALL, 1, GRID)
+    cache = CameraCache()
+    for step in range(4):
+        given = inputs | {"context": inputs["context"] + step % 2}
+        assert torch.equal(model(**given, options={"camera_cache": cache}), model(**given))
+    assert (cache.useful, cache.prompt.useful, cache.prompt.nbytes) == (True, False, 0)
+    assert cache.nbytes > 0
+
+
+def test_a_block_that_is_given_another_prompt_does_not_use_the_kept_one(model):
+    inputs, cache = random_inputs(SMALL, 1, GRID), CameraCache()
+    swap = lambda block, given: (*given[:2], given[2] * 2, *given[3:])  # noqa: E731
+    hook = model.blocks[1].register_forward_pre_hook(swap)
+    for _ in range(2):
+        got = model(**inputs, options={"camera_cache": cache})
+        assert torch.equal(got, model(**inputs))
+    hook.remove()
+    assert not torch.equal(got, model(**inputs))
 
 
 def test_a_full_cache_serves_without_the_camera_layers(model):

@@ -60,7 +60,8 @@ def room():
     """The limit for a card with so much free: the step 1.5 times and the weights to come are left alone."""
     high, _ = experts()
     found, memory = {}, comfy.model_management.get_free_memory
-    wanted = camera_cache.camera_cache_bytes(high.model.diffusion_model.config, FRAMES, HEIGHT, WIDTH, torch.float32)
+    config, size = high.model.diffusion_model.config, (FRAMES, HEIGHT, WIDTH)
+    wanted = camera_cache.camera_cache_bytes(config, *size, dtype=torch.float32)
     reserve = comfy.model_management.minimum_inference_memory()
     loaded, step = high.load_device, int(2 * reserve)
     try:
