@@ -58,8 +58,8 @@ def own_sampler(server: Server) -> Graph:
 The text encoder is loaded as an ordinary CLIP here, for *CLIP Text Encode*: it stays under ComfyUI's management, which
 is quicker when you change prompts often and takes more memory.
 
-Another *solver* goes into *Solver* and *Sigmas* alike. For a latent that already holds a video, lower *denoise* in
-*Sigmas*.
+Another *solver* goes into *Solver* and, among its advanced inputs, *Sigmas*. For a latent that already holds a video,
+lower *denoise* in *Sigmas*.
 
 {DOWNLOAD}
 """
