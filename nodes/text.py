@@ -106,7 +106,7 @@ class LingBotWorldLoadTextEncoder(_Files, io.ComfyNode):
     def define_schema(cls) -> io.Schema:
         return io.Schema(
             node_id="LingBotWorldLoadTextEncoder",
-            display_name="LingBot-World Load Text Encoder",
+            display_name="Load LingBot-World Text Encoder",
             category="LingBot-World",
             description="Loads the text encoder as an ordinary CLIP that ComfyUI keeps and manages, for "
             "CLIPTextEncode: when prompts change often and memory is plenty.",
