@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Take the workflows' thumbnails (workflows/*.jpg) and the README's picture of the canvas (docs/images/workflow.png).
+"""Take the workflows' thumbnails (workflows/*.jpg) and the README's pictures of canvas and editor (docs/images/).
 
-    python scripts/make_pictures.py --server http://127.0.0.1:8188
+    python scripts/make_pictures.py --server http://127.0.0.1:8188 [--only editor]
 
 Needs node, Chromium and `npm ci` in tests/browser; and, lest nodes are framed in red, a ComfyUI that has the files the
 workflows name.
@@ -18,7 +18,7 @@ from pathlib import Path
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
-WORKFLOWS = ROOT / "workflows"
+WORKFLOWS, IMAGES = ROOT / "workflows", ROOT / "docs" / "images"
 VIEW, THUMBNAIL = (1600, 900), (640, 360)
 MAIN = "camera"
 
@@ -40,19 +40,33 @@ def thumbnails(server: str) -> None:
 
 
 def canvas(server: str) -> None:
-    target = ROOT / "docs" / "images" / "workflow.png"
-    target.parent.mkdir(parents=True, exist_ok=True)
+    target = IMAGES / "workflow.png"
     photograph(server, {WORKFLOWS / f"{MAIN}.json": target}, scale=1.25)
-    with Image.open(target) as image:
-        image.convert("RGB").save(target, optimize=True)
+    _squeeze(target)
+
+
+def editor(server: str) -> None:
+    script, target = ROOT / "tests" / "browser" / "node_picture.mjs", IMAGES / "camera-editor.png"
+    command = ["node", script, server, WORKFLOWS / "fly.json", "LingBotWorldCameraEditor", target]
+    subprocess.run(command, check=True)
+    _squeeze(target)
+
+
+def _squeeze(picture: Path) -> None:
+    with Image.open(picture) as image:
+        image.convert("RGB").save(picture, optimize=True)
+
+
+PICTURES = {"thumbnails": thumbnails, "canvas": canvas, "editor": editor}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", default="http://127.0.0.1:8188", help="a ComfyUI that has this pack (%(default)s)")
-    server = parser.parse_args().server.rstrip("/")
-    thumbnails(server)
-    canvas(server)
+    parser.add_argument("--only", nargs="+", choices=PICTURES, default=list(PICTURES))
+    options = parser.parse_args()
+    for name in options.only:
+        PICTURES[name](options.server.rstrip("/"))
 
 
 if __name__ == "__main__":
