@@ -23,7 +23,7 @@ from .residency import Residency, choose_residency
 from .sampling import first_low_step, flow_timesteps
 from .stages import Progress, ShowProgress, Stage, StageRecorder, release, silent
 from .text import NEGATIVE_PROMPT, encode
-from .vae import decode_latent, encode_first_frame, import_ahead, load_vae
+from .vae import decode_latent, encode_first_frame, load_vae
 from .video import write_frames
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,6 @@ def generate(options: GenerateOptions, show: ShowProgress = silent) -> Result:
 
 def run(plan: Plan, show: ShowProgress = silent) -> Result:
     """Carries a plan out. `show(name, unit)` gives each stage's progress display."""
-    import_ahead()
     seed = secrets.randbits(32) if plan.options.seed is None else plan.options.seed
     with StageRecorder(plan.device, show) as stages:
         try:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,16 +38,6 @@ def load_vae(path: str | Path, *, device: str = "cpu", dtype: torch.dtype = torc
     _check(path, {name: tuple(tensor.shape) for name, tensor in converted.items()}, vae.state_dict())
     vae.load_state_dict({name: tensor.to(device, dtype) for name, tensor in converted.items()}, assign=True)
     return vae.eval().requires_grad_(False)
-
-
-def import_ahead() -> None:
-    """Begin to import what `load_vae` needs, seconds of work, beside whatever comes before it."""
-
-    def imports() -> None:
-        with suppress(Exception):  # load_vae says what is wrong
-            require("diffusers", INSTALL).AutoencoderKLWan  # noqa: B018
-
-    threading.Thread(target=imports, daemon=True, name="lingbot-imports").start()
 
 
 def vae_width(weights: Mapping[str, Tensor]) -> int:
