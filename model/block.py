@@ -77,8 +77,7 @@ class CrossAttention(_Attention):
         norm_k = values(self.norm_k, stream)[0]
         with borrowed(context, self.k, self.v) as (to_k, to_v):
             texts = [(rms_norm_(to_k(text), norm_k, self.eps), to_v(text)) for text in context]
-        keys, texts = zip(*texts, strict=True)
-        return torch.stack(keys), torch.stack(texts)
+        return tuple(map(torch.stack, zip(*texts, strict=True)))
 
     def update_(self, x: Tensor, norm: Pair, texts: Pair, context: Tensor, options: Mapping) -> None:
         """x [rows, tokens, dim] += attention(norm(x), prompts); norm = weight and bias, texts = keys and values of
