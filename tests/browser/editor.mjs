@@ -105,6 +105,7 @@ export async function drag(page, from, to, steps = 6) {
 }
 
 export const middle = async (locator) => {
+  await locator.waitFor({ state: "visible" }); // the flight pads are, a frame after Fly
   const box = await locator.boundingBox();
   return [box.x + box.width / 2, box.y + box.height / 2];
 };
