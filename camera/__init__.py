@@ -1,6 +1,6 @@
 """Camera paths: made, read, checked, drawn, and turned into what the model is conditioned on."""
 
-from .keys import actions_from_keys, poses_from_keys
+from .moves.keys import actions_from_keys, poses_from_keys
 from .plucker import action_embedding, camera_embedding
 from .poses import check_intrinsics, check_poses, frame_count, load_poses
 

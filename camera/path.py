@@ -8,7 +8,7 @@ from functools import reduce
 import numpy as np
 
 from ..errors import CameraError
-from .easing import eased
+from .moves.easing import eased
 from .poses import LENS_HEIGHT, LENS_WIDTH, check_intrinsics, check_poses, frame_count
 from .rotation import matrix, nearest_rotation, quaternion, slerp
 

@@ -19,7 +19,7 @@ from PIL import Image
 from ..camera import action_embedding, camera_embedding, check_intrinsics, check_poses, frame_count
 from ..camera.path import CameraPath, lens_from_fov
 from ..camera.poses import load_array
-from ..camera.preview import render_preview
+from ..camera.preview.render import render_preview
 from ..errors import CameraError
 from .folders import PACKAGES
 

@@ -2,8 +2,8 @@
 
 from comfy_api.latest import io
 
-from ..camera.conventions import CONVENTIONS
-from ..camera.formats import FORMATS, read_camera
+from ..camera.formats.conventions import CONVENTIONS
+from ..camera.formats.files import FORMATS, read_camera
 from ..camera.poses import frame_count
 from ..host import camera as host
 from ..host.folders import fingerprint

@@ -2,11 +2,11 @@
 
 from comfy_api.latest import io
 
-from ..camera.editor import path_from_editor
-from ..camera.keyframes import path_from_load3d
-from ..camera.keys import path_from_keys
+from ..camera.moves.editor import path_from_editor
+from ..camera.moves.keyframes import path_from_load3d
+from ..camera.moves.keys import path_from_keys
+from ..camera.moves.presets import PRESETS, STEADY_NOTE, preset_path
 from ..camera.poses import frame_count
-from ..camera.presets import PRESETS, STEADY_NOTE, preset_path
 from ..host.camera import chain
 from .camera_sockets import CATEGORY, Camera, camera_outputs, easing_input, fov_input, frames_input
 from .refusal import refusal

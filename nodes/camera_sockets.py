@@ -2,7 +2,7 @@
 
 from comfy_api.latest import io
 
-from ..camera.easing import EASINGS
+from ..camera.moves.easing import EASINGS
 
 CATEGORY = "LingBot-World/camera"
 Camera = io.Custom("LINGBOT_CAMERA")

@@ -3,9 +3,8 @@
 import torch
 
 from ..errors import InputError
+from ..options import BOUNDARY, PerExpert
 from .schedule import TRAIN_TIMESTEPS
-
-BOUNDARY = 0.947
 
 
 def is_high_noise(timestep: float, boundary: float = BOUNDARY) -> bool:
@@ -23,9 +22,9 @@ def guide(cond: torch.Tensor, uncond: torch.Tensor, scale: float) -> torch.Tenso
     return uncond + scale * (cond - uncond)
 
 
-def guide_scales(guide_scale: float | tuple[float, ...]) -> tuple[float, float]:
-    """(low, high) in the official order; one number serves both experts."""
+def guide_scales(guide_scale: float | tuple[float, ...]) -> PerExpert[float]:
+    """The experts' guidance scales of one number for both, or of (low, high), the official order."""
     scales = guide_scale if isinstance(guide_scale, (tuple, list)) else (guide_scale,)
     if len(scales) not in (1, 2) or not all(0 <= scale < float("inf") for scale in scales):
         raise InputError(f"guide scale must be one number or LOW,HIGH, each 0 or more, not {guide_scale!r}")
-    return float(scales[0]), float(scales[-1])
+    return PerExpert(high=float(scales[-1]), low=float(scales[0]))

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import torch
 from bench_report import GB, Report, synchronize, timed
-from lingbot_world.estimate import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 from lingbot_world.geometry import Geometry, explicit_geometry
+from lingbot_world.headless.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
+from lingbot_world.headless.plan import GenerateOptions, make_plan
+from lingbot_world.headless.profile import Stage, StageRecorder
+from lingbot_world.headless.run import run
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.nf4 import frozen_parameter
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.plan import DTYPES, GenerateOptions, make_plan
-from lingbot_world.run import run
-from lingbot_world.stages import Stage, StageRecorder
 from lingbot_world.text import NEGATIVE_PROMPT, encode
 from lingbot_world.text.weights import open_weights
 from lingbot_world.vae import read_vae, vae_width
@@ -120,7 +120,9 @@ def bench_text(report: Report, encoder: Path, tokenizer: Path, device: str) -> N
 def bench_run(report: Report, package: Path, output: Path, **options) -> None:
     """`lingbot-world generate` with the package's example: each stage, and what share of it all sampling was."""
     example = package / "example"
-    plan = make_plan(GenerateOptions(package, example / "image.png", PROMPT, output, action_path=example, **options))
+    plan = make_plan(GenerateOptions(
+        ckpt_dir=package, image=example / "image.png", prompt=PROMPT, output=output, action_path=example, **options
+    ))
     begin = time.perf_counter()
     stages = run(plan).stages
     seconds = time.perf_counter() - begin
@@ -155,4 +157,4 @@ def geometry_of(size: str, frames: int) -> Geometry:
 
 
 def dtype_of(device: str) -> torch.dtype:
-    return DTYPES["fp32" if device == "cpu" else "bf16"]
+    return torch.float32 if device == "cpu" else torch.bfloat16

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from lingbot_world.camera import camera_embedding
-from lingbot_world.camera.advice import motion_table, warnings
+from lingbot_world.camera.moves.presets import PRESETS, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
-from lingbot_world.camera.presets import PRESETS, preset_path
+from lingbot_world.camera.preview.advice import motion_table, warnings
 
 
 def told(path: CameraPath, frames: int = 81) -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lingbot_world.camera.easing import EASINGS, eased
-from lingbot_world.camera.editor import path_from_editor
+from lingbot_world.camera.moves.easing import EASINGS, eased
+from lingbot_world.camera.moves.editor import path_from_editor
 from lingbot_world.camera.rotation import matrix
 from lingbot_world.errors import CameraError
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lingbot_world.camera.keyframes import hermite, knots_by_distance, path_from_load3d, path_through
+from lingbot_world.camera.moves.keyframes import hermite, knots_by_distance, path_from_load3d, path_through
 from lingbot_world.camera.path import lens_from_fov
 from lingbot_world.camera.rotation import about, angle_deg, quaternion
 from lingbot_world.errors import CameraError

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from lingbot_world.camera import actions_from_keys, poses_from_keys
-from lingbot_world.camera.keys import held_keys, path_from_keys
+from lingbot_world.camera.moves.keys import held_keys, path_from_keys
 from lingbot_world.camera.path import CameraPath
 from lingbot_world.errors import CameraError
 

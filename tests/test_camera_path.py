@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from lingbot_world.camera import camera_embedding
-from lingbot_world.camera.easing import EASINGS
+from lingbot_world.camera.moves.easing import EASINGS
 from lingbot_world.camera.path import CameraPath, inverse, lens_from_fov
 from lingbot_world.camera.rotation import about, angle_deg, matrix, quaternion, slerp, squad, squad_controls, unit
 from lingbot_world.errors import CameraError

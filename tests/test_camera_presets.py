@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from lingbot_world.camera import camera_embedding
-from lingbot_world.camera.easing import EASINGS
+from lingbot_world.camera.moves.easing import EASINGS
+from lingbot_world.camera.moves.presets import PRESETS, preset_path
 from lingbot_world.camera.path import CameraPath
-from lingbot_world.camera.presets import PRESETS, preset_path
 from lingbot_world.errors import CameraError
 
 AHEAD = np.array([0.0, 0.0, 4.0])

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from lingbot_world.camera.drawing import END, FROM_ABOVE, START, View, frustum
+from lingbot_world.camera.moves.presets import PRESETS, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.camera.plucker import latent_poses
-from lingbot_world.camera.presets import PRESETS, preset_path
-from lingbot_world.camera.preview import received_poses, render_preview
+from lingbot_world.camera.preview.drawing import END, FROM_ABOVE, START, View, frustum
+from lingbot_world.camera.preview.render import received_poses, render_preview
 from lingbot_world.errors import CameraError
 from PIL import Image
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lingbot_world.cli import main
+from lingbot_world.headless.cli import main
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -105,7 +105,7 @@ def test_ctrl_c_ends_the_run_within_a_step_and_leaves_nothing(command, tmp_path)
 
 
 def test_an_exception_while_writing_leaves_the_old_file(tmp_path):
-    from lingbot_world.video import find_target, write_frames
+    from lingbot_world.headless.video import find_target, write_frames
 
     def interrupt(done, total):
         if done == 2:

@@ -12,12 +12,12 @@ import torch
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
 from comfy_tree import PACK, Host
 from lingbot_world.camera import action_embedding, actions_from_keys, camera_embedding
-from lingbot_world.camera.editor import path_from_editor
-from lingbot_world.camera.formats import write_camera
-from lingbot_world.camera.keyframes import path_from_load3d
-from lingbot_world.camera.keys import path_from_keys
+from lingbot_world.camera.formats.files import write_camera
+from lingbot_world.camera.moves.editor import path_from_editor
+from lingbot_world.camera.moves.keyframes import path_from_load3d
+from lingbot_world.camera.moves.keys import path_from_keys
+from lingbot_world.camera.moves.presets import preset_path
 from lingbot_world.camera.path import CameraPath
-from lingbot_world.camera.presets import preset_path
 from PIL import Image
 
 pytestmark = pytest.mark.host

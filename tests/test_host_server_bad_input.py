@@ -12,7 +12,7 @@ import pytest
 import torch
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
 from lingbot_world.loaders.writer import write_expert
-from lingbot_world.toy_weights import EXPERT
+from lingbot_world.toy.weights import EXPERT
 from safetensors.torch import save_file
 from toy_prompt import TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt
 

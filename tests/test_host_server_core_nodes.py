@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from comfy_server import ComfyServer, FailedPromptError, Run
-from lingbot_world.toy_weights import EXPERT
+from lingbot_world.toy.weights import EXPERT
 from safetensors.torch import load_file, save_file
 from toy_prompt import ToyPrompt, toy_prompt
 

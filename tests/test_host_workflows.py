@@ -18,7 +18,7 @@ import pytest
 import torch
 from browser_runner import run_script
 from comfy_server import PACK_NAME, ComfyServer
-from lingbot_world.toy_weights import EXPERT
+from lingbot_world.toy.weights import EXPERT
 from safetensors.torch import load_file, save_file
 from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, WORKFLOWS, as_toy, as_toy_canvas
 

@@ -7,12 +7,12 @@ import time
 import numpy as np
 import pytest
 import torch
-from lingbot_world import run as runs
-from lingbot_world.estimate import estimate_sampling, estimate_vae, free_memory
+from lingbot_world.headless import run as runs
 from lingbot_world.geometry import explicit_geometry
+from lingbot_world.headless.memory import estimate_sampling, estimate_vae, free_memory
+from lingbot_world.headless.plan import GenerateOptions, make_plan
+from lingbot_world.headless.profile import StageRecorder, anonymous_memory, table
 from lingbot_world.loaders import open_checkpoint
-from lingbot_world.plan import GenerateOptions, make_plan
-from lingbot_world.stages import StageRecorder, anonymous_memory, table
 from PIL import Image
 
 CPU = torch.device("cpu")
@@ -24,7 +24,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def options(toy_package, tmp_path, **changes):
     values = {"action_path": toy_package / "example", "width": 64, "height": 48, "frame_num": 5, "device": "cpu"}
     values |= {"output": tmp_path / "video.mp4"} | changes
-    return GenerateOptions(toy_package, toy_package / "example/image.png", "a castle", **values)
+    return GenerateOptions(
+        ckpt_dir=toy_package, image=toy_package / "example/image.png", prompt="a castle", **values
+    )
 
 
 @pytest.mark.skipif(not hasattr(mmap, "MAP_PRIVATE"), reason="memory of a process's own needs a POSIX mmap")

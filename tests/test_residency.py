@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lingbot_world.estimate import MARGIN, estimate_camera_cache, estimate_sampling
+from lingbot_world.headless.memory import MARGIN, Residency, choose_residency, estimate_camera_cache, estimate_sampling
+from lingbot_world.headless.plan import GenerateOptions, make_plan
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.loaders.writer import write_expert
-from lingbot_world.plan import GenerateOptions, make_plan
-from lingbot_world.residency import Residency, choose_residency
-from lingbot_world.toy_weights import EXPERT, Weights
+from lingbot_world.toy.weights import EXPERT, Weights
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +17,9 @@ def plan(toy_package, tmp_path_factory):
     folder = tmp_path_factory.mktemp("six")
     settings = {"action_path": toy_package / "example", "width": 64, "height": 48, "frame_num": 5, "device": "cpu"}
     image = toy_package / "example/image.png"
-    options = GenerateOptions(toy_package, image, "a castle", folder / "out.mp4", **settings)
+    options = GenerateOptions(
+        ckpt_dir=toy_package, image=image, prompt="a castle", output=folder / "out.mp4", **settings
+    )
     config, weights = replace(EXPERT, num_layers=6), Weights(seed=0)
     tensors = ((name, weights.layer(name, shape)) for name, shape in config.parameter_shapes().items())
     write_expert(folder / "six.safetensors", config, tensors)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import InputError
+from lingbot_world.options import PerExpert
 from lingbot_world.sampling import (
     SOLVERS,
     first_low_step,
@@ -162,8 +163,8 @@ def test_equality_with_the_boundary_is_high_noise():
 def test_guidance():
     cond, uncond = torch.tensor([3.0]), torch.tensor([1.0])
     assert guide(cond, uncond, 5.0).item() == 11.0
-    assert guide_scales(5) == (5.0, 5.0)
-    assert guide_scales((4, 6)) == (4.0, 6.0)
+    assert guide_scales(5) == PerExpert(high=5.0, low=5.0)
+    assert guide_scales((4, 6)) == PerExpert(high=6.0, low=4.0)
     for bad in ((1, 2, 3), (), -1.0, float("nan")):
         with pytest.raises(InputError, match="guide scale"):
             guide_scales(bad)

@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError
-from lingbot_world.toy_weights import VAE_WIDTH, vae_shapes, vae_tensors
+from lingbot_world.toy.weights import VAE_WIDTH, vae_shapes, vae_tensors
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae
 from safetensors.torch import save_file
 

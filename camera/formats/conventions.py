@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import CameraError
-from .path import inverse
-from .poses import LENS_HEIGHT, LENS_WIDTH, check_file, check_poses, numbers
+from ...errors import CameraError
+from ..path import inverse
+from ..poses import LENS_HEIGHT, LENS_WIDTH, check_file, check_poses, numbers
 
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])  # camera axes: y and z turned round
 

@@ -10,25 +10,39 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .camera import load_poses
-from .camera.poses import load_array
-from .errors import CameraError, DependencyError, InputError
-from .geometry import Geometry, explicit_geometry, output_geometry
-from .loaders import Checkpoint, Package, find_package, open_checkpoint
-from .loaders.package import check_roles
-from .sampling import BOUNDARY, flow_timesteps, guide_scales
-from .text import load_tokenizer
-from .text.weights import open_weights
-from .vae import read_vae
-from .video import FPS, Target, check_target, find_target
+from ..camera import load_poses
+from ..camera.poses import load_array
+from ..errors import CameraError, DependencyError, InputError
+from ..geometry import Geometry, explicit_geometry, output_geometry
+from ..loaders import Checkpoint, Package, find_package, open_checkpoint
+from ..loaders.package import check_roles
+from ..options import (
+    BOUNDARY,
+    CAMERA_CACHE_MODES,
+    DTYPE_NAMES,
+    FPS,
+    FRAMES,
+    GUIDE_SCALE,
+    RESIDENCY_MODES,
+    SHIFT,
+    STEPS,
+    CameraCacheMode,
+    DtypeName,
+    NoiseDevice,
+    ResidencyMode,
+    SolverName,
+    torch_dtype,
+)
+from ..sampling import flow_timesteps, guide_scales
+from ..text import load_tokenizer
+from ..text.weights import open_weights
+from ..vae import read_vae
+from .video import Target, check_target, find_target
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-CAMERA_CACHES = ("auto", "off", "gpu")
-RESIDENCIES = ("auto", "one", "both", "stream")
 LARGEST_IMAGE = 200_000_000  # pixels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GenerateOptions:
     """One run, as the command takes it; the names are those of the community's scripts.
 
@@ -46,18 +60,18 @@ class GenerateOptions:
     max_area: int = 480 * 832
     width: int | None = None
     height: int | None = None
-    frame_num: int = 81
-    sampling_steps: int = 40
-    shift: float = 5.0
+    frame_num: int = FRAMES
+    sampling_steps: int = STEPS
+    shift: float = SHIFT
     boundary: float = BOUNDARY
-    guide_scale: float | tuple[float, float] = 5.0
-    solver: str = "unipc"
+    guide_scale: float | tuple[float, float] = GUIDE_SCALE
+    solver: SolverName = "unipc"
     seed: int | None = None
-    noise_device: str = "cpu"
+    noise_device: NoiseDevice = "cpu"
     device: str | None = None
-    dtype: str | None = None
-    residency: str = "auto"
-    camera_cache: str = "auto"
+    dtype: DtypeName | None = None
+    residency: ResidencyMode = "auto"
+    camera_cache: CameraCacheMode = "auto"
     vae_tiling: bool = False
     fps: int = FPS
     high: str | Path | None = None
@@ -113,7 +127,7 @@ def make_plan(options: GenerateOptions) -> Plan:
     camera = None if options.action_path is None else _camera(Path(options.action_path), high)
     geometry = _geometry(options, image, camera)
     check_target(target, geometry)
-    dtype = DTYPES[options.dtype or ("fp32" if device.type == "cpu" else "bf16")]
+    dtype = torch_dtype(options.dtype or ("fp32" if device.type == "cpu" else "bf16"))
     notes = _notes(options, geometry, camera)
     return Plan(options, package, high, low, image, geometry, camera, target, device, dtype, notes)
 
@@ -145,12 +159,12 @@ def _check_settings(options: GenerateOptions) -> None:
         raise InputError("--width and --height go together; name both, or neither and --size")
     if options.seed is not None and not 0 <= options.seed < 2**63:
         raise InputError(f"--seed {options.seed}: expected 0 to 2**63 - 1")
-    if options.residency not in RESIDENCIES:
-        raise InputError(f"--residency {options.residency}: expected one of {', '.join(RESIDENCIES)}")
-    if options.camera_cache not in CAMERA_CACHES:
-        raise InputError(f"--camera_cache {options.camera_cache}: expected one of {', '.join(CAMERA_CACHES)}")
-    if options.dtype not in (None, *DTYPES):
-        raise InputError(f"--dtype {options.dtype}: expected one of {', '.join(DTYPES)}")
+    if options.residency not in RESIDENCY_MODES:
+        raise InputError(f"--residency {options.residency}: expected one of {', '.join(RESIDENCY_MODES)}")
+    if options.camera_cache not in CAMERA_CACHE_MODES:
+        raise InputError(f"--camera_cache {options.camera_cache}: expected one of {', '.join(CAMERA_CACHE_MODES)}")
+    if options.dtype not in (None, *DTYPE_NAMES):
+        raise InputError(f"--dtype {options.dtype}: expected one of {', '.join(DTYPE_NAMES)}")
 
 
 def _device(name: str | None) -> torch.device:

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..errors import CameraError
+from ...errors import CameraError
+from ..path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
 from .easing import eased
 from .keyframes import path_through
-from .path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
 
 VERSION = 1
 MOST_KEYFRAMES, MOST_FRAMES, LONGEST_STATE = 1000, 10_001, 2**20

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from ..errors import CameraError
-from .path import CameraPath
-from .plucker import framewise_relative, latent_poses, model_poses
-from .poses import frame_count
-from .rotation import angle_deg
+from ...errors import CameraError
+from ..path import CameraPath
+from ..plucker import framewise_relative, latent_poses, model_poses
+from ..poses import frame_count
+from ..rotation import angle_deg
 
 EVEN_SPEED = 0.02  # shortest and longest step this close to each other, relative to the longest
 JUMP = 4.0  # times the usual step

@@ -7,7 +7,20 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from .errors import LingBotError
+from ..errors import LingBotError
+from ..options import (
+    BOUNDARY,
+    CAMERA_CACHE_MODES,
+    DTYPE_NAMES,
+    FPS,
+    FRAMES,
+    GUIDE_SCALE,
+    NOISE_DEVICES,
+    RESIDENCY_MODES,
+    SHIFT,
+    SOLVER_NAMES,
+    STEPS,
+)
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -38,7 +51,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     _add_inspect(commands)
     _add_toy(commands)
     if argv[:1] == ["camera"]:
-        from .camera.command import add_camera_command
+        from .camera_command import add_camera_command
 
         add_camera_command(commands)
     else:
@@ -58,19 +71,20 @@ def _add_generate(commands) -> None:
     add("--action_path", help="folder with poses.npy and intrinsics.npy; left out: no camera control")
     add("--output", required=True, help="x.mp4; or a folder or dir/*.png for PNG files")
     _add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
-    add("--sampling_steps", type=int, default=40, help="steps of both experts together")
-    add("--shift", type=float, default=5.0, help="of the noise schedule: higher spends more steps on the layout")
-    add("--boundary", type=float, default=0.947, help="share of the noise above which the high-noise expert works")
-    add("--guide_scale", type=_scales, default=(5.0,), metavar="LOW[,HIGH]", help="1 leaves the negative prompt out")
-    add("--solver", choices=["unipc", "dpmpp"], default="unipc")
+    add("--sampling_steps", type=int, default=STEPS, help="steps of both experts together")
+    add("--shift", type=float, default=SHIFT, help="of the noise schedule: higher spends more steps on the layout")
+    add("--boundary", type=float, default=BOUNDARY, help="share of the noise above which the high-noise expert works")
+    add("--guide_scale", type=_scales, default=(GUIDE_SCALE,), metavar="LOW[,HIGH]",
+        help="1 leaves the negative prompt out")  # fmt: skip
+    add("--solver", choices=SOLVER_NAMES, default="unipc")
     add("--seed", type=int, help="left out: drawn, and printed at the end")
-    add("--noise_device", choices=["cpu", "cuda"], default="cpu", help="cuda gives the official code's noise")
-    add("--fps", type=int, default=16)
+    add("--noise_device", choices=NOISE_DEVICES, default="cpu", help="cuda gives the official code's noise")
+    add("--fps", type=int, default=FPS)
     add("--device", help="left out: the GPU if there is one")
-    add("--dtype", choices=["bf16", "fp16", "fp32"], help="left out: bf16 on a GPU, fp32 on the CPU")
-    add("--residency", choices=["auto", "one", "both", "stream"], default="auto",
+    add("--dtype", choices=DTYPE_NAMES, help="left out: bf16 on a GPU, fp32 on the CPU")
+    add("--residency", choices=RESIDENCY_MODES, default="auto",
         help="experts in GPU memory at a time; stream: of one as little as possible")  # fmt: skip
-    add("--camera_cache", choices=["auto", "off", "gpu"], default="auto",
+    add("--camera_cache", choices=CAMERA_CACHE_MODES, default="auto",
         help="what camera layers compute, kept between steps: in free memory, never, always")  # fmt: skip
     add("--vae_tiling", action="store_true", help="less memory, more time; comes by itself when memory is short")
     for name in ("high", "low", "text_encoder", "tokenizer", "vae"):
@@ -81,7 +95,7 @@ def _add_inspect(commands) -> None:
     parser = commands.add_parser("inspect", help="say what a checkpoint is and what memory each stage will need")
     parser.set_defaults(run=_inspect)
     parser.add_argument("path", help="a package's folder, an expert, a text encoder or a VAE")
-    parser.add_argument("--dtype", choices=["bf16", "fp16", "fp32"], default="bf16")
+    parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16")
     _add_size(parser, "height*width of the video")
 
 
@@ -96,7 +110,7 @@ def _add_size(parser: argparse.ArgumentParser, meaning: str) -> None:
     parser.add_argument("--size", type=_size, default=(480, 832), metavar="480*832", help=meaning)
     parser.add_argument("--width", type=int, help="exact, a multiple of 16; with --height, in place of --size")
     parser.add_argument("--height", type=int, help="exact, a multiple of 16")
-    parser.add_argument("--frame_num", type=int, default=81, help="4n+1; a shorter pose file shortens the video")
+    parser.add_argument("--frame_num", type=int, default=FRAMES, help="4n+1; a shorter pose file shortens the video")
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -116,8 +130,8 @@ def _scales(text: str) -> tuple[float, ...]:
 
 def _generate(arguments: argparse.Namespace) -> int:
     from .plan import GenerateOptions, make_plan
+    from .profile import table
     from .run import run
-    from .stages import table
 
     values = {name: value for name, value in vars(arguments).items() if name not in ("run", "size")}
     height, width = arguments.size
@@ -142,7 +156,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def _toy(arguments: argparse.Namespace) -> int:
-    from .toy import write_toy_package
+    from ..toy import write_toy_package
 
     package = write_toy_package(arguments.folder, seed=arguments.seed)
     print(package)

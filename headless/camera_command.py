@@ -3,15 +3,15 @@
 import argparse
 from pathlib import Path
 
+from ..camera.formats.conventions import CONVENTIONS
+from ..camera.formats.files import FORMATS, read_camera, write_camera
+from ..camera.moves.easing import EASINGS
+from ..camera.moves.keys import path_from_keys
+from ..camera.moves.presets import DEFAULT_RADIUS, PRESETS, preset_path
+from ..camera.path import DEFAULT_FOV_DEG, CameraPath
+from ..camera.poses import frame_count
+from ..camera.preview.advice import warnings
 from ..errors import CameraError
-from .advice import warnings
-from .conventions import CONVENTIONS
-from .easing import EASINGS
-from .formats import FORMATS, read_camera, write_camera
-from .keys import path_from_keys
-from .path import DEFAULT_FOV_DEG, CameraPath
-from .poses import frame_count
-from .presets import DEFAULT_RADIUS, PRESETS, preset_path
 
 
 def add_camera_command(subparsers) -> None:
@@ -68,7 +68,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    from .preview import render_preview
+    from ..camera.preview.render import render_preview
 
     path = _read(arguments)
     frames = len(path) if arguments.frames is None else arguments.frames

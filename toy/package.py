@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from . import toy_scene
-from .errors import InputError
-from .loaders.writer import write_expert_folder
-from .toy_tokenizer import write_tokenizer
-from .toy_weights import EXPERT, expert_tensors, text_tensors, vae_tensors
+from ..errors import InputError
+from ..loaders.writer import write_expert_folder
+from . import scene
+from .tokenizer import write_tokenizer
+from .weights import EXPERT, expert_tensors, text_tensors, vae_tensors
 
 EXAMPLE = "example"
 
@@ -42,8 +42,8 @@ def _write_models(folder: Path, seed: int) -> None:
 def write_example(folder: Path) -> None:
     """Image, prompt, poses and intrinsics of a short walk, into an empty or new folder."""
     folder.mkdir(exist_ok=True)
-    poses, intrinsics = toy_scene.camera_path()
-    toy_scene.landscape().save(folder / "image.png")
+    poses, intrinsics = scene.camera_path()
+    scene.landscape().save(folder / "image.png")
     np.save(folder / "poses.npy", poses)
     np.save(folder / "intrinsics.npy", intrinsics)
-    (folder / "prompt.txt").write_text(toy_scene.PROMPT + "\n", encoding="utf-8")
+    (folder / "prompt.txt").write_text(scene.PROMPT + "\n", encoding="utf-8")

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .poses import LENS_HEIGHT, LENS_WIDTH
+from ..poses import LENS_HEIGHT, LENS_WIDTH
 
 Box = tuple[float, float, float, float]
 Color = tuple[int, int, int]

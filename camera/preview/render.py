@@ -5,13 +5,13 @@ import textwrap
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ..errors import CameraError
+from ...errors import CameraError
+from ..path import CameraPath
+from ..plucker import latent_poses, model_poses
+from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
 from . import drawing
 from .advice import motion_table, warnings
 from .drawing import FROM_ABOVE, FROM_THE_SIDE, Box, View, at_an_angle, color_at, font, frustum
-from .path import CameraPath
-from .plucker import latent_poses, model_poses
-from .poses import LENS_HEIGHT, LENS_WIDTH, frame_count
 
 FINER = 2  # drawn this many times larger, then reduced: smooth lines without a drawing library
 FRUSTA = 7

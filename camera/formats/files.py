@@ -6,11 +6,11 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from ..errors import CameraError
+from ...errors import CameraError
+from ..path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
+from ..poses import LENS_HEIGHT, LENS_WIDTH, check_file, load_array, load_poses, numbers
 from .conventions import CONVENTIONS, Recording, lens_notes, lens_rows, refuse_gaps, to_opencv
 from .json_files import read_camera_path, read_matrices, read_transforms, write_transforms
-from .path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
-from .poses import LENS_HEIGHT, LENS_WIDTH, check_file, load_array, load_poses, numbers
 from .text_files import read_colmap, read_realestate10k
 
 LARGEST_UNPACKED = 512 * 2**20

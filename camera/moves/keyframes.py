@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..errors import CameraError
-from .path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
-from .poses import LENS_HEIGHT, LENS_WIDTH
-from .rotation import aligned, matrix, quaternion, slerp, squad, squad_controls, unit
+from ...errors import CameraError
+from ..path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
+from ..poses import LENS_HEIGHT, LENS_WIDTH
+from ..rotation import aligned, matrix, quaternion, slerp, squad, squad_controls, unit
 
 GL_TO_CV = np.diag([1.0, -1.0, -1.0])  # y and z of a camera turned round: OpenGL (up, back) to OpenCV (down, forward)
 

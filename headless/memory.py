@@ -1,16 +1,20 @@
-"""What each stage of a run will need on its device, worked out from file headers; nothing is loaded."""
+"""Memory of a run: what each stage needs on its device, worked out from file headers, and what stays there."""
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from .geometry import Geometry
-from .loaders import Checkpoint
-from .loaders.offload import weight_bytes
-from .model.memory import activation_bytes, camera_cache_bytes
-from .text.weights import UMT5Config
+from ..geometry import Geometry
+from ..loaders import Checkpoint
+from ..loaders.offload import weight_bytes
+from ..model.memory import activation_bytes, camera_cache_bytes
+from ..text.weights import UMT5Config
+from .plan import Plan
+
+log = logging.getLogger(__name__)
 
 MARGIN = 1_000_000_000
 """Bytes left free beside what is worked out: cuDNN and cuBLAS workspaces, fragments, the display."""
@@ -97,3 +101,57 @@ def free_memory(device: torch.device) -> int:
     free, total = torch.cuda.mem_get_info(index)
     share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda index: 1.0)(index)  # older torch lacks it
     return min(free + torch.cuda.memory_reserved(index) - used, int(share * total) - used)
+
+
+@dataclass(frozen=True)
+class Residency:
+    """`both` experts at once or one at a time; bytes that an expert's camera cache may take; how many blocks of an
+    expert stay while the weights of the others come from the file in every step (None: all stay)."""
+
+    both: bool = False
+    camera_cache_bytes: int = 0
+    resident_blocks: int | None = None
+
+
+def choose_residency(plan: Plan, free: int) -> Residency:
+    """What to keep with `free` bytes on the plan's device.
+
+    With "auto" the camera cache comes first, as much of it as fits, for it saves time in every step and a second
+    resident expert only the wait at the switch. Where not even one expert fits, as many blocks stay as do. On the CPU
+    weights are mapped and there is nothing to gain.
+    """
+    asked = plan.options.residency
+    if asked == "stream":
+        return Residency(resident_blocks=0)
+    if plan.device.type != "cuda":
+        return Residency(both=asked == "both")
+    one, two = (_needed(plan, count) for count in (1, 2))
+    if asked == "auto" and one > free:
+        return _streamed(plan, free)
+    cache = _camera_cache(plan, free - (two if asked == "both" else one))
+    return Residency(asked == "both" or (asked == "auto" and two + cache <= free), cache)
+
+
+def _camera_cache(plan: Plan, room: int) -> int:
+    mode = plan.options.camera_cache
+    if plan.camera is None or mode == "off":
+        return 0
+    whole = estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
+    return whole if mode == "gpu" else min(whole, max(0, room))
+
+
+def _streamed(plan: Plan, free: int) -> Residency:
+    layers = plan.high.config.num_layers
+    resident = next((count for count in range(layers - 1, 0, -1) if _needed(plan, 1, count) <= free), 0)
+    log.warning("An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others come "
+                "from the file in every step.", resident, layers)  # fmt: skip
+    return Residency(resident_blocks=resident)
+
+
+def _needed(plan: Plan, experts: int, resident_blocks: int | None = None) -> int:
+    larger_first = sorted((plan.high, plan.low), key=lambda checkpoint: -checkpoint.nbytes)
+    steps = estimate_sampling(
+        larger_first[:experts], plan.geometry, plan.dtype,
+        camera=plan.camera is not None, guided=plan.guided, resident_blocks=resident_blocks,
+    )  # fmt: skip
+    return steps.total + MARGIN

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import torch
 
-Progress = Callable[[int, int], None]
+from ..options import Progress
+
 ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
 
 STATUS = Path("/proc/self/status")

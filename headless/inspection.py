@@ -5,14 +5,14 @@ from pathlib import Path
 
 import torch
 
-from .errors import InputError
-from .estimate import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
-from .geometry import Geometry, explicit_geometry
-from .loaders import Checkpoint, find_package, open_checkpoint
-from .loaders.package import is_expert_folder
-from .plan import DTYPES
-from .text.weights import open_weights
-from .vae import read_vae, vae_width
+from ..errors import InputError
+from ..geometry import Geometry, explicit_geometry
+from ..loaders import Checkpoint, find_package, open_checkpoint
+from ..loaders.package import is_expert_folder
+from ..options import DtypeName, torch_dtype
+from ..text.weights import open_weights
+from ..vae import read_vae, vae_width
+from .memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Report:
         return Report(self.lines + other.lines, self.stages + other.stages)
 
 
-def describe(path: str | Path, width: int, height: int, frames: int, dtype: str = "bf16") -> str:
+def describe(path: str | Path, width: int, height: int, frames: int, dtype: DtypeName = "bf16") -> str:
     """What a package's folder, an expert, a text encoder or a VAE is, and a table of what each stage needs for a video
     of that size. Raises InputError for a size that cannot be, CheckpointError or TextError for files that are broken.
     """
     path, geometry = Path(path), explicit_geometry(width, height, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
-    report = _report(path, geometry, DTYPES[dtype])
+    report = _report(path, geometry, torch_dtype(dtype))
     size = f"{geometry.width}x{geometry.height}, {geometry.frames} frames ({geometry.tokens} tokens), {dtype}"
     return "\n".join([*report.lines, "", f"Memory on the device for {size}, worked out:", *_table(report.stages)])
 

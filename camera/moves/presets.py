@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import CameraError
+from ...errors import CameraError
+from ..path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
+from ..poses import frame_count
+from ..rotation import about, unit
 from .easing import eased
-from .path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
-from .poses import frame_count
-from .rotation import about, unit
 
 UNITS, DEGREES = "world units", "degrees"
 DEFAULT_RADIUS = 4.0

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import CameraError
+from ...errors import CameraError
+from ..poses import LENS_HEIGHT, LENS_WIDTH
+from ..rotation import matrix, unit
 from .conventions import (
     CONVENTIONS,
     Recording,
@@ -18,8 +20,6 @@ from .conventions import (
     refuse_name_gaps,
     to_opencv,
 )
-from .poses import LENS_HEIGHT, LENS_WIDTH
-from .rotation import matrix, unit
 
 # COLMAP camera models: how many focal lengths; then cx, cy; the rest is distortion
 COLMAP_FOCALS = {

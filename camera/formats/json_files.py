@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import CameraError
+from ...errors import CameraError
+from ..path import CameraPath
+from ..poses import LENS_HEIGHT, LENS_WIDTH, numbers
 from .conventions import (
     CONVENTIONS,
     OPENGL_TO_OPENCV,
@@ -20,8 +22,6 @@ from .conventions import (
     refuse_name_gaps,
     to_opencv,
 )
-from .path import CameraPath
-from .poses import LENS_HEIGHT, LENS_WIDTH, numbers
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 

@@ -8,9 +8,9 @@ import re
 
 import numpy as np
 
-from ..errors import CameraError
-from .path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
-from .rotation import about
+from ...errors import CameraError
+from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
+from ..rotation import about
 
 MOVE_KEYS, LOOK_KEYS = "wasd", "ijkl"
 STEP, TURN_DEG, PITCH_LIMIT_DEG = 0.05, 2.0, 85.0

@@ -11,19 +11,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .camera import action_embedding, camera_embedding
-from .errors import InputError
-from .estimate import MARGIN, estimate_vae, free_memory
-from .geometry import first_frame, image_conditioning
-from .loaders import load_expert, warm
-from .model.dit import LingBotWorldModel
-from .pipeline import sample
+from ..camera import action_embedding, camera_embedding
+from ..errors import InputError
+from ..geometry import first_frame, image_conditioning
+from ..loaders import load_expert, warm
+from ..model.dit import LingBotWorldModel
+from ..options import Progress
+from ..sampling import first_low_step, flow_timesteps
+from ..text import NEGATIVE_PROMPT, encode
+from ..vae import decode_latent, encode_first_frame, load_vae
+from .memory import MARGIN, Residency, choose_residency, estimate_vae, free_memory
 from .plan import GenerateOptions, Plan, make_plan
-from .residency import Residency, choose_residency
-from .sampling import first_low_step, flow_timesteps
-from .stages import Progress, ShowProgress, Stage, StageRecorder, release, silent
-from .text import NEGATIVE_PROMPT, encode
-from .vae import decode_latent, encode_first_frame, load_vae
+from .profile import ShowProgress, Stage, StageRecorder, release, silent
+from .two_experts import sample
 from .video import write_frames
 
 log = logging.getLogger(__name__)

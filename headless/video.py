@@ -4,20 +4,17 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from .errors import InputError
-from .geometry import Geometry
-from .loaders.dependencies import require
+from ..errors import InputError
+from ..geometry import Geometry
+from ..loaders.dependencies import require
+from ..options import FPS, Progress
 
-Progress = Callable[[int, int], None]
-
-FPS = 16
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov")
 _NUMBER = re.compile(r"\*|%0?\d*d")
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .model.config import ModelConfig
-from .text.weights import UMT5Config
+from ..model.config import ModelConfig
+from ..text.weights import UMT5Config
 
 EXPERT = ModelConfig(dim=256, ffn_dim=512, num_heads=2, num_layers=3, freq_dim=256, text_dim=64)
 VAE_WIDTH, VAE_LATENT = 8, 16

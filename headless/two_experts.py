@@ -1,0 +1,148 @@
+"""From conditioning to latent: one sampling run over both experts."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..model.cache import CameraCache
+from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
+from ..sampling import SOLVERS, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
+from ..sampling.solvers import Callback
+
+if TYPE_CHECKING:
+    from ..model.dit import LingBotWorldModel
+
+    Expert = LingBotWorldModel | Callable[[], LingBotWorldModel]
+
+log = logging.getLogger(__name__)
+
+
+@torch.no_grad()
+def sample(
+    high: Expert,
+    low: Expert,
+    noise: Tensor,
+    y: Tensor,
+    context: Tensor,
+    context_null: Tensor | None,
+    camera: Tensor | None = None,
+    *,
+    steps: int,
+    shift: float,
+    boundary: float = BOUNDARY,
+    guide_scale: float | tuple[float, float] = GUIDE_SCALE,
+    solver: SolverName = "unipc",
+    callback: Callback | None = None,
+    camera_cache_bytes: int = 0,
+) -> Tensor:
+    """Denoises `noise` float32 [1, 16, f, h, w], on whose device everything runs; returns the latent, same shape.
+
+    `high` and `low` are experts, or functions without arguments that return one, called at its first step; by then
+    the high-noise expert has been let go. `y` [1, 20, f, h, w] is mask and image latent, `context` and `context_null`
+    [1, L, D] prompt and negative prompt (L may differ), `camera` [1, 384, f, h, w]. `guide_scale` is (low, high) or
+    one for both; where it is 1 the negative prompt is left out, and only there may it be None. `callback(step, x,
+    denoised, sigma)` comes after each step's prediction. What an expert's camera layers compute may take
+    `camera_cache_bytes` to be kept between its steps.
+    """
+    device = noise.device
+    conditioning = Conditioning(
+        y.to(device),
+        context.to(device),
+        None if context_null is None else context_null.to(device),
+        None if camera is None else camera.to(device),
+    )
+    denoise = _Denoiser(
+        experts=PerExpert(high, low),
+        scales=guide_scales(guide_scale),
+        conditioning=conditioning,
+        timesteps=flow_timesteps(steps, shift, solver).tolist(),
+        boundary=boundary,
+        cache_bytes=camera_cache_bytes,
+    )
+    return SOLVERS[solver](denoise, noise.float(), flow_sigmas(steps, shift, solver), callback)
+
+
+@dataclass(frozen=True)
+class Conditioning:
+    """What every prediction is made from beside latent and timestep."""
+
+    y: Tensor
+    context: Tensor
+    context_null: Tensor | None
+    camera: Tensor | None
+
+
+def predict(
+    model: LingBotWorldModel,
+    x: Tensor,
+    timestep: int,
+    conditioning: Conditioning,
+    scale: float,
+    camera_cache: CameraCache | None = None,
+) -> Tensor:
+    """Guided velocity float32 [1, 16, f, h, w]; both branches, each with the camera, go through one forward."""
+    prompts = [conditioning.context] if scale == 1 else [conditioning.context, conditioning.context_null]
+    rows = len(prompts)
+    velocity = model(
+        torch.cat([x, conditioning.y.to(x)], dim=1).expand(rows, -1, -1, -1, -1),
+        torch.full((rows,), timestep, device=x.device),
+        _padded(prompts),
+        conditioning.camera,
+        {"camera_cache": camera_cache},
+    ).float()
+    return velocity if scale == 1 else guide(velocity[:1], velocity[1:], scale)
+
+
+def _padded(prompts: list[Tensor]) -> Tensor:
+    """Prompts [1, L, D] as rows of the longest, filled with the zeros that the model pads with."""
+    longest = max(prompt.shape[1] for prompt in prompts)
+    return torch.cat([torch.nn.functional.pad(prompt, (0, 0, 0, longest - prompt.shape[1])) for prompt in prompts])
+
+
+class _Denoiser:
+    """`denoise(x, sigma) -> x0` for the solvers, called once a step, in order; holds one expert at a time."""
+
+    def __init__(
+        self,
+        experts: PerExpert[Expert],
+        scales: PerExpert[float],
+        conditioning: Conditioning,
+        timesteps: list[int],
+        boundary: float,
+        cache_bytes: int,
+    ):
+        self.experts, self.scales, self.conditioning = experts, scales, conditioning
+        self.timesteps, self.boundary, self.cache_bytes = iter(timesteps), boundary, cache_bytes
+        self.model, self.camera_cache, self.serves_high = None, None, None
+
+    def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
+        timestep = next(self.timesteps)
+        high = is_high_noise(timestep, self.boundary)
+        if high is not self.serves_high:
+            self._switch(high)
+        return x - sigma * self._predict(x, timestep, self.scales.of(high))
+
+    def _predict(self, x: Tensor, timestep: int, scale: float) -> Tensor:
+        try:
+            return predict(self.model, x, timestep, self.conditioning, scale, self.camera_cache)
+        except torch.OutOfMemoryError:
+            if self.camera_cache is None or not self.camera_cache.give_up():
+                raise
+        log.warning("The camera cache did not fit beside the step: the step is repeated without it.")
+        torch.cuda.empty_cache()
+        return predict(self.model, x, timestep, self.conditioning, scale)
+
+    def _switch(self, high: bool) -> None:
+        self.model = self.camera_cache = None
+        gc.collect()
+        expert = self.experts.of(high)
+        self.model = expert if isinstance(expert, torch.nn.Module) else expert()
+        self.camera_cache = CameraCache(self.cache_bytes) if self.cache_bytes else None
+        self.serves_high = high
