@@ -7,8 +7,8 @@ import time
 import numpy as np
 import pytest
 import torch
-from lingbot_world.headless import run as runs
 from lingbot_world.geometry import explicit_geometry
+from lingbot_world.headless import run as runs
 from lingbot_world.headless.memory import estimate_sampling, estimate_vae, free_memory
 from lingbot_world.headless.plan import GenerateOptions, make_plan
 from lingbot_world.headless.profile import StageRecorder, anonymous_memory, table
