@@ -14,12 +14,14 @@ Progress = Callable[[int, int], None]
 SolverName = Literal["unipc", "dpmpp"]
 CameraCacheMode = Literal["auto", "off", "gpu"]
 ResidencyMode = Literal["auto", "one", "both", "stream"]
+KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 NoiseDevice = Literal["cpu", "cuda"]
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)
 RESIDENCY_MODES: tuple[ResidencyMode, ...] = get_args(ResidencyMode)
+KEY_VALUE_MODES: tuple[KeyValueMode, ...] = get_args(KeyValueMode)
 DTYPE_NAMES: tuple[DtypeName, ...] = get_args(DtypeName)
 NOISE_DEVICES: tuple[NoiseDevice, ...] = get_args(NoiseDevice)
 

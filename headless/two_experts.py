@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from ..model.dit import LingBotWorldModel
 
     Expert = LingBotWorldModel | Callable[[], LingBotWorldModel]
-
-log = logging.getLogger(__name__)
 
 
 @torch.no_grad()
@@ -127,17 +124,8 @@ class _Denoiser:
         high = is_high_noise(timestep, self.boundary)
         if high is not self.serves_high:
             self._switch(high)
-        return x - sigma * self._predict(x, timestep, self.scales.of(high))
-
-    def _predict(self, x: Tensor, timestep: int, scale: float) -> Tensor:
-        try:
-            return predict(self.model, x, timestep, self.conditioning, scale, self.camera_cache)
-        except torch.OutOfMemoryError:
-            if self.camera_cache is None or not self.camera_cache.give_up():
-                raise
-        log.warning("The camera cache did not fit beside the step: the step is repeated without it.")
-        torch.cuda.empty_cache()
-        return predict(self.model, x, timestep, self.conditioning, scale)
+        scale = self.scales.of(high)
+        return x - sigma * predict(self.model, x, timestep, self.conditioning, scale, self.camera_cache)
 
     def _switch(self, high: bool) -> None:
         self.model = self.camera_cache = None

@@ -1,6 +1,5 @@
 """The engine's transformer behind the interface and the hooks that ComfyUI and other packs expect of Wan."""
 
-import logging
 
 import comfy.model_management
 import torch
@@ -47,16 +46,10 @@ class HostModel(LingBotWorldModel):
         options = transformer_options
         options["grid_sizes"] = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
         options["total_blocks"], options["block_type"], options[_LATENT] = len(self.blocks), "double", x
-        if torch.compiler.is_compiling() or options.get(CAMERA_CACHE) is None:
-            return super().forward(x, timestep, context, lingbot_camera, options)
-        try:
-            return super().forward(x, timestep, context, lingbot_camera, options)
-        except Exception as error:
-            if not (comfy.model_management.is_oom(error) and options[CAMERA_CACHE].give_up()):
-                raise
-        logging.warning("camera cache: given up, memory ran out; the step is repeated without it")
-        comfy.model_management.soft_empty_cache()
         return super().forward(x, timestep, context, lingbot_camera, options)
+
+    def out_of_memory(self, error):
+        return comfy.model_management.is_oom(error)
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
         comfy.model_management.throw_exception_if_processing_interrupted()

@@ -6,6 +6,7 @@ all rows, while activations exist for one row at a time. The residual stream is 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ CAMERA_TOKENS = 32768
 """Tokens in the camera layers at once; for longer videos scale and shift do not exist for the whole sequence."""
 
 Apply = Callable[[Tensor], Tensor]
+Extend = Callable[[Tensor, Tensor], Pair]
 Rope = tuple[Tensor, Tensor]
 
 
@@ -52,8 +54,12 @@ class _Attention(nn.Module):
 class SelfAttention(_Attention):
     """Attention among a row's tokens; q and k are normed over the full width and turned by position."""
 
-    def update_(self, x: Tensor, modulation: Tensor, rope: Rope, like: Tensor, options: Mapping) -> None:
-        """x [rows, tokens, dim] += gate * attention(norm(x) * (1 + scale) + shift); modulation [rows, 3, dim]."""
+    def update_(
+        self, x: Tensor, modulation: Tensor, rope: Rope, like: Tensor, options: Mapping, extend: Extend | None = None
+    ) -> None:
+        """x [rows, tokens, dim] += gate * attention(norm(x) * (1 + scale) + shift); modulation [rows, 3, dim].
+
+        A causal model has one row; `extend` puts the keys and values of its earlier frames before its own."""
         norm_q, norm_k = values(self.norm_q, x)[0], values(self.norm_k, x)[0]
         with borrowed(like, self.q, self.k, self.v, self.o) as (to_q, to_k, to_v, to_out):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
@@ -62,6 +68,8 @@ class SelfAttention(_Attention):
                 k = rms_rope_(to_k(y), norm_k, *rope, self.eps)
                 v = to_v(y)
                 del y
+                if extend is not None:
+                    k, v = extend(k, v)
                 y = self._attend(q, k, v, options)
                 del q, k, v
                 gated_add_(row, to_out(y), gate)
@@ -128,10 +136,12 @@ class Block(nn.Module):
         """The residual stream x [rows, tokens, dim] after this block; `inplace` writes it over x.
 
         e0: time modulation [rows, 6, dim] in x's dtype. context: embedded prompts [rows, text_len, dim]; their dtype is
-        that of GEMMs and attention. `options` go to the attention function."""
+        that of GEMMs and attention. `options` go to the attention function; `kv_cache` may hold a KeyValueCache."""
         x = x if inplace else x.clone()
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e0
-        self.self_attn.update_(x, modulation[:, :3], rope, context, options)
+        history = options.get("kv_cache")
+        extend = None if history is None else partial(history.extend, self.index)
+        self.self_attn.update_(x, modulation[:, :3], rope, context, options, extend)
         if camera is not None:
             self._inject(x, camera, context)
         texts = self._texts(x, context, None if camera is None else camera.cache)

@@ -1,5 +1,8 @@
 """What blocks make of things that stay the same from step to step, kept on GPUs with room for it."""
 
+import weakref
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -29,13 +32,17 @@ class BlockCache:
 
     def attach(self, source: Tensor) -> bool:
         """Keep what is held if it was made from this source, by value; else forget it. Returns whether the cache is
-        to be used."""
-        if self._source is not None and _same(self._source, source):
+        to be used. The same tensor, not written to since, is not compared: that would wait for the GPU."""
+        if self._source is not None and (self._untouched(source) or _same(self._source, source)):
             return True
         self.clear()
         if self.useful:
-            self._source = source.clone()
+            self._source, self._given = source.clone(), (weakref.ref(source), _version(source))
         return self.useful
+
+    def _untouched(self, source: Tensor) -> bool:
+        given, version = self._given
+        return given() is source and version is not None and version == _version(source)
 
     def clear(self) -> int:
         """Free everything held; returns how many bytes of the blocks' tensors that were."""
@@ -65,6 +72,7 @@ class BlockCache:
 
     def _forget(self) -> None:
         self._source: Tensor | None = None
+        self._given: tuple[Callable[[], Tensor | None], int | None] = (lambda: None, None)
         self._blocks: dict[int, Pair] = {}
         self._read, self._nbytes = False, 0
 
@@ -114,6 +122,11 @@ class CameraCache(BlockCache):
     def _forget(self) -> None:
         super()._forget()
         self.tokens: Tensor | None = None  # the camera's, [rows, tokens, dim]; put here by the model
+
+
+def _version(tensor: Tensor) -> int | None:
+    """How often the tensor was written to, where torch counts that."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def _same(left: Tensor, right: Tensor) -> bool:

@@ -22,8 +22,9 @@ _CONTROL = "patch_embedding_wancamctrl.weight"
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of one expert. `control` is the number of values per pixel that its camera layers take: 6 (camera),
-    7 (action), or None for a model without camera layers."""
+    """Sizes of one model. `control` is the number of values per pixel that its camera layers take: 6 (camera),
+    7 (action), or None for a model without camera layers. `causal` tells LingBot-World Fast and 2.0, which predict a
+    video chunk by chunk, from the two experts of the base model; the tensors of both are alike."""
 
     dim: int
     ffn_dim: int
@@ -36,14 +37,20 @@ class ModelConfig:
     text_len: int = 512
     eps: float = 1e-6
     control: int | None = 6
+    causal: bool = False
 
     @classmethod
     def from_shapes(
-        cls, shapes: Mapping[str, Sequence[int]], text_len: int = 512, num_heads: int | None = None
+        cls,
+        shapes: Mapping[str, Sequence[int]],
+        text_len: int = 512,
+        num_heads: int | None = None,
+        causal: bool = False,
     ) -> "ModelConfig":
         """Read the sizes from logical (de-quantized) weight shapes under the official names.
 
-        Tensors cannot tell the number of heads: heads of 128 unless `num_heads` says otherwise.
+        Tensors cannot tell the number of heads, nor whether the model is `causal`: heads of 128 unless `num_heads`
+        says otherwise.
         Raises CheckpointError when the shapes are not those of such a model."""
         missing = [name for name in _NAMES.values() if name not in shapes]
         if missing:
@@ -63,6 +70,7 @@ class ModelConfig:
             out_dim=head[0] // 4,
             text_len=text_len,
             control=_control(shapes),
+            causal=causal,
         )
 
     @property

@@ -3,6 +3,7 @@
 Parameter names and arithmetic are the official implementation's. Beside a bf16 compute dtype the residual stream,
 norms, modulation, time embedding and head are fp32, as under its autocast."""
 
+import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -76,10 +77,33 @@ class LingBotWorldModel(nn.Module):
 
         x: latent, mask and image latent [B, 36, F, H, W]. timestep: [B] or [1], 0 to 1000. context: prompts
         [B or 1, L <= text_len, text_dim], zero-padded here. camera: [B or 1, 384, F, H, W] (448 for an action model);
-        one serves every row, at the cost of one. options: handed on to the attention function; `camera_cache` may hold
-        a CameraCache, which torch.compile leaves aside. The arguments are left as they are. Raises InputError and
-        CameraError for wrong shapes."""
+        one serves every row, at the cost of one. The arguments are left as they are.
+
+        options are handed on to the attention function. `camera_cache` in them may hold a CameraCache: where memory
+        runs out, the forward gives it up and is repeated without it; torch.compile leaves it aside. `kv_cache` may hold
+        the KeyValueCache of a causal model; x [1, 36, 3, H, W] is then its running chunk.
+
+        Raises InputError and CameraError for wrong shapes."""
         self._check(x, timestep, context, camera)
+        cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
+        if cache is None:
+            return self._velocity(x, timestep, context, camera, options)
+        try:
+            return self._velocity(x, timestep, context, camera, options)
+        except Exception as error:
+            if not (self.out_of_memory(error) and cache.give_up()):
+                raise
+        logging.warning("The camera cache did not fit beside the step: the step is repeated without it.")
+        torch.cuda.empty_cache()
+        return self._velocity(x, timestep, context, camera, options)
+
+    def out_of_memory(self, error: Exception) -> bool:
+        """Whether an error means that the device's memory ran out. For hosts to override."""
+        return isinstance(error, torch.OutOfMemoryError)
+
+    def _velocity(
+        self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: Mapping
+    ) -> Tensor:
         rows = len(x)
         residual = wide(self.compute_dtype)
         e, e0 = self.embed_time(timestep.to(x.device).expand(rows))
@@ -89,7 +113,10 @@ class LingBotWorldModel(nn.Module):
         if camera is not None and camera.cache is not None and camera.cache.prompt.attach(prompts):
             camera.cache.prompt.embedded = context
         grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
-        rope = tuple(table.to(residual) for table in rope_table(grid, self.config.head_dim, x.device))
+        history = options.get("kv_cache")
+        first_frame = 0 if history is None else history.first_frame
+        tables = rope_table(grid, self.config.head_dim, x.device, first_frame)
+        rope = tuple(table.to(residual) for table in tables)
         x = self.embed_patches(x)
         for index, block in enumerate(self.blocks):
             x = self.run_block(index, block, x, e0, context, camera, rope, options)

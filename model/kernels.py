@@ -86,6 +86,30 @@ def _blend(x_ptr, y_ptr, share_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.con
     tl.store(x_ptr + row * dim + cols, x + (y - x) * share, mask=inside)
 
 
+@triton.jit
+def _encode_8bit(values_ptr, scales_ptr, x_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)[None, :]
+    inside = (row[:, None] < rows) & (cols < dim)
+    at = row[:, None] * dim + cols
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-30) / 127
+    tl.store(scales_ptr + row, scale, mask=row < rows)
+    x = tl.extra.libdevice.rint(x / scale[:, None])
+    tl.store(values_ptr + at, x.to(tl.int8), mask=inside)
+
+
+@triton.jit
+def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)[None, :]
+    inside = (row[:, None] < rows) & (cols < dim)
+    at = row[:, None] * dim + cols
+    values = tl.load(values_ptr + at, mask=inside, other=0).to(tl.float32)
+    scale = tl.load(scales_ptr + row, mask=row < rows, other=0.0)
+    tl.store(out_ptr + at, (values * scale[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+
+
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """See pointwise.layer_norm."""
     out = torch.empty_like(x, dtype=dtype)
@@ -135,6 +159,26 @@ def blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     with _on(x):
         _blend[(triton.cdiv(len(x), rows),)](x, y, share, len(x), x.shape[1], ROWS=rows, BLOCK=block)
     return x
+
+
+def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor) -> Tensor:
+    """See pointwise.encode_8bit. A program serves a few heads of tokens."""
+    _by_heads(_encode_8bit, scales, values, scales, x.contiguous())
+    return values
+
+
+def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
+    """See pointwise.decode_8bit_."""
+    _by_heads(_decode_8bit, scales, out, values, scales)
+    return out
+
+
+def _by_heads(kernel, scales: Tensor, first: Tensor, *others: Tensor) -> None:
+    rows, dim = scales.numel(), first.numel() // scales.numel()
+    block = triton.next_power_of_2(dim)
+    count = max(1, 4096 // block)
+    with _on(first):
+        kernel[(triton.cdiv(rows, count),)](first, *others, rows, dim, ROWS=count, BLOCK=block)
 
 
 def _on(x: Tensor) -> torch.cuda.device_of:

@@ -53,6 +53,19 @@ def blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     return _run("blend_", x, y, share)
 
 
+def encode_8bit(x: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """x [tokens, heads*head_dim] as int8 of the same shape, and fp32 scales [tokens, heads]: the largest value of each
+    token and head becomes 127."""
+    values, scales = torch.empty_like(x, dtype=torch.int8), x.new_empty(len(x), heads, dtype=torch.float32)
+    _run("encode_8bit_", values, scales, x)
+    return values, scales
+
+
+def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
+    """`out` [tokens, heads*head_dim] = what `encode_8bit` was given, rounded to 8 bits."""
+    return _run("decode_8bit_", out, values, scales)
+
+
 def gelu_(x: Tensor) -> Tensor:
     """GELU in its tanh form."""
     return torch.ops.aten.gelu_(x, approximate="tanh")
@@ -98,6 +111,16 @@ def _plain_blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     return x.copy_(torch.lerp(x.to(share.dtype), y.to(share.dtype), share))
 
 
+def _plain_encode_8bit_(values: Tensor, scales: Tensor, x: Tensor) -> Tensor:
+    heads = x.float().unflatten(-1, (scales.shape[-1], -1))
+    scales.copy_(heads.abs().amax(-1).clamp_min(1e-30) / 127)
+    return values.copy_((heads / scales[..., None]).round().flatten(-2))
+
+
+def _plain_decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
+    return out.copy_((values.unflatten(-1, (scales.shape[-1], -1)) * scales[..., None]).flatten(-2))
+
+
 _PLAIN = {
     "layer_norm": _plain_layer_norm,
     "rms_norm_": _plain_rms_norm_,
@@ -105,6 +128,8 @@ _PLAIN = {
     "gated_add_": _plain_gated_add_,
     "affine_": _plain_affine_,
     "blend_": _plain_blend_,
+    "encode_8bit_": _plain_encode_8bit_,
+    "decode_8bit_": _plain_decode_8bit_,
 }
 
 

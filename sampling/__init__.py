@@ -1,6 +1,7 @@
 """Schedules, solvers and the choice between the two experts: pure functions, no model and no user interface."""
 
 from .experts import first_low_step, guide, guide_scales, is_high_noise
+from .few_steps import FAST_INDICES, V2_INDICES, FewStepSchedule, few_step_schedule, sample_few_steps
 from .schedule import TRAIN_TIMESTEPS, flow_sigmas, flow_timesteps
 from .solvers import sample_flow_dpmpp, sample_flow_unipc
 
@@ -9,6 +10,10 @@ SOLVERS = {"unipc": sample_flow_unipc, "dpmpp": sample_flow_dpmpp}
 __all__ = [
     "SOLVERS",
     "TRAIN_TIMESTEPS",
+    "FAST_INDICES",
+    "V2_INDICES",
+    "FewStepSchedule",
+    "few_step_schedule",
     "first_low_step",
     "flow_sigmas",
     "flow_timesteps",
@@ -17,4 +22,5 @@ __all__ = [
     "is_high_noise",
     "sample_flow_dpmpp",
     "sample_flow_unipc",
+    "sample_few_steps",
 ]

@@ -1,0 +1,146 @@
+"""Keys and values of the latent frames that a causal model looks back on.
+
+A cache has a slot for each latent frame of its window. The first `sink` slots keep the video's first frames for good;
+the others are taken in turns, so that a new frame overwrites the oldest. Keys are stored rotated by their absolute
+position, and attention has no mask: the order of the slots does not matter, and nothing is ever moved.
+
+They lie on the model's device or, `on_host`, in pinned host memory, from where each block's are brought to the device
+while the block before computes. `eight_bit` stores them as int8 with a scale for each token and head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from .config import ModelConfig
+from .kv_storage import DeviceStorage, HostStorage, Pair, Storage
+from .pointwise import decode_8bit_, encode_8bit
+
+
+class Slots(NamedTuple):
+    """Tokens of the running chunk and their place in the cache."""
+
+    chunk: slice
+    cache: slice
+
+
+class KeyValueCache:
+    """Keys and values of every block over a window of latent frames, for one video.
+
+    Begin each chunk with `begin`, give the cache to the model as `options["kv_cache"]`, and set `keep` for the forward
+    of the clean chunk: its keys and values are the ones that later chunks see. Those of the other forwards serve that
+    forward alone."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        frame_tokens: int,
+        window: int,
+        sink: int = 0,
+        *,
+        device: torch.device | str,
+        dtype: torch.dtype,
+        eight_bit: bool = False,
+        on_host: bool = False,
+    ):
+        """`frame_tokens`: tokens of a latent frame. `window`: latent frames that the cache holds, those of the running
+        chunk included. `dtype`: of the model's keys and values. Raises InputError for a window that `sink` leaves no
+        room in."""
+        if not 0 <= sink < window:
+            raise InputError(f"window is {window} and sink {sink} latent frames; the window has to be the larger one")
+        self.window, self.sink, self.keep = window, sink, False
+        self.first_frame, self.frames = 0, 0
+        self._frame_tokens, self._heads = frame_tokens, config.num_heads
+        self._slots: list[Slots] = []
+        self._past: list[slice] = []
+        self._used = 0
+        shapes = _shapes(config, window * frame_tokens, dtype, eight_bit)
+        storage: type[Storage] = HostStorage if on_host else DeviceStorage
+        self._storage = storage(shapes, config.num_layers, torch.device(device))
+        whole = window * frame_tokens, config.dim
+        self._decoded = [torch.empty(whole, dtype=dtype, device=device) for _ in range(2)] if eight_bit else []
+
+    def begin(self, frames: int = 3) -> None:
+        """The next `frames` latent frames of the video are the running chunk from now on."""
+        first = self.first_frame + self.frames
+        if self.sink + frames > self.window:
+            raise InputError(
+                f"a window of {self.window} latent frames has no room for {self.sink} that stay (sink) and a chunk of "
+                f"{frames}; it takes at least {self.sink + frames}"
+            )
+        self.first_frame, self.frames = first, frames
+        taken = [self._slot(frame) for frame in range(first, first + frames)]
+        others = [slot for slot in range(min(first, self.window)) if slot not in taken]
+        self._slots = [Slots(chunk, cache) for chunk, cache in self._token_slices(taken)]
+        self._past = [cache for _, cache in self._token_slices(others)]
+        self._used = min(first + frames, self.window) * self._frame_tokens
+        self._storage.begin(self._past)
+
+    def extend(self, block: int, keys: Tensor, values: Tensor) -> Pair:
+        """Keys and values [seen tokens, dim] that the running chunk attends to in this block: those of the earlier
+        frames in the window, and the chunk's own (`keys` and `values`, [chunk tokens, dim]). Good until the block
+        after the next one asks."""
+        stored = self._storage.fetch(block)
+        seen = self._decode(stored) if self._decoded else stored
+        for chunk, cache in self._slots:
+            seen[0][cache], seen[1][cache] = keys[chunk], values[chunk]
+        if self.keep:
+            self._keep(block, keys, values)
+        return seen[0][: self._used], seen[1][: self._used]
+
+    def _keep(self, block: int, keys: Tensor, values: Tensor) -> None:
+        rows = (keys, values)
+        if self._decoded:
+            rows = (*encode_8bit(keys, self._heads), *encode_8bit(values, self._heads))
+        for chunk, cache in self._slots:
+            self._storage.store(block, cache, [row[chunk] for row in rows])
+
+    def _decode(self, stored: Sequence[Tensor]) -> Pair:
+        keys, values = self._decoded
+        for past in self._past:
+            decode_8bit_(keys[past], stored[0][past], stored[1][past])
+            decode_8bit_(values[past], stored[2][past], stored[3][past])
+        return keys, values
+
+    def _slot(self, frame: int) -> int:
+        return frame if frame < self.sink else self.sink + (frame - self.sink) % (self.window - self.sink)
+
+    def _token_slices(self, slots: list[int]) -> list[Slots]:
+        """The slots as slices of tokens; neighbours make one."""
+        size, found = self._frame_tokens, []
+        for index, slot in enumerate(slots):
+            if found and slot == slots[index - 1] + 1:
+                chunk, cache = found[-1]
+                found[-1] = Slots(slice(chunk.start, chunk.stop + size), slice(cache.start, cache.stop + size))
+            else:
+                found.append(Slots(slice(index * size, (index + 1) * size), slice(slot * size, (slot + 1) * size)))
+        return found
+
+
+def _shapes(config: ModelConfig, tokens: int, dtype: torch.dtype, eight_bit: bool) -> list[tuple]:
+    """Shape and dtype of what a block stores: keys and values, in 8 bits each with scales."""
+    if eight_bit:
+        return [((tokens, config.dim), torch.int8), ((tokens, config.num_heads), torch.float32)] * 2
+    return [((tokens, config.dim), dtype)] * 2
+
+
+def key_value_bytes(
+    config: ModelConfig, tokens: int, dtype: torch.dtype, *, eight_bit: bool = False, on_host: bool = False
+) -> tuple[int, int]:
+    """Bytes that a KeyValueCache over `tokens` tokens (window * tokens of a frame) takes on the device and in pinned
+    host memory."""
+
+    def block_bytes(eight_bit: bool) -> int:
+        shapes = _shapes(config, tokens, dtype, eight_bit)
+        return sum(rows * columns * kind.itemsize for (rows, columns), kind in shapes)
+
+    stored = config.num_layers * block_bytes(eight_bit)
+    decoded = block_bytes(False) if eight_bit else 0
+    if on_host:
+        return HostStorage.BUFFERS * block_bytes(eight_bit) + decoded, stored
+    return stored + decoded, 0

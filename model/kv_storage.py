@@ -1,0 +1,139 @@
+"""Where the tensors of a key and value cache lie: on the model's device, or in pinned host memory."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+
+Pair = tuple[Tensor, Tensor]
+Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
+
+
+class Storage(Protocol):
+    """A few tensors [tokens, ...] for every block."""
+
+    def begin(self, past: list[slice]) -> None:
+        """From now on `fetch` is asked for these tokens."""
+
+    def fetch(self, block: int) -> Sequence[Tensor]:
+        """The block's tensors on the device. Those of the past tokens hold what was stored; the others may be
+        written to."""
+
+    def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
+        """Keep these rows as the block's `tokens`."""
+
+
+class DeviceStorage:
+    """All blocks' tensors on the device."""
+
+    def __init__(self, shapes: Shapes, blocks: int, device: torch.device):
+        self._blocks = [[torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+                        for _ in range(blocks)]  # fmt: skip
+
+    def begin(self, past: list[slice]) -> None:
+        """Nothing has to be brought."""
+
+    def fetch(self, block: int) -> Sequence[Tensor]:
+        return self._blocks[block]
+
+    def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
+        for tensor, row in zip(self._blocks[block], rows, strict=True):
+            tensor[tokens] = row
+
+
+class _Coming(NamedTuple):
+    """A block on its way to the device; `arrived` passes when it is there."""
+
+    block: int
+    buffers: list[Tensor]
+    arrived: torch.cuda.Event | None
+
+
+class HostStorage:
+    """All blocks' tensors in host memory, pinned for CUDA; two blocks' at a time on the device.
+
+    While a block computes, a CUDA stream of this object's own copies the next block's past tokens to the device. It
+    waits until the compute stream has finished with the block that used the same buffers before."""
+
+    BUFFERS = 2
+
+    def __init__(self, shapes: Shapes, blocks: int, device: torch.device):
+        self._device, self._past = device, []
+        self._host = [[torch.empty(shape, dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
+        self._buffers = [[torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+                         for _ in range(self.BUFFERS)]  # fmt: skip
+        self._turn, self._stream = 0, None
+        self._coming: _Coming | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)
+            _pin(self, [tensor for tensors in self._host for tensor in tensors], self._stream)
+
+    def begin(self, past: list[slice]) -> None:
+        self._past = past
+        self._coming = self._bring(0)
+
+    def fetch(self, block: int) -> Sequence[Tensor]:
+        here = self._coming
+        if here is None or here.block != block:  # the forward before ended early
+            here = self._bring(block)
+        self._coming = self._bring((block + 1) % len(self._host))
+        if here.arrived is not None:
+            torch.cuda.current_stream(self._device).wait_event(here.arrived)
+        return here.buffers
+
+    def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
+        with self._behind_current_work():
+            for tensor, row in zip(self._host[block], rows, strict=True):
+                tensor[tokens].copy_(row, non_blocking=True)
+                if self._stream is not None:
+                    row.record_stream(self._stream)
+
+    def _bring(self, block: int) -> _Coming:
+        """Start to copy a block's past tokens into the buffers that were used longest ago."""
+        self._turn = (self._turn + 1) % self.BUFFERS
+        buffers = self._buffers[self._turn]
+        with self._behind_current_work():
+            for buffer, tensor in zip(buffers, self._host[block], strict=True):
+                for tokens in self._past:
+                    buffer[tokens].copy_(tensor[tokens], non_blocking=True)
+            return _Coming(block, buffers, None if self._stream is None else self._stream.record_event())
+
+    def _behind_current_work(self) -> AbstractContextManager:
+        """A context whose copies go into our stream, behind all that the compute stream has been given by now."""
+        if self._stream is None:
+            return nullcontext()
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        return torch.cuda.stream(self._stream)
+
+
+def _pin(owner: HostStorage, tensors: list[Tensor], stream: torch.cuda.Stream) -> None:
+    """Register the tensors' memory with CUDA, so that copies run at the bus's speed beside the computing; until
+    `owner` goes. torch's own pinned memory would take up to twice as much: it rounds requests up to powers of two.
+
+    Raises InputError where the system does not let that much be pinned."""
+    pinned: list[Tensor] = []
+    weakref.finalize(owner, _unpin, pinned, stream)
+    for tensor in tensors:
+        tensor.zero_()  # touches the pages with all cores; registering would do it with one
+        status = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0)
+        if int(status):
+            wanted = sum(each.nbytes for each in tensors)
+            raise InputError(
+                f"{wanted / 1e9:.1f} GB of host memory for keys and values cannot be pinned (CUDA error {int(status)} "
+                f"after {sum(each.nbytes for each in pinned) / 1e9:.1f} GB); use kv_cache 8bit or a smaller window"
+            )
+        pinned.append(tensor)
+
+
+def _unpin(tensors: list[Tensor], stream: torch.cuda.Stream) -> None:
+    stream.synchronize()
+    for tensor in tensors:
+        torch.cuda.cudart().cudaHostUnregister(tensor.data_ptr())
+    tensors.clear()

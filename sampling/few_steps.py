@@ -1,0 +1,69 @@
+"""The schedule of the causal models (LingBot-World Fast and 2.0): a few unguided steps for each chunk of the video."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..errors import InputError
+from .schedule import flow_sigmas, flow_timesteps
+
+TABLE_STEPS = 1000
+"""The few steps are picked out of UniPC's schedule of this many."""
+
+FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
+"""The official steps of LingBot-World Fast (v1) and 2.0."""
+
+Predict = Callable[[Tensor, int], Tensor]
+"""(x, timestep) -> velocity."""
+
+
+@dataclass(frozen=True)
+class FewStepSchedule:
+    """Each step's `timesteps` (integers) and `sigmas` (float64, for x0 = x - sigma * velocity); `renoise_sigmas`
+    (float32), one fewer: the noise levels that x0 is brought back to before every step but the first."""
+
+    timesteps: tuple[int, ...]
+    sigmas: tuple[float, ...]
+    renoise_sigmas: tuple[float, ...]
+
+
+def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
+    """The steps at these indices (rising, 0 to 999) of the 1,000-step schedule with this shift.
+
+    The official code looks a step's sigma up by its truncated timestep, and many sigmas share one. For x0 it takes the
+    first of them, for re-noising the second where there is one; both look-ups are kept. Raises InputError."""
+    indices = tuple(indices)
+    rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))
+    if not indices or not rising or indices[0] < 0 or indices[-1] >= TABLE_STEPS:
+        raise InputError(
+            f"schedule indices are {list(indices)}, expected one or more rising numbers from 0 to {TABLE_STEPS - 1}, "
+            f"such as {list(FAST_INDICES)} (Fast) or {list(V2_INDICES)} (2.0)"
+        )
+    table, sigmas = flow_timesteps(TABLE_STEPS, shift).tolist(), flow_sigmas(TABLE_STEPS, shift).tolist()
+    timesteps = tuple(table[index] for index in indices)
+    firsts = [table.index(timestep) for timestep in timesteps]
+    seconds = [first + (table[first + 1 : first + 2] == [table[first]]) for first in firsts]
+    return FewStepSchedule(
+        timesteps,
+        tuple(sigmas[first] for first in firsts),
+        tuple(sigmas[second] for second in seconds[1:]),
+    )
+
+
+def sample_few_steps(predict: Predict, x: Tensor, schedule: FewStepSchedule, renoise: Callable[..., Tensor]) -> Tensor:
+    """The clean latent x0 (float32) that `predict` makes of the noise `x` (float32) in the schedule's steps.
+
+    `renoise(shape)` gives fresh standard normal noise; it is called before every step but the first."""
+    denoised = x
+    for step, timestep in enumerate(schedule.timesteps):
+        if step > 0:
+            sigma = schedule.renoise_sigmas[step - 1]
+            x = (1 - sigma) * denoised + sigma * renoise(tuple(x.shape)).to(x)
+        velocity = predict(x, timestep)
+        denoised = (x.double() - schedule.sigmas[step] * velocity.double()).float()
+    return denoised
+
+
