@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..model.cache import CameraCache
 from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
 from ..sampling import SOLVERS, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
@@ -132,5 +133,8 @@ class _Denoiser:
         gc.collect()
         expert = self.experts.of(high)
         self.model = expert if isinstance(expert, torch.nn.Module) else expert()
+        if self.model.config.causal:
+            raise InputError("this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: "
+                             "use rollout; sampling over two experts takes those of the base model")  # fmt: skip
         self.camera_cache = CameraCache(self.cache_bytes) if self.cache_bytes else None
         self.serves_high = high

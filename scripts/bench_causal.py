@@ -14,6 +14,7 @@ from pathlib import Path
 import random_package
 import torch
 from bench_gpu import FULL, play_card
+from bench_kernels import print_profile
 from bench_parts import geometry_of
 from bench_report import GB, Report
 from lingbot_world.headless.profile import anonymous_memory
@@ -54,6 +55,8 @@ def bench_rollout(report: Report, model, options: argparse.Namespace, name: str,
         chunk = world.chunk(noise, y, camera, schedule, draw)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
+    if options.profile:
+        print_profile(lambda: world.chunk(noise, y, camera, schedule, draw))
     peak = torch.cuda.max_memory_allocated() / GB
     full = -(-options.window // CHUNK)
     for index in sorted({0, 1, full - 1, full, len(seconds) // 2, len(seconds) - 1}):
@@ -84,6 +87,7 @@ def main() -> None:
     parser.add_argument("--resident-blocks", type=int)
     parser.add_argument("--camera-cache", type=float, help="GB at most (default: no limit)")
     parser.add_argument("--decoded", action="store_true", help="also with the weights decoded to bf16 once")
+    parser.add_argument("--profile", action="store_true", help="what a chunk is made of")
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
     options, report = parser.parse_args(), Report()
     path = random_package.expert(options.folder, "high")
