@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...errors import CameraError
+from ..errors import CameraError
 
 Curve = Callable[[np.ndarray], np.ndarray]
 

@@ -12,11 +12,8 @@ import torch
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
 from comfy_tree import PACK, Host
 from lingbot_world.camera import action_embedding, actions_from_keys, camera_embedding
-from lingbot_world.camera.formats.files import write_camera
-from lingbot_world.camera.moves.editor import path_from_editor
-from lingbot_world.camera.moves.keyframes import path_from_load3d
-from lingbot_world.camera.moves.keys import path_from_keys
-from lingbot_world.camera.moves.presets import preset_path
+from lingbot_world.camera.formats import write_camera
+from lingbot_world.camera.moves import path_from_editor, path_from_keys, path_from_load3d, preset_path
 from lingbot_world.camera.path import CameraPath
 from PIL import Image
 
