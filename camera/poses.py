@@ -50,10 +50,9 @@ def check_poses(c2w, name: str = "poses") -> np.ndarray:
 
 def check_actions(actions, name: str = "actions") -> np.ndarray:
     """W, A, S, D flags as float64 [n, 4]; CameraError for anything else."""
-    flags = np.asarray(actions)
-    if flags.ndim != 2 or flags.shape[1] != 4 or flags.dtype.kind not in "fiub":
-        raise CameraError(f"{name}: {flags.dtype} {list(flags.shape)}, expected numbers [n, 4] (W, A, S, D)")
-    flags = flags.astype(np.float64)
+    flags = as_float64(actions, name, "fiub")
+    if flags.ndim != 2 or flags.shape[1] != 4:
+        raise CameraError(f"{name}: shape {list(flags.shape)}, expected [n, 4] (W, A, S, D)")
     _refuse_rows(~np.isfinite(flags).all(1), name, "is not finite (NaN or infinity)")
     return flags
 
@@ -70,17 +69,17 @@ def check_intrinsics(intrinsics, name: str = "intrinsics") -> np.ndarray:
 
 def lens_change(rows: np.ndarray) -> list[str]:
     """A note when the focal lengths of lens rows [n, 4] are not those of the first row throughout."""
-    change = np.abs(rows[:, :2] / rows[0, :2] - 1).max()
+    change = np.abs(rows[:, :2] / rows[0, :2] - 1).max() if rows[0, :2].all() else 0
     return [f"The lens varies by {change:.1%}; the model uses the first frame's only."] if change > 0.001 else []
 
 
-def as_float64(values, name: str) -> np.ndarray:
-    """`values` as a float64 array; CameraError when it is ragged or holds anything but numbers."""
+def as_float64(values, name: str, kinds: str = "fiu") -> np.ndarray:
+    """`values` as a float64 array; CameraError when rows are unequal or the dtype is of none of numpy's `kinds`."""
     try:
         array = np.asarray(values)
     except ValueError as error:
         raise CameraError(f"{name}: rows of unequal length") from error
-    if array.dtype.kind not in "fiu":
+    if array.dtype.kind not in kinds:
         raise CameraError(f"{name}: dtype {array.dtype}, expected numbers")
     return array.astype(np.float64)
 

@@ -31,8 +31,8 @@ def test_smooth_turns_have_no_kink_at_a_keyframe():
     times = np.array([7.99, 8.0, 8.01])
 
     def kink(smooth: bool) -> float:
-        path = path_through([0, 8, 16, 24], np.zeros((4, 3)), rotations, times, lens=lens_from_fov(), smooth_turns=smooth)
-        first, second = angle_deg(path.rotations[:-1].swapaxes(1, 2) @ path.rotations[1:])
+        turned = turn(np.array([0, 8, 16, 24]), rotations, times, smooth=smooth)
+        first, second = angle_deg(turned[:-1].swapaxes(1, 2) @ turned[1:])
         return abs(second / first - 1)
 
     assert kink(smooth=True) < 0.01
@@ -43,6 +43,13 @@ def test_smooth_turns_pass_through_their_keyframes():
     knots = np.array([0.0, 1, 5, 6])
     rotations = from_angles("YXZ", [[0.0, 10, 5], [20, -30, 0], [50, 40, 90], [60, 0, 0]])
     np.testing.assert_allclose(turn(knots, rotations, knots, smooth=True), rotations, atol=1e-12)
+
+
+def test_the_camera_stands_still_outside_its_keyframes():
+    positions, rotations = np.array([[0.0, 0, 0], [4, 0, 0]]), from_angles("Y", [0.0, 40])
+    path = path_through([2, 4], positions, rotations, np.arange(7), lens=lens_from_fov())
+    np.testing.assert_allclose(path.positions[:, 0], [0, 0, 0, 2, 4, 4, 4], atol=1e-12)
+    np.testing.assert_allclose(path.rotations, from_angles("Y", [0.0, 0, 0, 20, 40, 40, 40]), atol=1e-12)
 
 
 def test_distance_spaces_keyframes_by_the_root_of_it():

@@ -148,7 +148,8 @@ def test_angles_and_axes():
     np.testing.assert_allclose(quarter["Z"] @ [1, 0, 0], [0, 1, 0], atol=1e-12)
     np.testing.assert_allclose(from_angles("YX", [[90.0, 90.0]])[0], quarter["Y"] @ quarter["X"], atol=1e-12)
     for axis in "XYZ":
-        np.testing.assert_allclose(angle_deg(from_angles(axis, [0.0, 1e-5, 30.0, -120.0])), [0, 1e-5, 30, 120], atol=1e-9)
+        turned = from_angles(axis, [0.0, 1e-5, 30.0, -120.0])
+        np.testing.assert_allclose(angle_deg(turned), [0, 1e-5, 30, 120], atol=1e-9)
 
 
 def test_slerp_turns_evenly_the_short_way():

@@ -2,15 +2,18 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from ...errors import CameraError
 from ..pose_folder import check_file
 from ..poses import LENS_HEIGHT, LENS_WIDTH, lens_change
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,19 +38,14 @@ def lens_rows(pixels: np.ndarray, width: float, height: float, name: str) -> np.
     return np.asarray(pixels, dtype=np.float64) * [across, down, across, down]
 
 
-def lens_notes(rows: np.ndarray, width: float, height: float) -> tuple[str, ...]:
-    """Notes on a lens that changes on the way, or an image of another shape than 832x480."""
-    notes = lens_change(rows) if (rows[:, :2] > 0).all() else []
+def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequence[float] = ()) -> tuple[str, ...]:
+    """Notes on a lens that changes on the way, on an image of another shape than 832x480, on distortion terms."""
+    notes, strongest = lens_change(rows), max(map(abs, distortion), default=0.0)
     if abs(width / height / (LENS_WIDTH / LENS_HEIGHT) - 1) > 0.05:
         notes.append(f"Recorded at {width:g}x{height:g}: the lens is stretched with the picture to the video's shape.")
+    if strongest:
+        notes.append(f"Lens distortion (up to {strongest:.3g}) is ignored: the model has a pinhole camera.")
     return tuple(notes)
-
-
-def distortion_notes(terms: Sequence[float]) -> tuple[str, ...]:
-    """A note when a lens has distortion terms, which the model does not know."""
-    strongest = max((abs(term) for term in terms), default=0.0)
-    note = f"Lens distortion (up to {strongest:.3g}) is ignored: the model has a pinhole camera."
-    return (note,) if strongest else ()
 
 
 def refuse_gaps(indices, name: str) -> None:
@@ -62,16 +60,20 @@ def refuse_gaps(indices, name: str) -> None:
         raise CameraError(f"{name}: frames are missing or out of order between {indices[at]:g} and {indices[at + 1]:g}")
 
 
-def natural_order(name: str) -> list:
-    """Sorting key under which frame10 comes after frame9."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
+    """Frames sorted by their files' names, frame10 after frame9.
 
+    CameraError when the last numbers in the names leave gaps; names without numbers pass.
+    """
 
-def refuse_name_gaps(names: Sequence[str], where: str) -> None:
-    """As `refuse_gaps`, for the last number in each of sorted file names; names without numbers pass."""
-    found = [re.findall(r"\d+", name) for name in names]
-    if all(found):
-        refuse_gaps([int(digits[-1]) for digits in found], where)
+    def words_and_numbers(frame: T) -> list:
+        return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", name(frame)))]
+
+    frames = sorted(frames, key=words_and_numbers)
+    parts = [words_and_numbers(frame) for frame in frames]
+    if all(len(found) > 1 for found in parts):
+        refuse_gaps([found[-2] for found in parts], where)
+    return frames
 
 
 def read_text(path: Path) -> str:
