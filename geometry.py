@@ -44,12 +44,13 @@ class Geometry:
 
 
 def output_geometry(
-    image_width: int, image_height: int, max_area: int, frames: int, n_poses: int | None = None
+    image_width: int, image_height: int, max_area: int, frames: int, n_poses: int | None = None, *, chunk: int = 1
 ) -> Geometry:
     """The official rule: the image's aspect ratio on at most `max_area` pixels, sides floored to multiples of 16.
 
-    A 480x832 image on 480*832 gives 464x832, as officially. `frames` becomes 4n+1, and no more than the poses allow.
-    Raises InputError when a side comes out too small or too large, CameraError for fewer than five poses.
+    A 480x832 image on 480*832 gives 464x832, as officially. `frames` becomes 4n+1, and no more than the poses allow;
+    of a causal model's latent frames, whole chunks of `chunk` (3) remain. Raises InputError when a side comes out too
+    small or too large, CameraError for fewer than five poses, or fewer frames than a chunk has.
     """
     aspect = image_height / image_width
     height = _floored(np.sqrt(max_area * aspect))
@@ -59,16 +60,16 @@ def output_geometry(
             f"an image of {image_width}x{image_height} on an area of {max_area} pixels gives a {width}x{height} video; "
             "crop the image, change the area, or name width and height"
         )
-    return Geometry(height, width, frame_count(frames, n_poses))
+    return Geometry(height, width, frame_count(frames, n_poses, chunk))
 
 
-def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None = None) -> Geometry:
+def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None = None, *, chunk: int = 1) -> Geometry:
     """A size that the user names: both sides multiples of 16. Frames and errors as in `output_geometry`."""
     for name, side in (("width", width), ("height", height)):
         if side % STEP or not STEP <= side <= LARGEST_SIDE:
             nearest = min(max(round(side / STEP), 1) * STEP, LARGEST_SIDE)
             raise InputError(f"{name} {side} is not a multiple of {STEP} from {STEP} to {LARGEST_SIDE}; try {nearest}")
-    return Geometry(height, width, frame_count(frames, n_poses))
+    return Geometry(height, width, frame_count(frames, n_poses, chunk))
 
 
 def _floored(side: float) -> int:

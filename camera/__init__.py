@@ -1,8 +1,13 @@
-"""Camera paths: made, read, checked, drawn, and turned into what the model is conditioned on."""
+"""Camera paths: made, read, checked, drawn, and turned into what the model is conditioned on.
 
-from .moves.keys import actions_from_keys, poses_from_keys
-from .plucker import action_embedding, camera_embedding
-from .poses import check_intrinsics, check_poses, frame_count, load_poses
+The core (poses, path, rotation, easing, plucker, pose_folder) knows none of the shelves; `moves`, `formats` and
+`preview` stand on the core and not on each other.
+"""
+
+from .moves import actions_from_keys, poses_from_keys
+from .plucker import action_embedding, camera_embedding, longest_step
+from .pose_folder import load_poses, read_pose_folder
+from .poses import check_intrinsics, check_poses, frame_count
 
 __all__ = [
     "action_embedding",
@@ -12,5 +17,7 @@ __all__ = [
     "check_poses",
     "frame_count",
     "load_poses",
+    "longest_step",
     "poses_from_keys",
+    "read_pose_folder",
 ]

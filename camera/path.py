@@ -8,12 +8,12 @@ from functools import reduce
 import numpy as np
 
 from ..errors import CameraError
-from .moves.easing import eased
-from .poses import LENS_HEIGHT, LENS_WIDTH, check_intrinsics, check_poses, frame_count
-from .rotation import matrix, nearest_rotation, quaternion, slerp
+from ..options import FPS
+from .easing import eased
+from .poses import LENS_HEIGHT, LENS_WIDTH, check_actions, check_intrinsics, check_poses, frame_count
+from .rotation import interpolate, inverse, nearest_rotation
 
 DEFAULT_FOV_DEG = 79.0
-DEFAULT_FPS = 16.0
 MOST_FRAMES = 100_000
 
 
@@ -35,20 +35,21 @@ class CameraPath:
 
     c2w: np.ndarray
     intrinsics: np.ndarray
-    fps: float = DEFAULT_FPS
+    fps: float = FPS
     actions: np.ndarray | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         c2w = check_poses(self.c2w).copy()
         if not 1 <= len(c2w) <= MOST_FRAMES:
             raise CameraError(f"camera path of {len(c2w)} poses: expected 1 to {MOST_FRAMES}")
         lens = check_intrinsics(self.intrinsics)
         if len(lens) not in (1, len(c2w)):
             raise CameraError(f"{len(lens)} rows of intrinsics for {len(c2w)} poses: expected one, or one a pose")
-        if self.actions is not None and np.shape(self.actions) != (len(c2w), 4):
-            raise CameraError(f"actions {list(np.shape(self.actions))} for {len(c2w)} poses: expected [{len(c2w)}, 4]")
         if self.actions is not None:
-            object.__setattr__(self, "actions", _frozen(np.array(self.actions, dtype=np.float32)))
+            actions = check_actions(self.actions).astype(np.float32)
+            if len(actions) != len(c2w):
+                raise CameraError(f"{len(actions)} rows of actions for {len(c2w)} poses: expected as many")
+            object.__setattr__(self, "actions", _frozen(actions))
         if not 0 < self.fps < np.inf:
             raise CameraError(f"{self.fps} frames a second: expected more than 0")
         c2w[:, :3, :3] = nearest_rotation(c2w[:, :3, :3])
@@ -59,18 +60,18 @@ class CameraPath:
         return len(self.c2w)
 
     def __getitem__(self, frames: slice) -> CameraPath:
-        """A cut of the path, where it was; `path[::-1]` reverses."""
+        """Some of the frames, their poses unchanged; `path[::-1]` reverses."""
         actions = None if self.actions is None else self.actions[frames]
         return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions)
 
     def __add__(self, other: CameraPath) -> CameraPath:
-        """`other` carried on from where this path ends; the pose they share is kept once."""
+        """This path, then `other` moved to begin at this path's last pose; the pose they share is kept once."""
         if other.fps != self.fps:
             raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
-        carried = other.starting_at(self.c2w[-1])
+        moved = other.starting_at(self.c2w[-1])
         return replace(
             self,
-            c2w=np.concatenate([self.c2w, carried.c2w[1:]]),
+            c2w=np.concatenate([self.c2w, moved.c2w[1:]]),
             intrinsics=np.concatenate([self.intrinsics, other.intrinsics[1:]]),
             actions=_joined(self.actions, other.actions),
         )
@@ -91,11 +92,11 @@ class CameraPath:
         return float(np.rad2deg(2 * np.arctan(LENS_WIDTH / 2 / self.intrinsics[0, 0])))
 
     def moved(self, world: np.ndarray) -> CameraPath:
-        """The whole path carried by a rigid transform [4, 4] of the world."""
+        """The whole path after a rigid transform [4, 4] of the world."""
         return replace(self, c2w=world @ self.c2w)
 
     def starting_at(self, pose: np.ndarray) -> CameraPath:
-        """The same move begun at another pose [4, 4]."""
+        """The same move from another first pose [4, 4]."""
         return self.moved(pose @ inverse(self.c2w[0]))
 
     def relative(self) -> CameraPath:
@@ -103,20 +104,19 @@ class CameraPath:
         return self.starting_at(np.eye(4))
 
     def reversed(self) -> CameraPath:
-        """The path walked backwards, looking the same way."""
+        """The frames in reverse order: the camera goes back without turning round."""
         return self[::-1]
 
     def at(self, times: np.ndarray) -> CameraPath:
-        """Poses at fractional frame numbers: positions on straight lines, rotations on shortest arcs; ends hold."""
-        times = np.clip(np.asarray(times, dtype=np.float64), 0, len(self) - 1)
-        before = np.minimum(times.astype(int), max(len(self) - 2, 0))
-        after, part = np.minimum(before + 1, len(self) - 1), times - before
-        c2w = np.tile(np.eye(4), (len(times), 1, 1))
-        turns = quaternion(self.rotations)
-        c2w[:, :3, :3] = matrix(slerp(turns[before], turns[after], part))
-        c2w[:, :3, 3] = _between(self.positions, before, after, part)
-        actions = None if self.actions is None else self.actions[before]
-        return replace(self, c2w=c2w, intrinsics=_between(self.intrinsics, before, after, part), actions=actions)
+        """Poses at fractional frame numbers: positions on straight lines, rotations on shortest arcs.
+
+        Times before the first frame or after the last one take that frame. Actions are those of the frame before.
+        """
+        frames = np.arange(len(self))
+        times = np.clip(np.asarray(times, dtype=np.float64), 0, frames[-1])
+        lens = np.stack([np.interp(times, frames, column) for column in self.intrinsics.T], -1)
+        actions = None if self.actions is None else self.actions[np.minimum(times.astype(int), max(len(self) - 2, 0))]
+        return replace(self, c2w=interpolate(self.c2w, times), intrinsics=lens, actions=actions)
 
     def resampled(self, frames: int) -> CameraPath:
         """The whole path in `frames` poses, ends kept."""
@@ -129,13 +129,13 @@ class CameraPath:
         return self.resampled(frame_count(frames))
 
     def retimed(self, speed: float) -> CameraPath:
-        """The path played `speed` times as fast, in correspondingly fewer poses."""
+        """The path `speed` times as fast: that many times fewer frames."""
         if not 0 < speed < np.inf:
             raise CameraError(f"speed {speed}: expected more than 0")
         return self.resampled(round((len(self) - 1) / speed) + 1)
 
     def eased(self, easing: str) -> CameraPath:
-        """The path with its speed shaped by an easing (see `easing.EASINGS`)."""
+        """The path at a speed that changes as an easing says (see `easing.EASINGS`)."""
         last = len(self) - 1
         return self.at(last * eased(easing, np.arange(len(self)) / max(last, 1)))
 
@@ -151,15 +151,18 @@ class CameraPath:
         """Jitter averaged away by a Gaussian of `radius` frames; 0 leaves the path as it is."""
         if not 0 <= radius < np.inf:
             raise CameraError(f"smoothing radius {radius}: expected 0 or more frames")
-        if radius == 0 or len(self) == 1:
+        reach = min(int(np.ceil(3 * radius)), len(self) - 1)
+        if reach == 0:
             return self
+        from scipy.ndimage import gaussian_filter1d  # slow to import
+
         c2w = self.c2w.copy()
-        c2w[:, :3] = _gaussian(c2w[:, :3].reshape(len(self), 12), radius).reshape(-1, 3, 4)
+        c2w[:, :3] = gaussian_filter1d(c2w[:, :3], radius, axis=0, mode="nearest", radius=reach)
         c2w[:, :3, :3] = nearest_rotation(c2w[:, :3, :3])
         return replace(self, c2w=c2w)
 
     def looped(self, times: int = 1) -> CameraPath:
-        """There and back again, `times` times; ends where it began."""
+        """The path forwards and backwards, `times` times; it ends where it began."""
         if times < 1 or times * 2 * len(self) > MOST_FRAMES:
             raise CameraError(f"{times} loops of {len(self)} poses: expected at least 1, {MOST_FRAMES} poses in all")
         there_and_back = self + self.reversed()
@@ -170,33 +173,11 @@ class CameraPath:
         return replace(self, intrinsics=lens_from_fov(fov_deg))
 
 
-def inverse(pose: np.ndarray) -> np.ndarray:
-    """Inverse of rigid transforms [..., 4, 4]."""
-    result = np.zeros_like(pose)
-    back = np.swapaxes(pose[..., :3, :3], -1, -2)
-    result[..., :3, :3] = back
-    result[..., :3, 3:] = -back @ pose[..., :3, 3:]
-    result[..., 3, 3] = 1
-    return result
-
-
 def _frozen(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
     return array
 
 
 def _joined(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
-    """Actions count from the frame they begin in: the shared pose has the second path's. Lost if either has none."""
+    """Actions of two joined paths, None if either has none; the shared pose takes the second path's."""
     return None if first is None or second is None else np.concatenate([first[:-1], second])
-
-
-def _between(rows: np.ndarray, before: np.ndarray, after: np.ndarray, part: np.ndarray) -> np.ndarray:
-    return rows[before] + part[:, None] * (rows[after] - rows[before])
-
-
-def _gaussian(rows: np.ndarray, radius: float) -> np.ndarray:
-    reach = max(1, min(int(np.ceil(3 * radius)), len(rows) - 1))
-    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / radius) ** 2)
-    padded = np.pad(rows, ((reach, reach), (0, 0)), mode="edge")
-    smooth = [np.convolve(column, weights / weights.sum(), mode="valid") for column in padded.T]
-    return np.stack(smooth, -1)

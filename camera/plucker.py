@@ -8,44 +8,65 @@ import numpy as np
 import torch
 
 from ..errors import CameraError
-from .poses import LENS_HEIGHT, LENS_WIDTH, check_intrinsics, check_poses, frame_count
-from .rotation import nearest_rotation
+from .poses import LENS_HEIGHT, LENS_WIDTH, check_actions, check_intrinsics, check_poses, frame_count
+from .rotation import interpolate, nearest_rotation
 
 CELL = 8  # pixels of a latent cell, each way
 STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 
-def latent_poses(c2w: np.ndarray, frames: int) -> np.ndarray:
-    """The poses [f, 4, 4] the model sees of a path: every fourth one of the 4n+1 frames that are used."""
-    return c2w[: frame_count(frames, len(c2w)) : 4]
+def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
+    """The poses [f, 4, 4] of a path's latent frames: every fourth one of the 4n+1 frames that are used.
 
-
-def framewise_relative(c2w: np.ndarray) -> np.ndarray:
-    """Each pose [f, 4, 4] in the frame of the one before it; the first is the identity."""
-    relative = np.tile(np.eye(4), (len(c2w), 1, 1))
-    to_previous = np.swapaxes(c2w[:-1, :3, :3], 1, 2)
-    relative[1:, :3, :3] = to_previous @ c2w[1:, :3, :3]
-    relative[1:, :3, 3:] = to_previous @ (c2w[1:, :3, 3:] - c2w[:-1, :3, 3:])
-    return relative
-
-
-def normalise_translation(relative: np.ndarray, extent: float) -> np.ndarray:
-    """Translations divided by the largest of their norms, in place.
-
-    A camera that stands still in a world of size `extent` keeps zeros: rounding left over from how the path was
-    made must not be blown up to a full step.
+    Where latent frames are cut to whole chunks, all of the path is spread evenly over those that remain.
     """
-    largest = np.linalg.norm(relative[:, :3, 3], axis=1).max()
-    still = largest <= STILL_ABSOLUTE + STILL_RELATIVE * extent
-    relative[:, :3, 3] = 0 if still else relative[:, :3, 3] / largest
+    used, kept = (frame_count(frames, len(c2w), size) for size in (1, chunk))
+    if kept == used:
+        return c2w[:used:4].copy()
+    return interpolate(c2w[:used], np.linspace(0, used - 1, (kept - 1) // 4 + 1))
+
+
+def framewise_relative(c2w: np.ndarray, before: np.ndarray | None = None) -> np.ndarray:
+    """Each pose [f, 4, 4] seen from the one before it; the first from `before` [4, 4], or else the identity."""
+    previous = np.concatenate([c2w[:1] if before is None else before[None], c2w[:-1]])
+    relative = np.tile(np.eye(4), (len(c2w), 1, 1))
+    to_previous = np.swapaxes(previous[:, :3, :3], 1, 2)
+    relative[:, :3, :3] = to_previous @ c2w[:, :3, :3]
+    relative[:, :3, 3:] = to_previous @ (c2w[:, :3, 3:] - previous[:, :3, 3:])
+    if before is None:
+        relative[0, :3, :3] = np.eye(3)
     return relative
 
 
-def model_poses(c2w: np.ndarray, frames: int) -> np.ndarray:
-    """What the model receives of a path [n, 4, 4]: float64 [f, 4, 4], frame to frame, longest step of length 1."""
-    sampled = latent_poses(c2w, frames).copy()
+def model_poses(c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before=None) -> np.ndarray:
+    """What the model receives of a path [n, 4, 4]: float64 [f, 4, 4], frame to frame, the longest step of length 1.
+
+    `scale` and `before` as in `camera_embedding`.
+    """
+    relative, longest = _steps(c2w, frames, chunk, before)
+    relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
+    return relative
+
+
+def longest_step(c2w, *, frames: int, chunk: int = 1) -> float:
+    """The longest step between two latent frames of a path, in world units: the scale of `camera_embedding`.
+
+    0 for a camera that stands still. Raises CameraError.
+    """
+    return _steps(check_poses(c2w), frames, chunk, None)[1]
+
+
+def _steps(c2w: np.ndarray, frames: int, chunk: int, before: np.ndarray | None) -> tuple[np.ndarray, float]:
+    """Latent frames [f, 4, 4], each seen from the one before, and their longest translation.
+
+    Rounding left over from how the path was made is no step: it must not be blown up to length 1.
+    """
+    sampled = latent_poses(c2w, frames, chunk)
     sampled[:, :3, :3] = nearest_rotation(sampled[:, :3, :3])
-    return normalise_translation(framewise_relative(sampled), np.abs(sampled[:, :3, 3]).max())
+    relative = framewise_relative(sampled, before)
+    longest = float(np.linalg.norm(relative[:, :3, 3], axis=1).max())
+    still = STILL_ABSOLUTE + STILL_RELATIVE * np.abs(sampled[:, :3, 3]).max()
+    return relative, longest if longest > still else 0.0
 
 
 def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -54,9 +75,9 @@ def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.nda
     return intrinsics[0] * [across, down, across, down]
 
 
-def pixel_rays(lens: np.ndarray, height: int, width: int) -> np.ndarray:
+def pixel_rays(intrinsics, height: int, width: int) -> np.ndarray:
     """Unit ray directions of the pixel centres in camera axes, [3, 64, cells]: row-major inside a cell, then cells."""
-    fx, fy, cx, cy = lens
+    fx, fy, cx, cy = scaled_intrinsics(check_intrinsics(intrinsics), height, width)
     rays = np.ones((3, height, width))
     rays[0] = (np.arange(width) + 0.5 - cx) / fx
     rays[1] = ((np.arange(height) + 0.5 - cy) / fy)[:, None]
@@ -65,17 +86,38 @@ def pixel_rays(lens: np.ndarray, height: int, width: int) -> np.ndarray:
     return cells.reshape(3, CELL * CELL, -1)
 
 
-def camera_embedding(c2w, intrinsics, *, frames: int, height: int, width: int) -> torch.Tensor:
+def camera_embedding(
+    c2w,
+    intrinsics,
+    *,
+    frames: int,
+    height: int,
+    width: int,
+    chunk: int = 1,
+    scale: float | None = None,
+    before=None,
+) -> torch.Tensor:
     """Pluecker map (ray origin, unit ray direction) of a path, folded to latent cells.
 
     `c2w` [n, 4, 4] camera-to-world, OpenCV axes; `intrinsics` [n, 4] or [4] at 832x480, first row used; `height` and
-    `width` in pixels. Fewer poses than `frames` shorten the result: see `frame_count`.
+    `width` in pixels. Fewer poses than `frames` shorten the result: see `frame_count`. A causal model wants `chunk` 3:
+    latent frames are cut to a multiple of it, and all of the path is spread over those that remain.
+
+    Translations are divided by `scale`, or else by the path's longest step (`longest_step`), as officially. A later
+    part of a path goes on at the speed of the first when it is given the first part's `scale`, and `before` [4, 4],
+    the pose of the last latent frame that came before; without it the first pose is the identity. A path that is
+    steered has no longest step beforehand: give the length of four frames at full speed.
+
     Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError.
     """
-    poses, lens = _checked(c2w, intrinsics, frames, height, width)
+    if scale is not None and not 0 < scale < np.inf:
+        raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
+    _check_size(height, width)
+    before = None if before is None else check_poses([before], "the pose before")[0]
+    poses = model_poses(check_poses(c2w), frames, chunk, scale=scale, before=before)
     embedding = np.empty((6, CELL * CELL, len(poses), height // CELL * (width // CELL)), np.float32)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]
-    _write_directions(embedding[3:], poses, pixel_rays(lens, height, width))
+    _write_directions(embedding[3:], poses, pixel_rays(intrinsics, height, width))
     return _folded(embedding, height, width)
 
 
@@ -85,28 +127,20 @@ def action_embedding(c2w, intrinsics, actions, *, frames: int, height: int, widt
     `actions` [n, 4], one row a frame, every fourth used. Otherwise as `camera_embedding`.
     Returns float32 [1, 448, f, height/8, width/8]. Raises CameraError.
     """
-    poses, lens = _checked(c2w, intrinsics, frames, height, width)
-    flags = _checked_actions(actions, len(poses))
+    _check_size(height, width)
+    poses = model_poses(check_poses(c2w), frames)
+    flags = check_actions(actions)[::4][: len(poses)]
+    if len(flags) < len(poses):
+        raise CameraError(f"actions: {len(actions)} rows, expected at least {4 * len(poses) - 3}, as many as poses")
     embedding = np.empty((7, CELL * CELL, len(poses), height // CELL * (width // CELL)), np.float32)
-    _write_directions(embedding[:3], poses, pixel_rays(lens, height, width))
+    _write_directions(embedding[:3], poses, pixel_rays(intrinsics, height, width))
     embedding[3:] = flags.T[:, None, :, None]
     return _folded(embedding, height, width)
 
 
-def _checked(c2w, intrinsics, frames: int, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+def _check_size(height: int, width: int) -> None:
     if height < CELL or width < CELL or height % CELL or width % CELL:
         raise CameraError(f"camera for a {width}x{height} video: both sides must be multiples of {CELL}")
-    return model_poses(check_poses(c2w), frames), scaled_intrinsics(check_intrinsics(intrinsics), height, width)
-
-
-def _checked_actions(actions, latent_frames: int) -> np.ndarray:
-    actions = np.asarray(actions)
-    if actions.ndim != 2 or actions.shape[1] != 4 or actions.dtype.kind not in "fiub":
-        raise CameraError(f"actions: {actions.dtype} {list(actions.shape)}, expected numbers [n, 4] (W, A, S, D)")
-    if len(actions[::4]) < latent_frames or not np.isfinite(actions.astype(np.float64)).all():
-        expected = f"expected {latent_frames * 4 - 3} finite ones, as many as poses"
-        raise CameraError(f"actions: {len(actions)} rows, {expected}")
-    return actions[::4][:latent_frames]
 
 
 def _write_directions(out: np.ndarray, poses: np.ndarray, rays: np.ndarray) -> None:

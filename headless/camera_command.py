@@ -1,17 +1,19 @@
 """`lingbot-world camera show | convert | make`: look at camera paths, change their format, make new ones."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
-from ..camera.formats.conventions import CONVENTIONS
-from ..camera.formats.files import FORMATS, read_camera, write_camera
-from ..camera.moves.easing import EASINGS
-from ..camera.moves.keys import path_from_keys
-from ..camera.moves.presets import DEFAULT_RADIUS, PRESETS, preset_path
+from PIL import Image
+
+from ..camera.easing import EASINGS
+from ..camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
+from ..camera.moves import PRESETS, path_from_keys, preset_path
+from ..camera.moves.presets import DEFAULT_RADIUS
 from ..camera.path import DEFAULT_FOV_DEG, CameraPath
-from ..camera.poses import frame_count
-from ..camera.preview.advice import warnings
+from ..camera.preview import render_preview, warnings
 from ..errors import CameraError
+from ..options import FRAMES
 
 
 def add_camera_command(subparsers) -> None:
@@ -48,7 +50,7 @@ def _add_make(actions) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--preset", choices=PRESETS, metavar="NAME", help=", ".join(PRESETS))
     source.add_argument("--keys", metavar="SCRIPT", help="keys held and for how many frames: w-10,iw-15,none-10")
-    parser.add_argument("--frames", type=int, default=81, help="of a preset; a script has its own number")
+    parser.add_argument("--frames", type=int, default=FRAMES, help="of a preset; a script has its own number")
     parser.add_argument("--amount", type=float, help="world units or degrees; left out: the preset's own")
     parser.add_argument("--easing", choices=EASINGS, default="linear", metavar="NAME", help=", ".join(EASINGS))
     parser.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what an orbit goes round")
@@ -58,8 +60,8 @@ def _add_make(actions) -> None:
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
-    formats = "; ".join(f"{name}: {about}" for name, about in FORMATS.items())
-    conventions = "; ".join(f"{name}: {convention.about}" for name, convention in CONVENTIONS.items())
+    formats = "; ".join(f"{name}: {format.description}" for name, format in FORMATS.items())
+    conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
     parser.add_argument("input", help="file or folder of the path")
     parser.add_argument("--format", choices=FORMATS, default="lingbot", metavar="NAME", help=formats)
     parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=f"of matrices. {conventions}")
@@ -68,14 +70,11 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    from ..camera.preview.render import render_preview
-
     path = _read(arguments)
     frames = len(path) if arguments.frames is None else arguments.frames
     drawing = render_preview(path, _picture(arguments.image), frames, arguments.size)
     _saved(drawing.save, arguments.output)
-    for words in warnings(path, frames):
-        print(f"! {words}")
+    _warn(path, frames)
 
 
 def _convert(arguments: argparse.Namespace) -> None:
@@ -91,8 +90,12 @@ def _make(arguments: argparse.Namespace) -> None:
         options = ("frames", "amount", "easing", "radius", "shake", "seed", "fov_deg")
         path = preset_path(arguments.preset, **{name: getattr(arguments, name) for name in options})
     _saved(lambda target: write_camera(path, target), arguments.output)
-    for words in warnings(path, frame_count(len(path))):
-        print(f"! {words}")
+    _warn(path, len(path))
+
+
+def _warn(path: CameraPath, frames: int) -> None:
+    for warning in warnings(path, frames):
+        print(f"! {warning}")
 
 
 def _read(arguments: argparse.Namespace) -> CameraPath:
@@ -108,9 +111,7 @@ def _read(arguments: argparse.Namespace) -> CameraPath:
     return path
 
 
-def _picture(file: str | None):
-    from PIL import Image
-
+def _picture(file: str | None) -> Image.Image | None:
     if file is None:
         return None
     try:
@@ -119,7 +120,7 @@ def _picture(file: str | None):
         raise CameraError(f"{file}: not an image ({error})") from error
 
 
-def _saved(save, target: str) -> None:
+def _saved(save: Callable[[Path], None], target: str) -> None:
     try:
         save(Path(target))
     except (OSError, ValueError) as error:

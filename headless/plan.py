@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from ..camera import load_poses
-from ..camera.poses import load_array
+from ..camera import read_pose_folder
+from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, DependencyError, InputError
 from ..geometry import Geometry, explicit_geometry, output_geometry
 from ..loaders import Checkpoint, Package, find_package, open_checkpoint
@@ -82,16 +82,6 @@ class GenerateOptions:
 
 
 @dataclass(frozen=True)
-class CameraFiles:
-    """What `--action_path` holds, as it stands: a camera.path.CameraPath would make rotations orthonormal, which the
-    official code does not. Poses float64 [n, 4, 4], intrinsics float64 [n, 4]; key flags [n, 4] for action models."""
-
-    c2w: np.ndarray
-    intrinsics: np.ndarray
-    actions: np.ndarray | None
-
-
-@dataclass(frozen=True)
 class Plan:
     """A run that can start: everything named exists, fits together and can be written."""
 
@@ -101,7 +91,7 @@ class Plan:
     low: Checkpoint
     image: np.ndarray
     geometry: Geometry
-    camera: CameraFiles | None
+    camera: PoseFolder | None
     target: Target
     device: torch.device
     dtype: torch.dtype
@@ -207,29 +197,29 @@ def _check_parts(package: Package) -> None:
     read_vae(package.vae)
 
 
-def _camera(path: Path, checkpoint: Checkpoint) -> CameraFiles:
+def _camera(path: Path, checkpoint: Checkpoint) -> PoseFolder:
     control = checkpoint.config.control
     if control is None:
         raise CameraError(
             f"--action_path {path}: {checkpoint.path} has no camera layers (plain Wan) and would ignore the camera; "
             "use a LingBot-World checkpoint, or leave --action_path out"
         )
-    c2w, intrinsics = load_poses(path)
-    folder = path if path.is_dir() else path.parent
-    return CameraFiles(c2w, intrinsics, load_array(folder / "action.npy") if control == 7 else None)
+    return read_pose_folder(path, actions=control == 7)
 
 
-def _geometry(options: GenerateOptions, image: np.ndarray, camera: CameraFiles | None) -> Geometry:
+def _geometry(options: GenerateOptions, image: np.ndarray, camera: PoseFolder | None) -> Geometry:
     n_poses = None if camera is None else len(camera.c2w)
     if options.width is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses)
     return output_geometry(image.shape[1], image.shape[0], options.max_area, options.frame_num, n_poses)
 
 
-def _notes(options: GenerateOptions, geometry: Geometry, camera: CameraFiles | None) -> tuple[str, ...]:
+def _notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
+    notes = () if camera is None else camera.notes
     asked, frames = options.frame_num, geometry.frames
     if frames == asked:
-        return ()
+        return notes
+    reason = "Frames come in 4n+1"
     if camera is not None and len(camera.c2w) < asked:
-        return (f"{options.action_path} holds {len(camera.c2w)} poses: the video has {frames} frames, not {asked}.",)
-    return (f"Frames come in 4n+1: the video has {frames} frames, not {asked}.",)
+        reason = f"{options.action_path} holds {len(camera.c2w)} poses"
+    return (*notes, f"{reason}: the video has {frames} frames, not {asked}.")

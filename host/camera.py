@@ -3,6 +3,7 @@
 A LINGBOT_CAMERA is a `camera.path.CameraPath`.
 """
 
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -16,18 +17,18 @@ import numpy as np
 import torch
 from PIL import Image
 
-from ..camera import action_embedding, camera_embedding, check_intrinsics, check_poses, frame_count
+from ..camera import action_embedding, camera_embedding, frame_count, read_pose_folder
 from ..camera.path import CameraPath, lens_from_fov
-from ..camera.poses import load_array
-from ..camera.preview.render import render_preview
+from ..camera.poses import FEWEST_POSES
+from ..camera.preview import render_preview
 from ..errors import CameraError
+from ..geometry import CELL
 from .folders import PACKAGES
 
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
 CONDITIONING_KEY = "lingbot_camera"
-DEEPEST = 3  # folders below the input folder that are looked into
-SPATIAL = 8  # pixels of a latent cell, each way
+FOLDER_DEPTH = 3  # levels of folders below the input folder that are searched
 
 
 def pose_choices() -> list[str]:
@@ -75,17 +76,21 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
-    """The 4n+1 poses of a file from frame `start` on that a video of `frames` frames uses. Raises CameraError."""
-    pose_file, lens_file, action_file = pose_files(poses, lens)
-    c2w = check_poses(load_array(pose_file), str(pose_file))
-    if len(c2w) - start < 5:
-        raise CameraError(f"{pose_file}: {len(c2w)} poses, fewer than 5 of them from frame {start} on")
-    rows = check_intrinsics(lens_from_fov() if lens_file is None else load_array(lens_file), str(lens_file))
-    actions = load_array(action_file) if action_file.is_file() else None
-    if actions is not None and actions.shape != (len(c2w), 4):
-        raise CameraError(f"{action_file}: shape {list(actions.shape)}, expected [{len(c2w)}, 4], a row for each pose")
-    end = start + frame_count(frames, len(c2w) - start)
-    return CameraPath(c2w, rows if len(rows) == len(c2w) else rows[:1], actions=actions)[start:end]
+    """The 4n+1 poses of a file from frame `start` on that a video of `frames` frames uses. Raises CameraError.
+
+    What of the files is not used is a line in ComfyUI's log.
+    """
+    pose_file, lens_file, _ = pose_files(poses, lens)
+    folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
+    for note in folder.notes:
+        logging.warning("camera: %s", note)
+    available = len(folder.c2w) - start
+    if available < FEWEST_POSES:
+        raise CameraError(
+            f"{pose_file}: {len(folder.c2w)} poses, fewer than {FEWEST_POSES} of them from frame {start} on"
+        )
+    path = CameraPath(folder.c2w, folder.intrinsics, actions=folder.actions)
+    return path[start : start + frame_count(frames, available)]
 
 
 def chain(paths: list[CameraPath]) -> CameraPath:
@@ -105,7 +110,7 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
             f"the camera path has {len(path)} poses for {frames} frames, the latent {latent_frames} latent frames for "
             f"{video}: wire the camera's frames output to the length of WanImageToVideo"
         )
-    size = {"frames": frames, "height": height * SPATIAL, "width": width * SPATIAL}
+    size = {"frames": frames, "height": height * CELL, "width": width * CELL}
     if control == CAMERA_CONTROL:
         return camera_embedding(path.c2w, path.intrinsics, **size)
     if path.actions is None:
@@ -133,6 +138,6 @@ def _roots() -> list[Path]:
 def _below(root: Path) -> Iterator[str]:
     for folder, folders, files in os.walk(root):
         below = Path(folder).relative_to(root)
-        if len(below.parts) >= DEEPEST:
+        if len(below.parts) >= FOLDER_DEPTH:
             folders.clear()
         yield from ((below / file).as_posix() for file in files)

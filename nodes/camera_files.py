@@ -2,15 +2,14 @@
 
 from comfy_api.latest import io
 
-from ..camera.formats.conventions import CONVENTIONS
-from ..camera.formats.files import FORMATS, read_camera
-from ..camera.poses import frame_count
+from ..camera import frame_count
+from ..camera.formats import CONVENTIONS, FORMATS, read_camera
 from ..host import camera as host
 from ..host.folders import fingerprint
 from .camera_sockets import CATEGORY, camera_outputs, fov_input, frames_input
 from .refusal import refusal
 
-SETTLED = "set by the format"
+BY_FORMAT = "set by the format"
 RESAMPLE, CUT = "resample", "cut"
 
 
@@ -35,14 +34,14 @@ class LingBotWorldCameraImport(io.ComfyNode):
                     "format",
                     options=list(FORMATS),
                     default="transforms",
-                    tooltip="; ".join(f"{name}: {about}" for name, about in FORMATS.items()) + ".",
+                    tooltip="; ".join(f"{name}: {format.description}" for name, format in FORMATS.items()) + ".",
                 ),
                 io.Combo.Input(
                     "convention",
-                    options=[SETTLED, *CONVENTIONS],
-                    default=SETTLED,
-                    tooltip=f"What the matrices of the format 'matrices' mean; '{SETTLED}' for all other formats. "
-                    + "; ".join(f"{name}: {convention.about}" for name, convention in CONVENTIONS.items())
+                    options=[BY_FORMAT, *CONVENTIONS],
+                    default=BY_FORMAT,
+                    tooltip=f"What the matrices of the format 'matrices' mean; '{BY_FORMAT}' for all other formats. "
+                    + "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
                     + ".",
                 ),
                 frames_input("Frames of the video. Taken down to 4n+1."),
@@ -94,7 +93,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
         path, notes = read_camera(
             host.resolve(file),
             format,
-            convention=None if convention == SETTLED else convention,
+            convention=None if convention == BY_FORMAT else convention,
             image_size=(image_width, image_height) if image_width and image_height else None,
             fov_deg=fov_deg or None,
         )

@@ -2,11 +2,10 @@
 
 from comfy_api.latest import io
 
-from ..camera.moves.editor import path_from_editor
-from ..camera.moves.keyframes import path_from_load3d
-from ..camera.moves.keys import path_from_keys
-from ..camera.moves.presets import PRESETS, STEADY_NOTE, preset_path
-from ..camera.poses import frame_count
+from ..camera import frame_count
+from ..camera.moves import PRESETS, path_from_editor, path_from_keys, path_from_load3d, preset_path
+from ..camera.moves.keys import STEP, TURN_DEG
+from ..camera.moves.presets import DEFAULT_RADIUS, STEADY_NOTE
 from ..host.camera import chain
 from .camera_sockets import CATEGORY, Camera, camera_outputs, easing_input, fov_input, frames_input
 from .refusal import refusal
@@ -48,7 +47,7 @@ class LingBotWorldCameraPreset(io.ComfyNode):
                 easing_input(),
                 io.Float.Input(
                     "radius",
-                    default=4.0,
+                    default=DEFAULT_RADIUS,
                     min=0.01,
                     max=10_000.0,
                     step=0.1,
@@ -96,7 +95,7 @@ class LingBotWorldCameraKeys(io.ComfyNode):
                 ),
                 io.Float.Input(
                     "step",
-                    default=0.05,
+                    default=STEP,
                     min=0.0,
                     max=100.0,
                     step=0.01,
@@ -107,7 +106,7 @@ class LingBotWorldCameraKeys(io.ComfyNode):
                 io.Float.Input(
                     "turn_deg",
                     display_name="turn",
-                    default=2.0,
+                    default=TURN_DEG,
                     min=0.0,
                     max=45.0,
                     step=0.1,

@@ -2,7 +2,7 @@
 
 from comfy_api.latest import io, ui
 
-from ..camera.preview.advice import warnings
+from ..camera.preview import warnings
 from ..host.camera import preview_image
 from .camera_sockets import CATEGORY, Camera
 

@@ -2,7 +2,9 @@
 
 from comfy_api.latest import io
 
-from ..camera.moves.easing import EASINGS
+from ..camera.easing import EASINGS
+from ..camera.path import DEFAULT_FOV_DEG
+from ..options import FRAMES
 
 CATEGORY = "LingBot-World/camera"
 Camera = io.Custom("LINGBOT_CAMERA")
@@ -19,12 +21,12 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
     ]
 
 
-def frames_input(tooltip: str, name: str = "frames", default: int = 81, least: int = 5) -> io.Int.Input:
+def frames_input(tooltip: str, name: str = "frames", default: int = FRAMES, least: int = 5) -> io.Int.Input:
     """A number of frames."""
     return io.Int.Input(name, default=default, min=least, max=10_001, step=4, tooltip=tooltip)
 
 
-def fov_input(default: float = 79.0, least: float = 1.0, more: str = "") -> io.Float.Input:
+def fov_input(default: float = DEFAULT_FOV_DEG, least: float = 1.0, more: str = "") -> io.Float.Input:
     """A field of view across."""
     return io.Float.Input(
         "fov_deg",

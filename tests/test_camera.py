@@ -1,6 +1,9 @@
 """The conditioning that the model gets of a camera path, against the official implementation's numbers."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +15,22 @@ from lingbot_world.errors import CameraError
 
 LENS = [502.9116, 503.10812, 415.77786, 239.77779]
 BESIDE = Path(__file__).parent.parent.parent / "shared" / "golden" / "camera"
+
+
+def test_importing_the_camera_does_not_import_scipy():
+    code = "import sys, lingbot_world.camera as c; print(*sorted(name for name in sys.modules if name[:5] == 'scipy'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("shelf", ["moves", "formats", "preview"])
+def test_shelves_stand_on_the_core_and_not_on_each_other(shelf):
+    room = Path(camera.__file__).parent
+    for file in (room / shelf).glob("*.py"):
+        found = re.findall(r"^ *from (\.+)(\w+)", file.read_text(), re.MULTILINE)
+        assert all((room / f"{module}.py").is_file() for dots, module in found if dots == ".."), file
+    for file in room.glob("[a-z]*.py"):
+        assert not re.search(r"^ *from \.(moves|formats|preview)\b", file.read_text(), re.MULTILINE), file
 
 
 def walk(n: int = 17) -> np.ndarray:

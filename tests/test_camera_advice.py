@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from lingbot_world.camera import camera_embedding
-from lingbot_world.camera.moves.presets import PRESETS, preset_path
+from lingbot_world.camera.moves import PRESETS, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
-from lingbot_world.camera.preview.advice import motion_table, warnings
+from lingbot_world.camera.preview.advice import motion, warnings
 
 
 def told(path: CameraPath, frames: int = 81) -> str:
@@ -50,7 +50,7 @@ def test_lengths():
 def test_a_lens_that_zooms():
     path = preset_path("orbit_left")
     lens = path.intrinsics * np.linspace(1, 1.5, 81)[:, None]
-    assert "lens changes by 50%" in told(CameraPath(path.c2w, lens))
+    assert "lens varies by 50.0%" in told(CameraPath(path.c2w, lens))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -60,8 +60,7 @@ def test_no_preset_at_its_defaults_is_more_than_the_model_can_follow(name):
     assert "Fast" not in said
 
 
-def test_motion_table_counts_latent_frames():
-    table = motion_table(preset_path("pan_left", amount=40, frames=17), 17)
-    assert [row[:2] for row in table] == [(0, 4), (4, 8), (8, 12), (12, 16)]
-    np.testing.assert_allclose([row[3] for row in table], 10)
-    np.testing.assert_allclose([row[2] for row in table], 0)
+def test_motion_is_from_latent_frame_to_latent_frame():
+    steps, turns_deg = motion(preset_path("pan_left", amount=40, frames=17), 17)
+    np.testing.assert_allclose(turns_deg, [10] * 4)
+    np.testing.assert_array_equal(steps, [0] * 4)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lingbot_world.camera.moves.easing import EASINGS, eased
-from lingbot_world.camera.moves.editor import path_from_editor
-from lingbot_world.camera.rotation import matrix
+from lingbot_world.camera.easing import EASINGS, eased
+from lingbot_world.camera.moves import path_from_editor
+from lingbot_world.camera.rotation import from_quaternions
 from lingbot_world.errors import CameraError
 
 CASES = json.loads((Path(__file__).parent / "data" / "editor_cases.json").read_text())
@@ -24,7 +24,7 @@ def test_states_mean_what_was_worked_out_by_hand(case, form):
     assert len(path) == case["state"]["frames"]
     for pose in case["poses"]:
         np.testing.assert_allclose(path.positions[pose["frame"]], pose["position"], atol=1e-9)
-        np.testing.assert_allclose(path.rotations[pose["frame"]], matrix(np.array(pose["quaternion"])), atol=1e-9)
+        np.testing.assert_allclose(path.rotations[pose["frame"]], from_quaternions(pose["quaternion"]), atol=1e-9)
 
 
 def test_easings_by_hand():

@@ -17,9 +17,8 @@ from camera_cases import (
     write,
 )
 from lingbot_world.camera import camera_embedding, load_poses
-from lingbot_world.camera.formats.conventions import CONVENTIONS
-from lingbot_world.camera.formats.files import read_camera, write_camera
-from lingbot_world.camera.moves.presets import PRESETS, preset_path
+from lingbot_world.camera.formats import CONVENTIONS, read_camera, write_camera
+from lingbot_world.camera.moves import PRESETS, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.errors import CameraError
 

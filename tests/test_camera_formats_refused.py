@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from camera_cases import BLENDER, IMAGES, LENS, MATRICES, START, camera_path, colmap, transforms, vipe, write
-from lingbot_world.camera.formats.files import FORMATS, read_camera
+from lingbot_world.camera.formats import FORMATS, read_camera
 from lingbot_world.errors import CameraError
 
 

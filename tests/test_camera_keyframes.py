@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from lingbot_world.camera.moves.keyframes import hermite, knots_by_distance, path_from_load3d, path_through
+from lingbot_world.camera.moves.keyframes import knots_by_distance, path_from_load3d, path_through, spline, turn
 from lingbot_world.camera.path import lens_from_fov
-from lingbot_world.camera.rotation import about, angle_deg, quaternion
+from lingbot_world.camera.rotation import angle_deg, from_angles
 from lingbot_world.errors import CameraError
 
 
@@ -20,23 +20,36 @@ def at(*position, target=(0, 0, 0), **more) -> dict:
 
 def test_the_spline_goes_through_its_keyframes_and_is_smooth():
     knots, values = np.array([0.0, 3, 10, 12]), np.array([[0.0, 1], [2, 0], [5, 5], [5, 6]])
-    np.testing.assert_allclose(hermite(knots, values, knots), values, atol=1e-12)
-    before, after = (hermite(knots, values, knots[1:3] + step) for step in (-1e-6, 1e-6))
+    np.testing.assert_allclose(spline(knots, values, knots), values, atol=1e-12)
+    before, after = (spline(knots, values, knots[1:3] + step) for step in (-1e-6, 1e-6))
     slope = (values[2:] - values[:2]) / (knots[2:] - knots[:2])[:, None]
     np.testing.assert_allclose((after - before) / 2e-6, slope, atol=1e-5)
 
 
 def test_smooth_turns_have_no_kink_at_a_keyframe():
-    turns = quaternion(about("y", [0.0, 10, 60, 70]))
+    rotations = from_angles("Y", [0.0, 10, 60, 70])
     times = np.array([7.99, 8.0, 8.01])
 
     def kink(smooth: bool) -> float:
-        path = path_through([0, 8, 16, 24], np.zeros((4, 3)), turns, times, lens=lens_from_fov(), smooth_turns=smooth)
-        first, second = angle_deg(path.rotations[:-1].swapaxes(1, 2) @ path.rotations[1:])
+        turned = turn(np.array([0, 8, 16, 24]), rotations, times, smooth=smooth)
+        first, second = angle_deg(turned[:-1].swapaxes(1, 2) @ turned[1:])
         return abs(second / first - 1)
 
     assert kink(smooth=True) < 0.01
     assert kink(smooth=False) > 1
+
+
+def test_smooth_turns_pass_through_their_keyframes():
+    knots = np.array([0.0, 1, 5, 6])
+    rotations = from_angles("YXZ", [[0.0, 10, 5], [20, -30, 0], [50, 40, 90], [60, 0, 0]])
+    np.testing.assert_allclose(turn(knots, rotations, knots, smooth=True), rotations, atol=1e-12)
+
+
+def test_the_camera_stands_still_outside_its_keyframes():
+    positions, rotations = np.array([[0.0, 0, 0], [4, 0, 0]]), from_angles("Y", [0.0, 40])
+    path = path_through([2, 4], positions, rotations, np.arange(7), lens=lens_from_fov())
+    np.testing.assert_allclose(path.positions[:, 0], [0, 0, 0, 2, 4, 4, 4], atol=1e-12)
+    np.testing.assert_allclose(path.rotations, from_angles("Y", [0.0, 0, 0, 20, 40, 40, 40]), atol=1e-12)
 
 
 def test_distance_spaces_keyframes_by_the_root_of_it():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from lingbot_world.camera import camera_embedding
-from lingbot_world.camera.moves.easing import EASINGS
-from lingbot_world.camera.moves.presets import PRESETS, preset_path
+from lingbot_world.camera.easing import EASINGS
+from lingbot_world.camera.moves import PRESETS, preset_path
 from lingbot_world.camera.path import CameraPath
 from lingbot_world.errors import CameraError
 
@@ -141,7 +141,7 @@ def test_the_default_lens_is_that_of_the_official_examples():
 def test_notes_say_where_the_amount_cancels():
     assert "cancels" in PRESETS["dolly_in"].note
     assert not PRESETS["pan_left"].note
-    assert all(preset.about for preset in PRESETS.values())
+    assert all(preset.description for preset in PRESETS.values())
 
 
 @pytest.mark.parametrize(

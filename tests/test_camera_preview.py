@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from lingbot_world.camera.moves.presets import PRESETS, preset_path
+from lingbot_world.camera.moves import PRESETS, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.camera.plucker import latent_poses
 from lingbot_world.camera.preview.drawing import END, FROM_ABOVE, START, View, frustum

@@ -12,11 +12,8 @@ import torch
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
 from comfy_tree import PACK, Host
 from lingbot_world.camera import action_embedding, actions_from_keys, camera_embedding
-from lingbot_world.camera.formats.files import write_camera
-from lingbot_world.camera.moves.editor import path_from_editor
-from lingbot_world.camera.moves.keyframes import path_from_load3d
-from lingbot_world.camera.moves.keys import path_from_keys
-from lingbot_world.camera.moves.presets import preset_path
+from lingbot_world.camera.formats import write_camera
+from lingbot_world.camera.moves import path_from_editor, path_from_keys, path_from_load3d, preset_path
 from lingbot_world.camera.path import CameraPath
 from PIL import Image
 
@@ -137,6 +134,8 @@ def server(comfy_host: Host, golden: Path, tmp_path_factory) -> Iterator[ComfySe
     write_camera(walk(9), base / "input" / "short")
     with np.load(golden / "camera" / "synthetic_f17_64x96.npz") as data:
         write_camera(CameraPath(data["poses"], data["intrinsics"]), base / "input" / "golden")
+    write_camera(walk(), base / "input" / "seven")
+    np.save(base / "input" / "seven" / "intrinsics.npy", walk().intrinsics[:7])
     (base / "input" / "broken").mkdir()
     (base / "input" / "broken" / "poses.npy").write_bytes(b"nothing")
     (base / "input" / "broken" / "intrinsics.npy").write_bytes(b"nothing")
@@ -163,6 +162,11 @@ def test_a_short_file_shortens_the_video_by_its_frames_output(server):
     prompt = graph(load("short", frames=81))
     prompt["latent"]["inputs"]["length"] = ["camera", 1]
     torch.testing.assert_close(given(server, prompt), expected(walk(9), 9))
+
+
+def test_a_lens_file_of_another_length_is_cut_to_its_first_row_and_the_log_says_so(server):
+    torch.testing.assert_close(given(server, graph(load("seven"))), expected(walk(17)))
+    assert "intrinsics.npy has 7 rows for 33 poses: the first row is used for all of them." in server.log()
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,9 @@ import numpy as np
 
 from ...errors import CameraError
 from ..path import CameraPath
-from ..poses import LENS_HEIGHT, LENS_WIDTH, numbers
-from .conventions import (
-    CONVENTIONS,
-    OPENGL_TO_OPENCV,
-    Convention,
-    Recording,
-    distortion_note,
-    lens_notes,
-    lens_rows,
-    natural,
-    read_json,
-    refuse_name_gaps,
-    to_opencv,
-)
+from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
+from .conventions import CONVENTIONS, OPENGL_TO_OPENCV, Convention, to_opencv
+from .reading import Recording, in_name_order, lens_notes, lens_rows, read_json
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 
@@ -34,13 +23,12 @@ def read_transforms(path: Path) -> Recording:
     data = _object(read_json(path), str(path))
     frames = _entries(data, "frames", path)
     if all("file_path" in frame for frame in frames):
-        frames = sorted(frames, key=lambda frame: natural(str(frame["file_path"])))
-        refuse_name_gaps([str(frame["file_path"]) for frame in frames], str(path))
+        frames = in_name_order(frames, lambda frame: str(frame["file_path"]), str(path))
     matrices = [_field(frame, "transform_matrix", f"{path}: frame {i}") for i, frame in enumerate(frames)]
     merged = [{**data, **frame} for frame in frames]
     lens = np.concatenate([_transforms_lens(frame, f"{path}: frame {i}") for i, frame in enumerate(merged)])
     terms = [_float(frame[key], f"{path}: {key}") for frame in merged for key in DISTORTION if key in frame]
-    notes = lens_notes(lens, _float(merged[0]["w"], "w"), _float(merged[0]["h"], "h")) + distortion_note(terms)
+    notes = lens_notes(lens, _float(merged[0]["w"], "w"), _float(merged[0]["h"], "h"), terms)
     return Recording(to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path)), lens, None, notes)
 
 
@@ -113,7 +101,7 @@ def _field(data: Mapping, key: str, where: str):
 
 
 def _float(value, where: str) -> float:
-    array = numbers(value, where)
+    array = as_float64(value, where)
     if array.ndim or not np.isfinite(array):
         raise CameraError(f"{where}: {value!r}, expected a finite number")
     return float(array)

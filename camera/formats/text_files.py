@@ -6,20 +6,9 @@ import numpy as np
 
 from ...errors import CameraError
 from ..poses import LENS_HEIGHT, LENS_WIDTH
-from ..rotation import matrix, unit
-from .conventions import (
-    CONVENTIONS,
-    Recording,
-    distortion_note,
-    float_fields,
-    lens_notes,
-    lens_rows,
-    natural,
-    read_text,
-    refuse_gaps,
-    refuse_name_gaps,
-    to_opencv,
-)
+from ..rotation import from_quaternions
+from .conventions import CONVENTIONS, to_opencv
+from .reading import Recording, float_fields, in_name_order, lens_notes, lens_rows, read_text, refuse_gaps
 
 # COLMAP camera models: how many focal lengths; then cx, cy; the rest is distortion
 COLMAP_FOCALS = {
@@ -63,15 +52,13 @@ def read_colmap(path: Path) -> Recording:
     folder = path if path.is_dir() else path.parent
     cameras = _colmap_cameras(folder / "cameras.txt")
     images = _colmap_images(folder / "images.txt")
-    names = [name for name, *_ in images]
-    refuse_name_gaps(names, str(folder / "images.txt"))
     used = [_used(cameras, camera, name, folder) for name, _, _, camera in images]
     lens = np.concatenate([lens_rows([row], width, height, str(folder)) for row, width, height, _ in used])
     w2c = np.tile(np.eye(4), (len(images), 1, 1))
-    w2c[:, :3, :3] = matrix(unit(np.array([turn for _, turn, _, _ in images])))
+    w2c[:, :3, :3] = from_quaternions([quaternion for _, quaternion, _, _ in images])
     w2c[:, :3, 3] = [shift for _, _, shift, _ in images]
     _, width, height, _ = used[0]
-    notes = lens_notes(lens, width, height) + distortion_note([term for *_, terms in used for term in terms])
+    notes = lens_notes(lens, width, height, [term for *_, terms in used for term in terms])
     return Recording(to_opencv(w2c, CONVENTIONS["opencv_w2c"], str(folder / "images.txt")), lens, None, notes)
 
 
@@ -117,7 +104,7 @@ def _colmap_images(path: Path) -> list[tuple[str, list[float], list[float], str]
         images.append((fields[9].strip(), [x, y, z, w], shift, fields[8]))
     if not images:
         raise CameraError(f"{path}: no images")
-    return sorted(images, key=lambda image: natural(image[0]))
+    return in_name_order(images, lambda image: image[0], str(path))
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:

@@ -4,9 +4,9 @@
      "keyframes": [{"frame": 0, "position": [x, y, z], "quaternion": [x, y, z, w]}, ...]}
 
 Keyframes are camera-to-world, OpenCV axes. Frame i of the path is the keyframes' track at time
-(frames - 1) * ease(i / (frames - 1)); the track is `keyframes.hermite` for positions and slerp for rotations, and holds
-before the first and after the last keyframe. With `loop`, a copy of the first keyframe stands at the last frame, in
-place of any keyframe there. web/ holds the same in JavaScript; tests/data/editor_cases.json keeps the two in step.
+(frames - 1) * ease(i / (frames - 1)). Between keyframes positions follow `keyframes.spline` and rotations slerp; before
+the first and after the last keyframe the camera stands still. With `loop`, a copy of the first keyframe takes the last
+frame. web/ holds the same in JavaScript; tests/data/editor_cases.json keeps the two in step.
 """
 
 import json
@@ -16,8 +16,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...errors import CameraError
-from ..path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
-from .easing import eased
+from ...options import FPS
+from ..easing import eased
+from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
+from ..rotation import from_quaternions
 from .keyframes import path_through
 
 VERSION = 1
@@ -31,10 +33,11 @@ def path_from_editor(state: str | Mapping) -> CameraPath:
         raise CameraError(f"camera editor: version {state.get('version')!r}, this pack reads version {VERSION}")
     frames = _whole(state.get("frames"), "frames", 5, MOST_FRAMES)
     keyframes = _looped(_keyframes(state.get("keyframes"), frames), frames, state.get("loop", False))
-    knots, positions, turns = (np.array(column, dtype=np.float64) for column in zip(*keyframes, strict=True))
+    knots, positions, quaternions = (np.array(column, dtype=np.float64) for column in zip(*keyframes, strict=True))
     times = (frames - 1) * eased(state.get("ease", "linear"), np.arange(frames) / (frames - 1))
-    lens = lens_from_fov(_number(state.get("fov_deg", DEFAULT_FOV_DEG), "fov_deg"))
-    return path_through(knots, positions, turns, times, lens=lens, fps=_number(state.get("fps", DEFAULT_FPS), "fps"))
+    lens = lens_from_fov(_float(state.get("fov_deg", DEFAULT_FOV_DEG), "fov_deg"))
+    rotations, fps = from_quaternions(quaternions), _float(state.get("fps", FPS), "fps")
+    return path_through(knots, positions, rotations, times, lens=lens, fps=fps)
 
 
 def _parsed(state: str | Mapping) -> Mapping:
@@ -65,10 +68,10 @@ def _keyframe(entry, name: str, frames: int) -> tuple[int, list[float], list[flo
     if not isinstance(entry, Mapping):
         raise CameraError(f"camera editor: {name} is {type(entry).__name__}, expected an object")
     frame = _whole(entry.get("frame"), f"{name} frame", 0, frames - 1)
-    quaternion = _numbers(entry.get("quaternion"), 4, f"{name} quaternion")
+    quaternion = _floats(entry.get("quaternion"), 4, f"{name} quaternion")
     if math.hypot(*quaternion) < 1e-6:
         raise CameraError(f"camera editor: {name} quaternion is zero, expected a rotation x, y, z, w")
-    return frame, _numbers(entry.get("position"), 3, f"{name} position"), quaternion
+    return frame, _floats(entry.get("position"), 3, f"{name} position"), quaternion
 
 
 def _looped(keyframes: list[tuple], frames: int, loop) -> list[tuple]:
@@ -79,20 +82,20 @@ def _looped(keyframes: list[tuple], frames: int, loop) -> list[tuple]:
     return [key for key in keyframes if key[0] < frames - 1] + [(frames - 1, *keyframes[0][1:])]
 
 
-def _numbers(value, count: int, name: str) -> list[float]:
+def _floats(value, count: int, name: str) -> list[float]:
     if not isinstance(value, list) or len(value) != count:
         raise CameraError(f"camera editor: {name} is {value!r}, expected {count} numbers")
-    return [_number(part, name) for part in value]
+    return [_float(part, name) for part in value]
 
 
-def _number(value, name: str) -> float:
+def _float(value, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e9:
         raise CameraError(f"camera editor: {name} is {value!r}, expected a finite number")
     return float(value)
 
 
 def _whole(value, name: str, least: int, most: int) -> int:
-    number = _number(value, name)
+    number = _float(value, name)
     if number != int(number) or not least <= number <= most:
         raise CameraError(f"camera editor: {name} is {value!r}, expected a whole number from {least} to {most}")
     return int(number)

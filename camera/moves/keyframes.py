@@ -5,52 +5,64 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ...errors import CameraError
-from ..path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
+from ...options import FPS
+from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
 from ..poses import LENS_HEIGHT, LENS_WIDTH
-from ..rotation import aligned, matrix, quaternion, slerp, squad, squad_controls, unit
+from ..rotation import from_quaternions, from_vectors, slerp, to_vectors, unit
 
-GL_TO_CV = np.diag([1.0, -1.0, -1.0])  # y and z of a camera turned round: OpenGL (up, back) to OpenCV (down, forward)
+OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0])  # y and z reversed: up and back become down and forward
 
 
-def hermite(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """Cubic through `values` [k, d] at `knots` [k] (Catmull-Rom); times before the first and after the last knot hold.
+def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """Cubic through `values` [k, d] at `knots` [k], k above 1, at `times` [n] between the first and the last knot.
 
-    Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the ends.
+    Slopes are (v[i+1] - v[i-1]) / (t[i+1] - t[i-1]), one-sided at the ends (Catmull-Rom).
     """
-    if len(knots) == 1:
-        return np.repeat(values, len(times), axis=0)
-    start, part = _segments(knots, times)
-    left, right = np.maximum(np.arange(len(knots)) - 1, 0), np.minimum(np.arange(len(knots)) + 1, len(knots) - 1)
-    slopes = (values[right] - values[left]) / (knots[right] - knots[left])[:, None]
-    width, u = (knots[start + 1] - knots[start])[:, None], part[:, None]
-    return (
-        (2 * u**3 - 3 * u**2 + 1) * values[start]
-        + (u**3 - 2 * u**2 + u) * width * slopes[start]
-        + (3 * u**2 - 2 * u**3) * values[start + 1]
-        + (u**3 - u**2) * width * slopes[start + 1]
-    )
+    from scipy.interpolate import CubicHermiteSpline
+
+    before, after = np.arange(len(knots)) - 1, np.arange(len(knots)) + 1
+    before[0], after[-1] = 0, len(knots) - 1
+    slopes = (values[after] - values[before]) / (knots[after] - knots[before])[:, None]
+    return CubicHermiteSpline(knots, values, slopes)(times)
 
 
-def turn(knots: np.ndarray, quaternions: np.ndarray, times: np.ndarray, *, smooth: bool = False) -> np.ndarray:
-    """Unit quaternions [n, 4] through those at the knots: slerp between neighbours, squad when `smooth`."""
-    if len(knots) == 1:
-        return np.repeat(quaternions, len(times), axis=0)
-    start, part = _segments(knots, times)
-    if not smooth:
-        return slerp(quaternions[start], quaternions[start + 1], part)
-    quaternions = aligned(quaternions)
-    controls = squad_controls(quaternions)
-    return squad(quaternions[start], quaternions[start + 1], controls[start], controls[start + 1], part)
+def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth: bool) -> np.ndarray:
+    """Rotations [n, 3, 3] through `rotations` [k, 3, 3] at the knots, k above 1: slerp, or squad when `smooth`.
+
+    Squad (Shoemake 1987) is a cubic on the sphere: turning does not change its speed suddenly at a knot.
+    """
+    start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
+    fraction = (times - knots[start]) / (knots[start + 1] - knots[start])
+    direct = slerp(rotations[start], rotations[start + 1], fraction)
+    if not smooth or len(knots) == 2:
+        return direct
+    controls = _squad_controls(rotations)
+    return slerp(direct, slerp(controls[start], controls[start + 1], fraction), 2 * fraction * (1 - fraction))
+
+
+def _squad_controls(rotations: np.ndarray) -> np.ndarray:
+    """Each rotation [k, 3, 3] turned away from the middle of its two neighbours; the first and the last as they are."""
+    controls, back = rotations.copy(), rotations[1:-1].swapaxes(1, 2)
+    bend = to_vectors(rotations[:-2] @ back) + to_vectors(rotations[2:] @ back)
+    controls[1:-1] = from_vectors(-bend / 4) @ rotations[1:-1]
+    return controls
 
 
 def path_through(
-    knots, positions, quaternions, times, *, lens, fps: float = DEFAULT_FPS, smooth_turns: bool = False
+    knots, positions, rotations, times, *, lens, fps: float = FPS, smooth_turns: bool = False
 ) -> CameraPath:
-    """The path at `times` [n] through keyframes at rising `knots` [k]: positions [k, 3], quaternions [k, 4] xyzw."""
-    knots, times = np.asarray(knots, dtype=np.float64), np.asarray(times, dtype=np.float64)
+    """The path at `times` [n] through keyframes at rising `knots` [k]: positions [k, 3], rotations [k, 3, 3].
+
+    The camera stands still before the first and after the last keyframe.
+    """
+    knots, positions = np.asarray(knots, dtype=np.float64), np.asarray(positions, dtype=np.float64)
+    times = np.clip(np.asarray(times, dtype=np.float64), knots[0], knots[-1])
     c2w = np.tile(np.eye(4), (len(times), 1, 1))
-    c2w[:, :3, :3] = matrix(turn(knots, unit(np.asarray(quaternions, np.float64)), times, smooth=smooth_turns))
-    c2w[:, :3, 3] = hermite(knots, np.asarray(positions, dtype=np.float64), times)
+    if len(knots) == 1:
+        c2w[:, :3, :3], c2w[:, :3, 3] = rotations, positions
+    else:
+        c2w[:, :3, :3] = turn(knots, rotations, times, smooth=smooth_turns)
+        c2w[:, :3, 3] = spline(knots, positions, times)
     return CameraPath(c2w, lens, fps)
 
 
@@ -68,7 +80,7 @@ def path_from_load3d(
     spacing: str = "even",
     smooth_turns: bool = True,
     fov_deg: float | None = None,
-    fps: float = DEFAULT_FPS,
+    fps: float = FPS,
 ) -> CameraPath:
     """Path through ComfyUI's LOAD3D_CAMERA values (y up, looking down -z), in order, over `frames` frames.
 
@@ -81,15 +93,9 @@ def path_from_load3d(
     positions = np.array([position for position, _ in poses])
     even = np.linspace(0, frames - 1, len(poses))
     knots = even if spacing == "even" or len(poses) == 1 else knots_by_distance(positions, frames)
-    turns = quaternion(np.array([rotation for _, rotation in poses]))
+    rotations = np.array([rotation for _, rotation in poses])
     lens = lens_from_fov(_load3d_fov(cameras[0]) if fov_deg is None else fov_deg)
-    return path_through(knots, positions, turns, np.arange(frames), lens=lens, fps=fps, smooth_turns=smooth_turns)
-
-
-def _segments(knots: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    times = np.clip(times, knots[0], knots[-1])
-    start = np.clip(np.searchsorted(knots, times, side="right") - 1, 0, len(knots) - 2)
-    return start, (times - knots[start]) / (knots[start + 1] - knots[start])
+    return path_through(knots, positions, rotations, np.arange(frames), lens=lens, fps=fps, smooth_turns=smooth_turns)
 
 
 def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -99,10 +105,10 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
         raise CameraError(f"{name}: {camera['cameraType']} projection; switch the 3D view to perspective")
     position = _xyz(camera, "position", name)
     if camera.get("quaternion") is not None:
-        rotation = matrix(unit(_vector(camera["quaternion"], "xyzw", f"{name} quaternion")))
+        rotation = from_quaternions(_vector(camera["quaternion"], "xyzw", f"{name} quaternion"))
     else:
         rotation = _looking_at(position, _xyz(camera, "target", name), name)
-    return GL_TO_CV @ position, GL_TO_CV @ rotation @ GL_TO_CV
+    return OPENGL_TO_OPENCV @ position, OPENGL_TO_OPENCV @ rotation @ OPENGL_TO_OPENCV
 
 
 def _load3d_fov(camera: Mapping) -> float:

@@ -9,13 +9,12 @@ import re
 import numpy as np
 
 from ...errors import CameraError
-from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
-from ..rotation import about
+from ..path import DEFAULT_FOV_DEG, MOST_FRAMES, CameraPath, lens_from_fov
+from ..rotation import from_angles
 
 MOVE_KEYS, LOOK_KEYS = "wasd", "ijkl"
 STEP, TURN_DEG, PITCH_LIMIT_DEG = 0.05, 2.0, 85.0
-MOST_FRAMES = 100_000
-SEGMENT = re.compile(r"(none|[wasdijkl]+)-(\d{1,6})")
+SCRIPT_PART = re.compile(r"(none|[wasdijkl]+)-(\d{1,6})")
 
 
 def held_keys(script: str) -> np.ndarray:
@@ -23,7 +22,7 @@ def held_keys(script: str) -> np.ndarray:
 
     Raises CameraError that quotes the part it cannot read.
     """
-    rows = [row for part in script.lower().split(",") for row in _segment(part.strip(), script)]
+    rows = [row for part in script.lower().split(",") for row in _part_keys(part.strip(), script)]
     if not 0 < len(rows) <= MOST_FRAMES:
         raise CameraError(f"key script {script[:60]!r}: {len(rows)} frames, expected 1 to {MOST_FRAMES}")
     frames = max(5, -(-(len(rows) - 1) // 4) * 4 + 1)
@@ -40,18 +39,12 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 
     `step` in world units and `turn_deg` in degrees a frame. A pitch step that would cross 85 degrees is dropped.
     """
-    keys = held_keys(script).astype(np.float64)
-    poses = np.tile(np.eye(4), (len(keys) + 1, 1, 1))
-    pitch_deg = 0.0
-    for index, (w, a, s, d, i, j, k, l) in enumerate(keys):  # noqa: E741
-        tilt_deg = (i - k) * turn_deg
-        if abs(pitch_deg + tilt_deg) > PITCH_LIMIT_DEG:
-            tilt_deg = 0.0
-        pitch_deg += tilt_deg
-        rotation = about("y", (l - j) * turn_deg) @ poses[index, :3, :3] @ about("x", tilt_deg)
-        walk = (w - s) * _on_ground(rotation[:, 2]) + (d - a) * _on_ground(rotation[:, 0])
-        poses[index + 1, :3, :3] = rotation
-        poses[index + 1, :3, 3] = poses[index, :3, 3] + step * walk
+    w, a, s, d, i, j, k, l = held_keys(script).astype(np.float64).T  # noqa: E741
+    angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)
+    poses = np.tile(np.eye(4), (len(w) + 1, 1, 1))
+    poses[1:, :3, :3] = rotations = from_angles("YX", angles_deg)
+    steps = (w - s)[:, None] * _on_ground(rotations[:, :, 2]) + (d - a)[:, None] * _on_ground(rotations[:, :, 0])
+    poses[1:, :3, 3] = np.cumsum(step * steps, axis=0)
     return poses
 
 
@@ -60,8 +53,7 @@ def path_from_keys(
 ) -> CameraPath:
     """The path of a key script with its actions, one pose a frame.
 
-    The poses after each frame are spread over the frames the way the official pipeline does, so that every fourth is
-    at the official time.
+    The official pipeline spreads `poses_from_keys`, one pose more than frames, evenly over the frames; so does this.
     """
     actions = actions_from_keys(script)
     poses = poses_from_keys(script, step=step, turn_deg=turn_deg)
@@ -69,8 +61,8 @@ def path_from_keys(
     return CameraPath(poses, lens_from_fov(fov_deg), actions=held).resampled(len(actions))
 
 
-def _segment(part: str, script: str) -> list[list[bool]]:
-    match = SEGMENT.fullmatch(part)
+def _part_keys(part: str, script: str) -> list[list[bool]]:
+    match = SCRIPT_PART.fullmatch(part)
     if not match:
         raise CameraError(
             f"key script {script[:60]!r}: cannot read {part[:40]!r}; expected keys of wasdijkl or none, a dash and a "
@@ -81,6 +73,16 @@ def _segment(part: str, script: str) -> list[list[bool]]:
     return [[key in held for key in MOVE_KEYS + LOOK_KEYS]] * count
 
 
-def _on_ground(axis: np.ndarray) -> np.ndarray:
-    flat = axis * [1, 0, 1]
-    return flat / (np.linalg.norm(flat) + 1e-6)
+def _pitch_deg(turns_deg: np.ndarray) -> np.ndarray:
+    """Pitch after each of the turns, without those that would cross the limit."""
+    pitch_deg, reached = 0.0, []
+    for turn_deg in turns_deg:
+        if abs(pitch_deg + turn_deg) <= PITCH_LIMIT_DEG:
+            pitch_deg += turn_deg
+        reached.append(pitch_deg)
+    return np.array(reached)
+
+
+def _on_ground(axes: np.ndarray) -> np.ndarray:
+    flat = axes * [1, 0, 1]
+    return flat / (np.linalg.norm(flat, axis=-1, keepdims=True) + 1e-6)

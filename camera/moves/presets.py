@@ -1,7 +1,7 @@
 """Camera moves by the names film people give them, in the axes of the first frame (x right, y down, z forward).
 
-A pan, tilt or roll turns the camera on the spot; a dolly, truck or pedestal carries it without turning; an orbit, arc,
-crane or spiral carries it round a point it keeps in view.
+A pan, tilt or roll turns the camera on the spot; a dolly, truck or pedestal moves it without turning; an orbit, arc,
+crane or spiral moves it round a point that stays in view.
 """
 
 from collections.abc import Callable
@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import CameraError
-from ..path import DEFAULT_FOV_DEG, DEFAULT_FPS, CameraPath, lens_from_fov
+from ...options import FPS, FRAMES
+from ..easing import eased
+from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
 from ..poses import frame_count
-from ..rotation import about, unit
-from .easing import eased
+from ..rotation import from_angles, unit
 
 UNITS, DEGREES = "world units", "degrees"
 DEFAULT_RADIUS = 4.0
@@ -28,9 +29,12 @@ Move = Callable[[np.ndarray, float, np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Preset:
-    """A move in words, what its amount counts, its default, and c2w [n, 4, 4] = move(progress [n], amount, subject)."""
+    """A move in words, the unit of its amount, its default amount, and what makes its poses.
 
-    about: str
+    c2w [n, 4, 4] = move(progress [n] from 0 to 1, amount, subject [3]).
+    """
+
+    description: str
     unit: str
     amount: float
     move: Move
@@ -44,7 +48,7 @@ class Preset:
 def preset_path(
     name: str,
     *,
-    frames: int = 81,
+    frames: int = FRAMES,
     amount: float | None = None,
     easing: str = "linear",
     fov_deg: float = DEFAULT_FOV_DEG,
@@ -52,7 +56,7 @@ def preset_path(
     look_at: tuple[float, float, float] | None = None,
     shake: float = 0.0,
     seed: int = 0,
-    fps: float = DEFAULT_FPS,
+    fps: float = FPS,
 ) -> CameraPath:
     """The move `name` over `frames` frames (taken down to 4n+1), starting at the identity.
 
@@ -75,9 +79,9 @@ def preset_path(
 
 
 def shaken(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
-    """A path with a handheld shake of about `degrees`; one seed is one shake, and the first frame stays as it was.
+    """A path with a handheld shake of about `degrees`; the first frame stays as it is. One seed always gives one shake.
 
-    Turns only: the model would stretch the small steps of a camera that hardly moves to full ones.
+    The camera only turns: the model scales the longest step to 1, so that small steps would become large ones.
     """
     if degrees == 0:
         return path
@@ -88,7 +92,7 @@ def shaken(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:
     sway -= sway[:, :1]
     sway *= degrees / max(np.abs(sway).max(), 1e-9)
     c2w = path.c2w.copy()
-    c2w[:, :3, :3] = path.rotations @ about("y", sway[0]) @ about("x", sway[1]) @ about("z", 0.3 * sway[2])
+    c2w[:, :3, :3] = path.rotations @ from_angles("YXZ", (sway * [[1], [1], [0.3]]).T)
     return CameraPath(c2w, path.intrinsics, path.fps)
 
 
@@ -105,17 +109,17 @@ def _poses(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return c2w
 
 
-def _carry(*direction: float) -> Move:
+def _travel(*direction: float) -> Move:
     return lambda u, amount, subject: _poses(np.eye(3), amount * u[:, None] * np.array(direction))
 
 
 def _turn(axis: str, sign: float) -> Move:
-    return lambda u, amount, subject: _poses(about(axis, sign * amount * u), np.zeros((len(u), 3)))
+    return lambda u, amount, subject: _poses(from_angles(axis, sign * amount * u), np.zeros((len(u), 3)))
 
 
 def _swing(axis: str, sign: float) -> Move:
     def move(u, amount, subject):
-        rotations = about(axis, sign * amount * u)
+        rotations = from_angles(axis, sign * amount * u)
         return _poses(rotations, subject - rotations @ subject)
 
     return move
@@ -131,7 +135,7 @@ def _crane(sign: float) -> Move:
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
     """Round the subject, closing in to half the distance and rising by a quarter of it."""
-    away = about("y", -amount * u) @ -subject
+    away = from_angles("Y", -amount * u) @ -subject
     lift = 0.25 * np.linalg.norm(subject) * u[:, None] * np.array([0.0, -1.0, 0.0])
     return _from_first(facing(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
 
@@ -142,33 +146,33 @@ def _figure_eight(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarr
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:
-    """Poses turned so that the first looks straight ahead, for subjects that are not."""
+    """Poses, all turned alike so that the first looks straight ahead even where the subject is not."""
     c2w[:, :3, :3] = c2w[:, :3, :3] @ c2w[0, :3, :3].T
     return c2w
 
 
 PRESETS: dict[str, Preset] = {
-    "static": Preset("The camera stands still.", UNITS, 0, _carry(0, 0, 0)),
-    "dolly_in": Preset("The camera moves forward; things ahead grow.", UNITS, 2, _carry(0, 0, 1)),
-    "dolly_out": Preset("The camera moves back; things ahead shrink.", UNITS, 2, _carry(0, 0, -1)),
-    "truck_left": Preset("The camera slides left; the picture moves right.", UNITS, 2, _carry(-1, 0, 0)),
-    "truck_right": Preset("The camera slides right; the picture moves left.", UNITS, 2, _carry(1, 0, 0)),
-    "pedestal_up": Preset("The camera rises; the picture moves down.", UNITS, 2, _carry(0, -1, 0)),
-    "pedestal_down": Preset("The camera sinks; the picture moves up.", UNITS, 2, _carry(0, 1, 0)),
-    "pan_left": Preset("The camera turns left on the spot.", DEGREES, 45, _turn("y", -1)),
-    "pan_right": Preset("The camera turns right on the spot.", DEGREES, 45, _turn("y", 1)),
-    "tilt_up": Preset("The camera looks up on the spot.", DEGREES, 25, _turn("x", 1)),
-    "tilt_down": Preset("The camera looks down on the spot.", DEGREES, 25, _turn("x", -1)),
-    "roll_clockwise": Preset("The camera rolls clockwise; the picture turns back.", DEGREES, 30, _turn("z", 1)),
-    "roll_counterclockwise": Preset("The same the other way round.", DEGREES, 30, _turn("z", -1)),
-    "orbit_left": Preset("Round the subject to its left side, facing it.", DEGREES, 90, _swing("y", 1)),
-    "orbit_right": Preset("Round the subject to its right side, facing it.", DEGREES, 90, _swing("y", -1)),
-    "arc_left": Preset("A short swing to the left round the subject.", DEGREES, 30, _swing("y", 1)),
-    "arc_right": Preset("A short swing to the right round the subject.", DEGREES, 30, _swing("y", -1)),
-    "arc_over": Preset("A swing up and over the subject, looking down on it.", DEGREES, 40, _swing("x", -1)),
+    "static": Preset("The camera stands still.", UNITS, 0, _travel(0, 0, 0)),
+    "dolly_in": Preset("The camera moves forward; things ahead grow.", UNITS, 2, _travel(0, 0, 1)),
+    "dolly_out": Preset("The camera moves back; things ahead shrink.", UNITS, 2, _travel(0, 0, -1)),
+    "truck_left": Preset("The camera slides left; the picture moves right.", UNITS, 2, _travel(-1, 0, 0)),
+    "truck_right": Preset("The camera slides right; the picture moves left.", UNITS, 2, _travel(1, 0, 0)),
+    "pedestal_up": Preset("The camera rises; the picture moves down.", UNITS, 2, _travel(0, -1, 0)),
+    "pedestal_down": Preset("The camera sinks; the picture moves up.", UNITS, 2, _travel(0, 1, 0)),
+    "pan_left": Preset("The camera turns left on the spot.", DEGREES, 45, _turn("Y", -1)),
+    "pan_right": Preset("The camera turns right on the spot.", DEGREES, 45, _turn("Y", 1)),
+    "tilt_up": Preset("The camera looks up on the spot.", DEGREES, 25, _turn("X", 1)),
+    "tilt_down": Preset("The camera looks down on the spot.", DEGREES, 25, _turn("X", -1)),
+    "roll_clockwise": Preset("The camera rolls clockwise; the picture turns back.", DEGREES, 30, _turn("Z", 1)),
+    "roll_counterclockwise": Preset("The same the other way round.", DEGREES, 30, _turn("Z", -1)),
+    "orbit_left": Preset("Round the subject to its left side, facing it.", DEGREES, 90, _swing("Y", 1)),
+    "orbit_right": Preset("Round the subject to its right side, facing it.", DEGREES, 90, _swing("Y", -1)),
+    "arc_left": Preset("A short swing to the left round the subject.", DEGREES, 30, _swing("Y", 1)),
+    "arc_right": Preset("A short swing to the right round the subject.", DEGREES, 30, _swing("Y", -1)),
+    "arc_over": Preset("A swing up and over the subject, looking down on it.", DEGREES, 40, _swing("X", -1)),
     "crane_up": Preset("The camera rises and tilts down to keep the subject in view.", UNITS, 2, _crane(-1)),
     "crane_down": Preset("The camera sinks and tilts up to keep the subject in view.", UNITS, 2, _crane(1)),
     "spiral": Preset("Round the subject to the right, closing in and rising.", DEGREES, 180, _spiral),
     "figure_eight": Preset("A figure eight across the picture, ending where it began.", UNITS, 1, _figure_eight),
-    "handheld": Preset("The camera is held by hand: a seeded shake of turns.", DEGREES, 1.5, _carry(0, 0, 0)),
+    "handheld": Preset("The camera is held by hand: a seeded shake of turns.", DEGREES, 1.5, _travel(0, 0, 0)),
 }

@@ -4,8 +4,8 @@ import numpy as np
 
 from ...errors import CameraError
 from ..path import CameraPath
-from ..plucker import framewise_relative, latent_poses, model_poses
-from ..poses import frame_count
+from ..plucker import model_poses
+from ..poses import frame_count, lens_change
 from ..rotation import angle_deg
 
 EVEN_SPEED = 0.02  # shortest and longest step this close to each other, relative to the longest
@@ -15,17 +15,20 @@ FASTEST_TURN_DEG = 30.0
 
 
 def warnings(path: CameraPath, frames: int) -> list[str]:
-    """Everything about `path` that the model will not follow as asked, for a video of `frames` frames; often empty."""
+    """What of `path` the model will not follow as asked in a video of `frames` frames, a sentence each; often none."""
     try:
         used = frame_count(frames, len(path))
     except CameraError as error:
         return [str(error)]
-    sampled = latent_poses(path.c2w, frames)
-    seen = model_poses(path.c2w, frames)
-    steps = np.linalg.norm(seen[1:, :3, 3], axis=1)
-    turns = angle_deg(framewise_relative(sampled)[1:, :3, :3])
-    said = [_length(path, frames, used), _motion(steps, turns), _jump(steps), _turn(turns), _lens(path, used)]
-    return [words for words in said if words]
+    steps, turns_deg = motion(path, frames)
+    said = [_length(path, frames, used), _motion(steps, turns_deg), _jump(steps), _turn(turns_deg)]
+    return [words for words in said if words] + lens_change(path.intrinsics[:used])
+
+
+def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
+    """Step (the longest is 1) and turn in degrees from each latent frame to the next."""
+    seen = model_poses(path.c2w, frames)[1:]
+    return np.linalg.norm(seen[:, :3, 3], axis=1), angle_deg(seen[:, :3, :3])
 
 
 def _length(path: CameraPath, frames: int, used: int) -> str:
@@ -36,9 +39,9 @@ def _length(path: CameraPath, frames: int, used: int) -> str:
     return ""
 
 
-def _motion(steps: np.ndarray, turns: np.ndarray) -> str:
+def _motion(steps: np.ndarray, turns_deg: np.ndarray) -> str:
     if not steps.any():
-        return "" if turns.max() > 1e-3 else "The camera does not move: the model gets a standing camera."
+        return "" if turns_deg.max() > 1e-3 else "The camera does not move: the model gets a standing camera."
     if len(steps) > 1 and 1 - steps.min() <= EVEN_SPEED:
         return (
             "Even speed: steps are measured against the longest one, so how far the camera goes cancels. "
@@ -56,25 +59,11 @@ def _jump(steps: np.ndarray) -> str:
     return f"Jump between frames {frame} and {frame + 4}: {times}. Beside it the rest of the path hardly moves."
 
 
-def _turn(turns: np.ndarray) -> str:
-    if turns.max() <= FASTEST_TURN_DEG:
+def _turn(turns_deg: np.ndarray) -> str:
+    if turns_deg.max() <= FASTEST_TURN_DEG:
         return ""
-    frame = int(turns.argmax()) * 4
+    frame = int(turns_deg.argmax()) * 4
     return (
-        f"Fast turn: {turns.max():.0f} degrees between frames {frame} and {frame + 4}; the official paths stay below "
-        f"{FASTEST_TURN_DEG:.0f}. Use more frames or turn less."
+        f"Fast turn: {turns_deg.max():.0f} degrees between frames {frame} and {frame + 4}; the official paths stay "
+        f"below {FASTEST_TURN_DEG:.0f}. Use more frames or turn less."
     )
-
-
-def _lens(path: CameraPath, used: int) -> str:
-    lens = path.intrinsics[:used]
-    change = float(np.abs(lens / lens[0] - 1)[:, :2].max())
-    return f"The lens changes by {change:.0%} on the way; only the first frame's lens is used." if change > 0.01 else ""
-
-
-def motion_table(path: CameraPath, frames: int) -> list[tuple[int, int, float, float]]:
-    """From frame, to frame, step (longest is 1) and turn in degrees for each latent frame after the first."""
-    seen = model_poses(path.c2w, frames)[1:]
-    steps, turns = np.linalg.norm(seen[:, :3, 3], axis=1), angle_deg(seen[:, :3, :3])
-    starts = range(0, 4 * len(seen), 4)
-    return [(start, start + 4, *map(float, row)) for start, *row in zip(starts, steps, turns, strict=True)]

@@ -1,4 +1,4 @@
-"""Drawing a camera path on a Pillow image: panels that fit themselves round points, frusta, pictures in space."""
+"""Drawing on a Pillow image: views of the world scaled to their box, frusta, pictures in space, column charts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ def at_an_angle(azimuth_deg: float = 32.0, elevation_deg: float = 24.0) -> np.nd
     return np.array([[np.cos(a), 0, np.sin(a)], [np.sin(e) * np.sin(a), np.cos(e), -np.sin(e) * np.cos(a)]])
 
 
-def color_at(part: float) -> Color:
+def color_at(fraction: float) -> Color:
     """From the start's green to the end's red."""
-    return tuple(round(a + (b - a) * part) for a, b in zip(START, END, strict=True))
+    return tuple(round(a + (b - a) * fraction) for a, b in zip(START, END, strict=True))
 
 
 def font(size: float) -> ImageFont.FreeTypeFont:

@@ -10,7 +10,7 @@ from ..path import CameraPath
 from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
 from . import drawing
-from .advice import motion_table, warnings
+from .advice import motion, warnings
 from .drawing import FROM_ABOVE, FROM_THE_SIDE, Box, View, at_an_angle, color_at, font, frustum
 
 FINER = 2  # drawn this many times larger, then reduced: smooth lines without a drawing library
@@ -19,7 +19,7 @@ MOST_TICKS = 12
 
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
-    """Where the model is led, float64 [f, 4, 4]: its normalised steps put together again, longest step 1."""
+    """The path as the model receives it, float64 [f, 4, 4]: its steps one after the other, the longest of length 1."""
     poses = model_poses(path.c2w, frames)
     for index in range(1, len(poses)):
         poses[index] = poses[index - 1] @ poses[index]
@@ -63,7 +63,7 @@ class _Sheet:
         self.text = 13 * self.unit
 
     def panel(self, columns: tuple[float, float], rows: tuple[float, float], title: str) -> Box:
-        """A titled panel over these shares of the space between header and words; gives the room inside."""
+        """Draws a titled panel over these shares of the space between header and words; returns the box inside."""
         width, height, unit = *self.canvas.size, self.unit
         top, bottom = 28 * unit, height - 84 * unit
         left, right = (6 * unit + share * (width - 6 * unit) for share in columns)
@@ -119,14 +119,13 @@ def _draw_received(sheet: _Sheet, path: CameraPath, frames: int) -> None:
     title = f"received: {len(latent_poses(path.c2w, frames))} latent frames"
     view = _view(sheet, sheet.panel((0.69, 1), (0, 0.5), title), FROM_ABOVE, cameras)
     _draw_path(sheet, view, poses[:, :3, 3], cameras, path.fps / 4)
-    rows = motion_table(path, frames)
-    steps, turns = [row[2] for row in rows], [row[3] for row in rows]
+    steps, turns_deg = motion(path, frames)
+    most = turns_deg.max()
     _draw_chart(sheet, (0.5, 0.75), "step (longest is 1)", steps, 1.0, drawing.STEP)
-    most = max(turns)
-    _draw_chart(sheet, (0.75, 1), f"turn (up to {most:.1f} degrees)", turns, max(most, 1.0), drawing.TURN)
+    _draw_chart(sheet, (0.75, 1), f"turn (up to {most:.1f} degrees)", turns_deg, max(most, 1.0), drawing.TURN)
 
 
-def _draw_chart(sheet: _Sheet, rows: tuple, title: str, values: list[float], most: float, color) -> None:
+def _draw_chart(sheet: _Sheet, rows: tuple, title: str, values: np.ndarray, most: float, color) -> None:
     left, top, right, bottom = sheet.panel((0.69, 1), rows, title)
     inset = 8 * sheet.unit
     drawing.bars(sheet.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)

@@ -4,32 +4,24 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...errors import CameraError
+from ..errors import CameraError
 
 Curve = Callable[[np.ndarray], np.ndarray]
 
 
-def _power(exponent: int) -> Curve:
-    return lambda u: u**exponent
-
-
-def _reversed(curve: Curve) -> Curve:
-    return lambda u: 1 - curve(1 - u)
-
-
-def _both_ends(curve: Curve) -> Curve:
-    return lambda u: np.where(u < 0.5, curve(2 * u) / 2, 1 - curve(2 - 2 * u) / 2)
+def _in_out(power: int) -> Curve:
+    return lambda u: np.where(u < 0.5, (2 * u) ** power / 2, 1 - (2 - 2 * u) ** power / 2)
 
 
 EASINGS: dict[str, Curve] = {
     "linear": lambda u: u,
-    "ease_in": _power(2),
-    "ease_out": _reversed(_power(2)),
+    "ease_in": lambda u: u**2,
+    "ease_out": lambda u: 1 - (1 - u) ** 2,
     "ease_in_out": lambda u: u * u * (3 - 2 * u),
-    "cubic_in": _power(3),
-    "cubic_out": _reversed(_power(3)),
-    "cubic_in_out": _both_ends(_power(3)),
-    "quint_in_out": _both_ends(_power(5)),
+    "cubic_in": lambda u: u**3,
+    "cubic_out": lambda u: 1 - (1 - u) ** 3,
+    "cubic_in_out": _in_out(3),
+    "quint_in_out": _in_out(5),
     "sine_in_out": lambda u: (1 - np.cos(np.pi * u)) / 2,
     "smootherstep": lambda u: u**3 * (u * (6 * u - 15) + 10),
 }

@@ -1,0 +1,84 @@
+"""poses.npy, intrinsics.npy and action.npy of a folder, read by one rule for every front."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import CameraError
+from .poses import FEWEST_POSES, check_actions, check_intrinsics, check_poses, lens_change
+
+LARGEST_FILE = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class PoseFolder:
+    """A path as its files have it: c2w [n, 4, 4], lens rows [n, 4] or [1, 4], actions [n, 4] if read, all float64.
+
+    `notes` say what of the files is not used. Rotations are as they were stored, orthonormal only to within 1e-3.
+    """
+
+    c2w: np.ndarray
+    intrinsics: np.ndarray
+    actions: np.ndarray | None
+    notes: tuple[str, ...]
+
+
+def load_poses(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
+    """Poses float64 [n, 4, 4] and lens rows float64 [n, 4] or [1, 4] of a folder: see `read_pose_folder`."""
+    folder = read_pose_folder(path, actions=False)
+    return folder.c2w, folder.intrinsics
+
+
+def read_pose_folder(
+    path: str | Path, *, lens: Path | np.ndarray | None = None, actions: bool | None = None
+) -> PoseFolder:
+    """A folder, or the pose file in it, with the intrinsics.npy and action.npy beside the poses. Raises CameraError.
+
+    `lens` is another lens file, or lens rows, in place of intrinsics.npy. action.npy is read if it is there; True
+    demands it, False leaves it. The model uses the first lens row only: rows that are neither one nor as many as the
+    poses are cut to the first. Poses and actions of unequal number are cut to the smaller. Notes say so.
+    """
+    path = Path(path)
+    file = path / "poses.npy" if path.is_dir() else path
+    c2w, notes = check_poses(load_array(file), str(file)), []
+    if len(c2w) < FEWEST_POSES:
+        raise CameraError(f"{file}: {len(c2w)} poses; at least {FEWEST_POSES} are needed (two latent frames)")
+    rows = _lens_rows(file.with_name("intrinsics.npy") if lens is None else lens, len(c2w), notes)
+    action_file = file.with_name("action.npy")
+    if actions is False or (actions is None and not action_file.is_file()):
+        return PoseFolder(c2w, rows, None, tuple(notes))
+    flags = check_actions(load_array(action_file), str(action_file))
+    used = min(len(flags), len(c2w))
+    if len(flags) != len(c2w):
+        notes.append(f"{action_file} has {len(flags)} rows for {len(c2w)} poses: the first {used} of both are used.")
+    return PoseFolder(c2w[:used], rows[:used], flags[:used], tuple(notes))
+
+
+def _lens_rows(lens: Path | np.ndarray, n_poses: int, notes: list[str]) -> np.ndarray:
+    rows = check_intrinsics(lens) if isinstance(lens, np.ndarray) else check_intrinsics(load_array(lens), str(lens))
+    notes += lens_change(rows)
+    if len(rows) in (1, n_poses):
+        return rows
+    notes.append(f"{lens} has {len(rows)} rows for {n_poses} poses: the first row is used for all of them.")
+    return rows[:1]
+
+
+def load_array(path: str | Path) -> np.ndarray:
+    """One plain .npy array of at most 64 MiB; pickled objects are refused."""
+    path = Path(path)
+    check_file(path)
+    try:
+        return np.lib.format.read_array(path.open("rb"), allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise CameraError(f"{path}: not a plain .npy array ({error})") from error
+
+
+def check_file(path: Path, largest: int = LARGEST_FILE) -> None:
+    """CameraError unless `path` is a file with something in it, small enough to be a camera path."""
+    if not path.is_file():
+        raise CameraError(f"{path}: no such file")
+    size = path.stat().st_size
+    if not 0 < size <= largest:
+        expected = f"at most {largest // 2**20} MiB" if size else "a camera path"
+        raise CameraError(f"{path}: {size} bytes, expected {expected}")

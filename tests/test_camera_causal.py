@@ -1,0 +1,90 @@
+"""Camera paths of causal models: whole chunks of latent frames, and paths that go on later."""
+
+import json
+
+import numpy as np
+import pytest
+from lingbot_world.camera import camera_embedding, frame_count, longest_step, poses_from_keys
+from lingbot_world.errors import CameraError, LingBotError
+from lingbot_world.geometry import explicit_geometry, output_geometry
+
+LENS = [500.0, 500.0, 416.0, 240.0]
+SIZE = {"height": 16, "width": 32}
+
+
+@pytest.mark.parametrize("name", ["global_f33", "window6_sink3_f69", "stretched_f41"])
+def test_shapes_and_rays_equal_the_official_ones(golden, name):
+    cases = json.loads((golden / "causal" / "manifest.json").read_text())
+    (case,) = (case for case in cases if case["name"] == name)
+    image = (case["image_w"], case["image_h"], case["max_area"])
+    geometry = output_geometry(*image, case["frame_num"], case["n_poses"], chunk=3)
+    with np.load(golden / "causal" / case["file"]) as data:
+        assert (geometry.lat_f, geometry.lat_h, geometry.lat_w) == data["latent"].shape[1:]
+        size = {"frames": case["frame_num"], "height": geometry.height, "width": geometry.width}
+        rays = camera_embedding(data["poses"], data["intrinsics"], **size, chunk=3)
+        np.testing.assert_allclose(rays, data["plucker"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("frames", "poses", "used"),
+    [(81, None, 81), (41, None, 33), (40, None, 33), (9, None, 9), (12, 900, 9), (161, 90, 81), (81, 20, 9)],
+)
+def test_what_fills_no_chunk_is_cut(frames, poses, used):
+    assert frame_count(frames, poses, chunk=3) == used
+    assert explicit_geometry(64, 64, frames, poses, chunk=3).frames == used
+
+
+def test_nothing_left_is_refused():
+    for n_poses in (None, 8):
+        with pytest.raises(LingBotError, match="8 frames do not fill a chunk of 3 latent frames: at least 9"):
+            output_geometry(832, 480, 480 * 832, 8, n_poses, chunk=3)
+    with pytest.raises(CameraError, match="do not fill a chunk"):
+        camera_embedding(walk(81)[:8], LENS, frames=81, chunk=3, **SIZE)
+
+
+def walk(frames: int) -> np.ndarray:
+    """Walks and turns at changing speeds."""
+    poses = poses_from_keys(f"wl-{frames // 3},wd-{frames // 3},wi-{frames}")[:frames]
+    poses[:, :3, 3] *= np.linspace(1, 2, frames)[:, None]
+    return poses
+
+
+def test_a_path_in_two_parts_is_the_path():
+    """The second part begins at latent frame 6, frame 24; frame 20 is the pose before it."""
+    poses = walk(45)
+    whole = camera_embedding(poses, LENS, frames=45, chunk=3, **SIZE)
+    scale = longest_step(poses, frames=45, chunk=3)
+    first = camera_embedding(poses[:21], LENS, frames=21, chunk=3, scale=scale, **SIZE)
+    second = camera_embedding(poses[24:], LENS, frames=21, chunk=3, scale=scale, before=poses[20], **SIZE)
+    assert whole.shape[2] == 12
+    assert first.shape[2] == second.shape[2] == 6
+    np.testing.assert_allclose(np.concatenate([first, second], axis=2), whole, rtol=0, atol=1e-6)
+
+
+def test_the_scale_is_the_longest_step_unless_given():
+    poses = walk(33)
+    own = camera_embedding(poses, LENS, frames=33, chunk=3, **SIZE)
+    scale = longest_step(poses, frames=33, chunk=3)
+    assert scale == pytest.approx(np.linalg.norm(poses[4:33:4, :3, 3] - poses[:32:4, :3, 3], axis=1).max())
+    np.testing.assert_array_equal(camera_embedding(poses, LENS, frames=33, chunk=3, scale=scale, **SIZE), own)
+    halved = camera_embedding(poses, LENS, frames=33, chunk=3, scale=2 * scale, **SIZE)
+    np.testing.assert_allclose(halved[:, :192], own[:, :192] / 2, rtol=1e-6)
+    np.testing.assert_array_equal(halved[:, 192:], own[:, 192:])
+
+
+def test_a_camera_that_stands_still_has_no_step_at_any_scale():
+    still = np.tile(np.eye(4), (9, 1, 1))
+    still[:, 0, 3] = 1e4 + 1e-9 * np.arange(9)
+    assert longest_step(still, frames=9, chunk=3) == 0
+    assert not camera_embedding(still, LENS, frames=9, chunk=3, scale=1e-9, **SIZE)[:, :192].any()
+
+
+@pytest.mark.parametrize("scale", [0, -1, np.nan, np.inf])
+def test_a_scale_that_is_no_length_is_refused(scale):
+    with pytest.raises(CameraError, match="camera scale"):
+        camera_embedding(walk(9), LENS, frames=9, scale=scale, **SIZE)
+
+
+def test_a_pose_before_that_is_none_is_refused():
+    with pytest.raises(CameraError, match="the pose before"):
+        camera_embedding(walk(9), LENS, frames=9, before=np.eye(3), **SIZE)
