@@ -1,6 +1,10 @@
 """What can go wrong with what a user hands us. Each message names the thing, what was found, what was
 expected and what to do; the command turns them into exit code 2, ComfyUI into an error on the node."""
 
+import importlib
+import sys
+from types import ModuleType
+
 
 class LingBotError(ValueError):
     """Bad input that the user can mend."""
@@ -24,3 +28,18 @@ class InputError(LingBotError):
 
 class DependencyError(LingBotError):
     """A package that is missing or broken; the message names the interpreter and what to install."""
+
+
+def require(module: str, package: str = "") -> ModuleType:
+    """Import `module` now. Raises DependencyError naming the interpreter and the `package` to install.
+
+    A broken installation may raise anything (a missing shared library: OSError; a mismatched torch: RuntimeError or
+    AttributeError), so every exception counts as "cannot be imported".
+    """
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        raise DependencyError(
+            f"{module} cannot be imported by {sys.executable} ({type(error).__name__}: {error}). "
+            f'Install it with: "{sys.executable}" -m pip install --upgrade {package or module}'
+        ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .errors import CheckpointError
-from .loaders.dependencies import require
+from .errors import CheckpointError, require
+from .loaders.files import read_tensors
 
 if TYPE_CHECKING:
     from diffusers import AutoencoderKLWan
@@ -47,25 +46,9 @@ def vae_width(weights: Mapping[str, Tensor]) -> int:
 
 def read_vae(path: str | Path) -> dict[str, Tensor]:
     """The VAE's tensors by official name, mapped where the file allows it. Raises CheckpointError."""
-    weights = _read(Path(path))
+    weights = {name: entry.view() for name, entry in read_tensors(path).items()}
     if WIDTH_KEY not in weights:
         raise CheckpointError(f"{path}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
-    return weights
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such file; the package's VAE is called Wan2.1_VAE.pth")
-    try:
-        if path.suffix == ".safetensors":
-            return require("safetensors.torch", "safetensors").load_file(path)
-        weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read as VAE weights: {str(error).splitlines()[0]}") from error
-    except Exception as error:  # safetensors' own error derives from Exception alone
-        raise CheckpointError(f"{path}: cannot be read as VAE weights: {error}") from error
-    if not isinstance(weights, dict) or not all(isinstance(value, Tensor) for value in weights.values()):
-        raise CheckpointError(f"{path}: holds {type(weights).__name__}, expected a plain state dict of tensors")
     return weights
 
 

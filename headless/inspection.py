@@ -51,7 +51,7 @@ def _report(path: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
 
 def _package(folder: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
     package = find_package(folder)
-    high, low = open_checkpoint(package.high), open_checkpoint(package.low)
+    high, low = map(open_checkpoint, package.experts)
     missing = [name for name in ("text_encoder", "tokenizer", "vae") if getattr(package, name) is None]
     report = Report([f"package {folder}"] + [f"  {name}: missing" for name in missing], [])
     if package.text_encoder is not None:

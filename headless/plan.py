@@ -14,8 +14,8 @@ from ..camera import read_pose_folder
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, DependencyError, InputError
 from ..geometry import Geometry, explicit_geometry, output_geometry
-from ..loaders import Checkpoint, Package, find_package, open_checkpoint
-from ..loaders.package import check_roles
+from ..loaders import Checkpoint, Package, find_package
+from ..loaders.package import open_experts
 from ..options import (
     BOUNDARY,
     CAMERA_CACHE_MODES,
@@ -112,8 +112,7 @@ def make_plan(options: GenerateOptions) -> Plan:
     image = read_image(options.image)
     package = _package(options)
     _check_parts(package)
-    high, low = open_checkpoint(package.high), open_checkpoint(package.low)
-    check_roles(high, low)
+    high, low = open_experts(package.experts)
     camera = None if options.action_path is None else _camera(Path(options.action_path), high)
     geometry = _geometry(options, image, camera)
     check_target(target, geometry)

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError
+from ..errors import InputError, require
 from ..geometry import Geometry
-from ..loaders.dependencies import require
 from ..options import FPS, Progress
 
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov")

@@ -17,8 +17,8 @@ from comfy import sd1_clip
 from torch import Tensor
 
 from ..errors import TextError
+from ..loaders.files import read_tensors
 from ..text.encoder import check_vocabulary, encode
-from ..text.files import map_tensors
 from ..text.prompts import clean_prompt
 from ..text.tokenizer import MAX_TOKENS, Tokenizer, load_tokenizer, warn_of_cut
 from ..text.weights import UMT5Config, UMT5Weights, huggingface_key, open_weights
@@ -35,9 +35,10 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
     Makes room on ComfyUI's device first, and works on the CPU where there is too little. Progress goes to the node's
     bar, block by block; ComfyUI's interrupt ends it. TextError as `text.encode`.
     """
-    device = make_room(open_weights(encoder))
+    weights = open_weights(encoder)
+    device = make_room(weights)
     dtype = torch.bfloat16 if mm.should_use_bf16(device) else torch.float32
-    embeddings = encode(prompts, encoder, tokenizer, device, dtype, _progress())
+    embeddings = encode(prompts, weights, tokenizer, device, dtype, _progress())
     conditionings = [as_conditioning(embedding) for embedding in embeddings]
     del embeddings
     mm.soft_empty_cache()
@@ -47,7 +48,7 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
 def make_room(weights: UMT5Weights) -> torch.device:
     """ComfyUI's device, after other models were asked to leave as much as encoding takes; the CPU if they could not."""
     device = mm.get_torch_device()
-    needed = 2 * sum(tensor.nbytes for tensor in weights.block(0).values()) + _WORKSPACE
+    needed = 2 * sum(entry.nbytes for entry in weights.block(0)) + _WORKSPACE
     mm.free_memory(needed, device)
     return device if mm.get_free_memory(device) >= needed else torch.device("cpu")
 
@@ -83,7 +84,7 @@ def _load_patcher(encoder: Path, tokenizer: Path, model_options: dict, disable_d
 def _build_clip(encoder: Path, tokenizer: Path, model_options: dict, disable_dynamic: bool = False) -> comfy.sd.CLIP:
     weights = open_weights(encoder)
     ids = load_tokenizer(tokenizer)
-    check_vocabulary(ids, weights, encoder)
+    check_vocabulary(ids, weights)
     tensors = _core_state_dict(encoder)
     target = SimpleNamespace(
         params={},
@@ -123,7 +124,7 @@ def _core_state_dict(encoder: Path) -> dict[str, Tensor]:
     if encoder.suffix == ".safetensors":
         tensors, metadata = comfy.utils.load_torch_file(str(encoder), safe_load=True, return_metadata=True)
     else:
-        tensors, metadata = map_tensors(encoder), None
+        tensors, metadata = {name: entry.view() for name, entry in read_tensors(encoder).items()}, None
     named = {huggingface_key(name): tensor for name, tensor in tensors.items()}
     return comfy.utils.convert_old_quants(named, metadata=metadata)[0]
 
@@ -165,7 +166,7 @@ class _CoreIds:
         return self
 
     def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [*self.tokenizer.pieces(clean_prompt(text)), self.tokenizer.eos]}
+        return {"input_ids": [*self.tokenizer.to_ids(clean_prompt(text)), self.tokenizer.eos]}
 
     def get_vocab(self) -> dict[str, int]:
         return {}

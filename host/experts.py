@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from ..loaders import Checkpoint, open_checkpoint, state_tensors
-from ..loaders.package import check_roles
+from ..loaders.package import open_experts
 from ..model.memory import activation_bytes
+from ..options import PerExpert
 from .base_model import LingBotWorldExpert
 from .file_slices import tag_file_slices
 from .model import HostModel
@@ -36,12 +37,10 @@ def load_pair(
     """Both experts as MODELs, after a look at whether they are a pair. `progress(done, 2)` after each.
 
     Raises CheckpointError."""
-    checkpoints = open_checkpoint(high), open_checkpoint(low)
-    check_roles(*checkpoints)
     patchers = []
-    for checkpoint in checkpoints:
+    for checkpoint in open_experts(PerExpert(high, low)):
         patchers.append(patcher_of(checkpoint, weight_dtype))
-        progress(len(patchers), len(checkpoints))
+        progress(len(patchers), 2)
     return tuple(patchers)
 
 

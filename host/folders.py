@@ -14,7 +14,8 @@ from pathlib import Path
 import folder_paths
 
 from ..errors import CheckpointError, InputError
-from ..loaders.safetensors_file import read_safetensors
+from ..loaders.files import read_tensors
+from ..loaders.package import TOKENIZER_FOLDERS, tokenizer_in
 
 PACKAGES = "lingbot_world"
 AUTO = "auto"
@@ -22,8 +23,6 @@ TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/
 
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
-_TOKENIZERS = ("tokenizer", "google/umt5-xxl")
-_TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 
 
 def register() -> None:
@@ -73,8 +72,8 @@ def resolve_vae(name: str) -> Path:
 
 def tokenizer_choices() -> list[str]:
     """`auto` (beside the text encoder), then the tokenizer folder of each package."""
-    places = ((folder, place) for folder in _folders() for place in _TOKENIZERS)
-    return [AUTO, *sorted({f"{folder.name}/{place}" for folder, place in places if _is_tokenizer(folder / place)})]
+    places = ((folder, place) for folder in _folders() for place in TOKENIZER_FOLDERS)
+    return [AUTO, *sorted({f"{folder.name}/{place}" for folder, place in places if tokenizer_in(folder / place)})]
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
@@ -83,8 +82,8 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
     if choice != AUTO:
         return _resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
     homes = (encoder.parent, *_folders())
-    beside = (home / place for home in homes for place in _TOKENIZERS)
-    found = next(filter(_is_tokenizer, beside), None) or next(_with_tokenizer_inside(encoder), None)
+    beside = (home / place for home in homes for place in TOKENIZER_FOLDERS)
+    found = next(filter(tokenizer_in, beside), None) or next(_with_tokenizer_inside(encoder), None)
     if found is None:
         raise InputError(
             f"{encoder.name} needs a tokenizer and there is none: put tokenizer.json ({TOKENIZER_PAGE}) into "
@@ -103,15 +102,11 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
-def _is_tokenizer(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
-
-
 def _with_tokenizer_inside(encoder: Path) -> Iterator[Path]:
     umt5 = (name for name in _listed("text_encoders") if "umt5" in name.lower())
     for file in (encoder, *map(resolve_text_encoder, umt5)):
         with suppress(CheckpointError):
-            if file.suffix == ".safetensors" and "spiece_model" in read_safetensors(file):
+            if file.suffix == ".safetensors" and "spiece_model" in read_tensors(file):
                 yield file
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..loaders.nf4 import frozen_parameter
+from ..loaders.four_bit import frozen_parameter
 from ..model.operations import materialise
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 from ..loaders import state_tensors
-from ..loaders.stream import layer_of
+from ..loaders.chunks import layer_of
 from .operations import Linear
 
 
@@ -40,7 +40,8 @@ class Upload:
     def send(self) -> None:
         """All that wait, each layer's to memory of its own, so that ComfyUI frees what it believes to free when it
         unloads some of them."""
-        sent = state_tensors(self.checkpoint, self.dtype, self.device, names=self.waiting, group=layer_of)
+        options = {"names": self.waiting, "copy": True, "buffer_key": layer_of}
+        sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
         for name, (layer, leaf) in self.waiting.items():
             layer._parameters[leaf] = sent[name]
 

@@ -4,12 +4,12 @@ The names below are imported when first asked for, so that importing the package
 
 import importlib
 
-_HOMES = {
-    "load_expert": "experts",
-    "state_tensors": "experts",
+_MODULES = {
+    "load_expert": "load",
+    "state_tensors": "load",
+    "warm": "load",
     "open_checkpoint": "checkpoint",
     "Checkpoint": "checkpoint",
-    "warm": "readahead",
     "find_package": "package",
     "Package": "package",
     "write_nf4_expert": "writer",
@@ -17,6 +17,6 @@ _HOMES = {
 
 
 def __getattr__(name: str):
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)

@@ -1,4 +1,4 @@
-"""A checkpoint of one expert: opened by its header, checked whole, described; no weight is read."""
+"""A checkpoint of one expert: its headers are read and checked as a whole; no weight is read."""
 
 import dataclasses
 import math
@@ -7,52 +7,63 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
-from .entries import TensorEntry
-from .files import read_json, weight_files
+from .files import read_json, read_tensors
 from .four_bit import FourBitWeight, component_owner, find_four_bit
-from .kinds import refuse_magic, refuse_other_kinds
-from .safetensors_file import looks_like_safetensors, read_safetensors
-from .torch_file import ZIP_MAGIC, read_torch_file
+from .tensors import TensorEntry
 
-PREFIXES = ("model.diffusion_model.", "diffusion_model.")
-_TOLD_BY_CONFIG = ("num_heads", "text_len", "eps")
+_PREFIXES = ("model.diffusion_model.", "diffusion_model.")
+_ONLY_IN_CONFIG = ("num_heads", "text_len", "eps")
 _CAMERAS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action (7 values a pixel)"}
+
+_KEYS_OF_OTHER_KINDS = (
+    ("a LoRA", ("lora_A", "lora_B", "lora_down", "lora_up", "lora.up", "lora.down", "diff_b")),
+    ("an image encoder (CLIP)", ("vision_model.", "visual.", "log_scale")),
+    ("a T5 text encoder", ("token_embedding.", "shared.weight", "encoder.block.", "relative_attention_bias")),
+    ("a VAE", ("encoder.conv1.", "decoder.conv1.", "encoder.downsamples.", "encoder.down_blocks.", "quant_conv.")),
+    ("an expert in diffusers' key names", ("condition_embedder.", ".attn1.to_q.")),
+    ("a Matrix-Game model", (".action_model.", "keyboard_", "mouse_")),
+    ("a Wan 2.1 image-to-video model with image cross-attention", ("img_emb.", ".k_img.", ".v_img.")),
+    ("a GPTQ or AWQ quantization", (".qweight", ".qzeros")),
+    ("an 8-bit bitsandbytes quantization", (".SCB",)),
+    ("a scaled fp8 or int8 quantization", ("scaled_fp8", ".scale_weight", ".weight_scale", ".comfy_quant")),
+)  # fmt: skip
+_PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_EXPECTED = "expected a LingBot-World expert: bitsandbytes NF4 or FP4, bf16, fp16 or fp32, in the official key names"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One expert on disk. `tensors` are all tensors by official name, the parts of 4-bit weights included;
+    """One expert on disk. `tensors` are all tensors by official name, those that make up 4-bit weights included;
     `four_bit` the 4-bit weights; `shapes` the logical shape of every parameter."""
 
     path: Path
-    files: tuple[Path, ...]
     config: ModelConfig
     tensors: Mapping[str, TensorEntry] = field(repr=False)
     four_bit: Mapping[str, FourBitWeight] = field(repr=False)
+    shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
 
     @property
     def name(self) -> str:
         return self.path.name
 
     @property
+    def files(self) -> list[Path]:
+        """The files that the tensors lie in."""
+        return list(dict.fromkeys(entry.path for entry in self.tensors.values()))
+
+    @property
     def quantization(self) -> str | None:
         """ "nf4", "fp4", or None for plain weights."""
-        kinds = sorted({weight.quant_type for weight in self.four_bit.values()})
-        return "+".join(kinds) or None
+        return "+".join(sorted({weight.quant_type for weight in self.four_bit.values()})) or None
 
     @cached_property
     def plain(self) -> dict[str, TensorEntry]:
-        """The tensors that are parameters as they stand."""
-        return {name: entry for name, entry in self.tensors.items()
-                if name not in self.four_bit and component_owner(name) not in self.four_bit}  # fmt: skip
-
-    @cached_property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: entry.shape for name, entry in self.plain.items()} | {
-            name: weight.shape for name, weight in self.four_bit.items()
-        }
+        """The parameters that are stored as they are."""
+        return {name: self.tensors[name] for name in self.shapes if name not in self.four_bit}
 
     @property
     def nbytes(self) -> int:
@@ -64,7 +75,7 @@ class Checkpoint:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def entries(self, names: Iterable[str]) -> list[TensorEntry]:
-        """The tensors that make up these parameters, all parts of 4-bit weights included."""
+        """The tensors that make up these parameters: of a 4-bit weight the packed values, scales and tables."""
         weights = ((name, self.four_bit.get(name)) for name in names)
         return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
 
@@ -85,82 +96,57 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Read the header(s) of an expert: a folder of the community package, a file (.safetensors, or .pt read as
-    tensors only), one of a set of shards, or their index.
+    """Read the headers of an expert: a folder of the community package, or any file that `read_tensors` takes.
 
-    A `config.json` beside the weights tells what tensors cannot (num_heads, text_len, eps).
+    A `config.json` beside the weights says what tensors cannot (num_heads, text_len, eps).
     Raises CheckpointError for a file that is broken, of another kind, or whose tensors are not exactly those of the
-    model that its shapes describe; all of them are reported at once.
+    model that its shapes describe; all wrong tensors are named in one message.
     """
     path = Path(path).expanduser().absolute()
-    files = weight_files(path)
-    entries = _strip_prefix(_read_all(files))
-    four_bit_parts = frozenset(key for key in entries if component_owner(key))
-    owners = frozenset(component_owner(key) for key in four_bit_parts)
-    refuse_other_kinds(path.name, entries, four_bit_parts | owners)
-    four_bit = find_four_bit(path.name, entries)
-    checkpoint = Checkpoint(path, files, None, entries, four_bit)
-    told = _neighbour(files, "config.json")
-    config = _config(checkpoint, told)
-    _check_keys(path.name, checkpoint.shapes, config.parameter_shapes())
-    _check_config(path.name, config, told)
-    _check_meta(checkpoint, _neighbour(files, "quantization_meta.json"))
-    return dataclasses.replace(checkpoint, config=config)
-
-
-def _read_all(files: tuple[Path, ...]) -> dict[str, TensorEntry]:
-    entries: dict[str, TensorEntry] = {}
-    for file in files:
-        part = _read_file(file)
-        twice = sorted(entries.keys() & part.keys())
-        if twice:
-            sample = ", ".join(twice[:3])
-            raise CheckpointError(f"{file.name}: {len(twice)} tensors are in another shard as well ({sample})")
-        entries |= part
-    return entries
-
-
-def _read_file(file: Path) -> dict[str, TensorEntry]:
-    try:
-        refuse_magic(file)
-        with file.open("rb") as opened:
-            is_zip = opened.read(4) == ZIP_MAGIC
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be opened ({error.strerror}); check the path and its rights") from error
-    if not is_zip and looks_like_safetensors(file):
-        return read_safetensors(file)
-    return read_torch_file(file)
+    tensors = _strip_prefix(read_tensors(path))
+    owners = {key: component_owner(key) for key in tensors}
+    components = {key for key, owner in owners.items() if owner}
+    _refuse_other_kinds(path.name, tensors, components | set(owners.values()))
+    four_bit = find_four_bit(path.name, tensors)
+    shapes = {key: four_bit[key].shape if key in four_bit else entry.shape
+              for key, entry in tensors.items() if key not in components}  # fmt: skip
+    folder = next(iter(tensors.values())).path.parent
+    stated = _json_in(folder, "config.json")
+    config = _config(path.name, shapes, stated)
+    _check_keys(path.name, shapes, config.parameter_shapes())
+    _check_config(path.name, config, stated)
+    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes)
+    _check_meta(checkpoint, _json_in(folder, "quantization_meta.json"))
+    return checkpoint
 
 
 def _strip_prefix(entries: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
-    for prefix in PREFIXES:
+    for prefix in _PREFIXES:
         if any(key.startswith(prefix) for key in entries):
             stripped = {key.removeprefix(prefix): entry for key, entry in entries.items()}
             return {key: dataclasses.replace(entry, name=key) for key, entry in stripped.items()}
     return entries
 
 
-def _neighbour(files: tuple[Path, ...], name: str) -> dict:
-    beside = files[0].with_name(name)
-    return read_json(beside) if beside.is_file() else {}
+def _json_in(folder: Path, name: str) -> dict:
+    """The content of a file beside the weights; empty where there is none."""
+    return read_json(folder / name) if (folder / name).is_file() else {}
 
 
-def _config(checkpoint: Checkpoint, told: dict) -> ModelConfig:
-    known = {key: told[key] for key in _TOLD_BY_CONFIG if isinstance(told.get(key), int | float)}
+def _config(name: str, shapes: Mapping[str, tuple], stated: dict) -> ModelConfig:
+    known = {key: stated[key] for key in _ONLY_IN_CONFIG if isinstance(stated.get(key), int | float)}
     sizes = {key: known[key] for key in ("num_heads", "text_len") if key in known}
     try:
-        config = ModelConfig.from_shapes(checkpoint.shapes, **sizes)
+        config = ModelConfig.from_shapes(shapes, **sizes)
     except CheckpointError as error:
-        raise CheckpointError(f"{checkpoint.name}: {error}") from error
-    if "eps" in known:
-        config = dataclasses.replace(config, eps=float(known["eps"]))
-    return config
+        raise CheckpointError(f"{name}: {error}") from error
+    return dataclasses.replace(config, eps=float(known.get("eps", config.eps)))
 
 
-def _check_config(name: str, config: ModelConfig, told: dict) -> None:
+def _check_config(name: str, config: ModelConfig, stated: dict) -> None:
     found = dataclasses.asdict(config)
-    shared = found.keys() & told.keys()
-    differing = [f"{key} {told[key]} (tensors: {found[key]})" for key in sorted(shared) if told[key] != found[key]]
+    shared = sorted(found.keys() & stated.keys())
+    differing = [f"{key} {stated[key]} (tensors: {found[key]})" for key in shared if stated[key] != found[key]]
     if differing:
         raise CheckpointError(f"{name}: its config.json belongs to another model: {', '.join(differing)}; "
                               "put the right config.json beside it, or none")  # fmt: skip
@@ -174,14 +160,49 @@ def _check_keys(name: str, found: Mapping[str, tuple], wanted: Mapping[str, tupl
     problems = [f"{len(keys)} {what}: {', '.join(keys[:5])}{', ...' if len(keys) > 5 else ''}"
                 for what, keys in lists if keys]  # fmt: skip
     if problems:
-        raise CheckpointError(f"{name}: not the tensors of an expert; {'; '.join(problems)}. Get the file again, or "
-                              "check that it is the right one")  # fmt: skip
+        raise CheckpointError(f"{name}: not the tensors of an expert; {'; '.join(problems)}. Download the file again, "
+                              "or check that it is the right one")  # fmt: skip
 
 
 def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
     quant = meta.get("quant")
-    told = quant.get("quant_type") if isinstance(quant, dict) else None
-    if told is not None and told != checkpoint.quantization:
+    stated = quant.get("quant_type") if isinstance(quant, dict) else None
+    if stated is not None and stated != checkpoint.quantization:
         found = checkpoint.quantization or "not quantized"
-        raise CheckpointError(f"{checkpoint.name}: quantization_meta.json says {told}, the tensors are {found}; "
+        raise CheckpointError(f"{checkpoint.name}: quantization_meta.json says {stated}, the tensors are {found}; "
                               "the files do not belong together")  # fmt: skip
+
+
+def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry], four_bit: set[str | None]) -> None:
+    """Raise CheckpointError for tensors of another kind of model or quantization, and say which.
+
+    `four_bit` names the bitsandbytes 4-bit weights and their components."""
+    all_keys = "\n".join(entries)
+    for kind, marks in _KEYS_OF_OTHER_KINDS:
+        mark = next((mark for mark in marks if mark in all_keys), None)
+        if mark is not None:
+            sample = next(key for key in entries if mark in key)
+            raise CheckpointError(f"{name}: this is {kind} (it has {sample}); {_EXPECTED}")
+    if not any(key.startswith("blocks.") for key in entries):
+        sample = ", ".join(list(entries)[:3])
+        raise CheckpointError(f"{name}: no transformer block in it (it has {sample}); {_EXPECTED}")
+    for key, entry in entries.items():
+        if key not in four_bit and entry.dtype not in _PLAIN_DTYPES:
+            raise CheckpointError(f"{name}: {key} is {str(entry.dtype).removeprefix('torch.')} without a bitsandbytes "
+                                  f"quant_state; {_EXPECTED}")  # fmt: skip
+    _refuse_other_shapes(name, entries)
+
+
+def _refuse_other_shapes(name: str, entries: Mapping[str, TensorEntry]) -> None:
+    patch = entries.get("patch_embedding.weight")
+    if patch is None or len(patch.shape) != 5:
+        return
+    channels = patch.shape[1]
+    if channels == 48:
+        camera = any("wancamctrl" in key or "cam_" in key for key in entries)
+        kind = "Matrix-Game 3.0" if camera else "Wan 2.2 TI2V 5B"
+        raise CheckpointError(f"{name}: {kind} by its shapes (patch_embedding takes 48 channels); {_EXPECTED}")
+    if channels != 36:
+        kind = "a text-to-video model" if channels == 16 else "another model"
+        raise CheckpointError(f"{name}: {kind}: patch_embedding takes {channels} channels, expected 36 "
+                              "(16 noise, 4 mask, 16 image latent)")  # fmt: skip

@@ -1,67 +1,112 @@
-"""Which files make up a checkpoint: one file, a set of shards, or a folder with either."""
+"""The tensors of a checkpoint, be it one file, a set of shards or a folder: experts, text encoder and VAE alike."""
 
 import json
 import re
 from pathlib import Path
 
 from ..errors import CheckpointError
+from .tensors import TensorEntry, read_safetensors, read_torch_file
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$")
 
 
-def weight_files(path: Path) -> tuple[Path, ...]:
-    """The weight files behind `path`: a folder, a file, one shard of a set, or an index.
+def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
+    """The tensors behind `path` by name: a folder, a file (safetensors, or torch.save read as tensors only), one shard
+    of a set, or the index of a set. Only headers are read.
 
-    safetensors come before .pt. Raises CheckpointError naming what is missing.
+    In a folder, files with `hint` in their names come first, safetensors before .pt, `model.*` before other names.
+    Raises CheckpointError for a file that is missing, damaged or of another format.
     """
+    entries: dict[str, TensorEntry] = {}
+    for file in _weight_files(Path(path).expanduser().absolute(), hint):
+        found = _read_file(file)
+        twice = sorted(entries.keys() & found.keys())
+        if twice:
+            sample = ", ".join(twice[:3])
+            raise CheckpointError(f"{file}: {len(twice)} tensors are in another shard as well ({sample})")
+        entries |= found
+    return entries
+
+
+def _weight_files(path: Path, hint: str) -> list[Path]:
     if not path.exists():
         raise CheckpointError(f"{path}: no such file or folder")
     if path.is_dir():
-        return _folder_files(path)
+        return _folder_files(path, hint)
     if path.name.endswith(".index.json"):
         return _indexed_files(path)
     if shard := _SHARD.match(path.name):
         return _shard_files(path, shard)
-    return (path,)
+    return [path]
 
 
-def _folder_files(folder: Path) -> tuple[Path, ...]:
+def _folder_files(folder: Path, hint: str) -> list[Path]:
     indexes = sorted(folder.glob("*.index.json"))
     if indexes:
         return _indexed_files(indexes[0])
+    weights = [item for item in sorted(folder.iterdir()) if item.suffix in WEIGHT_SUFFIXES and item.is_file()]
+    weights = [item for item in weights if hint in item.name.lower()] or weights
     for suffix in WEIGHT_SUFFIXES:
-        found = sorted(item for item in folder.glob(f"*{suffix}") if item.is_file())
+        found = [item for item in weights if item.suffix == suffix]
         preferred = [item for item in found if item.stem == "model"] or found
         if preferred and (len(preferred) == 1 or _SHARD.match(preferred[0].name)):
-            return weight_files(preferred[0])
+            return _weight_files(preferred[0], hint)
         if preferred:
             names = ", ".join(item.name for item in preferred[:5])
             raise CheckpointError(f"{folder}: several weight files ({names}); give the one that is meant")
     content = ", ".join(sorted(item.name for item in folder.iterdir())[:8]) or "nothing"
     raise CheckpointError(f"{folder}: no weights in this folder (it holds {content}); expected model.safetensors, "
-                          "model.pt or diffusion_pytorch_model-*.safetensors with their index")  # fmt: skip
+                          "model.pt or a set of shards with their index")  # fmt: skip
 
 
-def _indexed_files(index: Path) -> tuple[Path, ...]:
+def _indexed_files(index: Path) -> list[Path]:
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise CheckpointError(f"{index.name}: no weight_map in this index; get it again")
+        raise CheckpointError(f"{index}: no weight_map in this index of shards; download it again")
     # Only the last part of each name counts: an index must not lead out of its folder.
     return _existing(index, [index.with_name(Path(name).name) for name in sorted(set(names.values()))])
 
 
-def _shard_files(path: Path, shard: re.Match) -> tuple[Path, ...]:
+def _shard_files(path: Path, shard: re.Match) -> list[Path]:
     stem, count, suffix = shard[1], int(shard[3]), shard[4]
     return _existing(path, [path.with_name(f"{stem}-{n:05d}-of-{count:05d}{suffix}") for n in range(1, count + 1)])
 
 
-def _existing(path: Path, files: list[Path]) -> tuple[Path, ...]:
+def _existing(path: Path, files: list[Path]) -> list[Path]:
     absent = [file.name for file in files if not file.is_file()]
     if absent:
         raise CheckpointError(f"{path.name}: {len(absent)} of its {len(files)} shards missing in {path.parent}: "
-                              f"{', '.join(absent[:5])}")  # fmt: skip
-    return tuple(files)
+                              f"{', '.join(absent[:5])}; download them")  # fmt: skip
+    return files
+
+
+def _read_file(file: Path) -> dict[str, TensorEntry]:
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(64)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be opened ({error.strerror}); check the path and its rights") from error
+    if start.startswith(b"PK\x03\x04"):
+        return read_torch_file(file)
+    _refuse_other_formats(file, start)
+    if start[8:9] == b"{" or file.suffix == ".safetensors":
+        return read_safetensors(file)
+    raise CheckpointError(f"{file}: cannot be read: neither safetensors nor torch.save's zip format (it starts with "
+                          f"{start[:12]!r}); save it again with a current torch, or use the safetensors file"
+                          )  # fmt: skip
+
+
+def _refuse_other_formats(file: Path, start: bytes) -> None:
+    """Raise CheckpointError for a file whose first bytes belong to another format."""
+    if not start:
+        raise CheckpointError(f"{file}: the file is empty; download it again")
+    if start.startswith(b"GGUF"):
+        raise CheckpointError(f"{file}: a GGUF file, which cannot be read here; use the safetensors file")
+    if start.startswith(b"version https://git-lfs"):
+        raise CheckpointError(f"{file}: a git-lfs pointer, not the weights; fetch them with `git lfs pull`")
+    if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
+        raise CheckpointError(f"{file}: a web page, not weights; the download went wrong, download it again")
 
 
 def read_json(path: Path) -> dict:

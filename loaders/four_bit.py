@@ -1,16 +1,18 @@
-"""The tensors of a bitsandbytes 4-bit weight, found by name and checked against each other."""
+"""The 4-bit weights of a file: their tensors found by name, checked against each other, and made into parameters."""
 
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
+from torch import Tensor
 
-from ..errors import CheckpointError
-from .entries import MappedFile, TensorEntry
-from .nf4 import CODES, frozen_parameter, is_standard_code, nf4_tensor
+from ..errors import CheckpointError, require
+from .codec import CODES, NESTED_BLOCKSIZE, Scales, is_standard_code
+from .tensors import MappedFile, TensorEntry
 
 _COMPONENT = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__(\w+))$")
 _BLOCKSIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -36,29 +38,55 @@ class FourBitWeight:
 
     @property
     def entries(self) -> list[TensorEntry]:
-        """The tensors that the decode needs; the quant_state itself is not among them."""
-        parts = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
-        return [entry for entry in parts if entry is not None]
+        """The tensors that the decode needs; the quant_state is not among them."""
+        return [self.packed, *(entry for entry in self._scales if entry is not None)]
 
-    def tensor(self, tensors: Mapping[str, torch.Tensor], offset: torch.Tensor | None, dtype: torch.dtype):
+    @property
+    def _scales(self) -> tuple[TensorEntry | None, ...]:
+        return self.absmax, self.code, self.nested_absmax, self.nested_code
+
+    def tensor(self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype) -> torch.nn.Parameter:
         """The QuantizedTensor over these tensors (by entry name), a frozen parameter declared as `dtype`.
 
         `offset` is the nested offset as a float32 scalar on the tensors' device."""
-        parts = [None if entry is None else tensors[entry.name] for entry in
-                 (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)]  # fmt: skip
-        standard = is_standard_code(self.code.view(), self.quant_type)
-        return frozen_parameter(nf4_tensor(*parts, offset, self.shape, self.blocksize, self.nested_blocksize,
-                                           self.state_dtype, dtype, self.quant_type, standard))  # fmt: skip
+        parts = (None if entry is None else tensors[entry.name] for entry in self._scales)
+        scales = Scales(*parts, offset, self.blocksize, self.nested_blocksize)
+        return frozen_parameter(load_layouts().four_bit_tensor(
+            tensors[self.packed.name], scales, self.shape, self.quant_type, state_dtype=self.state_dtype, dtype=dtype,
+            standard_code=is_standard_code(self.code.view(), self.quant_type),  # of the file: it asks no GPU
+        ))  # fmt: skip
 
 
 def four_bit_tensors(
-    weights: Mapping[str, FourBitWeight], tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, device
-) -> dict[str, torch.Tensor]:
+    weights: Mapping[str, FourBitWeight], tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device
+) -> dict[str, torch.nn.Parameter]:
     """The weights' QuantizedTensors (see `FourBitWeight.tensor`) by name, over tensors on `device` by entry name."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
-    # The nested offsets as scalars of one small tensor: a single copy to the device.
+    # One small tensor holds all nested offsets, so that a single copy brings them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))
     return {name: weight.tensor(tensors, offsets.get(name), dtype) for name, weight in weights.items()}
+
+
+def load_layouts() -> ModuleType:
+    """The module of the layouts. comfy_kitchen.tensor takes a second to import, so nothing imports it before use.
+
+    Raises DependencyError where comfy-kitchen cannot be imported."""
+    require("comfy_kitchen.tensor", "comfy-kitchen packaging")
+    from . import layouts
+
+    return layouts
+
+
+def frozen_parameter(tensor: Tensor) -> torch.nn.Parameter:
+    """`tensor` as a Parameter without gradient, still the same bytes.
+
+    A quantized tensor is marked as a parameter in place: `Parameter(tensor)` would detach it, and comfy_kitchen's
+    detach copies the scales, out of the mapped file into memory.
+    """
+    if not hasattr(tensor, "_qdata"):
+        return torch.nn.Parameter(tensor, requires_grad=False)
+    tensor._is_param = True
+    return tensor
 
 
 def component_owner(key: str) -> str | None:
@@ -69,34 +97,35 @@ def component_owner(key: str) -> str | None:
 
 def find_four_bit(file: str, entries: Mapping[str, TensorEntry]) -> dict[str, FourBitWeight]:
     """All 4-bit weights by name. Raises one CheckpointError with everything that is wrong about them."""
-    groups: dict[str, dict[str, TensorEntry]] = {}
+    components: dict[str, dict[str, TensorEntry]] = {}
     for key, entry in entries.items():
         if owner := component_owner(key):
-            groups.setdefault(owner, {})[key.removeprefix(owner + ".")] = entry
+            components.setdefault(owner, {})[key.removeprefix(owner + ".")] = entry
     weights, problems = {}, []
-    for name, parts in groups.items():
+    for name, found in components.items():
         try:
-            weights[name] = _weight(name, entries.get(name), parts)
+            weights[name] = _weight(name, entries.get(name), found)
         except CheckpointError as error:
             problems.append(str(error))
     if problems:
         more = f"; and {len(problems) - 5} more weights" if len(problems) > 5 else ""
-        raise CheckpointError(f"{file}: broken 4-bit weights: {'; '.join(problems[:5])}{more}. Get the file again")
+        raise CheckpointError(f"{file}: broken 4-bit weights: {'; '.join(problems[:5])}{more}. Download the file again")
     return weights
 
 
-def _weight(name: str, packed: TensorEntry | None, parts: dict[str, TensorEntry]) -> FourBitWeight:
-    state_keys = [key for key in parts if key.startswith("quant_state.")]
+def _weight(name: str, packed: TensorEntry | None, found: dict[str, TensorEntry]) -> FourBitWeight:
+    state_keys = [key for key in found if key.startswith("quant_state.")]
     _need(bool(state_keys), name, "its quant_state.bitsandbytes__nf4 is missing")
-    state = _read_state(name, parts[state_keys[0]], state_keys[0].rpartition("__")[2])
-    nested = "nested_offset" in state or "nested_absmax" in parts
+    state = _read_state(name, found[state_keys[0]], state_keys[0].rpartition("__")[2])
+    nested = "nested_offset" in state or "nested_absmax" in found
     wanted = ["absmax", "quant_map"] + ["nested_absmax", "nested_quant_map"] * nested
-    missing = [key for key in wanted if key not in parts] + ["the weight itself"] * (packed is None)
+    missing = [key for key in wanted if key not in found] + ["the weight itself"] * (packed is None)
+    missing += ["nested_offset of the quant_state"] * (nested and "nested_offset" not in state)
     _need(not missing, name, f"{', '.join(missing)} missing")
     weight = FourBitWeight(
-        name, state["quant_type"], tuple(state["shape"]), state["blocksize"], state.get("nested_blocksize", 256),
-        state["nested_offset"] if nested else None, _DTYPES[state["dtype"]], packed, parts["absmax"],
-        parts["quant_map"], parts.get("nested_absmax"), parts.get("nested_quant_map"),
+        name, state["quant_type"], tuple(state["shape"]), state["blocksize"],
+        state.get("nested_blocksize", NESTED_BLOCKSIZE), state.get("nested_offset"), _DTYPES[state["dtype"]], packed,
+        found["absmax"], found["quant_map"], found.get("nested_absmax"), found.get("nested_quant_map"),
     )  # fmt: skip
     _check_sizes(weight)
     return weight
@@ -135,10 +164,10 @@ def _check_sizes(weight: FourBitWeight) -> None:
     if nested:
         wanted["nested_absmax"] = (weight.nested_absmax, torch.float32, -(-blocks // weight.nested_blocksize))
         wanted["nested_quant_map"] = (weight.nested_code, torch.float32, 256)
-    for part, (entry, dtype, count) in wanted.items():
+    for component, (entry, dtype, count) in wanted.items():
         found = math.prod(entry.shape)
         _need(entry.dtype == dtype and found == count, weight.name,
-              f"{part}: found {found:,} of {_short(entry.dtype)}, expected {count:,} of {_short(dtype)} "
+              f"{component}: found {found:,} of {_short(entry.dtype)}, expected {count:,} of {_short(dtype)} "
               f"(shape {list(weight.shape)}, block size {weight.blocksize})")  # fmt: skip
 
 
@@ -147,34 +176,34 @@ def check_finite(file: str, weights: Iterable[FourBitWeight]) -> None:
 
     Reads the float32 components only: some 5 MB of a double-quantized expert."""
     entries = [entry for weight in weights for entry in weight.entries if entry.dtype == torch.float32]
-    suspects = (entry for run in _runs(entries) if not _finite(_view(run)) for entry in run)
+    suspects = (entry for joined in _joined(entries) if not _finite(_view(joined)) for entry in joined)
     bad = [entry.name for entry in suspects if not _finite(entry.view())]
     if bad:
         raise CheckpointError(f"{file}: NaN or infinity in {len(bad)} scales ({', '.join(bad[:5])}), expected finite "
-                              "numbers; the file is corrupt, get it again")  # fmt: skip
+                              "numbers; the file is corrupt, download it again")  # fmt: skip
 
 
-def _runs(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
-    """Entries that follow each other in their file without a gap, together: one look instead of thousands."""
-    runs: list[list[TensorEntry]] = []
+def _joined(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
+    """Entries that touch each other in their file, in one list: checked together they take one call, not thousands."""
+    lists: list[list[TensorEntry]] = []
     for entry in sorted(entries, key=lambda entry: (str(entry.path), entry.offset)):
-        last = runs[-1][-1] if runs else None
+        last = lists[-1][-1] if lists else None
         mapped = isinstance(entry.source, MappedFile)
         if mapped and last and last.source is entry.source and last.offset + last.nbytes == entry.offset:
-            runs[-1].append(entry)
+            lists[-1].append(entry)
         else:
-            runs.append([entry])
-    return runs
+            lists.append([entry])
+    return lists
 
 
-def _view(run: list[TensorEntry]) -> torch.Tensor:
-    first = run[0]
-    if len(run) == 1:
+def _view(joined: list[TensorEntry]) -> Tensor:
+    first = joined[0]
+    if len(joined) == 1:
         return first.view()
-    return first.source.view(first.offset, (sum(entry.nbytes for entry in run) // 4,), torch.float32)
+    return first.source.view(first.offset, (sum(entry.nbytes for entry in joined) // 4,), torch.float32)
 
 
-def _finite(values: torch.Tensor) -> bool:
+def _finite(values: Tensor) -> bool:
     return bool(torch.isfinite(values).all())
 
 

@@ -1,12 +1,16 @@
-"""bitsandbytes' 4-bit weights as comfy_kitchen QuantizedTensor layouts. Import it through `nf4.load_layouts()`.
+"""bitsandbytes' 4-bit weights as comfy_kitchen QuantizedTensor layouts. Import it through `four_bit.load_layouts()`.
 
-Two layouts, because torch's compile cache knows a quantized tensor by its layout's name and fields only: NATIVE decodes
-with bitsandbytes' functional calls, PLAIN in torch. Never through Linear4bit or Params4bit: the first repacks weights
-in place on some CPUs, the second loses its state on clone and detach.
+There are two layouts, because torch's compile cache tells quantized tensors apart by their layout's name and fields
+only: NATIVE decodes with bitsandbytes' functional calls, PLAIN in torch. Linear4bit and Params4bit are not used: the
+first repacks weights in place on some CPUs, the second loses its state on clone and detach.
 """
 
 import dataclasses
+import importlib
+import logging
 from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
@@ -19,8 +23,10 @@ from comfy_kitchen.tensor import (
 )
 from torch import Tensor
 
-from . import nf4, quantize
-from .dependencies import bitsandbytes_functional
+from ..errors import DependencyError, require
+from . import codec
+
+log = logging.getLogger(__name__)
 
 NATIVE = "LingBotNF4"
 PLAIN = "LingBotNF4Plain"
@@ -28,6 +34,25 @@ PLAIN = "LingBotNF4Plain"
 _OPTIONAL_TENSORS = ("code", "nested_absmax", "nested_code", "offset")
 _BITSANDBYTES_DEVICES = ("cpu", "cuda")
 _BITSANDBYTES_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@cache
+def bitsandbytes_functional() -> ModuleType | None:
+    """bitsandbytes.functional, or None (logged once) where it is missing or lacks its library for this CUDA."""
+    # On CPUs with AVX512-BF16 it warns about an optional package that nothing here uses.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+    try:
+        functional = require("bitsandbytes.functional", "bitsandbytes")
+        library = importlib.import_module("bitsandbytes.cextension").lib
+    except DependencyError as error:
+        log.warning("4-bit weights are decoded in plain torch: %s", error)
+        return None
+    # A library that failed to load is a stand-in that answers every attribute, hence `is True`.
+    if torch.cuda.is_available() and library.compiled_with_cuda is not True:
+        cuda = torch.version.cuda
+        log.warning("4-bit weights are decoded in plain torch: bitsandbytes has no library for CUDA %s", cuda)
+        return None
+    return functional
 
 
 @dataclass(frozen=True)
@@ -52,8 +77,8 @@ class FourBitParams(BaseLayoutParams):
         return self.orig_shape[::-1] if self.transposed else self.orig_shape
 
     @property
-    def scales(self) -> nf4.Scales:
-        return nf4.Scales(self.scale, self.code, self.nested_absmax, self.nested_code, self.offset, self.blocksize,
+    def scales(self) -> codec.Scales:
+        return codec.Scales(self.scale, self.code, self.nested_absmax, self.nested_code, self.offset, self.blocksize,
                           self.nested_blocksize)  # fmt: skip
 
 
@@ -64,7 +89,7 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def decode(cls, packed: Tensor, params: FourBitParams, dtype: torch.dtype) -> Tensor:
-        return nf4.decode(packed, params.scales, params.stored_shape, dtype)
+        return codec.decode(packed, params.scales, params.stored_shape, dtype)
 
     @classmethod
     def dequantize(cls, qdata: Tensor, params: FourBitParams) -> Tensor:
@@ -72,13 +97,8 @@ class PlainLayout(QuantizedLayout):
 
     @classmethod
     def quantize(cls, tensor: Tensor, blocksize=64, nested=True, quant_type="nf4", **_) -> tuple[Tensor, FourBitParams]:
-        packed, scales = quantize.encode(tensor, blocksize, nested, quant_type)
-        return packed, FourBitParams(
-            scale=scales.absmax, orig_dtype=tensor.dtype, orig_shape=tuple(tensor.shape), code=scales.code,
-            nested_absmax=scales.nested_absmax, nested_code=scales.nested_code, offset=scales.offset,
-            blocksize=scales.blocksize, nested_blocksize=scales.nested_blocksize, quant_type=quant_type,
-            state_dtype=tensor.dtype,
-        )  # fmt: skip
+        packed, scales = codec.encode(tensor, blocksize, nested, quant_type)
+        return packed, _params(scales, tuple(tensor.shape), quant_type, tensor.dtype, tensor.dtype)
 
     @classmethod
     def get_plain_tensors(cls, qtensor: QuantizedTensor) -> tuple[Tensor, ...]:
@@ -93,8 +113,8 @@ class PlainLayout(QuantizedLayout):
     @classmethod
     def state_dict_tensors(cls, qdata: Tensor, params: FourBitParams) -> dict[str, Tensor]:
         """The keys that bitsandbytes writes beside a weight; "" is the packed weight itself."""
-        return {"": qdata, **quantize.components(params.scales, params.stored_shape, params.quant_type,
-                                                 params.state_dtype)}  # fmt: skip
+        return {"": qdata, **codec.components(params.scales, params.stored_shape, params.quant_type,
+                                              params.state_dtype)}  # fmt: skip
 
 
 class NativeLayout(PlainLayout):
@@ -105,6 +125,37 @@ class NativeLayout(PlainLayout):
         if packed.device.type not in _BITSANDBYTES_DEVICES or dtype not in _BITSANDBYTES_DTYPES:
             return super().decode(packed, params, dtype)
         return bitsandbytes_functional().dequantize_4bit(packed.view(-1, 1), _quant_state(params, dtype))
+
+
+def _params(scales: codec.Scales, shape, quant_type, state_dtype, dtype) -> FourBitParams:
+    absmax, code, nested_absmax, nested_code, offset, blocksize, nested_blocksize = scales
+    return FourBitParams(
+        scale=absmax, orig_dtype=dtype, orig_shape=shape, code=code, nested_absmax=nested_absmax,
+        nested_code=nested_code, offset=offset, blocksize=blocksize, nested_blocksize=nested_blocksize,
+        quant_type=quant_type, state_dtype=state_dtype,
+    )  # fmt: skip
+
+
+def four_bit_tensor(
+    packed: Tensor,
+    scales: codec.Scales,
+    shape: tuple[int, ...],
+    quant_type: str,
+    *,
+    standard_code: bool,
+    state_dtype: torch.dtype,
+    dtype: torch.dtype,
+) -> QuantizedTensor:
+    """A 4-bit weight of `shape` that calls itself `dtype`.
+
+    No byte is copied: the tensors given are kept as they are (views of a mapped file, slices of a GPU buffer).
+    `standard_code` says whether the table is the format's own (`codec.is_standard_code`). `state_dtype` is the dtype
+    that the weight had when it was quantized; `state_dict` writes it back.
+    """
+    # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
+    native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None
+    params = _params(scales, tuple(shape), quant_type, state_dtype, dtype)
+    return QuantizedTensor(packed, NATIVE if native else PLAIN, params)
 
 
 def _quant_state(params: FourBitParams, dtype: torch.dtype):

@@ -8,10 +8,13 @@ from pathlib import Path
 import torch
 
 from ..errors import CheckpointError
-from .checkpoint import Checkpoint
+from ..options import PerExpert
+from .checkpoint import Checkpoint, open_checkpoint
 from .files import WEIGHT_SUFFIXES
 
-_TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
+TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
+TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
+"""Where packages have the tokenizer."""
 _PARTS = {
     "high": "the high-noise expert (high_noise_model*)",
     "low": "the low-noise expert (low_noise_model*)",
@@ -19,26 +22,26 @@ _PARTS = {
     "tokenizer": "the tokenizer (a folder with tokenizer.json)",
     "vae": "the VAE (Wan2.1_VAE.pth)",
 }
-_SAMPLES, _SAMPLE_BYTES = 8, 4096
+_COMPARED_WEIGHTS, _COMPARED_BYTES = 8, 4096
 
 
 @dataclass(frozen=True)
 class Package:
     """Where the parts are. The experts are folders or files for `open_checkpoint`."""
 
-    high: Path
-    low: Path
+    experts: PerExpert[Path]
     text_encoder: Path | None
     tokenizer: Path | None
     vae: Path | None
 
 
 def find_package(folder: str | Path | None, **overrides: str | Path | None) -> Package:
-    """The parts of a package, found by their names; `high`, `low`, `text_encoder`, `tokenizer` and `vae` override.
+    """The parts of a package, found by their names. `high`, `low`, `text_encoder`, `tokenizer` and `vae` name parts
+    that are somewhere else; `folder` may be None when both experts are named.
 
-    The community NF4 layout and the official one are known; where both kinds of an expert lie, NF4 wins. `folder` may
-    be None when every part is given. Raises CheckpointError naming what was found and what is missing: an
-    expert that is not there, or any part that was given and does not exist. Other parts may be None.
+    The community NF4 layout and the official one are known. Where an expert is there in both, the NF4 one is taken.
+    Raises CheckpointError for an expert that is missing, naming what was found, and for a named part that does not
+    exist. The other parts are None where they are missing.
     """
     root = None if folder is None else Path(folder).expanduser()
     if root is not None and not root.is_dir():
@@ -50,7 +53,19 @@ def find_package(folder: str | Path | None, **overrides: str | Path | None) -> P
     items = sorted(root.iterdir()) if root else []
     parts = {part: given.get(part) or find(items) for part, find in _FINDERS.items()}
     _require_experts(root, items, parts)
-    return Package(**parts)
+    return Package(PerExpert(parts.pop("high"), parts.pop("low")), **parts)
+
+
+def open_experts(paths: PerExpert[Path]) -> PerExpert[Checkpoint]:
+    """Both experts' checkpoints. Raises CheckpointError, also for two that cannot be a pair (see `check_roles`)."""
+    experts = PerExpert(*map(open_checkpoint, paths))
+    check_roles(experts)
+    return experts
+
+
+def tokenizer_in(folder: Path) -> Path | None:
+    """The tokenizer's file that lies in a folder itself."""
+    return next((folder / name for name in TOKENIZER_FILES if (folder / name).is_file()), None)
 
 
 def is_expert_folder(path: str | Path) -> bool:
@@ -82,10 +97,10 @@ def _holds_weights(item: Path) -> bool:
     return is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES)
 
 
-def _weights_named(*words: str) -> Callable[[list[Path]], Path | None]:
+def _weights_named(word: str) -> Callable[[list[Path]], Path | None]:
     def find(items: list[Path]) -> Path | None:
-        files = [item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES]
-        return next((file for file in files if any(word in file.name.lower() for word in words)), None)
+        files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
+        return next((file for file in files if word in file.name.lower()), None)
 
     return find
 
@@ -93,11 +108,7 @@ def _weights_named(*words: str) -> Callable[[list[Path]], Path | None]:
 def _tokenizer(items: list[Path]) -> Path | None:
     folders = [item for item in items if item.is_dir()]
     nested = (inner for folder in folders if not is_expert_folder(folder) for inner in sorted(folder.iterdir()))
-    return next((folder for folder in (*folders, *nested) if _is_tokenizer(folder)), None)
-
-
-def _is_tokenizer(folder: Path) -> bool:
-    return folder.is_dir() and any((folder / name).is_file() for name in _TOKENIZER_FILES)
+    return next((folder for folder in (*folders, *nested) if tokenizer_in(folder)), None)
 
 
 _FINDERS = {
@@ -109,45 +120,49 @@ _FINDERS = {
 }
 
 
-def check_roles(high: Checkpoint, low: Checkpoint) -> None:
+def check_roles(experts: PerExpert[Checkpoint]) -> None:
     """Raise CheckpointError for two experts that cannot be a pair: named for each other's role, of different
     architectures, or the same weights twice."""
-    roles = named_role(high.path), named_role(low.path)
-    if roles[0] == "low" and roles[1] != "low" or roles[1] == "high" and roles[0] != "high":
-        raise CheckpointError(f"the experts look swapped: high-noise is {_tail(high)}, low-noise is {_tail(low)}; "
+    high, low = map(_name, experts)
+    roles = PerExpert(*(named_role(checkpoint.path) for checkpoint in experts))
+    if roles.high == "low" and roles.low != "low" or roles.low == "high" and roles.high != "high":
+        raise CheckpointError(f"the experts look swapped: high-noise is {high}, low-noise is {low}; "
                               "exchange them, or rename the files if their names are wrong")  # fmt: skip
-    if _same_weights(high, low):
-        raise CheckpointError(f"{_tail(high)} and {_tail(low)} are the same weights; give the high-noise and the "
-                              "low-noise expert")  # fmt: skip
-    if high.config != low.config:
-        raise CheckpointError(f"the experts are of different architectures: {_tail(high)} has {high.config}, "
-                              f"{_tail(low)} has {low.config}; both have to come from one release")  # fmt: skip
+    if _same_weights(experts):
+        raise CheckpointError(f"{high} and {low} are the same weights; give the high-noise and the low-noise expert")
+    if experts.high.config != experts.low.config:
+        raise CheckpointError(f"the experts are of different architectures: {high} has {experts.high.config}, {low} "
+                              f"has {experts.low.config}; both have to come from one release")  # fmt: skip
 
 
 def named_role(path: Path) -> str | None:
     """ "high" or "low" where the file's name, or else its folder's, says so; None when they do not tell."""
     for name in (path.name, path.parent.name):
-        said = set(re.findall(r"(?<![a-z])(high|low)(?![a-z])", name.lower()))
-        if said:
-            return said.pop() if len(said) == 1 else None
+        roles = set(re.findall(r"(?<![a-z])(high|low)(?![a-z])", name.lower()))
+        if roles:
+            return roles.pop() if len(roles) == 1 else None
     return None
 
 
-def _tail(checkpoint: Checkpoint) -> str:
+def _name(checkpoint: Checkpoint) -> str:
+    """File and folder: the files of both experts are often called the same."""
     return "/".join(checkpoint.path.parts[-2:])
 
 
-def _same_weights(high: Checkpoint, low: Checkpoint) -> bool:
+def _same_weights(experts: PerExpert[Checkpoint]) -> bool:
+    high, low = experts
     if [file.resolve() for file in high.files] == [file.resolve() for file in low.files]:
         return True
-    return high.shapes == low.shapes and all(_start(high, name) == _start(low, name) for name in _sample(high.shapes))
+    return high.shapes == low.shapes and all(
+        _first_bytes(high, name) == _first_bytes(low, name) for name in _some_weights(high.shapes)
+    )
 
 
-def _sample(names: Iterable[str]) -> list[str]:
+def _some_weights(names: Iterable[str]) -> list[str]:
     weights = sorted(name for name in names if name.endswith(".weight"))
-    return weights[:: max(1, len(weights) // _SAMPLES)]
+    return weights[:: max(1, len(weights) // _COMPARED_WEIGHTS)]
 
 
-def _start(checkpoint: Checkpoint, name: str) -> bytes:
-    values = checkpoint.tensors[name].view().view(-1)[:_SAMPLE_BYTES]
+def _first_bytes(checkpoint: Checkpoint, name: str) -> bytes:
+    values = checkpoint.tensors[name].view().view(-1)[:_COMPARED_BYTES]
     return bytes(values.view(torch.uint8).numpy())

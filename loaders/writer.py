@@ -1,4 +1,4 @@
-"""Writing experts in the community package's format, one tensor in memory at a time."""
+"""Experts written in the community package's format, one tensor in memory at a time."""
 
 import json
 import os
@@ -10,15 +10,13 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
-from . import quantize
-from .nf4 import Scales
-from .safetensors_file import DTYPES
+from .codec import NESTED_BLOCKSIZE, Scales, components, encode
+from .tensors import DTYPES
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
-# Longest quant_state JSON: two sizes, a block size and an offset of full precision stay well below.
+# More bytes than any quant_state has: it is JSON of two sizes, two block sizes and an offset.
 _STATE_LIMIT = 240
-_SECTIONS = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
-NESTED_BLOCKSIZE = quantize.NESTED_BLOCKSIZE
+_DTYPE_ORDER = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
 
 Source = Tensor | tuple[Tensor, Scales]
 
@@ -27,7 +25,7 @@ def write_nf4_expert(path: str | Path, config: ModelConfig, tensors: Iterable[tu
     """Write an expert as bitsandbytes NF4 with blocks of 64 and double quantization; the rest as bf16.
 
     `tensors` yields every parameter of `config` by its official name, in any order: float tensors, or for a
-    linear weight what `quantize.encode` returned. The file appears under its name when it is complete.
+    linear weight what `codec.encode` returned. The file appears under its name when it is complete.
     Raises CheckpointError when the names or shapes are not those of `config`.
     """
     write_expert(path, config, tensors, quant_type="nf4")
@@ -44,21 +42,21 @@ def write_expert(
 ) -> None:
     """Like `write_nf4_expert`, for "nf4", "fp4" or, with None, plain weights in `dtype`."""
     path, wanted = Path(path), config.parameter_shapes()
-    plan = _plan(wanted, quant_type, blocksize, dtype)
-    header_bytes = len(_header(plan))
-    part = path.with_name(path.name + ".part")
+    layout = _layout(wanted, quant_type, blocksize, dtype)
+    header_bytes = len(_header(layout))
+    unfinished = path.with_name(path.name + ".part")
     try:
-        with part.open("wb") as file:
-            _write_tensors(file, header_bytes, plan, _parts(wanted, tensors, quant_type, blocksize, dtype))
-            header = _header(plan)
+        with unfinished.open("wb") as file:
+            _write_tensors(file, header_bytes, layout, _stored(wanted, tensors, quant_type, blocksize, dtype))
+            header = _header(layout)
             file.seek(0)
             file.write(header_bytes.to_bytes(8, "little") + header.ljust(header_bytes))
-        os.replace(part, path)
+        os.replace(unfinished, path)
     finally:
-        part.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
 
 
-def _parts(wanted, tensors, quant_type, blocksize: int, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+def _stored(wanted, tensors, quant_type, blocksize: int, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """The file's tensors by key: every parameter once, 4-bit weights with their components."""
     left = dict(wanted)
     for name, source in tensors:
@@ -69,29 +67,29 @@ def _parts(wanted, tensors, quant_type, blocksize: int, dtype: torch.dtype) -> I
             yield name, source.to(dtype)
             continue
         if isinstance(source, Tensor):
-            source = quantize.encode(source.to(dtype), blocksize, quant_type=quant_type)
+            source = encode(source.to(dtype), blocksize, quant_type=quant_type)
         packed, scales = source
         yield name, packed
-        for suffix, component in quantize.components(scales, shape, quant_type, dtype).items():
+        for suffix, component in components(scales, shape, quant_type, dtype).items():
             yield name + suffix, component
     if left:
         raise CheckpointError(f"{len(left)} parameters were not given: {', '.join(list(left)[:5])}")
 
 
-def _plan(wanted, quant_type, blocksize: int, dtype: torch.dtype) -> dict[str, tuple[torch.dtype, list[int], int]]:
-    """Key to dtype, shape and byte offset. By dtype, widest first, as safetensors orders them, so that every tensor is
-    aligned; the quant_states, whose lengths depend on the data, come last and are settled by `_write_tensors`."""
-    found = [(key, kind, shape) for name, size in wanted.items()
-             for key, kind, shape in _layout(name, size, quant_type, blocksize, dtype)]  # fmt: skip
-    found.sort(key=lambda item: (_is_state(item[0]), _SECTIONS.index(item[1]), item[0]))
-    plan, end = {}, 0
-    for key, kind, shape in found:
-        plan[key] = kind, shape, end
-        end += torch.Size(shape).numel() * kind.itemsize
-    return plan
+def _layout(wanted, quant_type, blocksize: int, dtype: torch.dtype) -> dict[str, tuple[torch.dtype, list[int], int]]:
+    """Key to dtype, shape and byte offset. Ordered by dtype, the widest first, as safetensors does, so that every
+    tensor is aligned. The quant_states come last: their lengths depend on the data; `_write_tensors` corrects them."""
+    found = [item for name, shape in wanted.items() for item in _tensors_of(name, shape, quant_type, blocksize, dtype)]
+    found.sort(key=lambda item: (_is_state(item[0]), _DTYPE_ORDER.index(item[1]), item[0]))
+    layout, end = {}, 0
+    for key, stored, shape in found:
+        layout[key] = stored, shape, end
+        end += torch.Size(shape).numel() * stored.itemsize
+    return layout
 
 
-def _layout(name: str, shape: tuple[int, ...], quant_type, blocksize: int, dtype: torch.dtype):
+def _tensors_of(name: str, shape: tuple[int, ...], quant_type, blocksize: int, dtype: torch.dtype):
+    """Key, dtype and shape of what a parameter is stored as."""
     if quant_type is None or len(shape) != 2:
         yield name, dtype, list(shape)
         return
@@ -105,25 +103,25 @@ def _layout(name: str, shape: tuple[int, ...], quant_type, blocksize: int, dtype
     yield f"{name}.quant_state.bitsandbytes__{quant_type}", torch.uint8, [_STATE_LIMIT]
 
 
-def _write_tensors(file, header_bytes: int, plan: dict, parts: Iterable[tuple[str, Tensor]]) -> None:
+def _write_tensors(file, header_bytes: int, layout: dict, stored: Iterable[tuple[str, Tensor]]) -> None:
     states = {}
-    for key, tensor in parts:
+    for key, tensor in stored:
         if _is_state(key):
             states[key] = tensor
             continue
-        file.seek(8 + header_bytes + plan[key][2])
+        file.seek(8 + header_bytes + layout[key][2])
         file.write(_bytes(tensor))
-    end = min((plan[key][2] for key in states), default=0)
+    end = min((layout[key][2] for key in states), default=0)
     for key in sorted(states):
-        plan[key] = torch.uint8, [states[key].numel()], end
+        layout[key] = torch.uint8, [states[key].numel()], end
         file.seek(8 + header_bytes + end)
         file.write(_bytes(states[key]))
         end += states[key].numel()
 
 
-def _header(plan: dict[str, tuple[torch.dtype, list[int], int]]) -> bytes:
+def _header(layout: dict[str, tuple[torch.dtype, list[int], int]]) -> bytes:
     header = {"__metadata__": {"format": "pt"}}
-    for key, (dtype, shape, begin) in plan.items():
+    for key, (dtype, shape, begin) in layout.items():
         end = begin + torch.Size(shape).numel() * dtype.itemsize
         header[key] = {"dtype": _CODES[dtype], "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":")).encode()

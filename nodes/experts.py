@@ -134,5 +134,4 @@ def _experts(package: str, high: str, low: str):
         )
     if len(chosen) == 2:
         return chosen["high"], chosen["low"]
-    found = find_package(folders.resolve_package(package), **chosen)
-    return found.high, found.low
+    return tuple(find_package(folders.resolve_package(package), **chosen).experts)

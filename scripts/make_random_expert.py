@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from lingbot_world.loaders import quantize, writer
+from lingbot_world.loaders import codec, writer
 from lingbot_world.model.config import ModelConfig
 from torch import Tensor
 
@@ -26,7 +26,7 @@ def random_tensors(
         twin = name.split(".", 2)[-1] if repeat_block and name.startswith("blocks.") else None
         if twin not in first_block:
             value = _random(name, shape, generator, device)
-            value = quantize.encode(value) if quantized and len(shape) == 2 else value
+            value = codec.encode(value) if quantized and len(shape) == 2 else value
             if twin is None:
                 yield name, value
                 continue

@@ -52,10 +52,9 @@ class Peak:
 def measure(folder: Path, device: str, results) -> None:
     """Load once to settle imports (a second time on a GPU: buffers pinned), and report what the load added."""
     import torch
-    from lingbot_world.loaders import load_expert, nf4, open_checkpoint, warm
+    from lingbot_world.loaders import four_bit, load_expert, open_checkpoint, warm
 
-    nf4.load_layouts()
-    nf4.bitsandbytes_functional()
+    four_bit.load_layouts().bitsandbytes_functional()
     checkpoint = open_checkpoint(folder)
     if device != "cpu":
         torch.zeros(1, device=device)

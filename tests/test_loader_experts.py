@@ -9,13 +9,13 @@ import pytest
 import torch
 from checkpoint_cases import NF4
 from lingbot_world.errors import CheckpointError
-from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors, stream, warm
-from lingbot_world.loaders.stream import StreamSettings, stream_tensors, streaming
+from lingbot_world.loaders import chunks, load_expert, open_checkpoint, state_tensors, warm
+from lingbot_world.loaders.uploader import Uploader, UploadSettings
 from safetensors.torch import load_file
 
 PT = "nf4/pt_fallback/high_noise_model_bnb_nf4"
 CPU = torch.device("cpu")
-SETTINGS = {"default": StreamSettings(), "small": StreamSettings(3, 2, 1000), "tiny": StreamSettings(2, 1, 64)}
+SETTINGS = {"default": UploadSettings(), "small": UploadSettings(3, 2, 1000), "tiny": UploadSettings(2, 1, 64)}
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,15 @@ def inputs(golden):
 
 
 def entries_of(checkpoint):
-    parts = [entry for weight in checkpoint.four_bit.values() for entry in weight.entries]
-    return [*parts, *checkpoint.plain.values()]
+    return checkpoint.entries(checkpoint.shapes)
+
+
+def uploaded(entries, device=CPU, settings=None, progress=None, **options):
+    """The entries' tensors on the device, complete."""
+    with Uploader(device, settings) as uploader:
+        tensors, upload = uploader.upload(entries, **options)
+        upload.wait(progress)
+    return tensors
 
 
 # Against the official implementation
@@ -110,7 +117,7 @@ def test_tensors_that_are_not_aligned_in_the_file_are_read_right(beside_config, 
     assert all(torch.equal(state[name], value) for name, value in load_file(source).items())
 
 
-# Streamed: the threads, chunks and buffers are those of a GPU load, only the copies are ordinary ones
+# Uploaded: the threads, chunks and buffers are those of a GPU load, only the copies are ordinary ones
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -119,20 +126,20 @@ def test_streaming_moves_every_byte_to_an_aligned_place(golden, source, settings
     entries = entries_of(open_checkpoint(golden / source))
     calls = []
     with torch.inference_mode():
-        moved = stream_tensors(entries, CPU, settings=SETTINGS[settings], progress=lambda *call: calls.append(call))
+        moved = uploaded(entries, settings=SETTINGS[settings], progress=lambda *call: calls.append(call))
     for entry in entries:
         tensor = moved[entry.name]
         assert (tensor.dtype, tensor.shape) == (entry.dtype, entry.shape)
         assert torch.equal(tensor, entry.view())
-        small = tensor.dtype == torch.float32 and tensor.nbytes < stream.SMALL
-        assert (tensor.data_ptr() - tensor.untyped_storage().data_ptr()) % (4 if small else stream.ALIGNMENT) == 0
+        small = tensor.dtype == torch.float32 and tensor.nbytes < chunks.SMALL
+        assert (tensor.data_ptr() - tensor.untyped_storage().data_ptr()) % (4 if small else chunks.ALIGNMENT) == 0
     total = sum(entry.nbytes for entry in entries)
     assert calls[-1] == (total, total)
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
 
 
 def test_the_tensors_of_a_block_share_a_buffer_of_their_own(golden):
-    moved = stream_tensors(entries_of(open_checkpoint(golden / NF4)), CPU)
+    moved = uploaded(entries_of(open_checkpoint(golden / NF4)))
     homes = {}
     for name, tensor in moved.items():
         group = ".".join(name.split(".")[:2]) if name.startswith("blocks.") else ""
@@ -148,7 +155,7 @@ def test_an_exception_from_progress_stops_every_thread(golden, error):
 
     before = threading.active_count()
     with pytest.raises(error):
-        stream_tensors(entries_of(open_checkpoint(golden / NF4)), CPU, settings=SETTINGS["tiny"], progress=stop)
+        uploaded(entries_of(open_checkpoint(golden / NF4)), settings=SETTINGS["tiny"], progress=stop)
     assert threading.active_count() == before
 
 
@@ -159,7 +166,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error_and_stops_every_thread
     os.truncate(file, 250_000)
     before = threading.active_count()
     with pytest.raises(CheckpointError, match="ends at byte 250,000 while it is being read"):
-        stream_tensors(entries, CPU, settings=SETTINGS["small"])
+        uploaded(entries, settings=SETTINGS["small"])
     assert threading.active_count() <= before
 
 
@@ -167,41 +174,44 @@ def test_streaming_needs_nothing_that_only_unix_has(golden, monkeypatch):
     for name in ("preadv", "pread", "posix_fadvise"):
         monkeypatch.delattr(os, name, raising=False)
     checkpoint = open_checkpoint(golden / NF4)
-    moved = stream_tensors(entries_of(checkpoint), CPU)
+    moved = uploaded(entries_of(checkpoint))
     assert all(torch.equal(moved[entry.name], entry.view()) for entry in entries_of(checkpoint))
     warm(checkpoint).join(5)
 
 
-def test_a_streamed_expert_computes_as_a_mapped_one(golden, inputs, monkeypatch):
-    from lingbot_world.loaders import experts
-
+def test_a_copied_expert_computes_as_a_mapped_one_and_needs_its_file_no_more(golden, inputs, beside_config):
     x, context, camera = inputs
-    mapped = load_expert(golden / NF4, dtype=torch.float32)
-    monkeypatch.setattr(experts, "_raw_tensors", lambda entries, device, *_: streaming(entries, device))
-    streamed = load_expert(golden / NF4, dtype=torch.float32)
-    assert streamed.head.head.weight._qdata.data_ptr() != mapped.head.head.weight._qdata.data_ptr()
+    file = beside_config / "model.safetensors"
+    file.write_bytes((golden / NF4 / "model.safetensors").read_bytes())
+    copied = load_expert(file, dtype=torch.float32, copy=True)
+    file.write_bytes(bytes(file.stat().st_size))
     t = torch.tensor([999])
-    assert torch.equal(streamed(x, t, context, camera), mapped(x, t, context, camera))
+    mapped = load_expert(golden / NF4, dtype=torch.float32)
+    assert torch.equal(copied(x, t, context, camera), mapped(x, t, context, camera))
 
 
 def test_layers_may_have_buffers_of_their_own(golden):
-    def sharing(group):
-        moved = stream_tensors(entries_of(open_checkpoint(golden / NF4)), CPU, group=group)
+    def sharing(key):
+        moved = uploaded(entries_of(open_checkpoint(golden / NF4)), buffer_key=key)
         places = {}
         for name, tensor in moved.items():
-            places.setdefault(tensor.untyped_storage().data_ptr(), set()).add(stream.layer_of(name))
+            places.setdefault(tensor.untyped_storage().data_ptr(), set()).add(chunks.layer_of(name))
         return places.values()
 
-    assert max(map(len, sharing(stream.layer_of))) == 1
-    assert max(map(len, sharing(stream.block_of))) > 10
+    assert max(map(len, sharing(chunks.layer_of))) == 1
+    assert max(map(len, sharing(chunks.block_of))) > 10
     names = ["blocks.1.ffn.0.weight.absmax", "blocks.1.ffn.0.bias", "blocks.1.modulation", "head.head.weight"]
-    assert list(map(stream.layer_of, names)) == ["blocks.1.ffn.0"] * 2 + ["blocks.1.modulation", "head.head"]
+    assert list(map(chunks.layer_of, names)) == ["blocks.1.ffn.0"] * 2 + ["blocks.1.modulation", "head.head"]
 
 
-def test_an_error_while_tensors_are_on_their_way_stops_the_readers(golden):
-    before = threading.active_count()
-    with pytest.raises(KeyError, match="mine"), streaming(entries_of(open_checkpoint(golden / NF4)), CPU):
+def test_an_error_while_an_expert_is_loaded_stops_the_readers(golden, monkeypatch):
+    def fail(*_):
         raise KeyError("mine")
+
+    monkeypatch.setattr("lingbot_world.loaders.load.four_bit_tensors", fail)
+    before = threading.active_count()
+    with pytest.raises(KeyError, match="mine"):
+        load_expert(golden / NF4, copy=True)
     assert threading.active_count() == before
 
 
@@ -209,7 +219,7 @@ def test_an_error_while_tensors_are_on_their_way_stops_the_readers(golden):
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_streaming_to_a_gpu_moves_every_byte(golden, settings):
     entries = entries_of(open_checkpoint(golden / NF4))
-    moved = stream_tensors(entries, torch.device("cuda", 0), settings=SETTINGS[settings])
+    moved = uploaded(entries, torch.device("cuda"), settings=SETTINGS[settings])
     assert all(torch.equal(moved[entry.name].cpu(), entry.view()) for entry in entries)
 
 

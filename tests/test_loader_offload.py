@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError
-from lingbot_world.loaders import experts, lanes, load_expert, offload, open_checkpoint, stream, writer
+from lingbot_world.loaders import load_expert, offload, open_checkpoint, writer
+from lingbot_world.loaders.uploader import CudaLane, Lane, Uploader, UploadSettings
 from lingbot_world.model.cache import CameraCache
 from model_cases import SMALL, random_inputs, random_state
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -26,16 +27,6 @@ KINDS = {
     "bf16": {"quant_type": None, "dtype": torch.bfloat16},
 }
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-
-
-@pytest.fixture(autouse=True)
-def copied(monkeypatch):
-    """Resident weights are copied, as to a GPU, in place of being mapped."""
-
-    def streaming(entries, device, progress, group):
-        return stream.streaming(entries, device, group=group, progress=progress)
-
-    monkeypatch.setattr(experts, "_raw_tensors", streaming)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +51,8 @@ def copy(files, tmp_path):
 
 
 def load(path, resident, device="cpu", dtype=torch.float32):
-    return load_expert(path, device, dtype, resident_blocks=resident)
+    """Resident weights are copied, as to a GPU, in place of being mapped."""
+    return load_expert(path, device, dtype, copy=True, resident_blocks=resident)
 
 
 def steps(model, device="cpu", cache=None, count=3):
@@ -82,13 +74,13 @@ def equal(left, right):
 @pytest.fixture
 def slow(monkeypatch):
     """Reads that take 2 ms, so that a block that nobody waited for is not there yet."""
-    read = stream.FileReader.read
+    read = Lane.read
 
-    def late(reader, chunk, buffer):
+    def late(lane, chunk, buffer):
         time.sleep(0.002)
-        read(reader, chunk, buffer)
+        read(lane, chunk, buffer)
 
-    monkeypatch.setattr(stream.FileReader, "read", late)
+    monkeypatch.setattr(Lane, "read", late)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -101,15 +93,15 @@ def test_streamed_blocks_give_the_same_bits(kind, resident, device, files, slow)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("late", ["blocks", "copies"])
 def test_blocks_and_copies_on_a_gpu_wait_for_each_other(late, files, monkeypatch):
-    send, wanted = lanes.CudaLane.send, steps(load(files["nf4"], None, "cuda"), "cuda")
+    carry, wanted = CudaLane.carry, steps(load(files["nf4"], None, "cuda"), "cuda")
 
-    def send_late(lane, *arguments):
+    def carry_late(lane, chunk):
         with torch.cuda.stream(lane._stream):
             torch.cuda._sleep(20_000_000)
-        return send(lane, *arguments)
+        return carry(lane, chunk)
 
     if late == "copies":
-        monkeypatch.setattr(lanes.CudaLane, "send", send_late)
+        monkeypatch.setattr(CudaLane, "carry", carry_late)
     model = load(files["nf4"], 0, "cuda")
     for block in model.blocks if late == "blocks" else ():
         block.register_forward_pre_hook(lambda *_: torch.cuda._sleep(20_000_000))
@@ -119,7 +111,7 @@ def test_blocks_and_copies_on_a_gpu_wait_for_each_other(late, files, monkeypatch
 @pytest.mark.parametrize("slots", [1, 2, 3, LAYERS + 1])
 def test_any_number_of_slots_serves(slots, files, slow, monkeypatch):
     monkeypatch.setattr(offload, "SLOTS", slots)
-    monkeypatch.setattr(offload, "SETTINGS", stream.StreamSettings(3, 2, 1000))
+    monkeypatch.setattr(offload, "SETTINGS", UploadSettings(3, 2, 1000))
     for resident in (0, 2):
         assert equal(steps(load(files["nf4"], resident)), steps(load(files["nf4"], None)))
 
@@ -187,7 +179,7 @@ def test_the_first_blocks_of_the_next_step_come_while_the_last_ones_run(files, m
 def test_blocks_that_all_have_a_slot_are_read_once(files, monkeypatch):
     model = load(files["nf4"], LAYERS - offload.SLOTS)
     steps(model, count=1)
-    monkeypatch.setattr(stream.FileReader, "read", None)
+    monkeypatch.setattr(Lane, "read", None)
     steps(model)
 
 
@@ -250,11 +242,9 @@ def test_threads_and_slots_go_with_the_model_without_the_collector(reason, copy,
 
 def test_closing_in_one_of_the_threads_that_it_waits_for_closes(files):
     """The collector may run there."""
-    from lingbot_world.loaders.upload import Uploader
-
     before = threading.active_count()
     uploader = Uploader(torch.device("cpu"), offload.SETTINGS)
-    uploader._pool.submit(uploader.close).result(5)
+    uploader._threads.submit(uploader.close).result(5)
     deadline = time.monotonic() + 5
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -263,16 +253,16 @@ def test_closing_in_one_of_the_threads_that_it_waits_for_closes(files):
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_ends_a_forward_that_waits_for_a_file(files, monkeypatch):
-    reading, release, read = threading.Event(), threading.Event(), stream.FileReader.read
+    reading, release, read = threading.Event(), threading.Event(), Lane.read
 
-    def stuck(reader, chunk, buffer):
+    def stuck(lane, chunk, buffer):
         if threading.current_thread().name.startswith("lingbot-upload"):
             reading.set()
             release.wait(20)
-        read(reader, chunk, buffer)
+        read(lane, chunk, buffer)
 
-    monkeypatch.setattr(stream.FileReader, "read", stuck)
-    model = load(files["nf4"], 0)
+    monkeypatch.setattr(Lane, "read", stuck)
+    model = load_expert(files["nf4"], dtype=torch.float32, resident_blocks=0)
     assert reading.wait(5)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     started = time.monotonic()

@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 from lingbot_world.errors import CheckpointError
-from lingbot_world.loaders import find_package, open_checkpoint, package
+from lingbot_world.loaders import find_package, package
+from lingbot_world.options import PerExpert
 from safetensors.torch import load_file, save_file
 
 
@@ -26,8 +27,8 @@ def community(tmp_path):
 
 def test_finds_the_community_package(community):
     found = find_package(community)
-    assert found.high == community / "high_noise_model_bnb_nf4"
-    assert found.low == community / "low_noise_model_bnb_nf4"
+    assert found.experts.high == community / "high_noise_model_bnb_nf4"
+    assert found.experts.low == community / "low_noise_model_bnb_nf4"
     assert found.text_encoder == community / "models_t5_umt5-xxl-enc-bf16.pth"
     assert found.tokenizer == community / "tokenizer"
     assert found.vae == community / "Wan2.1_VAE.pth"
@@ -38,23 +39,24 @@ def test_finds_the_official_package(tmp_path):
         touch(tmp_path / f"{role}_noise_model/diffusion_pytorch_model.safetensors.index.json")
     touch(tmp_path / "google/umt5-xxl/tokenizer.json")
     found = find_package(tmp_path)
-    assert (found.high.name, found.low.name) == ("high_noise_model", "low_noise_model")
+    assert (found.experts.high.name, found.experts.low.name) == ("high_noise_model", "low_noise_model")
     assert found.tokenizer == tmp_path / "google/umt5-xxl"
     assert (found.text_encoder, found.vae) == (None, None)
 
 
 def test_finds_experts_that_are_files_and_prefers_nf4(community):
     touch(community / "a_high_noise_bf16.safetensors")
-    assert find_package(community).high.name == "high_noise_model_bnb_nf4"
+    assert find_package(community).experts.high.name == "high_noise_model_bnb_nf4"
     shutil.rmtree(community / "high_noise_model_bnb_nf4")
-    assert find_package(community).high.name == "a_high_noise_bf16.safetensors"
+    assert find_package(community).experts.high.name == "a_high_noise_bf16.safetensors"
 
 
 def test_every_part_can_be_given(community, tmp_path):
     other = touch(tmp_path / "other.safetensors")
     parts = ("high", "low", "text_encoder", "tokenizer", "vae")
     for part in parts:
-        assert getattr(find_package(community, **{part: str(other)}), part) == other
+        found = find_package(community, **{part: str(other)})
+        assert getattr(found.experts if part in ("high", "low") else found, part) == other
     assert find_package(None, **dict.fromkeys(parts, other)).vae == other
 
 
@@ -97,24 +99,24 @@ def test_roles_are_read_from_names(tmp_path, name, role):
 
 @pytest.fixture
 def pair(golden):
-    return [open_checkpoint(golden / f"nf4/{role}_noise_model_bnb_nf4") for role in ("high", "low")]
+    return PerExpert(*(golden / f"nf4/{role}_noise_model_bnb_nf4" for role in ("high", "low")))
 
 
 def test_a_pair_is_accepted(pair):
-    package.check_roles(*pair)
+    assert package.open_experts(pair).low.path == pair.low
 
 
 def test_swapped_experts_are_refused(pair):
     with pytest.raises(CheckpointError, match="swapped"):
-        package.check_roles(*pair[::-1])
+        package.open_experts(PerExpert(pair.low, pair.high))
 
 
 def test_the_same_expert_twice_is_refused(pair, golden, tmp_path):
     with pytest.raises(CheckpointError, match="same weights"):
-        package.check_roles(pair[0], pair[0])
+        package.open_experts(PerExpert(pair.high, pair.high))
     shutil.copytree(golden / "nf4/high_noise_model_bnb_nf4", tmp_path / "copy")
     with pytest.raises(CheckpointError, match="same weights"):
-        package.check_roles(pair[0], open_checkpoint(tmp_path / "copy"))
+        package.open_experts(PerExpert(pair.high, tmp_path / "copy"))
 
 
 def test_experts_of_different_architectures_are_refused(pair, golden, tmp_path):
@@ -124,4 +126,4 @@ def test_experts_of_different_architectures_are_refused(pair, golden, tmp_path):
     (tmp_path / "config.json").write_text('{"num_heads": 2, "text_len": 32}')
     save_file(fewer, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match="different architectures"):
-        package.check_roles(pair[0], open_checkpoint(tmp_path))
+        package.open_experts(PerExpert(pair.high, tmp_path))

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lingbot_world.errors import DependencyError
-from lingbot_world.loaders import dependencies, nf4, quantize
+from lingbot_world.loaders import codec, four_bit
 from lingbot_world.model.operations import TorchOperations
 from safetensors.torch import load_file
 
@@ -22,29 +22,37 @@ def components_of(tensors, name):
     return {key.removeprefix(f"{name}.weight"): tensors[key] for key in tensors if key.startswith(f"{name}.weight")}
 
 
-def read_weight(tensors, name, dtype):
-    part = components_of(tensors, name)
-    state = json.loads(bytes(part[".quant_state.bitsandbytes__nf4"].numpy()))
-    return nf4.nf4_tensor(
-        part[""], part[".absmax"], part[".quant_map"], part.get(".nested_absmax"), part.get(".nested_quant_map"),
-        state.get("nested_offset"), state["shape"], state["blocksize"], state.get("nested_blocksize", 256),
-        getattr(torch, state["dtype"]), dtype,
+def four_bit_tensor(packed, scales, shape, state_dtype, dtype, quant_type="nf4"):
+    return four_bit.load_layouts().four_bit_tensor(
+        packed, scales, tuple(shape), quant_type, state_dtype=state_dtype, dtype=dtype,
+        standard_code=codec.is_standard_code(scales.code, quant_type),
     )  # fmt: skip
+
+
+def read_weight(tensors, name, dtype):
+    found = components_of(tensors, name)
+    state = json.loads(bytes(found[".quant_state.bitsandbytes__nf4"].numpy()))
+    offset = torch.tensor(state["nested_offset"]) if "nested_offset" in state else None
+    scales = codec.Scales(
+        found[".absmax"], found[".quant_map"], found.get(".nested_absmax"), found.get(".nested_quant_map"), offset,
+        state["blocksize"], state.get("nested_blocksize", 256),
+    )  # fmt: skip
+    return four_bit_tensor(found[""], scales, state["shape"], getattr(torch, state["dtype"]), dtype)
 
 
 def quantized(shape=(48, 128), dtype=torch.bfloat16, declared=None, **kwargs):
     original = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
-    packed, scales = quantize.encode(original, **kwargs)
-    quant_type = kwargs.get("quant_type", "nf4")
-    return nf4.nf4_tensor(packed, *scales[:5], shape, scales.blocksize, 256, dtype, declared or dtype, quant_type)
+    packed, scales = codec.encode(original, **kwargs)
+    return four_bit_tensor(packed, scales, shape, dtype, declared or dtype, kwargs.get("quant_type", "nf4"))
 
 
 @pytest.fixture
 def without_bitsandbytes(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes.functional", None)
-    dependencies.bitsandbytes_functional.cache_clear()
+    layouts = four_bit.load_layouts()
+    layouts.bitsandbytes_functional.cache_clear()
     yield
-    dependencies.bitsandbytes_functional.cache_clear()
+    layouts.bitsandbytes_functional.cache_clear()
 
 
 @pytest.mark.parametrize("expert", ["high", "low"])
@@ -58,7 +66,7 @@ def test_decodes_the_golden_weights_to_the_bit(golden, expert):
         dtype = torch.float32 if kind == "weight_fp32" else torch.bfloat16
         weight = read_weight(tensors, name.removesuffix("[:8]"), dtype)
         rows = slice(8) if name.endswith("[:8]") else slice(None)
-        for value in (weight.dequantize(), nf4.decode(weight._qdata, weight._params.scales, weight.shape, dtype)):
+        for value in (weight.dequantize(), codec.decode(weight._qdata, weight._params.scales, weight.shape, dtype)):
             assert np.array_equal(value[rows].float().numpy(), expected[key]), key
 
 
@@ -75,8 +83,8 @@ def test_encodes_to_the_bytes_that_bitsandbytes_wrote(golden, name):
     tensors = load_file(golden / "nf4/single_layer_variants.safetensors")
     original = np.load(golden / "nf4/single_layer_variants_expected.npz")[f"{name}/original"]
     dtype = read_weight(tensors, name, torch.float32)._params.state_dtype
-    packed, scales = quantize.encode(torch.from_numpy(original).to(dtype), nested="_dq_" in name)
-    written = {"": packed, **quantize.components(scales, original.shape, "nf4", dtype)}
+    packed, scales = codec.encode(torch.from_numpy(original).to(dtype), nested="_dq_" in name)
+    written = {"": packed, **codec.components(scales, original.shape, "nf4", dtype)}
     stored = components_of(tensors, name)
     assert written.keys() == stored.keys()
     assert all(torch.equal(written[key], stored[key]) for key in stored)
@@ -90,20 +98,20 @@ def test_agrees_with_bitsandbytes_on_fresh_weights(quant_type, dtype, nested):
     original = torch.randn((64, 192), generator=torch.Generator().manual_seed(1)).to(dtype)
     packed, state = functional.quantize_4bit(original, quant_type=quant_type, compress_statistics=nested)
     outer = (state.state2.absmax, state.state2.code, state.offset) if nested else (None, None, None)
-    scales = nf4.Scales(state.absmax, state.code, *outer, 64, 256)
+    scales = codec.Scales(state.absmax, state.code, *outer, 64, 256)
     expected = functional.dequantize_4bit(packed, state)
-    assert torch.equal(nf4.decode(packed, scales, (64, 192), dtype), expected)
-    weight = nf4.nf4_tensor(packed, *scales[:5], (64, 192), 64, 256, dtype, dtype, quant_type)
-    assert weight._layout_cls == nf4.load_layouts().NATIVE
+    assert torch.equal(codec.decode(packed, scales, (64, 192), dtype), expected)
+    weight = four_bit_tensor(packed, scales, (64, 192), dtype, dtype, quant_type)
+    assert weight._layout_cls == four_bit.load_layouts().NATIVE
     assert torch.equal(weight.dequantize(), expected)
-    assert torch.equal(quantize.encode(original, 64, nested, quant_type)[0], packed)
+    assert torch.equal(codec.encode(original, 64, nested, quant_type)[0], packed)
 
 
 @pytest.mark.parametrize("in_features", [80, 96])
 def test_rows_that_are_not_whole_blocks_are_decoded_without_bitsandbytes(in_features):
     weight = quantized((48, in_features), torch.float32)
-    assert weight._layout_cls == nf4.load_layouts().PLAIN
-    table = torch.tensor(nf4.NF4_CODE)
+    assert weight._layout_cls == four_bit.load_layouts().PLAIN
+    table = torch.tensor(codec.NF4_CODE)
     nibbles = torch.stack((weight._qdata >> 4, weight._qdata & 15), 1).view(-1).long()
     blocks = weight._params.scales.block_scales().repeat_interleave(64)[: nibbles.numel()]
     assert torch.equal(weight.dequantize(), (table[nibbles] * blocks).view(48, in_features))
@@ -111,16 +119,16 @@ def test_rows_that_are_not_whole_blocks_are_decoded_without_bitsandbytes(in_feat
 
 def test_a_table_of_its_own_is_followed_not_bitsandbytes_built_in_one():
     weight = quantized((8, 64), torch.float32)
-    params = weight._params
-    other = nf4.nf4_tensor(weight._qdata, params.scale, params.code * 0.5, params.nested_absmax, params.nested_code,
-                           params.offset, (8, 64), 64, 256, torch.float32, torch.float32)  # fmt: skip
+    scales = weight._params.scales
+    scales = scales._replace(code=scales.code * 0.5)
+    other = four_bit_tensor(weight._qdata, scales, (8, 64), torch.float32, torch.float32)
     assert torch.equal(other.dequantize(), weight.dequantize() * 0.5)
 
 
-def test_large_weights_are_decoded_piece_by_piece_to_the_same_values(monkeypatch):
+def test_large_weights_are_decoded_in_steps_to_the_same_values(monkeypatch):
     weight = quantized((37, 50), torch.bfloat16)
     whole = weight.dequantize()
-    monkeypatch.setattr(nf4, "_PIECE", 128)
+    monkeypatch.setattr(codec, "_DECODED_AT_A_TIME", 128)
     assert torch.equal(weight.dequantize(), whole)
 
 
@@ -134,7 +142,7 @@ def grad_modes():
 @pytest.mark.parametrize("declared", DTYPES)
 def test_linear_follows_the_input_whatever_dtype_the_weight_declares(mode, layout, bias, declared):
     weight = quantized((48, 128 if layout == "native" else 80), torch.bfloat16, declared)
-    exact = nf4.decode(weight._qdata, weight._params.scales, weight.shape, torch.float32)
+    exact = codec.decode(weight._qdata, weight._params.scales, weight.shape, torch.float32)
     with grad_modes()[mode]():
         for dtype in (torch.float32, torch.bfloat16):
             offset = torch.ones(48, dtype=dtype) if bias else None
@@ -178,7 +186,7 @@ def test_clone_detach_and_state_dict_keep_every_component():
 
 def test_a_frozen_parameter_shares_every_byte_and_can_be_assigned():
     weight = quantized((48, 128))
-    parameter = nf4.frozen_parameter(weight)
+    parameter = four_bit.frozen_parameter(weight)
     assert parameter._qdata.data_ptr() == weight._qdata.data_ptr()
     assert parameter._params.scale.data_ptr() == weight._params.scale.data_ptr()
     layer = TorchOperations.Linear(128, 48, bias=False, device="meta").requires_grad_(False)
@@ -205,7 +213,7 @@ def test_compiles_without_graph_breaks(in_features):
 def test_without_bitsandbytes_it_says_so_once_and_decodes_the_same(without_bitsandbytes, caplog):
     weight = quantized((48, 128))
     quantized((48, 128))
-    assert weight._layout_cls == nf4.load_layouts().PLAIN
+    assert weight._layout_cls == four_bit.load_layouts().PLAIN
     assert weight.dequantize().shape == (48, 128)
     assert math.isfinite(weight.dequantize().float().sum())
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -215,13 +223,13 @@ def test_without_bitsandbytes_it_says_so_once_and_decodes_the_same(without_bitsa
 def test_a_missing_package_names_the_interpreter_and_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "comfy_kitchen.tensor", None)
     with pytest.raises(DependencyError, match="pip install --upgrade comfy-kitchen") as caught:
-        nf4.load_layouts()
+        four_bit.load_layouts()
     assert sys.executable in str(caught.value)
 
 
 def test_importing_the_loader_imports_neither_package():
     code = (
-        "import sys, lingbot_world.loaders.nf4, lingbot_world.loaders.quantize;"
+        "import sys, lingbot_world.loaders.load, lingbot_world.loaders.writer;"
         "sys.exit(any(name.split('.')[0] in ('comfy_kitchen', 'bitsandbytes') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0

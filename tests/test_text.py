@@ -115,6 +115,20 @@ def test_prompts_to_embeddings(t5, expected, prompts):
         close(out, expected[f"prompt/{i}"])
 
 
+def test_an_encoder_and_a_tokenizer_that_are_open_serve_again(t5, expected, prompts):
+    weights, tokenizer = open_weights(t5 / "t5_encoder_fp32.safetensors"), load_tokenizer(t5 / "tokenizer")
+    for case in range(2):
+        (out,) = encode(prompts[case]["text"], weights, tokenizer, dtype=torch.float32)
+        close(out, expected[f"prompt/{case}"])
+
+
+def test_of_several_files_in_a_folder_the_t5_is_taken(t5, expected, prompts, tmp_path):
+    (tmp_path / "models_t5.pth").write_bytes((t5 / "t5_encoder_fp32.pth").read_bytes())
+    save_file({"other": torch.zeros(1)}, tmp_path / "vae.safetensors")
+    (out,) = encode(prompts[0]["text"], tmp_path, t5 / "tokenizer", dtype=torch.float32)
+    close(out, expected["prompt/0"])
+
+
 def test_an_empty_prompt_is_one_eos(t5):
     (out,) = encode("", t5 / "t5_encoder_fp32.safetensors", t5 / "tokenizer")
     assert out.shape == (1, 64)
@@ -199,16 +213,17 @@ def test_progress_counts_blocks_and_its_exception_stops_at_once(t5):
 
 def test_block_tensors_are_views_of_the_mapped_file(t5):
     weights = open_weights(t5 / "t5_encoder_fp32.safetensors")
+    views = [entry.view() for entry in weights.block(1)]
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("reads /proc")
-    spans = [
+    ranges = [
         tuple(int(end, 16) for end in line.split()[0].split("-"))
         for line in maps.read_text().splitlines()
         if "t5_encoder_fp32.safetensors" in line
     ]
-    for tensor in weights.block(1).values():
-        assert any(low <= tensor.data_ptr() < high for low, high in spans)
+    for view in views:
+        assert any(low <= view.data_ptr() < high for low, high in ranges)
 
 
 def test_key_names():

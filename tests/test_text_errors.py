@@ -1,13 +1,12 @@
-"""Each thing that can be wrong with a text encoder or tokenizer gives one TextError that says what."""
+"""Each thing that can be wrong with a text encoder or tokenizer gives one error that says what."""
 
 import json
 import shutil
 
 import pytest
 import torch
-from lingbot_world.errors import DependencyError, TextError
+from lingbot_world.errors import CheckpointError, DependencyError, TextError, require
 from lingbot_world.text import encode, load_tokenizer
-from lingbot_world.text.dependencies import require
 from safetensors.torch import load_file, save_file
 
 
@@ -28,8 +27,8 @@ def tensors(t5):
 
 @pytest.fixture
 def refuses(t5):
-    def check(path, *words):
-        with pytest.raises(TextError) as caught:
+    def check(path, *words, error=TextError):
+        with pytest.raises(error) as caught:
             encode("a castle", path, t5 / "tokenizer")
         for word in (*words, str(path)):
             assert word in str(caught.value)
@@ -38,51 +37,51 @@ def refuses(t5):
 
 
 def test_missing_file(refuses, tmp_path):
-    refuses(tmp_path / "nothing.pth", "does not exist")
+    refuses(tmp_path / "nothing.pth", "no such file", error=CheckpointError)
 
 
 @pytest.mark.parametrize("name", ["t5_encoder_fp32.safetensors", "t5_encoder_fp32.pth"])
 def test_truncated_file(refuses, t5, tmp_path, name):
     data = (t5 / name).read_bytes()
     (tmp_path / name).write_bytes(data[: len(data) // 2])
-    refuses(tmp_path / name, "truncated or corrupt", "download it again")
+    refuses(tmp_path / name, "truncated or corrupt", "download it again", error=CheckpointError)
 
 
 def test_header_that_lies_about_its_size(refuses, t5, tmp_path):
     data = bytearray((t5 / "t5_encoder_fp32.safetensors").read_bytes())
     data[:8] = (2**40).to_bytes(8, "little")
     (tmp_path / "lie.safetensors").write_bytes(data)
-    refuses(tmp_path / "lie.safetensors", "truncated or corrupt")
+    refuses(tmp_path / "lie.safetensors", "truncated or corrupt", error=CheckpointError)
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
     [
         (b"GGUF\x03\0\0\0" + bytes(64), "GGUF"),
-        (b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs pointer"),
         (b"", "empty"),
-        (b"<html><body>404", "<html>"),
+        (b"<html><body>404", "web page"),
     ],
 )
 def test_other_formats(refuses, tmp_path, data, words):
     (tmp_path / "t5.safetensors").write_bytes(data)
-    refuses(tmp_path / "t5.safetensors", words)
+    refuses(tmp_path / "t5.safetensors", words, error=CheckpointError)
 
 
 def test_malicious_pickle(refuses, tensors, tmp_path, capsys):
     torch.save({**tensors, "extra": Malicious()}, tmp_path / "t5.pth")
-    refuses(tmp_path / "t5.pth", "could run code")
+    refuses(tmp_path / "t5.pth", "asks to run", error=CheckpointError)
     assert "ran" not in capsys.readouterr().out
 
 
 def test_old_pickle_format(refuses, tensors, tmp_path):
     torch.save(tensors, tmp_path / "t5.pth", _use_new_zipfile_serialization=False)
-    refuses(tmp_path / "t5.pth", "old torch format")
+    refuses(tmp_path / "t5.pth", "zip format", "save it again", error=CheckpointError)
 
 
 def test_a_pth_without_tensors(refuses, tmp_path):
     torch.save({"epoch": 3}, tmp_path / "t5.pth")
-    refuses(tmp_path / "t5.pth", "dictionary of tensors")
+    refuses(tmp_path / "t5.pth", "dictionary of tensors", error=CheckpointError)
 
 
 def test_an_expert_and_a_vae(refuses, golden, tmp_path):
@@ -122,11 +121,11 @@ def test_a_plain_t5_with_one_position_bias(refuses, tensors, tmp_path):
 def test_shards(refuses, tmp_path):
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"norm.weight": "gone.safetensors"}}))
-    refuses(tmp_path, "gone.safetensors")
+    refuses(tmp_path, "gone.safetensors", error=CheckpointError)
     index.write_text("{")
-    refuses(tmp_path, "not an index")
+    refuses(tmp_path, "not valid JSON", error=CheckpointError)
     index.unlink()
-    refuses(tmp_path, "should hold one text encoder file")
+    refuses(tmp_path, "no weights in this folder", error=CheckpointError)
 
 
 def test_tokenizer_larger_than_the_embedding(refuses, tensors, tmp_path):

@@ -2,33 +2,44 @@
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
-from lingbot_world.loaders import stream as reading
-from lingbot_world.text import stream
+from lingbot_world.loaders.tensors import TensorEntry
+from lingbot_world.loaders.uploader import Lane, Uploader, UploadSettings
+from lingbot_world.text import encoder
+from lingbot_world.text.weights import UMT5Config, UMT5Weights, open_weights
 
 CPU = torch.device("cpu")
+BLOCKS = 4
 DTYPES = (torch.bfloat16, torch.float32, torch.float8_e4m3fn)
 
 
 @pytest.fixture
-def blocks(monkeypatch):
-    """Blocks of mapped tensors of several dtypes and shapes, and reads that take their time."""
-    monkeypatch.setattr(stream, "SETTINGS", reading.StreamSettings(threads=3, buffers=1, chunk_bytes=1000))
-    read = reading.FileReader.read
+def slow(monkeypatch):
+    """Small chunks, and reads that take their time."""
+    monkeypatch.setattr(encoder, "SETTINGS", UploadSettings(threads=3, buffers=1, chunk_bytes=1000))
+    read = Lane.read
 
-    def late(reader, chunk, buffer):
+    def late(lane, chunk, buffer):
         time.sleep(0.001)
-        read(reader, chunk, buffer)
+        read(lane, chunk, buffer)
 
-    monkeypatch.setattr(reading.FileReader, "read", late)
+    monkeypatch.setattr(Lane, "read", late)
+
+
+def mapped_weights():
+    """Blocks of mapped tensors of several dtypes and shapes, as of a torch.save file."""
     generator = torch.Generator().manual_seed(0)
-    return [
-        {f"{dtype}": torch.randn(21, 31, generator=generator).to(dtype) for dtype in DTYPES}
-        | {"turned": torch.randn(7, 5, generator=generator).t(), "scalar": torch.randn((), generator=generator)}
-        for _ in range(4)
-    ]
+    tensors = {}
+    for index in range(BLOCKS):
+        block = {f"{dtype}": torch.randn(21, 31, generator=generator).to(dtype) for dtype in DTYPES}
+        block["scalar"] = torch.randn((), generator=generator)
+        tensors |= {f"blocks.{index}.{key}": tensor for key, tensor in block.items()}
+    entries = {key: TensorEntry(key, Path("x.pth"), value.dtype, tuple(value.shape), value)
+               for key, value in tensors.items()}  # fmt: skip
+    return UMT5Weights(Path("x.pth"), UMT5Config(1, 1, 1, 1, 1, BLOCKS, 1), entries)
 
 
 def bytes_of(tensor):
@@ -36,41 +47,34 @@ def bytes_of(tensor):
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_every_block_arrives_whole_and_in_turn(mode, blocks):
+@pytest.mark.parametrize("source", ["mapped tensors", "t5_encoder_fp32.safetensors"])
+def test_every_block_arrives_whole_and_in_turn(mode, source, slow, golden):
     before = threading.active_count()
     with mode():
-        # as if opened in this mode
-        blocks = [{key: tensor.clone() for key, tensor in block.items()} for block in blocks]
-        for arrived, block in zip(stream.upload_blocks(blocks, CPU), blocks, strict=True):
-            assert arrived.keys() == block.keys()
-            for key, tensor in block.items():
-                assert (arrived[key].dtype, arrived[key].shape) == (tensor.dtype, tensor.shape)
-                assert bytes_of(arrived[key]) == bytes_of(tensor)
-                assert arrived[key].data_ptr() != tensor.data_ptr()
+        weights = mapped_weights() if source == "mapped tensors" else open_weights(golden / "t5" / source)
+        blocks = list(encoder.uploaded_blocks(weights, CPU))
+        assert len(blocks) == weights.config.num_layers
+        for index, block in enumerate(blocks):
+            wanted = {entry.name: entry.view() for entry in weights.block(index)}
+            assert block.keys() == wanted.keys()
+            for key, tensor in wanted.items():
+                assert (block[key].dtype, block[key].shape) == (tensor.dtype, tensor.shape)
+                assert bytes_of(block[key]) == bytes_of(tensor)
+                assert block[key].data_ptr() != tensor.data_ptr()
     assert threading.active_count() == before
 
 
-def test_a_stream_that_is_left_early_ends_its_threads(blocks):
+def test_blocks_that_are_not_asked_for_are_given_up_with_their_threads(slow):
     before = threading.active_count()
-    arriving = stream.upload_blocks(blocks, CPU)
-    next(arriving)
+    blocks = encoder.uploaded_blocks(mapped_weights(), CPU)
+    next(blocks)
     assert threading.active_count() > before
-    arriving.close()
+    blocks.close()
     assert threading.active_count() == before
 
 
-def test_the_next_block_comes_while_one_is_in_use(blocks, monkeypatch):
-    begun, start = [], stream._start
-
-    def spy(uploader, block, device):
-        begun.append(block)
-        return start(uploader, block, device)
-
-    monkeypatch.setattr(stream, "_start", spy)
-    for index, _ in enumerate(stream.upload_blocks(blocks, CPU)):
-        assert len(begun) == min(index + 2, len(blocks))
-
-
-def test_on_the_cpu_blocks_are_the_mapped_tensors(blocks):
-    for arrived, block in zip(stream.stream_blocks(blocks, CPU), blocks, strict=True):
-        assert all(arrived[key] is block[key] for key in block)
+def test_the_next_block_comes_while_one_is_in_use(slow, monkeypatch):
+    begun, upload = [], Uploader.upload
+    monkeypatch.setattr(Uploader, "upload", lambda self, entries: begun.append(entries) or upload(self, entries))
+    for index, _ in enumerate(encoder.uploaded_blocks(mapped_weights(), CPU)):
+        assert len(begun) == min(index + 2, BLOCKS)

@@ -1,4 +1,4 @@
-"""Prompts to embeddings: cleaned text, token ids, a umt5 encoder of which one block at a time is in memory."""
+"""Prompts to embeddings: cleaned text, token ids, a umt5 encoder of which two blocks at most are in memory."""
 
 from .encoder import encode
 from .prompts import NEGATIVE_PROMPT, clean_prompt

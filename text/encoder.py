@@ -1,6 +1,9 @@
-"""Prompts through a umt5 encoder that never is in memory as a whole."""
+"""Prompts through a umt5 encoder of which two blocks at most are in memory."""
 
-from collections.abc import Callable, Sequence
+import ctypes
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -8,18 +11,19 @@ import torch
 from torch import Tensor
 
 from ..errors import TextError
-from .memory import return_freed_memory
-from .stream import stream_blocks
+from ..loaders.uploader import Uploader, UploadSettings
+from ..options import Progress
 from .tokenizer import Tokenizer, load_tokenizer
 from .umt5 import encoder_block, position_buckets, rms_norm
 from .weights import UMT5Weights, open_weights
 
-Progress = Callable[[int, int], None]
+SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20)
+"""Several threads, because one copies a mapped page at a few GB/s only; 64 MB of pinned memory."""
 
 
 def encode(
     prompts: str | Sequence[str],
-    checkpoint: str | Path,
+    encoder: UMT5Weights | str | Path,
     tokenizer: Tokenizer | str | Path,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.bfloat16,
@@ -27,33 +31,26 @@ def encode(
 ) -> list[Tensor]:
     """Each prompt's embedding, float32 [tokens, dim] on `device`, tokens <= 512, its eos included, no padding.
 
-    One block of `checkpoint` (file or folder) is in memory at a time and serves all prompts; nothing stays behind.
-    Matrix products run in `dtype`. `progress(done, total)` counts blocks; what it raises stops the encoding.
-    TextError for a checkpoint or tokenizer that cannot be used, or that do not belong together.
+    `encoder` and `tokenizer` are what `open_weights` and `load_tokenizer` return, or the paths that they take. A block
+    of the encoder serves all prompts, then it makes room for the next. Matrix products run in `dtype`.
+    `progress(done, total)` counts blocks; what it raises stops the encoding.
+    CheckpointError or TextError for an encoder or tokenizer that cannot be used, or that do not belong together.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
     try:
-        return encode_ids(*_open(prompts, checkpoint, tokenizer), device, dtype, progress)
+        tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
+        weights = encoder if isinstance(encoder, UMT5Weights) else open_weights(encoder)
+        check_vocabulary(tokenizer, weights)
+        return encode_ids([tokenizer.encode(prompt) for prompt in prompts], weights, device, dtype, progress)
     finally:
-        return_freed_memory()
+        _return_freed_memory()
 
 
-def _open(
-    prompts: Sequence[str], checkpoint: str | Path, tokenizer: Tokenizer | str | Path
-) -> tuple[list[list[int]], UMT5Weights]:
-    """Token ids of each prompt, and the mapped weights that they fit."""
-    if not isinstance(tokenizer, Tokenizer):
-        tokenizer = load_tokenizer(tokenizer)
-    weights = open_weights(checkpoint)
-    check_vocabulary(tokenizer, weights, checkpoint)
-    return [tokenizer.encode(prompt) for prompt in prompts], weights
-
-
-def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights, checkpoint: str | Path) -> None:
+def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights) -> None:
     """TextError when the tokenizer can make ids that the embedding has no row for."""
     if tokenizer.vocab_size > weights.config.vocab_size:
         raise TextError(
-            f"tokenizer {tokenizer.source} has {tokenizer.vocab_size} tokens, the embedding of {checkpoint} only "
+            f"tokenizer {tokenizer.source} has {tokenizer.vocab_size} tokens, the embedding of {weights.path} only "
             f"{weights.config.vocab_size} rows: they do not belong together. Use the tokenizer that came with the file."
         )
 
@@ -73,9 +70,36 @@ def encode_ids(
     lengths = [len(row) for row in ids]
     buckets = [position_buckets(length, weights.config.buckets).to(device) for length in lengths]
     x = weights.embed(torch.tensor([token for row in ids for token in row])).to(device)
-    with closing(stream_blocks(map(weights.block, range(layers)), device)) as blocks:
+    with closing((_mapped_blocks if device.type == "cpu" else uploaded_blocks)(weights, device)) as blocks:
         for done in range(1, layers + 1):
             x = encoder_block(x, next(blocks), lengths, buckets, dtype)
             if progress is not None:
                 progress(done, layers)
-    return list(rms_norm(x, weights.tensors["norm.weight"].to(device)).split(lengths))
+    return list(rms_norm(x, weights.tensors["norm.weight"].view().to(device)).split(lengths))
+
+
+def _mapped_blocks(weights: UMT5Weights, _device: torch.device) -> Iterator[dict[str, Tensor]]:
+    """The tensors of each block as views of the mapped file."""
+    for index in range(weights.config.num_layers):
+        yield {entry.name: entry.view() for entry in weights.block(index)}
+
+
+def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Iterator[dict[str, Tensor]]:
+    """The tensors of each block on `device`. The next block is on its way while the caller uses one."""
+    with Uploader(device, SETTINGS) as uploader:
+        ahead = uploader.upload(weights.block(0))
+        for index in range(1, weights.config.num_layers + 1):
+            (tensors, upload), ahead = ahead, None
+            if index < weights.config.num_layers:
+                ahead = uploader.upload(weights.block(index))
+            upload.wait()
+            yield tensors
+            del tensors
+
+
+def _return_freed_memory() -> None:
+    """glibc keeps freed memory for later: a tokenizer's vocabulary leaves 250 MB. Other C libraries return it."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)

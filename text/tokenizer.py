@@ -1,4 +1,4 @@
-"""umt5 tokenizers: prompt -> token ids, as the official pipeline makes them.
+"""umt5 tokenizers: a prompt to token ids, as the official pipeline makes them.
 
 `tokenizer.json` through the tokenizers library gives the official ids. A sentencepiece model (`spiece.model`, or the
 `spiece_model` tensor that ComfyUI's umt5 files carry) gives the same ids but for special literals such as `</s>`
@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import LingBotError, TextError
-from .dependencies import require
+from ..errors import LingBotError, TextError, require
+from ..loaders.files import read_tensors
+from ..loaders.package import TOKENIZER_FILES, TOKENIZER_FOLDERS, tokenizer_in
 from .prompts import clean_prompt
 
 MAX_TOKENS = 512
@@ -27,27 +28,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """`pieces` turns cleaned text into ids without the final eos; ids are below `vocab_size`."""
+    """`to_ids` turns cleaned text into ids without the final eos; ids are below `vocab_size`."""
 
     source: str
-    pieces: Callable[[str], list[int]]
+    to_ids: Callable[[str], list[int]]
     eos: int
     vocab_size: int
 
     def count(self, text: str) -> int:
         """Tokens of the whole prompt, its eos included, before any cut."""
-        return len(self.pieces(clean_prompt(text))) + 1
+        return len(self.to_ids(clean_prompt(text))) + 1
 
     def encode(self, text: str) -> list[int]:
-        """Cleans `text`; at most 512 ids, the last of which is the eos. A longer prompt is cut, with a warning."""
-        ids = self.pieces(clean_prompt(text))
+        """At most 512 ids of the cleaned `text`, the last one the eos. A longer prompt is cut, with a warning."""
+        ids = self.to_ids(clean_prompt(text))
         if len(ids) >= MAX_TOKENS:
             warn_of_cut(len(ids) + 1, text)
         return [*ids[: MAX_TOKENS - 1], self.eos]
 
 
 def warn_of_cut(count: int, text: str) -> None:
-    """Says that a prompt of `count` tokens, its eos included, is longer than the encoder takes."""
+    """Log that a prompt of `count` tokens, its eos included, is longer than the encoder takes."""
     log.warning(
         "The prompt has %d tokens, the text encoder takes %d: the last %d are cut off. It begins %r.",
         count, MAX_TOKENS, count - MAX_TOKENS, text[:60],
@@ -72,18 +73,17 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def find_tokenizer(path: str | Path) -> Path:
-    """The tokenizer file that `load_tokenizer` reads for `path`."""
+    """The tokenizer file that `load_tokenizer` reads for `path`. TextError when there is none."""
     path = Path(path)
     if path.is_file():
         if path.suffix not in _SUFFIXES:
             raise TextError(f"{path} holds no tokenizer, and there is none beside it. {_WHAT_BELONGS}")
         return path
-    folders = [path, path / "tokenizer", path / "google" / "umt5-xxl"]
-    candidates = [folder / name for folder in folders for name in ("tokenizer.json", "spiece.model")]
-    found = next((file for file in candidates if file.is_file()), None)
+    folders = [path, *(path / name for name in TOKENIZER_FOLDERS)]
+    found = next(filter(None, map(tokenizer_in, folders)), None)
     if found is None:
-        looked = ", ".join(str(file) for file in candidates) if path.is_dir() else str(path)
-        raise TextError(f"no tokenizer found; looked for {looked}. {_WHAT_BELONGS}")
+        files = ", ".join(str(folder / name) for folder in folders for name in TOKENIZER_FILES)
+        raise TextError(f"no tokenizer found; looked for {files if path.is_dir() else path}. {_WHAT_BELONGS}")
     return found
 
 
@@ -95,10 +95,10 @@ def _from_json(file: Path) -> Tokenizer:
     if eos is None:
         raise TextError(f"{file}: the vocabulary has no {EOS}; this is not a T5 tokenizer")
 
-    def pieces(text: str) -> list[int]:
+    def to_ids(text: str) -> list[int]:
         return tokenizer.encode(text, add_special_tokens=False).ids
 
-    return Tokenizer(str(file), pieces, eos, tokenizer.get_vocab_size(with_added_tokens=True))
+    return Tokenizer(str(file), to_ids, eos, tokenizer.get_vocab_size(with_added_tokens=True))
 
 
 def _from_sentencepiece(name: str, model: bytes) -> Tokenizer:
@@ -113,7 +113,7 @@ def _from_sentencepiece(name: str, model: bytes) -> Tokenizer:
 def _sentencepiece_bytes(file: Path) -> bytes:
     if file.suffix != ".safetensors":
         return file.read_bytes()
-    with require("safetensors").safe_open(file, "pt") as tensors:
-        if "spiece_model" not in tensors.keys():  # noqa: SIM118
-            raise TextError(f"{file} has no spiece_model tensor, so it holds no tokenizer; give a tokenizer folder")
-        return tensors.get_tensor("spiece_model").numpy().tobytes()
+    entry = read_tensors(file).get("spiece_model")
+    if entry is None:
+        raise TextError(f"{file} has no spiece_model tensor, so it holds no tokenizer; give a tokenizer folder")
+    return entry.view().numpy().tobytes()

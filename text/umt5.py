@@ -53,12 +53,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 def encoder_block(
     x: Tensor, block: Mapping[str, Tensor], lengths: Sequence[int], buckets: Sequence[Tensor], dtype: torch.dtype
 ) -> Tensor:
-    """float32 [sum(lengths), dim] residual stream through one block. The prompts lie one after the other; each
-    attends to itself only. `buckets` holds `position_buckets` of each."""
+    """float32 [sum(lengths), dim] residual stream through one block. The prompts follow each other in it, and each
+    attends to itself only. `buckets` holds the `position_buckets` of each."""
     h = rms_norm(x, block["norm1.weight"])
-    parts = (project(h, block, f"attn.{name}", dtype).split(list(lengths)) for name in "qkv")
+    qkv = (project(h, block, f"attn.{name}", dtype).split(list(lengths)) for name in "qkv")
     bias = block["pos_embedding.embedding.weight"].float()
-    heads = [attend(q, k, v, bias[index].permute(2, 0, 1)) for q, k, v, index in zip(*parts, buckets, strict=True)]
+    heads = [attend(q, k, v, bias[index].permute(2, 0, 1)) for q, k, v, index in zip(*qkv, buckets, strict=True)]
     x = x + project(torch.cat(heads), block, "attn.o", dtype).float()
     h = rms_norm(x, block["norm2.weight"])
     gate = F.gelu(project(h, block, "ffn.gate.0", dtype), approximate="tanh")

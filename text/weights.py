@@ -1,15 +1,16 @@
 """A umt5 encoder's tensors under Wan's key names, checked, and its sizes inferred from them."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..errors import TextError
-from .files import map_tensors
+from ..loaders.files import read_tensors
+from ..loaders.tensors import TensorEntry
 
 _HF_LAYERS = {
     "layer.0.layer_norm": "norm1",
@@ -80,37 +81,41 @@ class UMT5Config:
 
 @dataclass(frozen=True)
 class UMT5Weights:
-    """Mapped tensors under Wan's key names. They hold no memory of their own; drop the object to close the file."""
+    """An encoder on disk: where its tensors lie, under Wan's key names. It takes no memory for them."""
 
+    path: Path
     config: UMT5Config
-    tensors: dict[str, Tensor]
+    tensors: Mapping[str, TensorEntry]
 
-    def block(self, index: int) -> dict[str, Tensor]:
-        """The tensors of one block, keys without `blocks.N.`; fp8 files add `X.scale_weight` (later ones
+    def block(self, index: int) -> list[TensorEntry]:
+        """The tensors of one block, named without `blocks.N.`; fp8 files add `X.scale_weight` (later ones
         `X.weight_scale`) to an `X.weight`."""
         prefix = f"blocks.{index}."
-        return {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
+        found = ((key, entry) for key, entry in self.tensors.items() if key.startswith(prefix))
+        return [replace(entry, name=key.removeprefix(prefix)) for key, entry in found]
 
     def embed(self, ids: Tensor) -> Tensor:
         """float32 [len, dim] rows of the embedding; only these rows are read."""
-        table = self.tensors["token_embedding.weight"]
+        table = self.tensors["token_embedding.weight"].view()
         rows = table.view(torch.uint8)[ids].view(table.dtype).float()
         scale = self.tensors.get("token_embedding.scale_weight", self.tensors.get("token_embedding.weight_scale"))
-        return rows if scale is None else rows * scale.float()
+        return rows if scale is None else rows * scale.view().float()
 
 
 def open_weights(path: str | Path) -> UMT5Weights:
-    """Maps a umt5 encoder file or folder, official or Hugging Face key names; only headers are read.
+    """A umt5 encoder file or folder, with official or Hugging Face key names; only headers are read.
 
-    TextError as `map_tensors`, and when it is no umt5 encoder: all missing and mis-shaped keys in one message.
+    CheckpointError for files that `read_tensors` cannot read. TextError for tensors that are no umt5 encoder's: all
+    missing and mis-shaped keys in one message.
     """
-    named = map_tensors(path)
-    tensors = {wan_key(name): tensor for name, tensor in named.items() if wan_key(name)}
-    shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+    named = read_tensors(path, hint="t5")
+    keys = {name: wan_key(name) for name in named}
+    tensors = {keys[name]: replace(entry, name=keys[name]) for name, entry in named.items() if keys[name]}
+    shapes = {key: entry.shape for key, entry in tensors.items()}
     _check_kind(path, shapes, named)
     config = _infer(path, shapes)
     _check_shapes(path, shapes, config)
-    return UMT5Weights(config, tensors)
+    return UMT5Weights(Path(path), config, tensors)
 
 
 def wan_key(name: str) -> str | None:
@@ -138,7 +143,7 @@ def huggingface_key(name: str) -> str:
     return f"encoder.block.{number}.{theirs}{rest.removeprefix(ours)}"
 
 
-def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Mapping[str, Tensor]) -> None:
+def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
     """An expert has `blocks.` too, so what decides is the embedding or the position bias."""
     if "token_embedding.weight" in shapes or any("pos_embedding" in key for key in shapes):
         return

@@ -5,8 +5,8 @@ from common import FP32, NF4, check, experts, gap, predict
 from lingbot_world.host import uploads
 from lingbot_world.host.experts import load_patcher
 from lingbot_world.host.operations import Linear
-from lingbot_world.loaders import experts as loading
-from lingbot_world.loaders.stream import streaming
+from lingbot_world.loaders import load as experts as loading
+from lingbot_world.loaders.chunks import streaming
 from lora_cases import CPU, expected, load, lora, offloaded_at, with_lora
 
 

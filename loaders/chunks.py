@@ -1,0 +1,149 @@
+"""Where tensors go in a device buffer, and the chunks of their files that bring them there.
+
+Tensors that share a buffer lie in it in file order, each at a 256-byte boundary. Only the scales and tables of 4-bit
+weights lie as close together as in the file, so that one copy brings forty of them.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .tensors import TensorEntry
+
+ALIGNMENT = 256
+SMALL = 1 << 16
+"""Bytes below which a float32 tensor is aligned to 4 bytes only."""
+_BLOCK = re.compile(r"blocks\.\d+\.")
+_LAYER = re.compile(r".*?(?=\.weight|\.bias|$)")
+# Up to so many unwanted bytes between two tensors are read along with them: cheaper than another read.
+_GAP = 1 << 16
+
+
+def block_of(name: str) -> str:
+    """The block that a tensor belongs to, "" for those outside the blocks."""
+    block = _BLOCK.match(name)
+    return block[0] if block else ""
+
+
+def layer_of(name: str) -> str:
+    """The layer that a tensor belongs to, its weight's scales and tables included."""
+    return _LAYER.match(name)[0]
+
+
+class Target(NamedTuple):
+    """Bytes [start, start + nbytes) of a uint8 device buffer."""
+
+    buffer: Tensor
+    start: int
+    nbytes: int
+
+    def view(self) -> Tensor:
+        return self.buffer.narrow(0, self.start, self.nbytes)
+
+
+@dataclass
+class Chunk:
+    """Bytes [start, stop) of a file, or of a mapped tensor. Each of `copies` says from which byte of the chunk to copy,
+    and to which uint8 tensor."""
+
+    source: Path | Tensor
+    start: int
+    stop: int
+    copies: list[tuple[int, Tensor]]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of tensors in it, without the gaps between them."""
+        return sum(target.numel() for _, target in self.copies)
+
+
+def by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[list[TensorEntry]]:
+    """Entries whose names have the same key, in one list."""
+    lists: dict[str, list[TensorEntry]] = {}
+    for entry in entries:
+        lists.setdefault(key(entry.name), []).append(entry)
+    return list(lists.values())
+
+
+def buffer_bytes(entries: list[TensorEntry]) -> int:
+    """Bytes of a buffer for all entries."""
+    return _layout(entries)[1]
+
+
+def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, Target]:
+    """Where each entry goes in the uint8 buffer, by name."""
+    return {entry.name: Target(buffer, start, entry.nbytes) for entry, start in _layout(entries)[0]}
+
+
+def allocate(entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]) -> dict[str, Target]:
+    """New device buffers, one for all entries whose names have the same `buffer_key`; where each entry goes."""
+    targets = {}
+    with torch.inference_mode(False):  # an inference tensor could not be written by the reader threads
+        for together in by_key(entries, buffer_key):
+            targets |= targets_in(torch.empty(buffer_bytes(together), dtype=torch.uint8, device=device), together)
+    return targets
+
+
+def tensor_at(target: Target, entry: TensorEntry) -> Tensor:
+    """The bytes of `target` as the entry's tensor."""
+    values = target.view()
+    values = values if entry.dtype == torch.uint8 else values.view(entry.dtype)
+    return values if len(entry.shape) == 1 else values.view(entry.shape)
+
+
+def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
+    """Entries in file order with the byte where each starts, and the bytes of them all."""
+    starts, end = [], 0
+    for entry in _in_file_order(entries):
+        alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT
+        start = -(-end // alignment) * alignment
+        starts.append((entry, start))
+        end = start + entry.nbytes
+    return starts, -(-end // ALIGNMENT) * ALIGNMENT
+
+
+def _in_file_order(entries: list[TensorEntry]) -> list[TensorEntry]:
+    return sorted(entries, key=lambda entry: (str(entry.path), entry.offset))
+
+
+def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int) -> Iterator[Chunk]:
+    """Chunks of at most `size` bytes that cover every tensor, in file order. Tensors that touch each other both in the
+    file and in their buffer are copied together."""
+    source, start, stop, copies = None, 0, 0, []
+    for entry in _in_file_order(entries):
+        mapped = isinstance(entry.source, Tensor)
+        origin = entry.source.view(-1).view(torch.uint8) if mapped else entry.path
+        done = 0
+        while done < entry.nbytes:
+            begin = entry.offset + done
+            near = source is origin and 0 <= begin - stop <= _GAP and begin < start + size
+            if not near or mapped:
+                if copies:
+                    yield _chunk(source, start, stop, copies)
+                source, start, stop, copies = origin, begin, begin, []
+            count = min(entry.nbytes - done, start + size - begin)
+            buffer, first, _ = targets[entry.name]
+            _add(copies, begin - start, Target(buffer, first + done, count))
+            stop = begin + count
+            done += count
+    if copies:
+        yield _chunk(source, start, stop, copies)
+
+
+def _add(copies: list[tuple[int, Target]], start: int, target: Target) -> None:
+    """Append a copy, or lengthen the last one by it."""
+    if copies:
+        begin, last = copies[-1]
+        if begin + last.nbytes == start and last.buffer is target.buffer and last.start + last.nbytes == target.start:
+            copies[-1] = begin, last._replace(nbytes=last.nbytes + target.nbytes)
+            return
+    copies.append((start, target))
+
+
+def _chunk(source: Path | Tensor, start: int, stop: int, copies: list[tuple[int, Target]]) -> Chunk:
+    return Chunk(source, start, stop, [(begin, target.view()) for begin, target in copies])

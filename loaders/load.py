@@ -1,0 +1,157 @@
+"""A checkpoint as a model: its weights mapped where it stays on the CPU, uploaded where it goes to a GPU."""
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..model.attention import sdpa
+from ..model.dit import LingBotWorldModel
+from ..model.operations import TorchOperations
+from ..options import Progress
+from .checkpoint import Checkpoint, open_checkpoint
+from .chunks import block_of
+from .four_bit import check_finite, four_bit_tensors, frozen_parameter
+from .offload import BlockStreamer, staying_weights, streamed_weights
+from .tensors import TensorEntry
+from .uploader import Uploader
+
+_ADVISED_BYTES = 32 << 20
+_READ_BYTES = 1 << 20
+
+
+def load_expert(
+    path: str | Path | Checkpoint,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.bfloat16,
+    *,
+    operations=TorchOperations,
+    attention=sdpa,
+    copy: bool = False,
+    progress: Progress | None = None,
+    resident_blocks: int | None = None,
+) -> LingBotWorldModel:
+    """The expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
+
+    The model is built on the meta device, so that no weight is made twice. On the CPU the weights are views of the
+    mapped file, or with `copy` in memory of their own; on another device they are uploaded, and `progress(bytes,
+    total)` is called meanwhile. Raises CheckpointError for bad files, OSError, whatever `progress` raises; nothing of
+    the expert is left on the device then.
+
+    For a GPU that is too small, only the first `resident_blocks` blocks stay there; the weights of the others come from
+    the file in every forward (see offload.py), which then raises what loading may raise.
+    """
+    checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
+    layers = {"operations": operations, "attention": attention, "device": "meta", "dtype": dtype}
+    device, streamed = torch.device(device), streamed_weights(checkpoint, resident_blocks)
+    with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a quarter of the whole load
+        building = pool.submit(LingBotWorldModel, checkpoint.config, **layers)
+        staying = staying_weights(checkpoint, streamed)
+        tensors = state_tensors(checkpoint, dtype, device, names=staying, copy=copy, progress=progress)
+        streamer = BlockStreamer(checkpoint, streamed, device, dtype) if streamed else None
+        model = building.result()
+        for name, tensor in (tensors | (streamer.parameters if streamer else {})).items():
+            owner, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, tensor)
+    if streamer:
+        streamer.serve(model)
+    return model.eval()
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Thousands of small new objects would start the garbage collector again and again: 0.1 s of a load."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def state_tensors(
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    device: str | torch.device = "cpu",
+    *,
+    names: Iterable[str] | None = None,
+    copy: bool = False,
+    buffer_key: Callable[[str], str] = block_of,
+    progress: Progress | None = None,
+) -> dict[str, Tensor]:
+    """Official names to frozen parameters on `device`: QuantizedTensors declared as `dtype` for 4-bit weights, the
+    others cast to `dtype`. `names` picks some of them.
+
+    On the CPU they are views of the mapped file wherever no cast is needed. On another device, and on the CPU with
+    `copy`, they lie in memory of their own; those whose names have the same `buffer_key` share a buffer.
+    Raises CheckpointError for scales that are not finite.
+    """
+    picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
+    four_bit = {name: checkpoint.four_bit[name] for name in picked if name in checkpoint.four_bit}
+    source = _mapped if device.type == "cpu" and not copy else _uploaded
+    # Ordinary tensors even under inference_mode: they outlive it.
+    with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
+        checking = pool.submit(check_finite, checkpoint.name, four_bit.values())
+        with source(checkpoint.entries(picked), device, buffer_key, progress) as tensors:
+            state = four_bit_tensors(four_bit, tensors, dtype, device)
+        checking.result()
+        plain = (name for name in picked if name not in four_bit)
+        return state | {name: frozen_parameter(tensors.pop(name).to(dtype)) for name in plain}
+
+
+@contextmanager
+def _mapped(entries: list[TensorEntry], _device, _buffer_key, progress: Progress | None) -> Iterator[dict[str, Tensor]]:
+    yield {entry.name: entry.view() for entry in entries}
+    if progress:
+        total = sum(entry.nbytes for entry in entries)
+        progress(total, total)
+
+
+@contextmanager
+def _uploaded(
+    entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str], progress: Progress | None
+) -> Iterator[dict[str, Tensor]]:
+    """Tensors whose values are on their way; they are there when the context has ended."""
+    with Uploader(device) as uploader:
+        tensors, upload = uploader.upload(entries, buffer_key)
+        yield tensors
+        upload.wait(progress)
+
+
+def warm(checkpoint: Checkpoint) -> threading.Thread:
+    """Start reading the checkpoint's files into the page cache, in the background and without memory of our own.
+
+    Returns the thread that does it; nothing has to wait for it. A file that cannot be read is left to whoever loads it.
+    """
+    thread = threading.Thread(target=_warm_files, args=(checkpoint.files,), daemon=True, name="lingbot-warm")
+    thread.start()
+    return thread
+
+
+def _warm_files(files: list[Path]) -> None:
+    warm_file = _advise if hasattr(os, "posix_fadvise") else _read_through
+    for file in files:
+        try:
+            with file.open("rb", buffering=0) as opened:
+                warm_file(opened)
+        except OSError:
+            return
+
+
+def _advise(file) -> None:
+    # One call for a whole file that is not cached would block until most of it is read.
+    for start in range(0, os.fstat(file.fileno()).st_size, _ADVISED_BYTES):
+        os.posix_fadvise(file.fileno(), start, _ADVISED_BYTES, os.POSIX_FADV_WILLNEED)
+
+
+def _read_through(file) -> None:
+    buffer = bytearray(_READ_BYTES)
+    while file.readinto(buffer):
+        pass

@@ -1,0 +1,171 @@
+"""Tensors of weight files: where their bytes lie, read from a header that is checked first.
+
+The safetensors reader is our own, because uploads need the byte ranges, which the safetensors library keeps to itself.
+Format: 8 bytes little-endian length, that much JSON, then the tensors without gap or overlap.
+"""
+
+import json
+import math
+import mmap
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8, "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
+}  # fmt: skip
+_HEADER_LIMIT = 100_000_000
+_SIZE_LIMIT = 1 << 48
+_WRAPPERS = ("state_dict", "model", "module")
+
+
+@dataclass
+class MappedFile:
+    """A weight file, mapped into memory when a tensor of it is first looked at.
+
+    Its pages lie in the page cache and count as file memory. A write to a view changes a private copy of the page,
+    never the file.
+    """
+
+    path: Path
+
+    @cached_property
+    def mapping(self) -> mmap.mmap:
+        with self.path.open("rb") as file:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+    def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """The tensor at byte `offset`: a view, or a copy where the offset is not a multiple of the item size."""
+        count = math.prod(shape)
+        if not count:
+            return torch.empty(shape, dtype=dtype)
+        if offset % dtype.itemsize:
+            raw = torch.frombuffer(self.mapping, dtype=torch.uint8, count=count * dtype.itemsize, offset=offset)
+            return raw.clone().view(dtype).view(shape)
+        return torch.frombuffer(self.mapping, dtype=dtype, count=count, offset=offset).view(shape)
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A tensor in a file. `source` is the file with the tensor at byte `offset`; for a torch.save file it is the mapped
+    tensor itself."""
+
+    name: str
+    path: Path
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    source: MappedFile | Tensor = field(repr=False)
+    offset: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def view(self) -> Tensor:
+        """The tensor as a view of the mapped file."""
+        if isinstance(self.source, Tensor):
+            return self.source
+        return self.source.view(self.offset, self.shape, self.dtype)
+
+
+def read_safetensors(path: Path) -> dict[str, TensorEntry]:
+    """The tensors of a file by name. Raises CheckpointError when the header and the file do not agree."""
+    header, data_start = _read_header(path)
+    data_bytes = path.stat().st_size - data_start
+    source, entries = MappedFile(path), {}
+    end = 0
+    for name, begin, stop, dtype, shape in sorted(_byte_ranges(path, header), key=lambda found: found[1:3]):
+        if begin != end:
+            relation = "overlaps" if begin < end else "leaves a gap after"
+            raise CheckpointError(f"{path}: {name} at byte {begin} {relation} the tensor that ends at byte {end}; "
+                                  "the file is corrupt, download it again")  # fmt: skip
+        entries[name] = TensorEntry(name, path, dtype, shape, source, data_start + begin)
+        end = stop
+    if end > data_bytes:
+        raise CheckpointError(f"{path}: truncated or corrupt: {data_start + data_bytes:,} bytes, its header describes "
+                              f"{data_start + end:,}; download it again")  # fmt: skip
+    if end < data_bytes:
+        raise CheckpointError(f"{path}: {data_bytes - end:,} bytes after the last tensor; the file is corrupt, "
+                              "download it again")  # fmt: skip
+    return entries
+
+
+def _read_header(path: Path) -> tuple[dict, int]:
+    """The header without its metadata, and the byte at which the tensors begin."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, _HEADER_LIMIT):
+            raise CheckpointError(f"{path}: truncated or corrupt: {size:,} bytes, but a safetensors header of "
+                                  f"{length:,} bytes is announced; download it again")  # fmt: skip
+        text = file.read(length)
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: the safetensors header is not JSON ({error}); download it again") from error
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path}: the safetensors header is a {type(header).__name__}, expected an object")
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def _byte_ranges(path: Path, header: dict) -> Iterator[tuple[str, int, int, torch.dtype, tuple[int, ...]]]:
+    """Name, first byte, byte after the last, dtype and shape of each tensor."""
+    for name, item in header.items():
+        try:
+            dtype, shape, (begin, stop) = item["dtype"], tuple(item["shape"]), item["data_offsets"]
+            whole = all(type(number) is int and 0 <= number < _SIZE_LIMIT for number in (*shape, begin, stop))
+        except (TypeError, KeyError, ValueError) as error:
+            raise CheckpointError(f"{path}: the header entry of {name} is broken: {item!r:.200}") from error
+        if not isinstance(dtype, str) or dtype not in DTYPES:
+            raise CheckpointError(f"{path}: {name} has the unknown dtype {dtype!r}")
+        if not whole or stop - begin != math.prod(shape) * DTYPES[dtype].itemsize:
+            raise CheckpointError(f"{path}: {name} is {dtype} {list(shape)}, which does not fill its byte range "
+                                  f"[{begin}, {stop}]; the header is corrupt, download the file again")  # fmt: skip
+        yield name, begin, stop, DTYPES[dtype], shape
+
+
+def read_torch_file(path: Path) -> dict[str, TensorEntry]:
+    """The tensors of a torch.save file in zip format, mapped, by name.
+
+    Raises CheckpointError for a file that is truncated, holds anything but tensors, or asks to run code, which is never
+    run.
+    """
+    state = _load(path)
+    for key in _WRAPPERS:
+        if isinstance(state, dict) and isinstance(state.get(key), dict):
+            state = state[key]
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path}: holds a {type(state).__name__}, expected a dictionary of tensors")
+    other = [str(key) for key, value in state.items() if not (isinstance(key, str) and isinstance(value, Tensor))]
+    if other:
+        raise CheckpointError(f"{path}: {len(other)} values are not tensors ({', '.join(other[:3])}); "
+                              "expected a plain dictionary of tensors")  # fmt: skip
+    tensors = {name: tensor.detach().contiguous() for name, tensor in state.items()}
+    return {name: TensorEntry(name, path, tensor.dtype, tuple(tensor.shape), tensor)
+            for name, tensor in tensors.items()}  # fmt: skip
+
+
+def _load(path: Path) -> object:
+    try:
+        return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except Exception as error:  # a broken or hostile archive can raise anything
+        culprit = re.search(r"GLOBAL (\S+)", str(error))
+        if culprit:
+            raise CheckpointError(
+                f"{path}: cannot be read: refused, because it asks to run {culprit[1]}, and weight files hold tensors "
+                "only. Use the safetensors file, or download it from a source that you trust"
+            ) from error
+        reason = str(error).strip().split("\n")[0][:200]
+        raise CheckpointError(f"{path}: cannot be read as torch.save weights ({reason}): truncated or corrupt; "
+                              "download it again") from error  # fmt: skip

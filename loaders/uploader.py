@@ -1,0 +1,243 @@
+"""Bytes from files to a device, beside other work: the one way by which weights reach a GPU.
+
+Several reader threads work on an upload. Each takes the next chunk, reads it into a staging buffer that the device has
+finished with (pinned memory for CUDA), starts the copies out of it on a CUDA stream of its own, and goes on with its
+other buffer while they run.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from copy import copy
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError
+from ..options import Progress
+from .chunks import Chunk, allocate, block_of, chunks_of, tensor_at
+from .tensors import TensorEntry
+
+_THREAD_NAME = "lingbot-upload"
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class UploadSettings:
+    """The staging buffers take threads * buffers * chunk_bytes of host memory, at most 320 MB by default."""
+
+    threads: int = min(10, os.cpu_count() or 1)
+    buffers: int = 2
+    chunk_bytes: int = 16 << 20
+
+
+class Uploader:
+    """Reader threads for one device. Uploads are worked on in the order in which they were started.
+
+    `close` ends the threads and gives the staging buffers back; so does leaving the `with` statement."""
+
+    def __init__(self, device: torch.device, settings: UploadSettings | None = None):
+        if device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())  # reader threads have a current one of their own
+        self.device, self.settings = device, settings or UploadSettings()
+        self._threads = ThreadPoolExecutor(self.settings.threads, thread_name_prefix=_THREAD_NAME)
+        self._idle: list[Lane] = []
+        self._closing = threading.Event()
+
+    def __enter__(self) -> "Uploader":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def upload(
+        self, entries: list[TensorEntry], buffer_key: Callable[[str], str] = block_of
+    ) -> tuple[dict[str, Tensor], "Upload"]:
+        """Start to bring the entries into new device memory. Returns their tensors by name, which hold their values
+        once the upload was waited for.
+
+        Tensors whose names have the same `buffer_key` share a device buffer, which is freed with the last of them."""
+        targets = allocate(entries, self.device, buffer_key)
+        chunks = chunks_of(entries, targets, self.settings.chunk_bytes)
+        upload = self.start(chunks, sum(entry.nbytes for entry in entries))
+        return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
+
+    def start(self, chunks: Iterable[Chunk], total: int = 0) -> "Upload":
+        """Start to copy the chunks, none larger than the settings say, `total` bytes for who wants to see progress.
+        The device writes to the targets once it has done the work that the caller's CUDA stream holds now."""
+        queue = _ChunkQueue(chunks, self.device, self._closing)
+        readers = [self._threads.submit(self._carry, queue) for _ in range(self.settings.threads)]
+        return Upload(queue, readers, self.device, total)
+
+    def _carry(self, queue: "_ChunkQueue") -> torch.cuda.Event | None:
+        """A reader thread's share of an upload. Returns the event behind its last copies."""
+        lane, sent = None, None
+        try:
+            while (chunk := queue.take()) is not None:
+                if lane is None:
+                    lane = self._lane()
+                    lane.wait_for(queue.allowed)
+                sent = lane.carry(chunk)
+                queue.count(chunk.nbytes)
+        except BaseException:
+            queue.stop()
+            raise
+        finally:
+            if lane is not None:
+                self._idle.append(lane)
+        return sent
+
+    def _lane(self) -> "Lane":
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return (CudaLane if self.device.type == "cuda" else Lane)(self.device, self.settings)
+
+    def close(self) -> None:
+        """Give up what is not read yet, wait for the copies that were started, end the threads."""
+        self._closing.set()
+        if threading.current_thread().name.startswith(_THREAD_NAME):
+            # The garbage collector runs in any thread. In a reader thread this would wait for itself.
+            threading.Thread(target=self.close).start()
+            return
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        while self._idle:
+            self._idle.pop().close()
+
+
+class Upload:
+    """Chunks on their way to the device."""
+
+    def __init__(self, queue: "_ChunkQueue", readers: list[Future], device: torch.device, total: int):
+        self._queue, self._readers, self._device, self._total = queue, readers, device, total
+
+    def wait(self, progress: Progress | None = None) -> None:
+        """Return when all copies are started, and make the caller's CUDA stream wait for their end.
+
+        `progress(bytes, total)` is called ten times a second, and at the end. What a reader thread raised
+        (CheckpointError for a file that ends early, OSError) is raised here, each time that this is called."""
+        waiting = set(self._readers)
+        while waiting:  # in short turns, so that Ctrl-C is noticed on every system
+            done, waiting = wait(waiting, _POLL_SECONDS, return_when="FIRST_EXCEPTION")
+            for reader in done:
+                self._finish(reader)
+            if progress:
+                progress(self._queue.bytes, self._total)
+        self._readers = []
+
+    def _finish(self, reader: Future) -> None:
+        error = reader.exception()
+        if error is not None:
+            # A copy: an exception that was raised holds every frame that it passed through, and so the model.
+            raise copy(error)
+        if reader.result() is not None:
+            torch.cuda.current_stream(self._device).wait_event(reader.result())
+
+
+class _ChunkQueue:
+    """The chunks of an upload, which its reader threads share."""
+
+    def __init__(self, chunks: Iterable[Chunk], device: torch.device, closing: threading.Event):
+        self._chunks, self._lock, self._closing = iter(chunks), threading.Lock(), closing
+        self.bytes = 0
+        """Bytes that were handed to the device so far."""
+        self.allowed = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+        """The event from which on the targets may be written to."""
+
+    def take(self) -> Chunk | None:
+        """The next chunk; None when there is none, or when the uploader closes."""
+        with self._lock:
+            return None if self._closing.is_set() else next(self._chunks, None)
+
+    def count(self, nbytes: int) -> None:
+        with self._lock:
+            self.bytes += nbytes
+
+    def stop(self) -> None:
+        """Give out no more chunks."""
+        with self._lock:
+            self._chunks = iter(())
+
+
+class Lane:
+    """What one reader thread needs to bring chunks to a device: open files and a staging buffer.
+
+    This one serves every device but CUDA: the buffer is ordinary memory, and a chunk has arrived when `carry` returns.
+    Files are read with seek and readinto, which every system has and which release the interpreter lock."""
+
+    def __init__(self, device: torch.device, settings: UploadSettings):
+        self._files = {}
+        self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
+
+    def wait_for(self, allowed: torch.cuda.Event | None) -> None:
+        """Start the next copies once `allowed` has passed."""
+
+    def carry(self, chunk: Chunk) -> torch.cuda.Event | None:
+        """Read a chunk and start its copies. Returns the event behind them. Raises CheckpointError for a file that
+        ends early."""
+        self.read(chunk, self._buffer)
+        for start, target in chunk.copies:
+            target.copy_(self._buffer[start : start + target.numel()])
+        return None
+
+    def read(self, chunk: Chunk, buffer: Tensor) -> None:
+        """Fill the start of `buffer` (uint8, host) with the chunk's bytes."""
+        nbytes = chunk.stop - chunk.start
+        if isinstance(chunk.source, Tensor):
+            np.copyto(buffer.numpy()[:nbytes], chunk.source[chunk.start : chunk.stop].numpy())
+            return
+        if chunk.source not in self._files:
+            self._files[chunk.source] = chunk.source.open("rb", buffering=0)
+        file, rest = self._files[chunk.source], memoryview(buffer.numpy())[:nbytes]
+        file.seek(chunk.start)
+        while rest:
+            got = file.readinto(rest)
+            if not got:
+                size = os.fstat(file.fileno()).st_size
+                raise CheckpointError(f"{chunk.source}: ends at byte {size:,} while it is being read, expected "
+                                      f"{chunk.stop:,}; it changed or is truncated")  # fmt: skip
+            rest = rest[got:]
+
+    def close(self) -> None:
+        """Wait for the copies that were started, and close the files."""
+        for file in self._files.values():
+            file.close()
+
+
+class CudaLane(Lane):
+    """Pinned buffers and a CUDA stream. A buffer is free again once the device has passed the event behind its copies.
+    """
+
+    def __init__(self, device: torch.device, settings: UploadSettings):
+        self._files = {}
+        with torch.cuda.device(device):
+            self._stream = torch.cuda.Stream(device)
+            self._buffers = [torch.empty(settings.chunk_bytes, dtype=torch.uint8, pin_memory=True)
+                             for _ in range(settings.buffers)]  # fmt: skip
+        self._sent: dict[int, torch.cuda.Event] = {}
+        self._turns = count()
+
+    def wait_for(self, allowed: torch.cuda.Event) -> None:
+        self._stream.wait_event(allowed)
+
+    def carry(self, chunk: Chunk) -> torch.cuda.Event:
+        turn = next(self._turns) % len(self._buffers)
+        if turn in self._sent:
+            self._sent[turn].synchronize()
+        buffer = self._buffers[turn]
+        self.read(chunk, buffer)
+        with torch.cuda.stream(self._stream):
+            for start, target in chunk.copies:
+                target.copy_(buffer[start : start + target.numel()], non_blocking=True)
+            # Blocking: a thread that waits for it sleeps. The copies may have to wait long for the model's work.
+            sent = self._sent[turn] = torch.cuda.Event(blocking=True)
+            sent.record(self._stream)
+        return sent
+
+    def close(self) -> None:
+        self._stream.synchronize()
+        super().close()
