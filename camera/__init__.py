@@ -5,7 +5,15 @@ The core (poses, path, rotation, easing, plucker, pose_folder) knows none of the
 """
 
 from .moves import actions_from_keys, poses_from_keys
-from .plucker import action_embedding, camera_embedding, longest_step
+from .plucker import (
+    action_embedding,
+    camera_embedding,
+    continued_poses,
+    latent_poses,
+    longest_step,
+    model_poses,
+    pose_embedding,
+)
 from .pose_folder import load_poses, read_pose_folder
 from .poses import check_intrinsics, check_poses, frame_count
 
@@ -15,9 +23,13 @@ __all__ = [
     "camera_embedding",
     "check_intrinsics",
     "check_poses",
+    "continued_poses",
     "frame_count",
     "load_poses",
+    "latent_poses",
     "longest_step",
+    "model_poses",
+    "pose_embedding",
     "poses_from_keys",
     "read_pose_folder",
 ]

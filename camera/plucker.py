@@ -43,9 +43,25 @@ def model_poses(c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | 
 
     `scale` and `before` as in `camera_embedding`.
     """
+    if scale is not None and not 0 < scale < np.inf:
+        raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
+    before = None if before is None else check_poses([before], "the pose before")[0]
     relative, longest = _steps(c2w, frames, chunk, before)
     relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
     return relative
+
+
+def continued_poses(c2w, latent_frames: int, *, before: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    """A path [n, 4, 4] that goes on where a video ended, as (`model_poses` [f, 4, 4], world poses [f, 4, 4]).
+
+    The path is moved so that it begins at `before` [4, 4], the pose of the video's last latent frame, and spread evenly
+    over the `latent_frames` that come. Its translations are divided by `scale`, the first path's; 0 (a camera that
+    stood still) takes this path's own longest step. Raises CameraError.
+    """
+    c2w = check_poses(c2w)
+    moved = before @ np.linalg.inv(c2w[0]) @ c2w
+    sampled = interpolate(moved, np.linspace(0, len(c2w) - 1, latent_frames + 1)[1:])
+    return model_poses(sampled.repeat(4, axis=0)[3:], 4 * latent_frames - 3, scale=scale or None, before=before), sampled
 
 
 def longest_step(c2w, *, frames: int, chunk: int = 1) -> float:
@@ -110,11 +126,14 @@ def camera_embedding(
 
     Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError.
     """
-    if scale is not None and not 0 < scale < np.inf:
-        raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
     _check_size(height, width)
-    before = None if before is None else check_poses([before], "the pose before")[0]
     poses = model_poses(check_poses(c2w), frames, chunk, scale=scale, before=before)
+    return pose_embedding(poses, intrinsics, height=height, width=width)
+
+
+def pose_embedding(poses: np.ndarray, intrinsics, *, height: int, width: int) -> torch.Tensor:
+    """`camera_embedding` of latent frames [f, 4, 4] as `model_poses` gives them: all of a video's, or some of them."""
+    _check_size(height, width)
     embedding = np.empty((6, CELL * CELL, len(poses), height // CELL * (width // CELL)), np.float32)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]
     _write_directions(embedding[3:], poses, pixel_rays(intrinsics, height, width))

@@ -1,4 +1,4 @@
-"""A checkpoint of one expert: its headers are read and checked as a whole; no weight is read."""
+"""A checkpoint of one model, an expert or a causal one: its headers are read and checked as a whole; no weight is."""
 
 import dataclasses
 import math
@@ -17,6 +17,8 @@ from .tensors import TensorEntry
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _ONLY_IN_CONFIG = ("num_heads", "text_len", "eps")
+CAUSAL_CLASS = "WanModelFast"
+"""`_class_name` in the config.json of LingBot-World Fast and 2.0."""
 _CAMERAS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action (7 values a pixel)"}
 
 _KEYS_OF_OTHER_KINDS = (
@@ -37,7 +39,7 @@ _EXPECTED = "expected a LingBot-World expert: bitsandbytes NF4 or FP4, bf16, fp1
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One expert on disk. `tensors` are all tensors by official name, those that make up 4-bit weights included;
+    """One model on disk. `tensors` are all tensors by official name, those that make up 4-bit weights included;
     `four_bit` the 4-bit weights; `shapes` the logical shape of every parameter."""
 
     path: Path
@@ -49,6 +51,13 @@ class Checkpoint:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def kind(self) -> str:
+        """What the model is, in words."""
+        if self.config.causal:
+            return "LingBot-World causal model"
+        return "LingBot-World expert" if self.config.control else "plain Wan expert"
 
     @property
     def files(self) -> list[Path]:
@@ -84,7 +93,7 @@ class Checkpoint:
         dtypes = sorted({str(entry.dtype).removeprefix("torch.") for entry in self.plain.values()})
         return {
             "path": str(self.path),
-            "kind": "LingBot-World expert" if self.config.control else "plain Wan expert",
+            "kind": self.kind,
             "files": [file.name for file in self.files],
             "bytes": self.nbytes,
             "parameters": self.parameters,
@@ -96,9 +105,9 @@ class Checkpoint:
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Read the headers of an expert: a folder of the community package, or any file that `read_tensors` takes.
+    """Read the headers of a model: a folder of the community package, or any file that `read_tensors` takes.
 
-    A `config.json` beside the weights says what tensors cannot (num_heads, text_len, eps).
+    A `config.json` beside the weights says what tensors cannot: num_heads, text_len, eps, and whether it is causal.
     Raises CheckpointError for a file that is broken, of another kind, or whose tensors are not exactly those of the
     model that its shapes describe; all wrong tensors are named in one message.
     """
@@ -137,7 +146,7 @@ def _config(name: str, shapes: Mapping[str, tuple], stated: dict) -> ModelConfig
     known = {key: stated[key] for key in _ONLY_IN_CONFIG if isinstance(stated.get(key), int | float)}
     sizes = {key: known[key] for key in ("num_heads", "text_len") if key in known}
     try:
-        config = ModelConfig.from_shapes(shapes, **sizes)
+        config = ModelConfig.from_shapes(shapes, **sizes, causal=stated.get("_class_name") == CAUSAL_CLASS)
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
     return dataclasses.replace(config, eps=float(known.get("eps", config.eps)))

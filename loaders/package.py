@@ -1,4 +1,4 @@
-"""A folder with everything for one video: two experts, text encoder, tokenizer, VAE."""
+"""A folder with everything for one video: two experts or a causal model, text encoder, tokenizer, VAE."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -9,8 +9,8 @@ import torch
 
 from ..errors import CheckpointError
 from ..options import PerExpert
-from .checkpoint import Checkpoint, open_checkpoint
-from .files import WEIGHT_SUFFIXES
+from .checkpoint import CAUSAL_CLASS, Checkpoint, open_checkpoint
+from .files import WEIGHT_SUFFIXES, read_json
 
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
@@ -27,9 +27,10 @@ _COMPARED_WEIGHTS, _COMPARED_BYTES = 8, 4096
 
 @dataclass(frozen=True)
 class Package:
-    """Where the parts are. The experts are folders or files for `open_checkpoint`."""
+    """Where the parts are: either both `experts` or a `causal` model, folders or files for `open_checkpoint`."""
 
-    experts: PerExpert[Path]
+    experts: PerExpert[Path] | None
+    causal: Path | None
     text_encoder: Path | None
     tokenizer: Path | None
     vae: Path | None
@@ -40,6 +41,8 @@ def find_package(folder: str | Path | None, **overrides: str | Path | None) -> P
     that are somewhere else; `folder` may be None when both experts are named.
 
     The community NF4 layout and the official one are known. Where an expert is there in both, the NF4 one is taken.
+    `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it or beside it, or
+    one that holds a causal model's folder and no experts.
     Raises CheckpointError for an expert that is missing, naming what was found, and for a named part that does not
     exist. The other parts are None where they are missing.
     """
@@ -52,8 +55,25 @@ def find_package(folder: str | Path | None, **overrides: str | Path | None) -> P
             raise CheckpointError(f"{path}: no such file or folder, given as {_PARTS[part]}")
     items = sorted(root.iterdir()) if root else []
     parts = {part: given.get(part) or find(items) for part, find in _FINDERS.items()}
-    _require_experts(root, items, parts)
-    return Package(PerExpert(parts.pop("high"), parts.pop("low")), **parts)
+    high, low = parts.pop("high"), parts.pop("low")
+    causal = None if root is None or high or low else _causal_model(root, items)
+    if causal is not None:
+        beside = sorted(causal.parent.iterdir())
+        return Package(None, causal, **{part: path or _FINDERS[part](beside) for part, path in parts.items()})
+    _require_experts(root, items, {"high": high, "low": low, **parts})
+    return Package(PerExpert(high, low), None, **parts)
+
+
+def is_causal_folder(folder: Path) -> bool:
+    """Whether a folder holds a causal model, as its config.json says."""
+    config = folder / "config.json"
+    if not is_expert_folder(folder) or not config.is_file():
+        return False
+    return read_json(config).get("_class_name") == CAUSAL_CLASS
+
+
+def _causal_model(root: Path, items: list[Path]) -> Path | None:
+    return next((folder for folder in (root, *items) if is_causal_folder(folder)), None)
 
 
 def open_experts(paths: PerExpert[Path]) -> PerExpert[Checkpoint]:
@@ -128,6 +148,10 @@ def check_roles(experts: PerExpert[Checkpoint]) -> None:
     if roles.high == "low" and roles.low != "low" or roles.low == "high" and roles.high != "high":
         raise CheckpointError(f"the experts look swapped: high-noise is {high}, low-noise is {low}; "
                               "exchange them, or rename the files if their names are wrong")  # fmt: skip
+    causal = next((_name(checkpoint) for checkpoint in experts if checkpoint.config.causal), None)
+    if causal is not None:
+        raise CheckpointError(f"{causal} is a causal model (LingBot-World Fast or 2.0), not one of two experts; it "
+                              "makes videos by itself: give its own folder as the package")  # fmt: skip
     if _same_weights(experts):
         raise CheckpointError(f"{high} and {low} are the same weights; give the high-noise and the low-noise expert")
     if experts.high.config != experts.low.config:
