@@ -170,5 +170,5 @@ def test_an_encoder_that_cannot_hold_a_tokenizer_is_not_read_as_one(t5):
 
 
 def test_a_missing_package_names_the_interpreter():
-    with pytest.raises(DependencyError, match="-m pip install no_such_package"):
+    with pytest.raises(DependencyError, match="-m pip install --upgrade no_such_package"):
         require("no_such_package")

@@ -1,25 +1,22 @@
-"""Static loading through the loaders' stream. Import after `embed`; the checks are reported with those of LoRAs."""
+"""Static loading through the loaders' uploader. Import after `embed`; the checks are reported with those of LoRAs."""
 
 import torch
 from common import FP32, NF4, check, experts, gap, predict
 from lingbot_world.host import uploads
 from lingbot_world.host.experts import load_patcher
 from lingbot_world.host.operations import Linear
-from lingbot_world.loaders import load as experts as loading
-from lingbot_world.loaders.chunks import streaming
 from lora_cases import CPU, expected, load, lora, offloaded_at, with_lora
 
 
 class PlayedBus:
-    """The CPU's memory plays a GPU's: what is loaded is streamed into memory of its own."""
+    """The CPU's memory plays a GPU's: what is loaded is copied into memory of its own."""
 
     def __enter__(self):
-        self.kept = uploads.usable, loading._raw_tensors
+        self.kept = uploads.usable
         uploads.usable = lambda model, device: device is not None
-        loading._raw_tensors = lambda entries, device, progress, group: streaming(entries, device, group=group)
 
     def __exit__(self, *_):
-        uploads.usable, loading._raw_tensors = self.kept
+        uploads.usable = self.kept
 
 
 def _sent(patcher) -> list[bool]:
@@ -39,7 +36,7 @@ def _storages(patcher) -> dict[int, set]:
 
 @check
 def uploads_together():
-    """Static loading through the loaders' stream: all, some, more, back to the file, and all of it with a LoRA."""
+    """Static loading through the loaders' uploader: all, some, more, back to the file, and all of it with a LoRA."""
     tensors, deltas = lora("lightning")
     patched, want, found = with_lora(experts(NF4)[0], tensors), expected(deltas), {}
     with PlayedBus():
@@ -72,7 +69,7 @@ def _lowvram_uploads(tensors) -> bool:
 
 @check
 def upload_of_another_dtype():
-    """fp32 in the file, bf16 to compute in: no weight is streamed, as it would be there in both."""
+    """fp32 in the file, bf16 to compute in: no weight is uploaded, as it would be there in both."""
     asked, original = [], uploads.state_tensors
 
     def spy(*arguments, names, **options):
