@@ -1,4 +1,4 @@
-"""The engine's door for Python: the size of a video, and from conditioning to latent."""
+"""For Python programs: the size of a video, and the sampling run from conditioning to latent."""
 
 from .geometry import Geometry, explicit_geometry, output_geometry
 from .headless.two_experts import sample
