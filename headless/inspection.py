@@ -105,7 +105,7 @@ def _vae(path: Path, geometry: Geometry) -> Report:
 
 
 def _table(stages: list[StageEstimate]) -> list[str]:
-    rows = [("stage", "weights", "work", "all")]
+    rows: list[tuple[str, ...]] = [("stage", "weights", "work", "all")]
     rows += [(stage.name, *map(_amount, (stage.weights, stage.work, stage.total))) for stage in stages]
     widest = max(len(name) for name, *_ in rows)
     return [name.ljust(widest) + "".join(figure.rjust(11) for figure in figures) for name, *figures in rows]

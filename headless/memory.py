@@ -99,7 +99,7 @@ def free_memory(device: torch.device) -> int:
     index = torch.cuda.current_device() if device.index is None else device.index
     used = torch.cuda.memory_allocated(index)
     free, total = torch.cuda.mem_get_info(index)
-    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda index: 1.0)(index)  # older torch lacks it
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _index: 1.0)(index)  # older torch lacks it
     return min(free + torch.cuda.memory_reserved(index) - used, int(share * total) - used)
 
 

@@ -181,7 +181,7 @@ def _camera_files(path: Path, checkpoint: Checkpoint) -> CameraFiles:
 
 def _geometry(options: GenerateOptions, image: np.ndarray, camera: CameraFiles | None) -> Geometry:
     n_poses = None if camera is None else len(camera.c2w)
-    if options.width is not None:
+    if options.width is not None and options.height is not None:
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses)
     return output_geometry(image.shape[1], image.shape[0], options.max_area, options.frame_num, n_poses)
 

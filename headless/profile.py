@@ -38,7 +38,7 @@ class StageRecorder:
     Use it as a context manager. Leaving it ends the last stage, also when an exception is raised.
     """
 
-    def __init__(self, device: torch.device, show: ShowProgress = silent):
+    def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []
         self.running = ""
         self._device, self._show = device, show

@@ -69,14 +69,14 @@ def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:
     return InputError(f"the GPU's memory ran out in stage {stage!r}; try {remedy} ({str(error).splitlines()[0]})")
 
 
-def _encode_text(plan: Plan, progress: Progress) -> list[Tensor | None]:
+def _encode_text(plan: Plan, progress: Progress) -> tuple[Tensor, Tensor | None]:
     """Prompt and negative prompt, each [1, L, D] float32; the second is None where guidance does not use it."""
     options, dtype = plan.options, torch.float32 if plan.options.dtype == "fp32" else torch.bfloat16
     prompts = [options.prompt]
     if plan.guided:
         prompts.append(NEGATIVE_PROMPT if options.negative is None else options.negative)
-    rows = encode(prompts, plan.text_encoder, plan.tokenizer, plan.device, dtype, progress)
-    return [row[None] for row in rows] + [None] * (2 - len(rows))
+    row, *null_row = encode(prompts, plan.text_encoder, plan.tokenizer, plan.device, dtype, progress)
+    return row[None], null_row[0][None] if null_row else None
 
 
 def _encode_image(plan: Plan, progress: Progress) -> Tensor:
@@ -126,7 +126,9 @@ def _camera_map(plan: Plan) -> Tensor | None:
     return camera_embedding(path.c2w, path.intrinsics, **size)
 
 
-def _sample(plan: Plan, stages: StageRecorder, noise: Tensor, y: Tensor, context: Tensor, context_null) -> Tensor:
+def _sample(
+    plan: Plan, stages: StageRecorder, noise: Tensor, y: Tensor, context: Tensor, context_null: Tensor | None
+) -> Tensor:
     options = plan.options
     stages.begin("camera")
     camera = _camera_map(plan)
@@ -147,7 +149,7 @@ def _sample(plan: Plan, stages: StageRecorder, noise: Tensor, y: Tensor, context
 class _Experts:
     """Loads the experts when `sample` calls for them, and records each load and each expert's steps as a stage."""
 
-    def __init__(self, plan: Plan, stages: StageRecorder, residency: Residency):
+    def __init__(self, plan: Plan, stages: StageRecorder, residency: Residency) -> None:
         self._plan, self._stages, self._residency = plan, stages, residency
         self._low_ahead: LingBotWorldModel | None = None
         self._progress: Progress = lambda _done, _total: None
@@ -172,7 +174,7 @@ class _Experts:
         self._progress = self._stages.begin("low-noise steps", "step", keep=True)
         return model
 
-    def step_done(self, step: int, *_) -> None:
+    def step_done(self, step: int, *_: object) -> None:
         """The solver's callback: counts the steps of the expert that made this one."""
         if step < self._high_steps:
             self._progress(step + 1, self._high_steps)

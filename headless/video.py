@@ -88,36 +88,40 @@ def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: P
     run leaves nothing and an older video stays.
     """
     target.folder.mkdir(parents=True, exist_ok=True)
-    write = _write_png if target.pattern else _write_video
+    progress = progress or (lambda _done, _total: None)
     with tempfile.TemporaryDirectory(prefix=".lingbot-", dir=target.folder) as scratch:
-        for name in write(frames, Path(scratch), target, fps, progress or (lambda _done, _total: None)):
+        if target.pattern is None:
+            names = [target.path.name]
+            _write_video(frames, Path(scratch, names[0]), fps, progress)
+        else:
+            names = [target.pattern % index for index in range(len(frames))]
+            _write_png(frames, [Path(scratch, name) for name in names], progress)
+        for name in names:
             os.replace(Path(scratch, name), target.folder / name)
     return target.path
 
 
-def _write_png(frames: np.ndarray, folder: Path, target: Target, fps: int, progress: Progress) -> list[str]:
+def _write_png(frames: np.ndarray, files: list[Path], progress: Progress) -> None:
     from PIL import Image
 
-    names = [target.pattern % index for index in range(len(frames))]
+    def save(frame: np.ndarray, file: Path) -> None:
+        Image.fromarray(frame).save(file, compress_level=4)
+
     pool = ThreadPoolExecutor()  # zlib releases the interpreter's lock
     try:
-        save = lambda name, frame: Image.fromarray(frame).save(folder / name, compress_level=4)  # noqa: E731
-        for index, _ in enumerate(pool.map(save, names, frames)):
+        for index, _ in enumerate(pool.map(save, frames, files)):
             progress(index + 1, len(frames))
     finally:
         pool.shutdown(cancel_futures=True)
-    return names
 
 
-def _write_video(frames: np.ndarray, folder: Path, target: Target, fps: int, progress: Progress) -> list[str]:
+def _write_video(frames: np.ndarray, file: Path, fps: int, progress: Progress) -> None:
     av = require("av", '"lingbot-world[cli]"')
-    with av.open(str(folder / target.path.name), "w", options={"movflags": "+faststart"}) as container:
+    with av.open(str(file), "w", options={"movflags": "+faststart"}) as container:
         stream = container.add_stream("libx264", rate=fps, options={"crf": "17"})
         stream.pix_fmt = "yuv420p"
+        stream.height, stream.width = frames.shape[1:3]
         for index, frame in enumerate(frames):
-            if index == 0:
-                stream.height, stream.width = frame.shape[:2]
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
             progress(index + 1, len(frames))
         container.mux(stream.encode())
-    return [target.path.name]
