@@ -1,29 +1,41 @@
-"""LingBot-World for ComfyUI: ComfyUI's door to the nodes, and the root of the `lingbot_world` engine."""
+"""LingBot-World for ComfyUI: where ComfyUI finds the nodes, and what Python programs import."""
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .camera import camera_embedding
+    from .headless.options import GenerateOptions
+    from .headless.run import generate
+    from .loaders import load_expert
+    from .nodes import LingBotWorldExtension
+    from .pipeline import sample
+
+__all__ = ["GenerateOptions", "camera_embedding", "generate", "load_expert", "sample"]
 
 __version__ = "0.1.0"
 
 WEB_DIRECTORY = "./web"
 
 _PUBLIC = {
-    "GenerateOptions": ".headless.plan",
+    "GenerateOptions": ".headless.options",
     "generate": ".headless.run",
     "camera_embedding": ".camera",
     "load_expert": ".loaders",
     "sample": ".pipeline",
 }
-"""What people want from Python, and where it lies. Imported when first asked for: ComfyUI imports this file too."""
+"""The module of each public name. It is imported when the name is first used, because ComfyUI imports this file too
+and needs none of them."""
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> object:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name], __name__), name)
 
 
-async def comfy_entrypoint():
-    """Called by ComfyUI; everything that needs ComfyUI is imported from here on."""
+async def comfy_entrypoint() -> "LingBotWorldExtension":
+    """Called by ComfyUI. Imports of ComfyUI's modules begin here."""
     from .nodes import LingBotWorldExtension
 
     return LingBotWorldExtension()

@@ -1,5 +1,7 @@
-"""What can go wrong with what a user hands us. Each message names the thing, what was found, what was
-expected and what to do; the command turns them into exit code 2, ComfyUI into an error on the node."""
+"""Errors that the user can mend. A message names the file or option, what was found, what was expected, what to do.
+
+The command turns them into exit code 2, ComfyUI into an error on the node. An option stands in backticks under its name
+in Python, `action_path`; the command shows it as a flag, --action_path."""
 
 import importlib
 import sys
@@ -7,11 +9,11 @@ from types import ModuleType
 
 
 class LingBotError(ValueError):
-    """Bad input that the user can mend."""
+    """Input that cannot be used; the family of all errors below."""
 
 
 class CheckpointError(LingBotError):
-    """A weight file that is not what it should be."""
+    """A weight file that cannot be used."""
 
 
 class TextError(LingBotError):

@@ -1,4 +1,4 @@
-"""Sizes of a video, and the image as the first frame of it."""
+"""The size of a video in pixels and in latent cells, and the image as its first frame."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ CHUNK = 3  # latent frames that a causal model makes at a time
 
 @dataclass(frozen=True)
 class Geometry:
-    """Pixels (`height`, `width`, `frames`) and the latent cells (`lat_h`, `lat_w`, `lat_f`) that they fold into."""
+    """`height` and `width` in pixels and `frames` of a video; `lat_h`, `lat_w` and `lat_f` of its latent."""
 
     height: int
     width: int
@@ -79,7 +79,7 @@ def _floored(side: float) -> int:
 def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
     """An image uint8 [H, W, 3] stretched to the video's size: float32 [3, height, width], about -1..1.
 
-    Bicubic (a = -0.75) without antialiasing, and not clamped: overshoot reaches the VAE, as officially.
+    Bicubic (a = -0.75) without antialiasing and without clamping, as officially: values beyond -1..1 reach the VAE.
     """
     pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].float()
     size = geometry.height, geometry.width
@@ -87,7 +87,7 @@ def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
 
 
 def image_conditioning(image_latent: Tensor) -> Tensor:
-    """`y` [1, 20, f, h, w] of a latent [1, 16, f, h, w]: before it a mask of four channels, 1 in the first frame."""
+    """`y` [1, 20, f, h, w]: four channels of mask, 1 in the first latent frame, then the latent [1, 16, f, h, w]."""
     mask = torch.zeros_like(image_latent[:, :4])
     mask[:, :, 0] = 1
     return torch.cat([mask, image_latent], dim=1)

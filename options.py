@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -28,6 +31,8 @@ NOISE_DEVICES: tuple[NoiseDevice, ...] = get_args(NoiseDevice)
 BOUNDARY = 0.947
 """Share of the noise range from which on the high-noise expert predicts."""
 STEPS, SHIFT, GUIDE_SCALE, FRAMES, FPS = 40, 5.0, 5.0, 81, 16
+SIZE = 480, 832
+"""Height and width of the official videos; their product is the default area."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +50,8 @@ class PerExpert(Generic[T]):
         return self.high if high else self.low
 
 
-def torch_dtype(name: DtypeName):
-    """The torch.dtype that a name stands for."""
+def torch_dtype(name: DtypeName) -> torch.dtype:
+    """The torch.dtype that a name stands for. Imports torch: the command's help reads this file without it."""
     import torch
 
     return {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[name]

@@ -74,7 +74,7 @@ class WorldState:
                                    ("sink", self.sink, sink)):  # fmt: skip
             if theirs is not None and mine != theirs:
                 raise InputError(
-                    f"the state was made with another {name}: {_difference(mine, theirs)}; continue it with what made it"
+                    f"the state was made with another {name}: {_difference(mine, theirs)}; go on with the same"
                 )
 
     def save(self, path: str | Path) -> None:

@@ -1,5 +1,5 @@
-"""The front without a canvas: the `lingbot-world` command, and `generate` for Python.
+"""The front without ComfyUI: the `lingbot-world` command, and `generate` for Python.
 
-Its parts, in the order in which a run walks through them: `plan` checks, `memory` decides what stays on the GPU, `run`
-carries the stages out, `two_experts` samples, `video` writes, `profile` tells what each stage took.
+A run goes through `options` (what is asked for), `plan` (the checks), `run` (the stages), `memory` (what stays on the
+GPU), `two_experts` (the sampling), `video` (the files) and `profile` (what each stage took).
 """

@@ -1,26 +1,20 @@
-"""The `lingbot-world` command. torch and everything behind it are imported by the sub-command that needs them."""
+"""The `lingbot-world` command. Each sub-command imports what it needs itself, so that `--help` needs no torch."""
+
+from __future__ import annotations
 
 import argparse
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, fields
+from typing import Any
 
 from ..errors import LingBotError
-from ..options import (
-    BOUNDARY,
-    CAMERA_CACHE_MODES,
-    DTYPE_NAMES,
-    FPS,
-    FRAMES,
-    GUIDE_SCALE,
-    NOISE_DEVICES,
-    RESIDENCY_MODES,
-    SHIFT,
-    SOLVER_NAMES,
-    STEPS,
-)
+from ..options import DTYPE_NAMES, FRAMES, SIZE, Progress
+from .options import CHOICES, PARTS, GenerateOptions
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -34,17 +28,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
-        return arguments.run(arguments) or 0
+        arguments.run(arguments)
     except LingBotError as error:
-        print(f"lingbot-world: {error}", file=sys.stderr)
+        print(f"lingbot-world: {with_flags(str(error))}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("\nlingbot-world: interrupted; nothing was written", file=sys.stderr)
         return INTERRUPTED
+    return 0
+
+
+def with_flags(message: str) -> str:
+    """An error's message with each option of Python, `action_path`, as the command's flag, --action_path."""
+    return re.sub(r"`(\w+)`", r"--\1", message)
 
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The command's options. `camera`'s own are added only when `argv` asks for it: they need torch."""
+    """The command's options. Those of `camera` are added only when `argv` asks for it, because they need torch."""
     parser = argparse.ArgumentParser(prog="lingbot-world", description="Camera-controlled video from one image.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
@@ -59,39 +59,55 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_generate(commands) -> None:
-    defaults = argparse.ArgumentDefaultsHelpFormatter
-    parser = commands.add_parser("generate", help="make a video", formatter_class=defaults)
+def _add_generate(commands: Any) -> None:
+    style = argparse.ArgumentDefaultsHelpFormatter
+    parser = commands.add_parser("generate", help="make a video", formatter_class=style)
     parser.set_defaults(run=_generate)
-    add = parser.add_argument
-    add("--ckpt_dir", required=True, help="the package's folder, as `hf download` leaves it")
-    add("--image", required=True, help="first frame; stretched to the video's size")
-    add("--prompt", required=True)
-    add("--negative", help="negative prompt; left out: a list of usual flaws, in Chinese")
-    add("--action_path", help="folder with poses.npy and intrinsics.npy; left out: no camera control")
-    add("--output", required=True, help="x.mp4; or a folder or dir/*.png for PNG files")
+    add = _adder(parser)
+    add("ckpt_dir", "the package's folder, as `hf download` leaves it")
+    add("image", "first frame; stretched to the video's size")
+    add("prompt")
+    add("negative", "negative prompt; left out: a list of usual flaws, in Chinese")
+    add("action_path", "folder with poses.npy and intrinsics.npy; left out: no camera control")
+    add("output", "x.mp4; or a folder or dir/*.png for PNG files")
     _add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
-    add("--sampling_steps", type=int, default=STEPS, help="steps of both experts together")
-    add("--shift", type=float, default=SHIFT, help="of the noise schedule: higher spends more steps on the layout")
-    add("--boundary", type=float, default=BOUNDARY, help="share of the noise above which the high-noise expert works")
-    add("--guide_scale", type=_scales, default=(GUIDE_SCALE,), metavar="LOW[,HIGH]",
-        help="1 leaves the negative prompt out")  # fmt: skip
-    add("--solver", choices=SOLVER_NAMES, default="unipc")
-    add("--seed", type=int, help="left out: drawn, and printed at the end")
-    add("--noise_device", choices=NOISE_DEVICES, default="cpu", help="cuda gives the official code's noise")
-    add("--fps", type=int, default=FPS)
-    add("--device", help="left out: the GPU if there is one")
-    add("--dtype", choices=DTYPE_NAMES, help="left out: bf16 on a GPU, fp32 on the CPU")
-    add("--residency", choices=RESIDENCY_MODES, default="auto",
-        help="experts in GPU memory at a time; stream: of one as little as possible")  # fmt: skip
-    add("--camera_cache", choices=CAMERA_CACHE_MODES, default="auto",
-        help="what camera layers compute, kept between steps: in free memory, never, always")  # fmt: skip
-    add("--vae_tiling", action="store_true", help="less memory, more time; comes by itself when memory is short")
-    for name in ("high", "low", "text_encoder", "tokenizer", "vae"):
-        add(f"--{name}", metavar="PATH", help="in place of the package's own")
+    add("sampling_steps", "steps of both experts together")
+    add("shift", "of the noise schedule: higher spends more steps on the layout")
+    add("boundary", "share of the noise above which the high-noise expert works")
+    add("guide_scale", "1 leaves the negative prompt out", type=_scales, metavar="LOW[,HIGH]")
+    add("solver")
+    add("seed", "left out: drawn, and printed at the end", type=int)
+    add("noise_device", "cuda gives the official code's noise")
+    add("fps", "frames a second of the file")
+    add("device", "left out: the GPU if there is one")
+    add("dtype", "left out: bf16 on a GPU, fp32 on the CPU")
+    add("residency", "experts in GPU memory at a time; stream: of one as little as possible")
+    add("camera_cache", "what camera layers compute, kept between steps: in free memory, never, always")
+    add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")
+    for name in PARTS:
+        add(name, "in place of the package's own", metavar="PATH")
 
 
-def _add_inspect(commands) -> None:
+def _adder(parser: argparse.ArgumentParser) -> Callable[..., None]:
+    """`add(name, help)` adds the flag of a GenerateOptions field, whose default and choices argparse takes over."""
+    defaults = {field.name: field.default for field in fields(GenerateOptions)}
+
+    def add(name: str, help: str | None = None, **settings: Any) -> None:
+        default = defaults[name]
+        if default is MISSING:
+            settings["required"] = True
+        else:
+            settings["default"] = default
+        if type(default) in (int, float):
+            settings.setdefault("type", type(default))
+        if name in CHOICES:
+            settings["choices"] = CHOICES[name]
+        parser.add_argument(f"--{name}", help=help, **settings)
+
+    return add
+
+
+def _add_inspect(commands: Any) -> None:
     parser = commands.add_parser("inspect", help="say what a checkpoint is and what memory each stage will need")
     parser.set_defaults(run=_inspect)
     parser.add_argument("path", help="a package's folder, an expert, a text encoder or a VAE")
@@ -99,7 +115,7 @@ def _add_inspect(commands) -> None:
     _add_size(parser, "height*width of the video")
 
 
-def _add_toy(commands) -> None:
+def _add_toy(commands: Any) -> None:
     parser = commands.add_parser("toy", help="write a tiny package with random weights, an image and a camera path")
     parser.set_defaults(run=_toy)
     parser.add_argument("folder", help="where to write it")
@@ -107,7 +123,7 @@ def _add_toy(commands) -> None:
 
 
 def _add_size(parser: argparse.ArgumentParser, meaning: str) -> None:
-    parser.add_argument("--size", type=_size, default=(480, 832), metavar="480*832", help=meaning)
+    parser.add_argument("--size", type=_size, default=SIZE, metavar="{}*{}".format(*SIZE), help=meaning)
     parser.add_argument("--width", type=int, help="exact, a multiple of 16; with --height, in place of --size")
     parser.add_argument("--height", type=int, help="exact, a multiple of 16")
     parser.add_argument("--frame_num", type=int, default=FRAMES, help="4n+1; a shorter pose file shortens the video")
@@ -128,8 +144,8 @@ def _scales(text: str) -> tuple[float, ...]:
         raise argparse.ArgumentTypeError(f"{text!r} is not like 5 or 4,6 (low, high)") from None
 
 
-def _generate(arguments: argparse.Namespace) -> int:
-    from .plan import GenerateOptions, make_plan
+def _generate(arguments: argparse.Namespace) -> None:
+    from .plan import make_plan
     from .profile import table
     from .run import run
 
@@ -142,33 +158,29 @@ def _generate(arguments: argparse.Namespace) -> int:
         print(note)
     result = run(plan, progress_bar)
     print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
-    return 0
 
 
-def _inspect(arguments: argparse.Namespace) -> int:
+def _inspect(arguments: argparse.Namespace) -> None:
     from .inspection import describe
 
     height, width = arguments.size
     if arguments.width or arguments.height:
         height, width = arguments.height or height, arguments.width or width
     print(describe(arguments.path, width, height, arguments.frame_num, arguments.dtype))
-    return 0
 
 
-def _toy(arguments: argparse.Namespace) -> int:
+def _toy(arguments: argparse.Namespace) -> None:
     from ..toy import write_toy_package
 
-    package = write_toy_package(arguments.folder, seed=arguments.seed)
-    print(package)
-    return 0
+    print(write_toy_package(arguments.folder, seed=arguments.seed))
 
 
 @contextmanager
-def progress_bar(name: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(name: str, unit: str) -> Iterator[Progress]:
     """A tqdm bar for `progress(done, total)`; it appears with the first report. Bytes are shown with their rate."""
     from tqdm import tqdm
 
-    bars = []
+    bars: list[tqdm] = []
 
     def update(done: int, total: int) -> None:
         if not bars:

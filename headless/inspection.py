@@ -1,4 +1,4 @@
-"""`lingbot-world inspect`: what a file or package is, and what a run with it will need, from headers alone."""
+"""`lingbot-world inspect`: what a file or package is, and what a run with it will need, from file headers."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from .memory import StageEstimate, estimate_camera_cache, estimate_sampling, est
 
 @dataclass(frozen=True)
 class Report:
-    """What something is, in lines of text, and what the stages that use it need."""
+    """Lines of text about a file or package, and the memory of the stages that use it."""
 
     lines: list[str]
     stages: list[StageEstimate]
@@ -27,15 +27,15 @@ class Report:
 
 
 def describe(path: str | Path, width: int, height: int, frames: int, dtype: DtypeName = "bf16") -> str:
-    """What a package's folder, an expert, a text encoder or a VAE is, and a table of what each stage needs for a video
-    of that size. Raises InputError for a size that cannot be, CheckpointError or TextError for files that are broken.
+    """What a package's folder, an expert, a text encoder or a VAE is, and the memory of each stage for a video of that
+    size. Raises InputError for a size that is not possible, CheckpointError or TextError for a broken file.
     """
     path, geometry = Path(path), explicit_geometry(width, height, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
     report = _report(path, geometry, torch_dtype(dtype))
     size = f"{geometry.width}x{geometry.height}, {geometry.frames} frames ({geometry.tokens} tokens), {dtype}"
-    return "\n".join([*report.lines, "", f"Memory on the device for {size}, worked out:", *_table(report.stages)])
+    return "\n".join([*report.lines, "", f"Memory on the device for {size}, computed:", *_table(report.stages)])
 
 
 def _report(path: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
@@ -59,29 +59,31 @@ def _package(folder: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
     if package.vae is not None:
         report += _vae(package.vae, geometry)
     report += _expert("high-noise expert", high) + _expert("low-noise expert", low)
-    return report + _steps(high, geometry, dtype) + Report([], [_resident([high, low], geometry, dtype)])
+    return report + _steps(high, geometry, dtype) + Report([], [_sampling([high, low], geometry, dtype)])
 
 
 def _expert(role: str, checkpoint: Checkpoint) -> Report:
-    told, config = checkpoint.summary(), checkpoint.config
+    summary, config = checkpoint.summary(), checkpoint.config
     line = (
-        f"{role}: {told['kind']}, {told['parameters'] / 1e6:,.1f} M parameters, {_amount(told['bytes'])}, "
-        f"quantization {told['quantization']}, control: {told['camera']}"
+        f"{role}: {summary['kind']}, {summary['parameters'] / 1e6:,.1f} M parameters, {_amount(summary['bytes'])}, "
+        f"quantization {summary['quantization']}, control: {summary['camera']}"
     )
-    sizes = f"  {config.num_layers} blocks of {config.dim}, {config.num_heads} heads, in {', '.join(told['files'])}"
+    sizes = f"  {config.num_layers} blocks of {config.dim}, {config.num_heads} heads, in {', '.join(summary['files'])}"
     return Report([line, sizes], [])
 
 
 def _steps(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> Report:
-    """One expert at a time: with all of its blocks resident, with none, and its camera cache."""
-    stages = [_resident([checkpoint], geometry, dtype), _if_short(_resident([checkpoint], geometry, dtype, blocks=0))]
+    """The steps of one expert with all of its blocks resident, with none, and its camera cache."""
+    stages = [_sampling([checkpoint], geometry, dtype), _if_short(_sampling([checkpoint], geometry, dtype, blocks=0))]
     cache = estimate_camera_cache(checkpoint, geometry, dtype)
     if cache:
         stages.append(StageEstimate("camera cache, used where there is room", 0, cache))
     return Report([], stages)
 
 
-def _resident(checkpoints: list[Checkpoint], geometry: Geometry, dtype: torch.dtype, blocks: int | None = None):
+def _sampling(
+    checkpoints: list[Checkpoint], geometry: Geometry, dtype: torch.dtype, blocks: int | None = None
+) -> StageEstimate:
     return estimate_sampling(checkpoints, geometry, dtype, camera=True, resident_blocks=blocks)
 
 
@@ -103,10 +105,10 @@ def _vae(path: Path, geometry: Geometry) -> Report:
 
 
 def _table(stages: list[StageEstimate]) -> list[str]:
-    rows = [("stage", "weights", "work", "all")]
+    rows: list[tuple[str, ...]] = [("stage", "weights", "work", "all")]
     rows += [(stage.name, *map(_amount, (stage.weights, stage.work, stage.total))) for stage in stages]
-    wide = max(len(name) for name, *_ in rows)
-    return [name.ljust(wide) + "".join(figure.rjust(11) for figure in figures) for name, *figures in rows]
+    widest = max(len(name) for name, *_ in rows)
+    return [name.ljust(widest) + "".join(figure.rjust(11) for figure in figures) for name, *figures in rows]
 
 
 def _amount(nbytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Memory of a run: what each stage needs on its device, worked out from file headers, and what stays there."""
+"""Memory of a run: what each stage needs, computed from file headers, and what stays on the GPU between steps."""
 
 import logging
 import math
@@ -17,12 +17,12 @@ from .plan import Plan
 log = logging.getLogger(__name__)
 
 MARGIN = 1_000_000_000
-"""Bytes left free beside what is worked out: cuDNN and cuBLAS workspaces, fragments, the display."""
+"""Bytes left free beside the estimate: cuDNN and cuBLAS workspaces, fragments, the display."""
 
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 203, 147, 32.5
-"""Bytes a pixel of one frame and unit of VAE width, fp32: the peak of diffusers' AutoencoderKLWan counted on meta
-tensors, and what cuDNN's convolutions take over it on a GPU. Good to 3 % of what an H200 showed at width 96, 240x416 to
-720x1280 and 17 to 81 frames (5 % in tiles)."""
+"""Bytes per pixel of one frame and unit of VAE width in fp32. The first two are the peak of the VAE's tensors, counted
+on meta tensors; the third is what cuDNN's convolutions add on a GPU. Within 3 % of what an H200 showed at width 96,
+240x416 to 720x1280 and 17 to 81 frames (5 % in tiles)."""
 VAE_WEIGHTS = 13_770
 """Parameters of the VAE per square of its width: 126.9 million at 96."""
 TILE_PIXELS = 256 * 256
@@ -31,7 +31,7 @@ TEXT_TOKENS = 512
 
 @dataclass(frozen=True)
 class StageEstimate:
-    """Bytes on the device: `weights`, and what the stage's work takes over them at its peak."""
+    """Bytes on the device: `weights`, and `work`, the peak of everything else."""
 
     name: str
     weights: int
@@ -43,7 +43,7 @@ class StageEstimate:
 
 
 def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
-    """Two prompts of 512 tokens through the text encoder, two of its blocks on the device at a time."""
+    """Two prompts of 512 tokens through the text encoder. Two of its bf16 blocks are on the device at a time."""
     block = sum(math.prod(shape) for shape in config.block_shapes().values()) * 2
     scores = 2 * config.num_heads * TEXT_TOKENS**2 * 4
     streams = 6 * TEXT_TOKENS * config.dim * 4 + 3 * TEXT_TOKENS * config.ffn_dim * dtype.itemsize
@@ -59,20 +59,20 @@ def estimate_sampling(
     guided: bool = True,
     resident_blocks: int | None = None,
 ) -> StageEstimate:
-    """The steps with these experts on the device at once; of each, `resident_blocks` blocks stay there (None: all)."""
+    """The steps, with all `checkpoints` on the device at once and `resident_blocks` blocks of each (None: all)."""
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
     step = activation_bytes(config, *cells, batch=rows, dtype=dtype, camera=camera)
-    kept = "one expert" if len(checkpoints) == 1 else "both experts"
+    resident = "one expert" if len(checkpoints) == 1 else "both experts"
     if resident_blocks is not None:
-        kept = f"{resident_blocks} of {config.num_layers} blocks"
+        resident = f"{resident_blocks} of {config.num_layers} blocks"
     inputs = 4 * geometry.tokens * 4 * (3 * 16 + 20 + rows * config.in_dim + camera * (config.control_channels or 0))
     weights = sum(weight_bytes(checkpoint, resident_blocks) for checkpoint in checkpoints)
-    return StageEstimate(f"steps, {kept} resident", weights, step + inputs)
+    return StageEstimate(f"steps, {resident} resident", weights, step + inputs)
 
 
 def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> int:
-    """Bytes that keep what an expert's camera layers compute between its steps."""
+    """Bytes of a camera cache: what an expert's camera layers compute, kept between its steps."""
     return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype=dtype)
 
 
@@ -83,30 +83,30 @@ def estimate_vae(width: int, geometry: Geometry, *, tiling: bool = False) -> tup
     pixels = min(frame, TILE_PIXELS) if tiling else frame
     encode, decode = (int((each + VAE_CONVOLUTION) * width * pixels) for each in (VAE_ENCODE, VAE_DECODE))
     video = 12 * geometry.frames * frame
-    if tiling:  # tiles overlap by a quarter each way; at the end they are cut, then put together twice
+    if tiling:  # tiles overlap by a quarter each way; cropping and joining them makes copies of the video
         work = encode + 11 * video // 10, max(decode + 13 * video // 8, 47 * video // 10)
     else:
         work = encode + video, decode + video
     names = ("VAE encode, tiled", "VAE decode, tiled") if tiling else ("VAE encode", "VAE decode")
-    return tuple(StageEstimate(name, weights, each) for name, each in zip(names, work, strict=True))
+    return StageEstimate(names[0], weights, work[0]), StageEstimate(names[1], weights, work[1])
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes free on a GPU, what torch holds in reserve included and torch's own limit (set_per_process_memory_fraction)
-    heeded; without limit on the CPU, where files are mapped."""
+    """Bytes that torch can still allocate: free ones, its own unused reserve, no more than its limit for this process
+    (set_per_process_memory_fraction). On the CPU, where weights are mapped, a number larger than any need."""
     if device.type != "cuda":
         return 2**62
     index = torch.cuda.current_device() if device.index is None else device.index
     used = torch.cuda.memory_allocated(index)
     free, total = torch.cuda.mem_get_info(index)
-    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda index: 1.0)(index)  # older torch lacks it
+    share = getattr(torch.cuda, "get_per_process_memory_fraction", lambda _index: 1.0)(index)  # older torch lacks it
     return min(free + torch.cuda.memory_reserved(index) - used, int(share * total) - used)
 
 
 @dataclass(frozen=True)
 class Residency:
-    """`both` experts at once or one at a time; bytes that an expert's camera cache may take; how many blocks of an
-    expert stay while the weights of the others come from the file in every step (None: all stay)."""
+    """What stays on the GPU during the steps: `both` experts or one at a time, a camera cache of so many bytes, and
+    `resident_blocks` of an expert's blocks (None: all). The other blocks are read from the file in every step."""
 
     both: bool = False
     camera_cache_bytes: int = 0
@@ -114,33 +114,33 @@ class Residency:
 
 
 def choose_residency(plan: Plan, free: int) -> Residency:
-    """What to keep with `free` bytes on the plan's device.
+    """What stays when `free` bytes of the plan's device are free before the steps.
 
-    With "auto" the camera cache comes first, as much of it as fits, for it saves time in every step and a second
-    resident expert only the wait at the switch. Where not even one expert fits, as many blocks stay as do. On the CPU
-    weights are mapped and there is nothing to gain.
+    The mode "auto" gives memory to the camera cache first, as much of it as fits: the cache saves time in every step,
+    a second resident expert only the wait at the switch. Where one expert does not fit, as many of its blocks stay as
+    do. On the CPU weights are mapped, so that residency and cache gain nothing.
     """
-    asked = plan.options.residency
-    if asked == "stream":
+    mode = plan.options.residency
+    if mode == "stream":
         return Residency(resident_blocks=0)
     if plan.device.type != "cuda":
-        return Residency(both=asked == "both")
+        return Residency(both=mode == "both")
     one, two = (_needed(plan, count) for count in (1, 2))
-    if asked == "auto" and one > free:
-        return _streamed(plan, free)
-    cache = _camera_cache(plan, free - (two if asked == "both" else one))
-    return Residency(asked == "both" or (asked == "auto" and two + cache <= free), cache)
+    if mode == "auto" and one > free:
+        return _some_blocks(plan, free)
+    cache = _camera_cache(plan, free - (two if mode == "both" else one))
+    return Residency(mode == "both" or (mode == "auto" and two + cache <= free), cache)
 
 
-def _camera_cache(plan: Plan, room: int) -> int:
+def _camera_cache(plan: Plan, free: int) -> int:
     mode = plan.options.camera_cache
     if plan.camera is None or mode == "off":
         return 0
     whole = estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
-    return whole if mode == "gpu" else min(whole, max(0, room))
+    return whole if mode == "gpu" else min(whole, max(0, free))
 
 
-def _streamed(plan: Plan, free: int) -> Residency:
+def _some_blocks(plan: Plan, free: int) -> Residency:
     layers = plan.high.config.num_layers
     resident = next((count for count in range(layers - 1, 0, -1) if _needed(plan, 1, count) <= free), 0)
     log.warning("An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others come "

@@ -1,79 +1,79 @@
-"""What each stage of a run took: seconds, peak host memory, peak GPU memory."""
+"""What each stage of a run took: seconds and peak GPU memory."""
+
+from __future__ import annotations
 
 import gc
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from types import TracebackType
 
 import torch
 
 from ..options import Progress
 
 ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
-
-STATUS = Path("/proc/self/status")
-SAMPLING_SECONDS = 0.02
+"""`show(name, unit)` is open for as long as the stage of that name runs; it gives the stage's progress callback."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Memory in bytes; None where it cannot be told (host: not Linux, GPU: a run on the CPU)."""
+    """`gpu_peak` in bytes; None for a run on the CPU."""
 
     name: str
     seconds: float
-    host_peak: int | None
     gpu_peak: int | None
 
 
 @contextmanager
-def silent(name: str, unit: str) -> Iterator[Progress]:
+def silent(_name: str, _unit: str) -> Iterator[Progress]:
     """The progress display of a run that shows nothing."""
-    yield lambda done, total: None
+    yield lambda _done, _total: None
 
 
 class StageRecorder:
-    """The stages of one run, one at a time: `begin` ends the stage before. `show(name, unit)` displays progress.
+    """The stages of one run: `begin` ends the stage before and starts the next; `show` displays their progress.
 
-    Use as a context manager; at the end of it the last stage ends, also when an exception passes through.
+    Use it as a context manager. Leaving it ends the last stage, also when an exception is raised.
     """
 
-    def __init__(self, device: torch.device, show: ShowProgress = silent):
+    def __init__(self, device: torch.device, show: ShowProgress = silent) -> None:
         self.stages: list[Stage] = []
         self.running = ""
         self._device, self._show = device, show
         self._end: Callable[[], None] | None = None
 
-    def __enter__(self) -> "StageRecorder":
+    def __enter__(self) -> StageRecorder:
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.end()
 
     def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:
-        """Ends the running stage, starts the next and returns its progress callback. What the stage before left is
-        freed, a fifth of a second, unless this one is to `keep` it."""
+        """Ends the running stage, starts the next and returns its progress callback. Garbage of the stage before is
+        collected first, which takes a fifth of a second, unless `keep`."""
         self.end(keep)
         self.running = name
         display = self._show(name, unit)
         progress = display.__enter__()
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
-        host, started = _HostPeak(), time.perf_counter()
+        started = time.perf_counter()
 
         def end() -> None:
             self._end = None
             seconds = time.perf_counter() - started
             display.__exit__(None, None, None)
-            self.stages.append(Stage(name, seconds, host.stop(), self._gpu_peak()))
+            self.stages.append(Stage(name, seconds, self._gpu_peak()))
 
         self._end = end
         return progress
 
     def end(self, keep: bool = False) -> None:
-        """Ends the running stage, if there is one, and frees what it left unless that is to `keep`."""
+        """Ends the running stage, if there is one, and collects its garbage unless `keep`."""
         if self._end is not None:
             self._end()
             if not keep:
@@ -84,55 +84,23 @@ class StageRecorder:
 
 
 def release(device: torch.device) -> None:
-    """Collects garbage and hands the GPU's cached memory back."""
+    """Collects garbage and gives torch's unused GPU memory back to the driver."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def table(stages: list[Stage]) -> str:
-    """The stages as lines of text, a sum of seconds and the peaks at the end."""
-    total = Stage(
-        "all",
-        sum(stage.seconds for stage in stages),
-        max((stage.host_peak for stage in stages if stage.host_peak is not None), default=None),
-        max((stage.gpu_peak for stage in stages if stage.gpu_peak is not None), default=None),
-    )
-    rows = [("stage", "seconds", "peak host GB", "peak GPU GB"), *(map(_row, [*stages, total]))]
+    """The stages as lines of text; the last line is the sum of the seconds and the highest peak."""
+    peaks = [stage.gpu_peak for stage in stages if stage.gpu_peak is not None]
+    total = Stage("all", sum(stage.seconds for stage in stages), max(peaks, default=None))
+    rows = [("stage", "seconds", "peak GPU GB"), *map(_row, [*stages, total])]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join([name.ljust(widths[0]), *map(str.rjust, figures, widths[1:])]) for name, *figures in rows
     )
 
 
-def _row(stage: Stage) -> tuple[str, str, str, str]:
-    return stage.name, f"{stage.seconds:.1f}", _gigabytes(stage.host_peak), _gigabytes(stage.gpu_peak)
-
-
-def _gigabytes(amount: int | None) -> str:
-    return "-" if amount is None else f"{amount / 1e9:.2f}"
-
-
-def anonymous_memory() -> int | None:
-    """Bytes of this process that are not backed by a file (mapped weights are); None where Linux's /proc is missing."""
-    if not STATUS.exists():
-        return None
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith("RssAnon:"))
-    return int(line.split()[1]) * 1024
-
-
-class _HostPeak:
-    """The largest anonymous memory from now until `stop`, sampled by a thread."""
-
-    def __init__(self):
-        self._peak, self._stopped = anonymous_memory(), threading.Event()
-        if self._peak is not None:
-            threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while not self._stopped.wait(SAMPLING_SECONDS):
-            self._peak = max(self._peak, anonymous_memory())
-
-    def stop(self) -> int | None:
-        self._stopped.set()
-        return None if self._peak is None else max(self._peak, anonymous_memory())
+def _row(stage: Stage) -> tuple[str, str, str]:
+    peak = "-" if stage.gpu_peak is None else f"{stage.gpu_peak / 1e9:.2f}"
+    return stage.name, f"{stage.seconds:.1f}", peak

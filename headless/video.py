@@ -1,4 +1,4 @@
-"""Frames to an mp4, or to PNG files: checked before the run, complete or not there at all."""
+"""Writes frames to a video or to PNG files. The target is checked before the run, and appears only when complete."""
 
 import os
 import re
@@ -32,30 +32,32 @@ class Target:
 
 
 def find_target(output: str | Path) -> Target:
-    """`x.mp4` is a video; a folder, a name without suffix, `dir/*.png` or `dir/f_%04d.png` are PNG files.
+    """The target that `output` names: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
+    `dir/f_%04d.png` are PNG files.
 
-    Raises InputError for any other suffix and where a folder stands in a file's place or the reverse.
+    Raises InputError for another suffix, for a video that is an existing folder and for a folder that is an existing
+    file.
     """
     path = Path(output)
     if path.suffix.lower() == ".png":
         return _png_target(path)
     if path.suffix.lower() in VIDEO_SUFFIXES:
         if path.is_dir():
-            raise InputError(f"--output {path} is a folder; name a file in it, or a folder without a video's suffix")
+            raise InputError(f"`output` {path} is a folder; name a file in it, or a folder without a video's suffix")
         return Target(path)
     if path.is_file() or (path.suffix and not path.is_dir()):
-        raise InputError(f"--output {path}: expected {', '.join(VIDEO_SUFFIXES)}, a folder, or a *.png pattern")
+        raise InputError(f"`output` {path}: expected {', '.join(VIDEO_SUFFIXES)}, a folder, or a *.png pattern")
     return Target(path, "frame_%05d.png")
 
 
 def _png_target(path: Path) -> Target:
     if len(_NUMBER.findall(path.name)) != 1 or path.name.count("%") > 1:
-        raise InputError(f"--output {path}: a video is many PNG files; put one * or %05d in the name")
+        raise InputError(f"`output` {path}: a video is many PNG files; put one * or %05d in the name")
     return Target(path.parent, path.name.replace("*", "%05d"))
 
 
 def check_target(target: Target, geometry: Geometry) -> None:
-    """InputError when the target cannot be written, or the disk has no room for it. Leaves nothing behind."""
+    """Raises InputError when the target cannot be written, or the disk has no room for it. Creates nothing."""
     folder = target.folder.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -63,57 +65,62 @@ def check_target(target: Target, geometry: Geometry) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise InputError(f"--output {target.path} cannot be written: {error.strerror} ({folder})") from error
+        raise InputError(f"`output` {target.path} cannot be written: {error.strerror} ({folder})") from error
     needed, free = largest_size(target, geometry), shutil.disk_usage(folder).free
     if free < needed:
         raise InputError(
-            f"--output {target.path}: {needed / 1e6:.0f} MB may be needed, the disk has {free / 1e6:.0f} MB free; "
+            f"`output` {target.path}: {needed / 1e6:.0f} MB may be needed, the disk has {free / 1e6:.0f} MB free; "
             "make room or write elsewhere"
         )
 
 
 def largest_size(target: Target, geometry: Geometry) -> int:
-    """Bytes that the output can come to: uncompressed YUV 4:2:0 for a video, RGB for PNG files."""
+    """An upper bound of the output's bytes: uncompressed YUV 4:2:0 for a video, RGB for PNG files."""
     pixels = geometry.frames * geometry.height * geometry.width
     return pixels * 3 if target.pattern else pixels * 3 // 2
 
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
-    """Writes frames uint8 [F, H, W, 3] and returns what to open: the video, or the folder of PNG files.
+    """Writes frames uint8 [F, H, W, 3] and returns the video's path, or the folder of the PNG files.
 
-    Everything is written beside the target first and renamed when complete, so an interrupted run leaves nothing.
+    The files are written into a temporary folder beside the target and renamed when complete, so that an interrupted
+    run leaves nothing and an older video stays.
     """
     target.folder.mkdir(parents=True, exist_ok=True)
-    write = _write_png if target.pattern else _write_video
+    progress = progress or (lambda _done, _total: None)
     with tempfile.TemporaryDirectory(prefix=".lingbot-", dir=target.folder) as scratch:
-        for name in write(frames, Path(scratch), target, fps, progress or (lambda done, total: None)):
+        if target.pattern is None:
+            names = [target.path.name]
+            _write_video(frames, Path(scratch, names[0]), fps, progress)
+        else:
+            names = [target.pattern % index for index in range(len(frames))]
+            _write_png(frames, [Path(scratch, name) for name in names], progress)
+        for name in names:
             os.replace(Path(scratch, name), target.folder / name)
     return target.path
 
 
-def _write_png(frames: np.ndarray, folder: Path, target: Target, fps: int, progress: Progress) -> list[str]:
+def _write_png(frames: np.ndarray, files: list[Path], progress: Progress) -> None:
     from PIL import Image
 
-    names = [target.pattern % index for index in range(len(frames))]
-    pool = ThreadPoolExecutor()  # compressing lets other threads run
+    def save(frame: np.ndarray, file: Path) -> None:
+        Image.fromarray(frame).save(file, compress_level=4)
+
+    pool = ThreadPoolExecutor()  # zlib releases the interpreter's lock
     try:
-        save = lambda name, frame: Image.fromarray(frame).save(folder / name, compress_level=4)  # noqa: E731
-        for index, _ in enumerate(pool.map(save, names, frames)):
+        for index, _ in enumerate(pool.map(save, frames, files)):
             progress(index + 1, len(frames))
     finally:
         pool.shutdown(cancel_futures=True)
-    return names
 
 
-def _write_video(frames: np.ndarray, folder: Path, target: Target, fps: int, progress: Progress) -> list[str]:
+def _write_video(frames: np.ndarray, file: Path, fps: int, progress: Progress) -> None:
     av = require("av", '"lingbot-world[cli]"')
-    with av.open(str(folder / target.path.name), "w", options={"movflags": "+faststart"}) as container:
+    with av.open(str(file), "w", options={"movflags": "+faststart"}) as container:
         stream = container.add_stream("libx264", rate=fps, options={"crf": "17"})
         stream.pix_fmt = "yuv420p"
+        stream.height, stream.width = frames.shape[1:3]
         for index, frame in enumerate(frames):
-            if index == 0:
-                stream.height, stream.width = frame.shape[:2]
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
             progress(index + 1, len(frames))
         container.mux(stream.encode())
-    return [target.path.name]

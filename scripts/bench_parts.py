@@ -10,7 +10,8 @@ import torch
 from bench_report import GB, Report, synchronize, timed
 from lingbot_world.geometry import Geometry, explicit_geometry
 from lingbot_world.headless.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
-from lingbot_world.headless.plan import GenerateOptions, make_plan
+from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.plan import Plan, make_plan
 from lingbot_world.headless.profile import Stage, StageRecorder
 from lingbot_world.headless.run import run
 from lingbot_world.loaders import load_expert, open_checkpoint
@@ -20,7 +21,8 @@ from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.text import NEGATIVE_PROMPT, encode
 from lingbot_world.text.weights import open_weights
-from lingbot_world.vae import read_vae, vae_width
+from lingbot_world.vae import vae_width
+from memory_watch import StageMemory
 
 PROMPT = "The video presents a soaring journey through a fantasy jungle, towards a castle on a green hill."
 
@@ -87,7 +89,8 @@ def random_bf16_expert(config: ModelConfig, device: str) -> LingBotWorldModel:
 def bench_load(report: Report, path: Path, device: str, dtype: torch.dtype, repeats: int) -> None:
     """Seconds from the page cache, as a new load and as a switch (the header already read, the other expert there)."""
     size = open_checkpoint(path).nbytes
-    with StageRecorder(torch.device(device)) as stages:
+    memory = StageMemory()
+    with StageRecorder(torch.device(device), memory.show) as stages:
         stages.begin("first load")
         resident = [load_expert(path, device, dtype)]
         synchronize(device)
@@ -102,18 +105,19 @@ def bench_load(report: Report, path: Path, device: str, dtype: torch.dtype, repe
         median = statistics.median(seconds)
         each = ", ".join(f"{second:.2f}" for second in seconds)
         report.add(name, median, "s", f"{size / GB / median:.1f} GB/s; single ones {each}")
-    _add_stages(report, "load", stages.stages)
+    _add_stages(report, "load", stages.stages, memory)
 
 
 def bench_text(report: Report, encoder: Path, tokenizer: Path, device: str) -> None:
     """Two prompts, the second time: the first one loads CUDA's libraries."""
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    with StageRecorder(torch.device(device)) as stages:
+    memory = StageMemory()
+    with StageRecorder(torch.device(device), memory.show) as stages:
         for name in ("first", "second"):
             stages.begin(name)
             encode([PROMPT, NEGATIVE_PROMPT], encoder, tokenizer, device, dtype)
             synchronize(device)
-    _add_stages(report, "text", stages.stages)
+    _add_stages(report, "text", stages.stages, memory)
     report.add("text, estimate", estimate_text(open_weights(encoder).config, dtype).total / GB, "GB")
 
 
@@ -123,26 +127,26 @@ def bench_run(report: Report, package: Path, output: Path, **options) -> None:
     plan = make_plan(GenerateOptions(
         ckpt_dir=package, image=example / "image.png", prompt=PROMPT, output=output, action_path=example, **options
     ))
-    begin = time.perf_counter()
-    stages = run(plan).stages
+    begin, memory = time.perf_counter(), StageMemory()
+    stages = run(plan, memory.show).stages
     seconds = time.perf_counter() - begin
-    _add_stages(report, "run", stages)
+    _add_stages(report, "run", stages, memory)
     sampling = sum(stage.seconds for stage in stages if stage.name.endswith("steps"))
     report.add("whole run", seconds, "s", f"{plan.options.sampling_steps} steps")
     report.add("sampling's share of the whole run", sampling / seconds, "")
     _add_estimates(report, plan)
 
 
-def _add_stages(report: Report, part: str, stages: list[Stage]) -> None:
+def _add_stages(report: Report, part: str, stages: list[Stage], memory: StageMemory) -> None:
     for stage in stages:
         gpu = "" if stage.gpu_peak is None else f", {stage.gpu_peak / GB:.2f} GB on the GPU"
-        host = "" if stage.host_peak is None else f"process {stage.host_peak / GB:.2f} GB anonymous"
+        host = f"process {memory.peaks[stage.name] / GB:.2f} GB anonymous"
         report.add(f"{part}: {stage.name}", stage.seconds, "s", host + gpu)
 
 
-def _add_estimates(report: Report, plan) -> None:
+def _add_estimates(report: Report, plan: Plan) -> None:
     camera = plan.camera is not None
-    width = vae_width(read_vae(plan.package.vae))
+    width = vae_width(plan.vae)
     steps = estimate_sampling([plan.high], plan.geometry, plan.dtype, camera=camera, guided=plan.guided)
     both = estimate_sampling([plan.high, plan.low], plan.geometry, plan.dtype, camera=camera, guided=plan.guided)
     for stage in (steps, both, *estimate_vae(width, plan.geometry)):

@@ -1,10 +1,13 @@
 """Highest memory figures of a process, its machine and its GPU, from /proc and nvidia-smi. Linux only."""
 
+import os
 import re
 import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -46,8 +49,35 @@ class Memory:
             self._smi.terminate()
 
 
+class StageMemory:
+    """Highest anonymous memory of this process in each stage of a run, sampled at 50 Hz by a thread.
+
+    `show` takes the place of a run's progress display, which is open for as long as a stage runs.
+    """
+
+    def __init__(self) -> None:
+        self.peaks: dict[str, int] = {}
+
+    @contextmanager
+    def show(self, stage: str, _unit: str) -> Iterator[Callable[[int, int], None]]:
+        ended = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(stage, ended), daemon=True)
+        thread.start()
+        try:
+            yield lambda _done, _total: None
+        finally:
+            ended.set()
+            thread.join()
+
+    def _watch(self, stage: str, ended: threading.Event) -> None:
+        last = False
+        while not last:
+            last = ended.wait(0.02)
+            self.peaks[stage] = max(process_bytes(os.getpid()), self.peaks.get(stage, 0))
+
+
 def process_bytes(pid: int) -> int:
-    """Memory of a process that no file stands behind; 0 when it has ended."""
+    """Anonymous and shared memory of a process, mapped files not counted; 0 when it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):

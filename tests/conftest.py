@@ -1,5 +1,6 @@
 """Shared fixtures. `golden` holds outputs of the official implementation (see tests/golden/README.md)."""
 
+import gc
 import shutil
 from pathlib import Path
 
@@ -67,8 +68,13 @@ def example00() -> Path:
 
 @pytest.fixture(scope="module")
 def one_thread():
-    """Many small operations: more threads only get in one another's way on a busy machine."""
+    """One thread for many small operations; and garbage collections that pass over the modules which are imported by
+    now. A run collects at the end of every stage, 0.3 s each time with torch's modules, more than the toy stage takes.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    gc.collect()
+    gc.freeze()
     yield
+    gc.unfreeze()
     torch.set_num_threads(threads)

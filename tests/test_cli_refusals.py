@@ -7,7 +7,11 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from lingbot_world.errors import InputError
 from lingbot_world.headless.cli import main
+from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.plan import make_plan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -68,6 +72,8 @@ OPTIONS = {
     "frames": ({"frame_num": 0}, "frames"),
     "scale": ({"guide_scale": "1,2,3"}, "guide scale"),
     "seed": ({"seed": -1}, "--seed -1"),
+    "fps": ({"fps": -3}, "--fps -3"),
+    "no frames a second": ({"fps": 0}, "--fps 0"),
     "device": ({"device": "abacus"}, "--device abacus"),
     "suffix": ({"output": "video.txt"}, "video.txt"),
     "one png": ({"output": "frame.png"}, "frame.png"),
@@ -80,6 +86,21 @@ def test_bad_options_are_refused(case, command, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert message in refusal(command(**changes), capsys)
     assert os.listdir(tmp_path) == []
+
+
+def test_noise_from_a_gpu_that_is_not_there_is_refused(command, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "--noise_device cuda: torch sees no CUDA GPU" in refusal(command(noise_device="cuda"), capsys)
+
+
+@pytest.mark.parametrize("name", ["solver", "noise_device", "dtype", "residency", "camera_cache"])
+def test_python_hears_of_a_word_that_is_no_choice_without_flags(name, toy_package, tmp_path):
+    example = toy_package / "example"
+    options = GenerateOptions(
+        ckpt_dir=toy_package, image=example / "image.png", prompt="", output=tmp_path / "x.mp4", **{name: "euler"}
+    )
+    with pytest.raises(InputError, match=f"`{name}` euler: expected one of .*, "):
+        make_plan(options)
 
 
 @pytest.mark.parametrize("words", ["--size 480", "--size 0*9", "--guide_scale much", "--solver euler"])

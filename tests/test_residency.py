@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.headless.memory import MARGIN, Residency, choose_residency, estimate_camera_cache, estimate_sampling
-from lingbot_world.headless.plan import GenerateOptions, make_plan
+from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.plan import make_plan
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.loaders.writer import write_expert
 from lingbot_world.toy.weights import EXPERT, Weights

@@ -15,10 +15,10 @@ EXAMPLE = "example"
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
-    """Writes experts (NF4), text encoder, tokenizer, VAE and, in `example/`, image, prompt, poses and intrinsics.
+    """Writes experts (NF4), text encoder, tokenizer and VAE, and in `example/` an image, a prompt and a camera path.
 
-    About 9 MB, byte for byte the same for the same seed. Existing files of those names are replaced.
-    Raises InputError where the folder cannot be written.
+    About 9 MB; the same seed gives the same bytes. Files of these names are replaced. Returns the folder;
+    raises InputError where it cannot be written.
     """
     folder = Path(folder)
     try:

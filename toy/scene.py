@@ -30,7 +30,7 @@ def landscape() -> Image.Image:
 
 def _ridge(index: int) -> list[tuple[int, int]]:
     x = np.arange(0, WIDTH + 16, 16)
-    waves = sum(np.sin(x / (190 / k) + 2.1 * index * k) / k for k in (1, 2, 3, 5))
+    waves = np.sum([np.sin(x / (190 / k) + 2.1 * index * k) / k for k in (1, 2, 3, 5)], axis=0)
     y = HORIZON - 75 + 27 * index - (34 - 8 * index) * waves
     outline = [(int(a), int(b)) for a, b in zip(x, y.round(), strict=True)]
     return [(0, HORIZON), *outline, (WIDTH, HORIZON)]

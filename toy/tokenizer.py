@@ -1,4 +1,4 @@
-"""A tokenizer for the toy package: umt5's format and special tokens, a vocabulary made by code, bytes for the rest."""
+"""The toy package's tokenizer: umt5's format and special tokens, a small vocabulary, single bytes for other text."""
 
 import json
 import string
@@ -29,7 +29,7 @@ def vocabulary() -> list[tuple[str, float]]:
 
 
 def write_tokenizer(folder: Path) -> int:
-    """Writes tokenizer.json and its two companions; returns the number of ids."""
+    """Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json; returns the number of ids."""
     folder.mkdir(parents=True, exist_ok=True)
     vocab = vocabulary()
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}

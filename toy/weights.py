@@ -13,7 +13,7 @@ from ..text.weights import UMT5Config
 EXPERT = ModelConfig(dim=256, ffn_dim=512, num_heads=2, num_layers=3, freq_dim=256, text_dim=64)
 VAE_WIDTH, VAE_LATENT = 8, 16
 VAE_MULTIPLES = (1, 2, 4, 4)
-VAE_IN_TIME = (False, True, True)  # which of the encoder's three halvings halve time as well
+VAE_IN_TIME = (False, True, True)  # whether each of the encoder's three downsamplings halves time too
 
 
 def text_config(vocab_size: int) -> UMT5Config:
@@ -22,9 +22,9 @@ def text_config(vocab_size: int) -> UMT5Config:
 
 
 class Weights:
-    """A stream of random tensors, the same on every machine: uniform numbers from PCG64, scaled."""
+    """Draws random tensors, the same on every machine: uniform numbers of PCG64, scaled."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int) -> None:
         self._random = np.random.Generator(np.random.PCG64(seed))
 
     def uniform(self, shape: tuple[int, ...], std: float, mean: float = 0.0) -> Tensor:
@@ -32,7 +32,7 @@ class Weights:
         return torch.from_numpy(values * np.float32(std * math.sqrt(3)) + np.float32(mean))
 
     def layer(self, name: str, shape: tuple[int, ...], gain: float = 1.0) -> Tensor:
-        """A weight that keeps its input's variance times `gain` squared; a bias near 0, a norm's weight near 1."""
+        """A weight that multiplies the variance by `gain` squared; a bias near 0; a norm's weight near 1."""
         if name.endswith("gamma") or (len(shape) == 1 and name.endswith("weight")):
             return self.uniform(shape, 0.05, mean=1.0)
         if len(shape) == 1:
@@ -41,7 +41,7 @@ class Weights:
 
 
 def expert_tensors(seed: int) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter of a toy expert; prompt, camera and image all move its velocity, whose scale is about 1."""
+    """Every parameter of a toy expert. Its velocity is of scale 1 and depends on prompt, camera and image."""
     weights = Weights(seed)
     for name, shape in EXPERT.parameter_shapes().items():
         if "modulation" in name:
@@ -63,7 +63,7 @@ def text_tensors(seed: int, vocab_size: int) -> dict[str, Tensor]:
 
 
 def vae_tensors(seed: int) -> dict[str, Tensor]:
-    """The VAE's state dict in fp32, official names; decodes to frames of medium contrast."""
+    """The VAE's state dict in fp32, official names. It decodes to frames of medium contrast."""
     weights = Weights(seed)
     return {
         name: weights.layer(name, shape, gain=0.4 if name.startswith("decoder.head") else 1.0)
