@@ -19,7 +19,7 @@ from ..model.dit import LingBotWorldModel
 from ..options import Progress
 from ..sampling import first_low_step, flow_timesteps
 from ..text import NEGATIVE_PROMPT, encode
-from ..vae import LATENT_CHANNELS, decode_latent, encode_first_frame, load_vae
+from ..vae import decode_latent, encode_first_frame, load_vae
 from .memory import Residency, choose_residency, free_memory
 from .options import GenerateOptions
 from .plan import Plan, make_plan
@@ -100,7 +100,6 @@ def _with_tiles_if_short(plan: Plan, vae, work: Callable[[], Tensor]) -> Tensor:
         if vae.use_tiling:
             raise
     log.warning("The VAE did not fit into the GPU's memory: again, tile by tile.")
-    vae.clear_cache()
     release(plan.device)
     vae.enable_tiling()
     return work()
@@ -111,7 +110,7 @@ def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
 
     A CPU generator gives the same on every machine; the official code draws from a CUDA generator.
     """
-    shape = 1, LATENT_CHANNELS, geometry.lat_f, geometry.lat_h, geometry.lat_w
+    shape = 1, 16, geometry.lat_f, geometry.lat_h, geometry.lat_w
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
 

@@ -13,7 +13,8 @@ import torch
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.toy import write_example
-from lingbot_world.toy.weights import Weights, vae_shapes
+from lingbot_world.toy.weights import Weights
+from lingbot_world.vae.weights import vae_shapes
 from make_random_expert import write_random_expert
 from measure_text_memory import XXL, write_safetensors, write_tokenizer
 

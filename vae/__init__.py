@@ -1,0 +1,34 @@
+"""Wan 2.1's video VAE, from the weights of the official `Wan2.1_VAE.pth`: an image to a latent, a latent to frames,
+at once or part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .decoding import VideoDecoder, decode_latent
+from .encoding import encode_first_frame, image_latents
+from .weights import VAE, check_weights, prepare, read_vae, vae_width
+
+__all__ = ["VAE", "VideoDecoder", "decode_latent", "encode_first_frame", "image_latents", "load_vae", "read_vae",
+           "vae_width"]  # fmt: skip
+
+
+def load_vae(
+    weights: str | Path | Mapping[str, Tensor],
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> VAE:
+    """The VAE of a `.pth` (plain state dict) or `.safetensors` file, or of tensors, with the official key names.
+
+    Its width is read from the weights. Raises CheckpointError.
+    """
+    if isinstance(weights, Mapping):
+        check_weights("the VAE's tensors", weights)
+    else:
+        weights = read_vae(weights)
+    return VAE(prepare(weights, device, dtype))

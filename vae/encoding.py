@@ -1,0 +1,58 @@
+"""An image and the empty frames after it to the latent that conditions a video."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, count, repeat
+
+import torch
+from torch import Tensor
+
+from ..options import Progress
+from .network import LATENT_CHANNELS, Encoder
+from .tiles import SCALE, Blender, Tiling
+from .weights import VAE
+
+SETTLED = 30
+"""Latent frames of [image, zeros, ...] after which they repeat, bit for bit: as far as the encoder reaches back."""
+
+
+def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress | None = None) -> Tensor:
+    """A video of `frame` float32 [3, H, W] and `frames - 1` zero (grey) frames, as normalised latent.
+
+    Returns float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the VAE's device. Nothing is computed any more
+    once the zeros have settled, after 117 frames.
+    """
+    height, width = (size // SCALE for size in frame.shape[1:])
+    length, tiling = (frames - 1) // 4 + 1, Tiling.of(height, width, vae.use_tiling)
+    latent = torch.empty(1, LATENT_CHANNELS, length, height, width, device=vae.device)
+    blender, done = Blender(tiling), count(1)
+    for corner in tiling.corners:
+        for index, tile in zip(range(length), _latents(vae, tiling.crop(frame, corner, SCALE)), strict=False):
+            (rows, columns), own = blender.add(index, corner, tile)
+            latent[:, :, index, rows, columns] = own
+            if progress is not None:
+                progress(next(done), length * len(tiling.corners))
+    return latent
+
+
+def image_latents(vae: VAE, frame: Tensor) -> Iterator[Tensor]:
+    """The latent frames of `encode_first_frame`, each [1, 16, 1, H / 8, W / 8], one after the other without an end.
+
+    Each is computed when it is asked for; in tiles, the first 30 at once.
+    """
+    if not vae.use_tiling:
+        return (latent[:, :, None] for latent in _latents(vae, frame))
+    first = encode_first_frame(vae, frame, 4 * SETTLED - 3).split(1, dim=2)
+    return chain(first, repeat(first[-1]))
+
+
+@torch.no_grad()
+def _latents(vae: VAE, frame: Tensor) -> Iterator[Tensor]:
+    """The normalised latent frames [1, 16, h, w] float32 of `frame` [3, H, W] and endless zeros."""
+    frame = frame[None].to(vae.device, vae.dtype).contiguous(memory_format=torch.channels_last)
+    encoder = Encoder(vae.weights)
+    for image in chain([frame], repeat(torch.zeros_like(frame))):
+        latent = encoder.encode(image)
+        if latent is not None:
+            yield vae.normalized(latent)

@@ -1,0 +1,161 @@
+"""The network of Wan 2.1's VAE, one frame at a time.
+
+Every convolution over time is causal: it sees a frame and the two before it, and zeros before the first. Here it is a
+2D convolution over the channels of these three frames, and the two frames before are all that is kept between calls.
+So each frame passes through the whole network before the next one, a video may go on for as long as it likes, and one
+that is cut into parts gives the same bits as in one call. Architecture: Wan, arXiv 2503.20314, section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LATENT_CHANNELS = 16
+EPSILON = 1e-24  # the norm of no colour at all is 0, not infinite
+
+
+class Network:
+    """The layers that encoder and decoder share, and what they remember of one video: `past`, by layer, the last
+    frames that a layer over time has seen, each [1, C, H, W]."""
+
+    def __init__(self, weights: Mapping[str, Tensor], past: dict[str, list[Tensor]] | None = None):
+        self.weights, self.past = weights, past or {}
+
+    def _conv(self, name: str, x: Tensor, stride: int = 1, padding: int | None = None) -> Tensor:
+        weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        return F.conv2d(x, weight, bias, stride, weight.shape[-1] // 2 if padding is None else padding)
+
+    def _causal_conv(self, name: str, x: Tensor) -> Tensor:
+        before = self.past.get(name) or 2 * [torch.zeros_like(x)]
+        frames = [*before, x]
+        self.past[name] = frames[1:]
+        return self._conv(name, torch.cat(frames, 1))
+
+    def _norm(self, name: str, x: Tensor) -> Tensor:
+        gamma = self.weights[f"{name}.gamma"]
+        return F.rms_norm(x.movedim(1, -1), gamma.shape, gamma, EPSILON).movedim(-1, 1)
+
+    def _activated_conv(self, norm: str, conv: str, x: Tensor) -> Tensor:
+        x = F.silu(self._norm(norm, x), inplace=True)
+        return self._causal_conv(conv, x)
+
+    def _residual(self, name: str, x: Tensor) -> Tensor:
+        # Nested, and the loops over blocks are written out, so that no name holds a tensor longer than it is needed.
+        change = self._activated_conv(
+            f"{name}.residual.3", f"{name}.residual.6",
+            self._activated_conv(f"{name}.residual.0", f"{name}.residual.2", x),
+        )  # fmt: skip
+        return change.add_(self._conv(f"{name}.shortcut", x) if f"{name}.shortcut.weight" in self.weights else x)
+
+    def _middle(self, side: str, x: Tensor) -> Tensor:
+        x = self._residual(f"{side}.middle.0", x)
+        x = self._attention(f"{side}.middle.1", x)
+        return self._residual(f"{side}.middle.2", x)
+
+    def _attention(self, name: str, x: Tensor) -> Tensor:
+        """One head over the pixels of one frame."""
+        qkv = self._conv(f"{name}.to_qkv", self._norm(f"{name}.norm", x))
+        query, key, value = qkv.flatten(2).transpose(1, 2)[None].chunk(3, dim=-1)
+        out = F.scaled_dot_product_attention(query, key, value)[0].transpose(1, 2).unflatten(2, x.shape[2:])
+        return self._conv(f"{name}.proj", out).add_(x)
+
+
+class Decoder(Network):
+    """One latent frame becomes one frame, each later one four."""
+
+    def decode(self, latent: Tensor) -> Iterator[Tensor]:
+        """Frames [1, 3, 8h, 8w], about -1 to 1, of the next latent frame [1, 16, h, w], which is not normalised."""
+        x = self._causal_conv("decoder.conv1", self._conv("conv2", latent))
+        return self._stage(0, self._middle("decoder", x))
+
+    def _stage(self, index: int, x: Tensor) -> Iterator[Tensor]:
+        """Three residual blocks from layer `index` on, then twice the size (and rate), or the picture."""
+        for block in range(3):
+            x = self._residual(f"decoder.upsamples.{index + block}", x)
+        name = f"decoder.upsamples.{index + 3}"
+        if f"{name}.resample.1.weight" not in self.weights:
+            yield self._activated_conv("decoder.head.0", "decoder.head.2", x)
+            return
+        for frame in self._double_time(f"{name}.time_conv", x):
+            yield from self._stage(index + 4, self._conv(f"{name}.resample.1", _double_size(frame)))
+
+    def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
+        """Two frames for one, but for the video's first, which stays alone and which this layer does not remember."""
+        if f"{name}.weight" not in self.weights:
+            return (x,)
+        if name not in self.past:
+            self.past[name] = 2 * [torch.zeros_like(x)]
+            return (x,)
+        return (half.contiguous(memory_format=torch.channels_last) for half in self._causal_conv(name, x).chunk(2, 1))
+
+
+def _double_size(x: Tensor) -> Tensor:
+    return F.interpolate(x, scale_factor=2.0, mode="nearest")
+
+
+class Encoder(Network):
+    """One frame becomes one latent frame, each four later ones another.
+
+    Where the same tensor comes again and again (the empty frames after a start image), a layer that has seen nothing
+    else for as long as it remembers gives what it gave before, without computing it.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor]):
+        super().__init__(weights)
+        self._seen: dict[str, tuple[Tensor, int]] = {}
+        self._given: dict[str, Tensor] = {}
+
+    def encode(self, frame: Tensor) -> Tensor | None:
+        """The latent frame [1, 16, H / 8, W / 8], not normalised, that `frame` [1, 3, H, W] completes, if it does."""
+        x: Tensor | None = frame
+        for stage in range(3):
+            x = self._halve_time(stage, self._halve_size(stage, x))
+            if x is None:
+                return None
+        return self._unless_settled("encoder.head", self._repeated("encoder.head", x) > 2 * 9 + 1, self._finish, x)
+
+    def _halve_size(self, stage: int, x: Tensor) -> Tensor:
+        name = f"encoder.downsamples.{3 * stage + 2}.resample.1"
+        convolutions = 5 if stage == 0 else 4  # each remembers two frames
+        return self._unless_settled(name, self._repeated(name, x) > 2 * convolutions + 1, self._stage, stage, x)
+
+    def _stage(self, stage: int, x: Tensor) -> Tensor:
+        """Two residual blocks, then half the size."""
+        if stage == 0:
+            x = self._causal_conv("encoder.conv1", x)
+        for block in range(2):
+            x = self._residual(f"encoder.downsamples.{3 * stage + block}", x)
+        return self._conv(f"encoder.downsamples.{3 * stage + 2}.resample.1", F.pad(x, (0, 1, 0, 1)), 2, 0)
+
+    def _halve_time(self, stage: int, x: Tensor) -> Tensor | None:
+        """A frame, the next one and the one after that become one; the video's first goes through as it is."""
+        name = f"encoder.downsamples.{3 * stage + 2}.time_conv"
+        if f"{name}.weight" not in self.weights:
+            return x
+        settled = self._repeated(name, x) > 4  # two frames ago the layer had seen three of these
+        frames = [*self.past.get(name, ()), x]
+        self.past[name] = frames if len(frames) == 2 else [x]
+        if len(frames) < 3:
+            return x if len(frames) == 1 else None
+        return self._unless_settled(name, settled, self._conv, name, torch.cat(frames, 1))
+
+    def _finish(self, x: Tensor) -> Tensor:
+        for block in (9, 10):
+            x = self._residual(f"encoder.downsamples.{block}", x)
+        x = self._activated_conv("encoder.head.0", "encoder.head.2", self._middle("encoder", x))
+        return self._conv("conv1", x)[:, :LATENT_CHANNELS]
+
+    def _repeated(self, name: str, x: Tensor) -> int:
+        """How many times in a row this very tensor has come to a layer."""
+        last, times = self._seen.get(name, (None, 0))
+        self._seen[name] = x, times + 1 if x is last else 1
+        return self._seen[name][1]
+
+    def _unless_settled(self, name: str, settled: bool, work: Callable[..., Tensor], *arguments) -> Tensor:
+        if not settled:
+            self._given[name] = work(*arguments)
+        return self._given[name]

@@ -1,0 +1,80 @@
+"""Frames in overlapping tiles of 256 pixels, for where memory is short; the overlaps are blended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+
+import torch
+from torch import Tensor
+
+TILE, STRIDE = 32, 24  # latent pixels
+SCALE = 8  # pixels to a latent pixel
+
+Corner = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """The tiles of a frame of `height` times `width` latent pixels, each known by its top and left latent pixel; one
+    tile of all where nothing is to be cut."""
+
+    height: int
+    width: int
+    tile: int
+    stride: int
+
+    @classmethod
+    def of(cls, height: int, width: int, cut: bool) -> Tiling:
+        """The tiles of such a frame; only if `cut`, more than one."""
+        if cut and max(height, width) > TILE:
+            return cls(height, width, TILE, STRIDE)
+        return cls(height, width, max(height, width), max(height, width))
+
+    @property
+    def corners(self) -> list[Corner]:
+        """From left to right, then from top to bottom."""
+        return list(product(range(0, self.height, self.stride), range(0, self.width, self.stride)))
+
+    def crop(self, image: Tensor, corner: Corner, scale: int = 1) -> Tensor:
+        """A tile of an image [..., h, w] with `scale` pixels to a latent pixel."""
+        (top, left), size = (scale * each for each in corner), scale * self.tile
+        return image[..., top : top + size, left : left + size]
+
+
+@dataclass
+class Blender:
+    """Puts one image, or many numbered ones, together of tiles that come in the order of `tiling.corners`.
+
+    Only the blended overlaps are kept, until the tiles to the right and below have come.
+    """
+
+    tiling: Tiling
+    scale: int = 1
+    _above: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    _left: dict[int, Tensor] = field(default_factory=dict)
+
+    def add(self, image: int, corner: Corner, tile: Tensor) -> tuple[tuple[slice, slice], Tensor]:
+        """Where in image number `image` the tile's own part belongs, and this part [..., h, w], blended in place."""
+        top, left = corner
+        size = self.scale * self.tiling.stride
+        overlap = self.scale * (self.tiling.tile - self.tiling.stride)
+        if top:
+            _fade(self._above[image, left], tile, -2)
+        if left:
+            _fade(self._left[image], tile, -1)
+        if overlap:
+            self._above[image, left] = tile[..., -overlap:, :].clone()
+            self._left[image] = tile[..., -overlap:].clone()
+        own = tile[..., :size, :size]
+        top, left = self.scale * top, self.scale * left
+        return (slice(top, top + own.shape[-2]), slice(left, left + own.shape[-1])), own
+
+
+def _fade(before: Tensor, tile: Tensor, dim: int) -> None:
+    """Blends the last rows (or columns) of the tile before into the first ones of `tile`."""
+    extent = min(before.shape[dim], tile.shape[dim])
+    share = torch.arange(extent, device=tile.device, dtype=tile.dtype) / extent
+    share = share.view(-1, 1) if dim == -2 else share
+    first, last = tile.narrow(dim, 0, extent), before.narrow(dim, before.shape[dim] - extent, extent)
+    first.copy_(torch.lerp(last, first, share))

@@ -1,0 +1,180 @@
+"""The weights of Wan 2.1's VAE under their official names: read from a file, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError
+from ..loaders.files import read_tensors
+from .network import LATENT_CHANNELS
+
+WIDTH_KEY = "decoder.head.0.gamma"
+MULTIPLES = (1, 2, 4, 4)
+HALVES_TIME = (False, True, True)  # which of the encoder's three halvings halve time as well
+# Of the latent's channels.
+MEAN = (-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508,
+        0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921)  # fmt: skip
+STD = (2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743,
+       3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160)  # fmt: skip
+
+
+@dataclass
+class VAE:
+    """The weights as the network takes them (see `prepare`), and whether it works in tiles."""
+
+    weights: dict[str, Tensor]
+    use_tiling: bool = False
+
+    @property
+    def width(self) -> int:
+        return vae_width(self.weights)
+
+    @property
+    def device(self) -> torch.device:
+        return self.weights[WIDTH_KEY].device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weights[WIDTH_KEY].dtype
+
+    def normalized(self, latent: Tensor) -> Tensor:
+        """A latent frame [1, 16, h, w] of the encoder as the experts know it, float32."""
+        mean, std = self._statistics()
+        return (latent.float() - mean) / std
+
+    def denormalized(self, latent: Tensor) -> Tensor:
+        """A latent frame [1, 16, h, w] of the experts as the decoder takes it."""
+        mean, std = self._statistics()
+        latent = latent.to(self.device, torch.float32) * std + mean
+        return latent.to(self.dtype, memory_format=torch.channels_last)
+
+    def _statistics(self) -> Tensor:
+        return torch.tensor([MEAN, STD], device=self.device)[..., None, None]
+
+    def enable_tiling(self) -> None:
+        """From now on larger frames are worked through in overlapping tiles of 256 pixels."""
+        self.use_tiling = True
+
+
+def read_vae(path: str | Path) -> dict[str, Tensor]:
+    """The VAE's tensors by official name, mapped. Raises CheckpointError for a file that is not a Wan 2.1 VAE."""
+    weights = {name: entry.view() for name, entry in read_tensors(path).items()}
+    check_weights(str(path), weights)
+    return weights
+
+
+def prepare(weights: Mapping[str, Tensor], device: torch.device | str, dtype: torch.dtype) -> dict[str, Tensor]:
+    """The official weights as the network takes them: kernels [out, 3 * in, h, w], the oldest frame first, channels
+    last in memory; the norms' weights [channels]."""
+    return {name: _prepare(name, tensor.to(device, dtype)) for name, tensor in weights.items()}
+
+
+def _prepare(name: str, tensor: Tensor) -> Tensor:
+    if name.endswith("gamma"):
+        return tensor.flatten()
+    if tensor.ndim == 5:
+        tensor = tensor.transpose(1, 2).flatten(1, 2)
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
+def vae_width(weights: Mapping[str, Tensor]) -> int:
+    """The VAE's base width: 96 in the package."""
+    return weights[WIDTH_KEY].numel()
+
+
+def check_weights(source: str, weights: Mapping[str, Tensor]) -> None:
+    """Raises CheckpointError, naming `source`, unless these are the names and shapes of a Wan 2.1 VAE of some width."""
+    if WIDTH_KEY not in weights:
+        raise CheckpointError(f"{source}: no {WIDTH_KEY}, so not a Wan VAE; use Wan2.1_VAE.pth of the package")
+    expected = vae_shapes(vae_width(weights))
+    missing, unexpected = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
+    shapes = [
+        f"{name} {tuple(weights[name].shape)} instead of {shape}"
+        for name, shape in expected.items()
+        if name in weights and tuple(weights[name].shape) != shape
+    ]
+    if missing or unexpected or shapes:
+        raise CheckpointError(
+            f"{source}: not a Wan 2.1 VAE: {len(missing)} keys missing {missing[:3]}, {len(unexpected)} unexpected "
+            f"{unexpected[:3]}, {len(shapes)} of another shape {shapes[:3]}; use Wan2.1_VAE.pth of the package"
+        )
+
+
+def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
+    """Official key -> shape of Wan 2.1's VAE of that base width."""
+    wide, narrow = width * MULTIPLES[-1], width * MULTIPLES[0]
+    return {
+        **_conv("encoder.conv1", 3, narrow),
+        **_encoder_stages(width),
+        **_middle("encoder", wide),
+        **_norm_conv("encoder.head", wide, 2 * LATENT_CHANNELS),
+        **_conv("conv1", 2 * LATENT_CHANNELS, 2 * LATENT_CHANNELS, kernel=(1, 1, 1)),
+        **_conv("conv2", LATENT_CHANNELS, LATENT_CHANNELS, kernel=(1, 1, 1)),
+        **_conv("decoder.conv1", LATENT_CHANNELS, wide),
+        **_middle("decoder", wide),
+        **_decoder_stages(width),
+        **_norm_conv("decoder.head", narrow, 3),
+    }
+
+
+def _encoder_stages(width: int) -> dict[str, tuple[int, ...]]:
+    shapes, index, channels = {}, 0, width
+    for stage, multiple in enumerate(MULTIPLES):
+        for _ in range(2):
+            shapes |= _residual(f"encoder.downsamples.{index}", channels, width * multiple)
+            channels, index = width * multiple, index + 1
+        if stage < len(HALVES_TIME):
+            name = f"encoder.downsamples.{index}"
+            shapes |= _conv(f"{name}.resample.1", channels, channels, kernel=(3, 3))
+            if HALVES_TIME[stage]:
+                shapes |= _conv(f"{name}.time_conv", channels, channels, kernel=(3, 1, 1))
+            index += 1
+    return shapes
+
+
+def _decoder_stages(width: int) -> dict[str, tuple[int, ...]]:
+    shapes, index, channels = {}, 0, width * MULTIPLES[-1]
+    for stage, multiple in enumerate(reversed(MULTIPLES)):
+        for _ in range(3):
+            shapes |= _residual(f"decoder.upsamples.{index}", channels, width * multiple)
+            channels, index = width * multiple, index + 1
+        if stage < len(HALVES_TIME):
+            name = f"decoder.upsamples.{index}"
+            shapes |= _conv(f"{name}.resample.1", channels, channels // 2, kernel=(3, 3))
+            if HALVES_TIME[::-1][stage]:
+                shapes |= _conv(f"{name}.time_conv", channels, 2 * channels, kernel=(3, 1, 1))
+            channels, index = channels // 2, index + 1
+    return shapes
+
+
+def _middle(side: str, channels: int) -> dict[str, tuple[int, ...]]:
+    return {
+        **_residual(f"{side}.middle.0", channels, channels),
+        f"{side}.middle.1.norm.gamma": (channels, 1, 1),
+        **_conv(f"{side}.middle.1.to_qkv", channels, 3 * channels, kernel=(1, 1)),
+        **_conv(f"{side}.middle.1.proj", channels, channels, kernel=(1, 1)),
+        **_residual(f"{side}.middle.2", channels, channels),
+    }
+
+
+def _residual(name: str, channels: int, out: int) -> dict[str, tuple[int, ...]]:
+    shapes = {
+        f"{name}.residual.0.gamma": (channels, 1, 1, 1),
+        **_conv(f"{name}.residual.2", channels, out),
+        f"{name}.residual.3.gamma": (out, 1, 1, 1),
+        **_conv(f"{name}.residual.6", out, out),
+    }
+    return shapes if channels == out else shapes | _conv(f"{name}.shortcut", channels, out, kernel=(1, 1, 1))
+
+
+def _norm_conv(name: str, channels: int, out: int) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.0.gamma": (channels, 1, 1, 1), **_conv(f"{name}.2", channels, out)}
+
+
+def _conv(name: str, channels: int, out: int, kernel: tuple[int, ...] = (3, 3, 3)) -> dict[str, tuple[int, ...]]:
+    return {f"{name}.weight": (out, channels, *kernel), f"{name}.bias": (out,)}
