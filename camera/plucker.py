@@ -26,15 +26,12 @@ def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
     return interpolate(c2w[:used], np.linspace(0, used - 1, (kept - 1) // 4 + 1))
 
 
-def framewise_relative(c2w: np.ndarray, before: np.ndarray | None = None) -> np.ndarray:
-    """Each pose [f, 4, 4] seen from the one before it; the first from `before` [4, 4], or else the identity."""
-    previous = np.concatenate([c2w[:1] if before is None else before[None], c2w[:-1]])
+def framewise_relative(c2w: np.ndarray) -> np.ndarray:
+    """Each pose [f, 4, 4] in the frame of the one before it; the first is the identity."""
     relative = np.tile(np.eye(4), (len(c2w), 1, 1))
-    to_previous = np.swapaxes(previous[:, :3, :3], 1, 2)
-    relative[:, :3, :3] = to_previous @ c2w[:, :3, :3]
-    relative[:, :3, 3:] = to_previous @ (c2w[:, :3, 3:] - previous[:, :3, 3:])
-    if before is None:
-        relative[0, :3, :3] = np.eye(3)
+    to_previous = np.swapaxes(c2w[:-1, :3, :3], 1, 2)
+    relative[1:, :3, :3] = to_previous @ c2w[1:, :3, :3]
+    relative[1:, :3, 3:] = to_previous @ (c2w[1:, :3, 3:] - c2w[:-1, :3, 3:])
     return relative
 
 
@@ -78,10 +75,11 @@ def _steps(c2w: np.ndarray, frames: int, chunk: int, before: np.ndarray | None) 
     Rounding left over from how the path was made is no step: it must not be blown up to length 1.
     """
     sampled = latent_poses(c2w, frames, chunk)
-    sampled[:, :3, :3] = nearest_rotation(sampled[:, :3, :3])
-    relative = framewise_relative(sampled, before)
+    poses = sampled if before is None else np.concatenate([before[None], sampled])
+    poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
+    relative = framewise_relative(poses)[-len(sampled) :]
     longest = float(np.linalg.norm(relative[:, :3, 3], axis=1).max())
-    still = STILL_ABSOLUTE + STILL_RELATIVE * np.abs(sampled[:, :3, 3]).max()
+    still = STILL_ABSOLUTE + STILL_RELATIVE * np.abs(poses[:, :3, 3]).max()
     return relative, longest if longest > still else 0.0
 
 
