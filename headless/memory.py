@@ -136,12 +136,12 @@ def _camera_cache(plan: Plan, free: int) -> int:
     mode = plan.options.camera_cache
     if plan.camera is None or mode == "off":
         return 0
-    whole = estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
+    whole = estimate_camera_cache(plan.experts.high, plan.geometry, plan.dtype)
     return whole if mode == "gpu" else min(whole, max(0, free))
 
 
 def _some_blocks(plan: Plan, free: int) -> Residency:
-    layers = plan.high.config.num_layers
+    layers = plan.experts.high.config.num_layers
     resident = next((count for count in range(layers - 1, 0, -1) if _needed(plan, 1, count) <= free), 0)
     log.warning("An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others come "
                 "from the file in every step.", resident, layers)  # fmt: skip
@@ -149,7 +149,7 @@ def _some_blocks(plan: Plan, free: int) -> Residency:
 
 
 def _needed(plan: Plan, experts: int, resident_blocks: int | None = None) -> int:
-    larger_first = sorted((plan.high, plan.low), key=lambda checkpoint: -checkpoint.nbytes)
+    larger_first = sorted(plan.experts, key=lambda checkpoint: -checkpoint.nbytes)
     steps = estimate_sampling(
         larger_first[:experts], plan.geometry, plan.dtype,
         camera=plan.camera is not None, guided=plan.guided, resident_blocks=resident_blocks,

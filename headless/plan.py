@@ -18,7 +18,7 @@ from ..errors import CameraError, DependencyError, InputError
 from ..geometry import Geometry, explicit_geometry, output_geometry
 from ..loaders import Checkpoint, Package, find_package
 from ..loaders.package import open_experts
-from ..options import torch_dtype
+from ..options import PerExpert, torch_dtype
 from ..sampling import flow_timesteps, guide_scales
 from ..text import Tokenizer, load_tokenizer
 from ..text.encoder import check_vocabulary
@@ -41,8 +41,7 @@ class Plan:
     tokenizer: Tokenizer
     text_encoder: UMT5Weights
     vae: Mapping[str, Tensor]
-    high: Checkpoint
-    low: Checkpoint
+    experts: PerExpert[Checkpoint]
     image: np.ndarray
     geometry: Geometry
     camera: PoseFolder | None
@@ -62,14 +61,15 @@ def make_plan(options: GenerateOptions) -> Plan:
     _check_settings(options)
     device = _device(options.device)
     target = find_target(options.output)
-    _check_modules("diffusers", *(() if target.pattern else ("av",)))
+    if target.pattern is None:
+        _check_module("av")
     image = read_image(options.image)
-    package = _package(options)
-    tokenizer, text_encoder = load_tokenizer(package.tokenizer), open_weights(package.text_encoder)
+    package = find_package(options.ckpt_dir, **{name: getattr(options, name) for name in PARTS})
+    paths = {name: _part(package, name, options.ckpt_dir) for name in ("tokenizer", "text_encoder", "vae")}
+    tokenizer, text_encoder = load_tokenizer(paths["tokenizer"]), open_weights(paths["text_encoder"])
     check_vocabulary(tokenizer, text_encoder)
-    vae = read_vae(package.vae)
-    high, low = open_experts(package.experts)
-    camera = None if options.action_path is None else _camera_files(Path(options.action_path), high)
+    vae, experts = read_vae(paths["vae"]), open_experts(package.experts)
+    camera = None if options.action_path is None else _pose_folder(Path(options.action_path), experts.high)
     geometry = _geometry(options, image, camera)
     check_target(target, geometry)
     dtype = torch_dtype(options.dtype or ("fp32" if device.type == "cpu" else "bf16"))
@@ -78,8 +78,7 @@ def make_plan(options: GenerateOptions) -> Plan:
         tokenizer=tokenizer,
         text_encoder=text_encoder,
         vae=vae,
-        high=high,
-        low=low,
+        experts=experts,
         image=image,
         geometry=geometry,
         camera=camera,
@@ -139,24 +138,23 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _check_modules(*names: str) -> None:
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    if missing:
+def _check_module(name: str) -> None:
+    if importlib.util.find_spec(name) is None:
         raise DependencyError(
-            f"{' and '.join(missing)} cannot be imported by {sys.executable}; install with: "
+            f"{name} cannot be imported by {sys.executable}; install with: "
             f'"{sys.executable}" -m pip install "lingbot-world[cli]"'
         )
 
 
-def _package(options: GenerateOptions) -> Package:
-    package = find_package(options.ckpt_dir, **{name: getattr(options, name) for name in PARTS})
-    for name in ("text_encoder", "tokenizer", "vae"):
-        if getattr(package, name) is None:
-            raise InputError(f"`ckpt_dir` {options.ckpt_dir}: no {name} in this package; name its path as `{name}`")
-    return package
+def _part(package: Package, name: str, folder: str | Path) -> Path:
+    """Where the part called `name` lies. Raises InputError for a package without it."""
+    path = getattr(package, name)
+    if path is None:
+        raise InputError(f"`ckpt_dir` {folder}: no {name} in this package; name its path as `{name}`")
+    return path
 
 
-def _camera_files(path: Path, checkpoint: Checkpoint) -> PoseFolder:
+def _pose_folder(path: Path, checkpoint: Checkpoint) -> PoseFolder:
     control = checkpoint.config.control
     if control is None:
         raise CameraError(

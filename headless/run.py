@@ -19,7 +19,8 @@ from ..model.dit import LingBotWorldModel
 from ..options import Progress
 from ..sampling import first_low_step, flow_timesteps
 from ..text import NEGATIVE_PROMPT, encode
-from ..vae import decode_latent, encode_first_frame, load_vae
+from ..vae import VAE, decode_latent, encode_first_frame, load_vae
+from ..vae.network import LATENT_CHANNELS
 from .memory import Residency, choose_residency, free_memory
 from .options import GenerateOptions
 from .plan import Plan, make_plan
@@ -90,7 +91,7 @@ def _decode(plan: Plan, latent: Tensor, progress: Progress) -> Tensor:
     return _with_tiles_if_short(plan, vae, lambda: decode_latent(vae, latent, progress))
 
 
-def _with_tiles_if_short(plan: Plan, vae, work: Callable[[], Tensor]) -> Tensor:
+def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Tensor:
     """`work()`; where the GPU's memory runs out, `work()` again with the VAE in tiles."""
     if plan.options.vae_tiling:
         vae.enable_tiling()
@@ -110,7 +111,7 @@ def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
 
     A CPU generator gives the same on every machine; the official code draws from a CUDA generator.
     """
-    shape = 1, 16, geometry.lat_f, geometry.lat_h, geometry.lat_w
+    shape = 1, LATENT_CHANNELS, geometry.lat_f, geometry.lat_h, geometry.lat_w
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
 
@@ -163,7 +164,7 @@ class _Experts:
         if self._residency.both and self._high_steps < self._steps:
             self._low_ahead = self._load("low", keep=True)
         elif self._high_steps < self._steps:
-            warm(self._plan.low)
+            warm(self._plan.experts.low)
         self._progress = self._stages.begin("high-noise steps", "step", keep=True)
         return model
 
@@ -183,4 +184,5 @@ class _Experts:
     def _load(self, name: str, keep: bool = False) -> LingBotWorldModel:
         progress = self._stages.begin(f"load {name}-noise expert", "B", keep=keep)
         plan, blocks = self._plan, self._residency.resident_blocks
-        return load_expert(getattr(plan, name), plan.device, plan.dtype, progress=progress, resident_blocks=blocks)
+        expert = getattr(plan.experts, name)
+        return load_expert(expert, plan.device, plan.dtype, progress=progress, resident_blocks=blocks)

@@ -9,6 +9,7 @@ from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.loaders.writer import write_expert
+from lingbot_world.options import PerExpert
 from lingbot_world.toy.weights import EXPERT, Weights
 
 
@@ -25,7 +26,7 @@ def plan(toy_package, tmp_path_factory):
     tensors = ((name, weights.layer(name, shape)) for name, shape in config.parameter_shapes().items())
     write_expert(folder / "six.safetensors", config, tensors)
     expert = open_checkpoint(folder / "six.safetensors")
-    return replace(make_plan(options), high=expert, low=expert, device=torch.device("cuda"))
+    return replace(make_plan(options), experts=PerExpert(expert, expert), device=torch.device("cuda"))
 
 
 def choose(plan, free, residency="auto"):
@@ -34,7 +35,7 @@ def choose(plan, free, residency="auto"):
 
 def needed(plan, resident_blocks=None, experts=1):
     options = {"camera": plan.camera is not None, "resident_blocks": resident_blocks}
-    return estimate_sampling([plan.high] * experts, plan.geometry, plan.dtype, **options).total + MARGIN
+    return estimate_sampling([plan.experts.high] * experts, plan.geometry, plan.dtype, **options).total + MARGIN
 
 
 @pytest.mark.parametrize(("spare", "residency", "both", "cached"), [
@@ -48,15 +49,15 @@ def needed(plan, resident_blocks=None, experts=1):
     ("nothing", "both", True, 0),
 ])  # fmt: skip
 def test_memory_goes_to_the_camera_cache_first(spare, residency, both, cached, plan):
-    cache = estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
-    room = {"nothing": 0, "half": cache / 2, "cache": cache, "all": cache + plan.low.nbytes}
+    cache = estimate_camera_cache(plan.experts.high, plan.geometry, plan.dtype)
+    room = {"nothing": 0, "half": cache / 2, "cache": cache, "all": cache + plan.experts.low.nbytes}
     room["second"] = room["all"] - 1
     assert choose(plan, needed(plan) + room[spare], residency) == Residency(both, cached * cache)
 
 
 @pytest.mark.parametrize(("mode", "spare", "kept"), [("off", 1, 0), ("gpu", 0, 1), ("auto", 0, 0), ("auto", 1, 1)])
 def test_the_camera_cache_can_be_switched_off_and_insisted_on(mode, spare, kept, plan):
-    cache = estimate_camera_cache(plan.high, plan.geometry, plan.dtype)
+    cache = estimate_camera_cache(plan.experts.high, plan.geometry, plan.dtype)
     plan = replace(plan, options=replace(plan.options, camera_cache=mode))
     assert choose(plan, needed(plan) + spare * cache, "one") == Residency(False, kept * cache)
 
@@ -92,7 +93,8 @@ def test_mapped_weights_need_no_decision(plan):
 
 def test_the_larger_expert_decides(plan):
     """In a package of a 4-bit and a plain expert."""
-    larger = replace(plan.low, tensors=plan.low.tensors | {"twin": plan.low.tensors["patch_embedding.weight"]})
+    low = plan.experts.low
+    larger = replace(low, tensors=low.tensors | {"twin": low.tensors["patch_embedding.weight"]})
     free = needed(plan)
     assert choose(plan, free).resident_blocks is None
-    assert choose(replace(plan, low=larger), free).resident_blocks is not None
+    assert choose(replace(plan, experts=replace(plan.experts, low=larger)), free).resident_blocks is not None
