@@ -62,7 +62,8 @@ def make_plan(options: GenerateOptions) -> Plan:
     _check_settings(options)
     device = _device(options.device)
     target = find_target(options.output)
-    _check_modules("diffusers", *(() if target.pattern else ("av",)))
+    if target.pattern is None:
+        _check_module("av")
     image = read_image(options.image)
     package = _package(options)
     tokenizer, text_encoder = load_tokenizer(package.tokenizer), open_weights(package.text_encoder)
@@ -139,11 +140,10 @@ def _device(name: str | None) -> torch.device:
     return device
 
 
-def _check_modules(*names: str) -> None:
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    if missing:
+def _check_module(name: str) -> None:
+    if importlib.util.find_spec(name) is None:
         raise DependencyError(
-            f"{' and '.join(missing)} cannot be imported by {sys.executable}; install with: "
+            f"{name} cannot be imported by {sys.executable}; install with: "
             f'"{sys.executable}" -m pip install "lingbot-world[cli]"'
         )
 

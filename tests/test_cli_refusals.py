@@ -172,11 +172,11 @@ def test_a_camera_for_a_plain_wan_checkpoint_is_refused_and_without_one_it_runs(
     assert main(command(**experts, action_path=None, output=tmp_path / "png")) == 0
 
 
-def test_missing_diffusers_names_the_interpreter_and_what_to_install(command, capsys, monkeypatch):
+def test_a_missing_video_writer_names_the_interpreter_and_what_to_install(command, tmp_path, capsys, monkeypatch):
     import importlib.util
 
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "diffusers" else find(name))
-    error = refusal(command(), capsys)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "av" else find(name))
+    error = refusal(command(output=tmp_path / "x.mp4"), capsys)
     assert sys.executable in error
     assert 'pip install "lingbot-world[cli]"' in error
