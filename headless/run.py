@@ -19,7 +19,7 @@ from ..model.dit import LingBotWorldModel
 from ..options import Progress
 from ..sampling import first_low_step, flow_timesteps
 from ..text import NEGATIVE_PROMPT, encode
-from ..vae import decode_latent, encode_first_frame, load_vae
+from ..vae import VAE, decode_latent, encode_first_frame, load_vae
 from .memory import Residency, choose_residency, free_memory
 from .options import GenerateOptions
 from .plan import Plan, make_plan
@@ -90,7 +90,7 @@ def _decode(plan: Plan, latent: Tensor, progress: Progress) -> Tensor:
     return _with_tiles_if_short(plan, vae, lambda: decode_latent(vae, latent, progress))
 
 
-def _with_tiles_if_short(plan: Plan, vae, work: Callable[[], Tensor]) -> Tensor:
+def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Tensor:
     """`work()`; where the GPU's memory runs out, `work()` again with the VAE in tiles."""
     if plan.options.vae_tiling:
         vae.enable_tiling()

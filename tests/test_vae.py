@@ -227,7 +227,7 @@ def test_files_that_are_not_the_vae_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="no such file"):
         load_vae(file)
     file.write_bytes(b"not a zip file")
-    with pytest.raises(CheckpointError, match="not a torch.save file"):
+    with pytest.raises(CheckpointError, match="cannot be read"):
         load_vae(file)
     torch.save({"patch_embedding.weight": torch.zeros(1)}, file)
     with pytest.raises(CheckpointError, match="not a Wan VAE"):
@@ -259,6 +259,6 @@ def test_a_malicious_pickle_is_refused_and_does_not_run(tmp_path, capsys):
     file = tmp_path / "Wan2.1_VAE.pth"
     for save in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))):
         save({"decoder.head.0.gamma": Malice()}, file)
-        with pytest.raises(CheckpointError, match=r"refused|not a torch.save file"):
+        with pytest.raises(CheckpointError, match=r"refused|cannot be read"):
             load_vae(file)
     assert "must not run" not in capsys.readouterr().out

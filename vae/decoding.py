@@ -33,7 +33,7 @@ class VideoDecoder:
 
     def __init__(
         self, vae: VAE, height: int, width: int, *, state: Mapping[str, Tensor] | None = None, park: bool = False
-    ):
+    ) -> None:
         self._vae, self._tiling = vae, Tiling.of(height, width, vae.use_tiling)
         self._rest = torch.device("cpu") if park or len(self._tiling.corners) > 1 else vae.device
         self._past: dict[Corner, dict[str, list[Tensor]]] = {corner: {} for corner in self._tiling.corners}
