@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 MARGIN = 1_000_000_000
 """Bytes left free beside the estimate: cuDNN and cuBLAS workspaces, fragments, the display."""
 
-VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 203, 147, 32.5
-"""Bytes per pixel of one frame and unit of VAE width in fp32. The first two are the peak of the VAE's tensors, counted
-on meta tensors; the third is what cuDNN's convolutions add on a GPU. Within 3 % of what an H200 showed at width 96,
-240x416 to 720x1280 and 17 to 81 frames (5 % in tiles)."""
+VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
+"""Bytes a pixel of one frame and unit of VAE width, fp32: the highest sum of living tensors while the network runs on
+meta tensors (the state between frames is 98.5 and 58.4 of it, so none of them depends on the number of frames), and
+room for cuDNN to copy a convolution's four frames of operands."""
 VAE_WEIGHTS = 13_770
 """Parameters of the VAE per square of its width: 126.9 million at 96."""
 TILE_PIXELS = 256 * 256
@@ -82,11 +82,9 @@ def estimate_vae(width: int, geometry: Geometry, *, tiling: bool = False) -> tup
     frame = geometry.height * geometry.width
     pixels = min(frame, TILE_PIXELS) if tiling else frame
     encode, decode = (int((each + VAE_CONVOLUTION) * width * pixels) for each in (VAE_ENCODE, VAE_DECODE))
-    video = 12 * geometry.frames * frame
-    if tiling:  # tiles overlap by a quarter each way; cropping and joining them makes copies of the video
-        work = encode + 11 * video // 10, max(decode + 13 * video // 8, 47 * video // 10)
-    else:
-        work = encode + video, decode + video
+    if tiling:  # of every frame the lower quarter of a row of tiles is kept, and the right quarter of one tile
+        decode += 12 * geometry.frames * 64 * (geometry.width * 4 // 3 + 256)
+    work = encode, decode
     names = ("VAE encode, tiled", "VAE decode, tiled") if tiling else ("VAE encode", "VAE decode")
     return StageEstimate(names[0], weights, work[0]), StageEstimate(names[1], weights, work[1])
 

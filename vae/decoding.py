@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count
 
 import torch
@@ -33,7 +33,7 @@ class VideoDecoder:
 
     def __init__(
         self, vae: VAE, height: int, width: int, *, state: Mapping[str, Tensor] | None = None, park: bool = False
-    ):
+    ) -> None:
         self._vae, self._tiling = vae, Tiling.of(height, width, vae.use_tiling)
         self._rest = torch.device("cpu") if park or len(self._tiling.corners) > 1 else vae.device
         self._past: dict[Corner, dict[str, list[Tensor]]] = {corner: {} for corner in self._tiling.corners}
@@ -65,8 +65,8 @@ class VideoDecoder:
         return video
 
     def state(self) -> dict[str, Tensor]:
-        """What the next call needs, by name, as it lies on its device: for a file, or for another decoder."""
-        return _named(self._past)
+        """What the next call needs, copied to host memory: for a file, or for another decoder."""
+        return {name: frames.cpu().contiguous() for name, frames in _named(self._past)}
 
     def _restore(self, state: Mapping[str, Tensor]) -> None:
         expected = self._state_shapes()
@@ -79,8 +79,8 @@ class VideoDecoder:
                 "the VAE, the size and the tiling of the run that wrote it"
             )
         for name in expected:
-            top, left, layer = name.rpartition(".")[0].split(".", 2)
-            self._past[int(top), int(left)].setdefault(layer, []).append(state[name].to(self._vae.dtype))
+            top, left, layer = name.split(".", 2)
+            self._past[int(top), int(left)][layer] = list(state[name].to(self._vae.dtype).split(1))
         self._past = {corner: _moved(past, self._rest) for corner, past in self._past.items()}
 
     def _state_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -92,17 +92,14 @@ class VideoDecoder:
             decoder = Decoder(weights)
             list(decoder.decode(self._tiling.crop(latent, corner).to(self._vae.dtype)))
             past[corner] = decoder.past
-        return {name: tuple(tensor.shape) for name, tensor in _named(past).items()}
+        return {name: tuple(frames.shape) for name, frames in _named(past)}
 
 
-def _named(past: Mapping[Corner, Mapping[str, list[Tensor]]]) -> dict[str, Tensor]:
-    """By tile, layer and age (0 is the older frame): `0.24.decoder.conv1.1`."""
-    return {
-        f"{top}.{left}.{layer}.{age}": frame
-        for (top, left), layers in past.items()
-        for layer, frames in layers.items()
-        for age, frame in enumerate(frames)
-    }
+def _named(past: Mapping[Corner, Mapping[str, list[Tensor]]]) -> Iterator[tuple[str, Tensor]]:
+    """Both frames [2, C, H, W] of every tile and layer, by names such as `0.24.decoder.conv1`."""
+    for (top, left), layers in past.items():
+        for layer, frames in layers.items():
+            yield f"{top}.{left}.{layer}", torch.cat(frames)
 
 
 def _moved(past: dict[str, list[Tensor]], device: torch.device) -> dict[str, list[Tensor]]:

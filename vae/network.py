@@ -22,7 +22,7 @@ class Network:
     """The layers that encoder and decoder share, and what they remember of one video: `past`, by layer, the last
     frames that a layer over time has seen, each [1, C, H, W]."""
 
-    def __init__(self, weights: Mapping[str, Tensor], past: dict[str, list[Tensor]] | None = None):
+    def __init__(self, weights: Mapping[str, Tensor], past: dict[str, list[Tensor]] | None = None) -> None:
         self.weights, self.past = weights, past or {}
 
     def _conv(self, name: str, x: Tensor, stride: int = 1, padding: int | None = None) -> Tensor:
@@ -104,18 +104,19 @@ class Encoder(Network):
     else for as long as it remembers gives what it gave before, without computing it.
     """
 
-    def __init__(self, weights: Mapping[str, Tensor]):
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__(weights)
         self._seen: dict[str, tuple[Tensor, int]] = {}
         self._given: dict[str, Tensor] = {}
 
     def encode(self, frame: Tensor) -> Tensor | None:
         """The latent frame [1, 16, H / 8, W / 8], not normalised, that `frame` [1, 3, H, W] completes, if it does."""
-        x: Tensor | None = frame
+        x = frame
         for stage in range(3):
-            x = self._halve_time(stage, self._halve_size(stage, x))
-            if x is None:
+            halved = self._halve_time(stage, self._halve_size(stage, x))
+            if halved is None:
                 return None
+            x = halved
         return self._unless_settled("encoder.head", self._repeated("encoder.head", x) > 2 * 9 + 1, self._finish, x)
 
     def _halve_size(self, stage: int, x: Tensor) -> Tensor:
@@ -155,7 +156,7 @@ class Encoder(Network):
         self._seen[name] = x, times + 1 if x is last else 1
         return self._seen[name][1]
 
-    def _unless_settled(self, name: str, settled: bool, work: Callable[..., Tensor], *arguments) -> Tensor:
+    def _unless_settled(self, name: str, settled: bool, work: Callable[..., Tensor], *arguments: object) -> Tensor:
         if not settled:
             self._given[name] = work(*arguments)
         return self._given[name]

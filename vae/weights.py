@@ -123,7 +123,8 @@ def vae_shapes(width: int) -> dict[str, tuple[int, ...]]:
 
 
 def _encoder_stages(width: int) -> dict[str, tuple[int, ...]]:
-    shapes, index, channels = {}, 0, width
+    shapes: dict[str, tuple[int, ...]] = {}
+    index, channels = 0, width
     for stage, multiple in enumerate(MULTIPLES):
         for _ in range(2):
             shapes |= _residual(f"encoder.downsamples.{index}", channels, width * multiple)
@@ -138,7 +139,8 @@ def _encoder_stages(width: int) -> dict[str, tuple[int, ...]]:
 
 
 def _decoder_stages(width: int) -> dict[str, tuple[int, ...]]:
-    shapes, index, channels = {}, 0, width * MULTIPLES[-1]
+    shapes: dict[str, tuple[int, ...]] = {}
+    index, channels = 0, width * MULTIPLES[-1]
     for stage, multiple in enumerate(reversed(MULTIPLES)):
         for _ in range(3):
             shapes |= _residual(f"decoder.upsamples.{index}", channels, width * multiple)

@@ -15,7 +15,7 @@ from utils.extra_config import load_extra_path_config  # noqa: E402
 
 load_extra_path_config(str(BASE / "extra.yaml"))  # as main.py does before it loads packs
 
-HEAVY = {"bitsandbytes", "diffusers", "av", "tokenizers", "ftfy", "safetensors.torch"} - set(sys.modules)
+HEAVY = {"bitsandbytes", "av", "tokenizers", "ftfy", "safetensors.torch"} - set(sys.modules)
 started = time.perf_counter()
 from lingbot_world import comfy_entrypoint  # noqa: E402
 

@@ -1,0 +1,63 @@
+"""What the VAE is said to need, against a count of its tensors."""
+
+import pytest
+import torch
+from lingbot_world.geometry import explicit_geometry
+from lingbot_world.headless.memory import VAE_CONVOLUTION, estimate_vae
+from lingbot_world.vae.network import Decoder, Encoder
+from lingbot_world.vae.weights import prepare, vae_shapes
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class LivingTensors(TorchDispatchMode):
+    """Counts the bytes of all tensors that are made under it, as long as they live; `peak` is the most at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.peak, self._storages = 0, {}
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        out = operation(*arguments, **(options or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self._storages.setdefault(storage._cdata, (StorageWeakRef(storage), storage.nbytes()))
+        self._storages = {key: each for key, each in self._storages.items() if not each[0].expired()}
+        self.peak = max(self.peak, sum(nbytes for _, nbytes in self._storages.values()))
+        return out
+
+
+@pytest.mark.parametrize(("height", "width"), [(480, 832), (256, 256)])
+def test_estimates_of_the_vae_are_what_its_tensors_come_to(height, width, monkeypatch):
+    one_kernel = lambda x, *rest: torch.empty_like(x)  # noqa: E731  as on a GPU, where these have no steps between
+    monkeypatch.setattr(torch.nn.functional, "rms_norm", one_kernel)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", one_kernel)
+    weights = prepare({name: torch.empty(shape, device="meta") for name, shape in vae_shapes(96).items()},
+                      "meta", torch.float32)  # fmt: skip
+
+    def empty(*shape):
+        return torch.empty(shape, device="meta").contiguous(memory_format=torch.channels_last)
+
+    latent, frame = empty(1, 16, height // 8, width // 8), empty(1, 3, height, width)
+    decoder, encoder = Decoder(weights), Encoder(weights)
+    with LivingTensors() as decoding:
+        for _ in range(3):
+            list(decoder.decode(latent))
+    with LivingTensors() as encoding:
+        for index in range(9):
+            encoder.encode(frame if index == 0 else frame.clone())
+    stages = estimate_vae(96, explicit_geometry(width, height, 81))
+    convolution = VAE_CONVOLUTION * 96 * height * width
+    counted = [peak + convolution for peak in (encoding.peak, decoding.peak)]
+    assert [stage.work for stage in stages] == pytest.approx(counted, rel=0.02)
+    assert stages[0].weights == pytest.approx(126_892_531 * 4, rel=0.01)
+
+
+def test_the_vae_in_tiles_needs_less_and_never_more_for_larger_frames():
+    whole, tiled = (estimate_vae(96, explicit_geometry(832, 480, 81), tiling=tiling) for tiling in (False, True))
+    larger = estimate_vae(96, explicit_geometry(1280, 720, 81), tiling=True)
+    assert all(some.total < all_of_it.total / 2 for some, all_of_it in zip(tiled, whole, strict=True))
+    assert larger[0].total == tiled[0].total
+    assert larger[1].total < 1.05 * tiled[1].total
