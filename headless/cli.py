@@ -69,10 +69,10 @@ def _add_generate(commands: Any) -> None:
     add("prompt")
     add("negative", "negative prompt; left out: a list of usual flaws, in Chinese")
     add("action_path", "folder with poses.npy and intrinsics.npy; left out: no camera control")
-    add("output", "x.mp4; or a folder or dir/*.png for PNG files")
+    add("output", "x.mp4; a folder or dir/*.png for PNG files; - for standard output")
     _add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
     add("sampling_steps", "steps of both experts together")
-    add("shift", "of the noise schedule: higher spends more steps on the layout")
+    add("shift", "of the noise schedule: higher spends more steps on the layout; left out: 5, causal 10", type=float)
     add("boundary", "share of the noise above which the high-noise expert works")
     add("guide_scale", "1 leaves the negative prompt out", type=_scales, metavar="LOW[,HIGH]")
     add("solver")
@@ -84,11 +84,20 @@ def _add_generate(commands: Any) -> None:
     add("residency", "experts in GPU memory at a time; stream: of one as little as possible")
     add("camera_cache", "what camera layers compute, kept between steps: in free memory, never, always")
     add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")
+    causal = parser.add_argument_group("causal models (LingBot-World Fast, 2.0)", "left out: what the model was made for")
+    add = _adder(causal)
+    add("window", "latent frames that a chunk looks back on, itself included; 0: the whole video", type=int)
+    add("sink", "of these the first that stay for good", type=int)
+    add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750")
+    add("kv_cache", "keys and values: on the GPU, in 8 bits, or in host memory; auto: the first of them that fits")
+    add("save_state", "file to write, for the video to go on later", metavar="FILE")
+    add("continue_from", "file that --save_state wrote; the video is what comes next", metavar="FILE")
+    add = _adder(parser)
     for name in PARTS:
         add(name, "in place of the package's own", metavar="PATH")
 
 
-def _adder(parser: argparse.ArgumentParser) -> Callable[..., None]:
+def _adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
     """`add(name, help)` adds the flag of a GenerateOptions field, whose default and choices argparse takes over."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
 
@@ -145,19 +154,21 @@ def _scales(text: str) -> tuple[float, ...]:
 
 
 def _generate(arguments: argparse.Namespace) -> None:
-    from .plan import make_plan
+    from ..geometry import CHUNK
+    from .plan import SamplingPlan, make_plan
     from .profile import table
     from .run import run
+    from .video import STDOUT
 
     values = {name: value for name, value in vars(arguments).items() if name not in ("run", "size")}
     height, width = arguments.size
     plan = make_plan(GenerateOptions(**values, max_area=height * width))
-    size = plan.geometry
-    print(f"{size.width}x{size.height}, {size.frames} frames, {arguments.sampling_steps} steps on {plan.device}")
-    for note in plan.notes:
-        print(note)
+    size, steps = plan.geometry, arguments.sampling_steps
+    work = f"{steps} steps" if isinstance(plan, SamplingPlan) else f"{size.lat_f // CHUNK} chunks"
+    told = sys.stderr if arguments.output == STDOUT else sys.stdout
+    print(f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}", *plan.notes, sep="\n", file=told)
     result = run(plan, progress_bar)
-    print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
+    print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}", file=told)
 
 
 def _inspect(arguments: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from ..loaders import Checkpoint
 from ..loaders.offload import weight_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..text.weights import UMT5Config
-from .plan import Plan
+from .plan import SamplingPlan
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Residency:
     resident_blocks: int | None = None
 
 
-def choose_residency(plan: Plan, free: int) -> Residency:
+def choose_residency(plan: SamplingPlan, free: int) -> Residency:
     """What stays when `free` bytes of the plan's device are free before the steps.
 
     The mode "auto" gives memory to the camera cache first, as much of it as fits: the cache saves time in every step,
@@ -130,7 +130,7 @@ def choose_residency(plan: Plan, free: int) -> Residency:
     return Residency(mode == "both" or (mode == "auto" and two + cache <= free), cache)
 
 
-def _camera_cache(plan: Plan, free: int) -> int:
+def _camera_cache(plan: SamplingPlan, free: int) -> int:
     mode = plan.options.camera_cache
     if plan.camera is None or mode == "off":
         return 0
@@ -138,7 +138,7 @@ def _camera_cache(plan: Plan, free: int) -> int:
     return whole if mode == "gpu" else min(whole, max(0, free))
 
 
-def _some_blocks(plan: Plan, free: int) -> Residency:
+def _some_blocks(plan: SamplingPlan, free: int) -> Residency:
     layers = plan.experts.high.config.num_layers
     resident = next((count for count in range(layers - 1, 0, -1) if _needed(plan, 1, count) <= free), 0)
     log.warning("An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others come "
@@ -146,7 +146,7 @@ def _some_blocks(plan: Plan, free: int) -> Residency:
     return Residency(resident_blocks=resident)
 
 
-def _needed(plan: Plan, experts: int, resident_blocks: int | None = None) -> int:
+def _needed(plan: SamplingPlan, experts: int, resident_blocks: int | None = None) -> int:
     larger_first = sorted(plan.experts, key=lambda checkpoint: -checkpoint.nbytes)
     steps = estimate_sampling(
         larger_first[:experts], plan.geometry, plan.dtype,

@@ -12,14 +12,15 @@ from ..options import (
     FPS,
     FRAMES,
     GUIDE_SCALE,
+    KEY_VALUE_MODES,
     NOISE_DEVICES,
     RESIDENCY_MODES,
-    SHIFT,
     SIZE,
     SOLVER_NAMES,
     STEPS,
     CameraCacheMode,
     DtypeName,
+    KeyValueMode,
     NoiseDevice,
     ResidencyMode,
     SolverName,
@@ -31,11 +32,19 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": DTYPE_NAMES,
     "residency": RESIDENCY_MODES,
     "camera_cache": CAMERA_CACHE_MODES,
+    "kv_cache": KEY_VALUE_MODES,
 }
 """The options that take one of a few words."""
 
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name a part of the package which lies somewhere else."""
+
+
+BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "high", "low")
+"""The options that say nothing to a causal model."""
+
+CAUSAL_ONLY = ("window", "sink", "schedule", "kv_cache", "save_state", "continue_from")
+"""The options that say nothing to the base model's two experts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +54,19 @@ class GenerateOptions:
     The video has at most `max_area` pixels in the image's aspect ratio, or exactly `width` times `height`, which are
     given together. `guide_scale` is one number or (low, high). None stands for: a `seed` that is drawn, the default
     `negative` prompt, the GPU if there is one as `device`, bf16 there and fp32 on the CPU as `dtype`, the package's
-    own parts as `high`, `low`, `text_encoder`, `tokenizer` and `vae`.
+    own parts as `high`, `low`, `text_encoder`, `tokenizer` and `vae`; and a `shift` of 5 for the base model, 10 for a
+    causal one.
+
+    Causal models (LingBot-World Fast and 2.0) take none of BASE_ONLY, and the base model none of CAUSAL_ONLY.
+    `schedule` is "v1", "v2" or the indices of the steps; `window` and `sink` count latent frames, a window of 0 is the
+    whole video. None takes what the checkpoint was trained for. `continue_from` names a file that `save_state` wrote;
+    `image` is then not needed, and the video has the frames that come after the state's.
     """
 
     ckpt_dir: str | Path
-    image: str | Path
     prompt: str
     output: str | Path
+    image: str | Path | None = None
     negative: str | None = None
     action_path: str | Path | None = None
     max_area: int = SIZE[0] * SIZE[1]
@@ -59,7 +74,7 @@ class GenerateOptions:
     height: int | None = None
     frame_num: int = FRAMES
     sampling_steps: int = STEPS
-    shift: float = SHIFT
+    shift: float | None = None
     boundary: float = BOUNDARY
     guide_scale: float | tuple[float, float] = GUIDE_SCALE
     solver: SolverName = "unipc"
@@ -70,6 +85,12 @@ class GenerateOptions:
     residency: ResidencyMode = "auto"
     camera_cache: CameraCacheMode = "auto"
     vae_tiling: bool = False
+    window: int | None = None
+    sink: int | None = None
+    schedule: str | tuple[int, ...] | None = None
+    kv_cache: KeyValueMode = "auto"
+    save_state: str | Path | None = None
+    continue_from: str | Path | None = None
     fps: int = FPS
     high: str | Path | None = None
     low: str | Path | None = None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..camera import action_embedding, camera_embedding
 from ..errors import InputError
-from ..geometry import Geometry, first_frame, image_conditioning
+from ..geometry import Geometry, image_conditioning
 from ..loaders import load_expert, warm
 from ..model.dit import LingBotWorldModel
 from ..options import Progress
@@ -21,10 +21,13 @@ from ..sampling import first_low_step, flow_timesteps
 from ..text import NEGATIVE_PROMPT, encode
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae
 from ..vae.network import LATENT_CHANNELS
+from .checks import Plan
 from .memory import Residency, choose_residency, free_memory
 from .options import GenerateOptions
-from .plan import Plan, make_plan
+from .plan import SamplingPlan, make_plan
 from .profile import ShowProgress, Stage, StageRecorder, release, silent
+from .rollout import run_rollout
+from .rollout_plan import RolloutPlan
 from .two_experts import sample
 from .video import write_frames
 
@@ -45,7 +48,7 @@ def generate(options: GenerateOptions, show: ShowProgress = silent) -> Result:
     return run(make_plan(options), show)
 
 
-def run(plan: Plan, show: ShowProgress = silent) -> Result:
+def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent) -> Result:
     """Carries a plan out. `show(name, unit)` gives each stage's progress display."""
     seed = secrets.randbits(32) if plan.options.seed is None else plan.options.seed
     with StageRecorder(plan.device, show) as stages:
@@ -56,11 +59,14 @@ def run(plan: Plan, show: ShowProgress = silent) -> Result:
     return Result(path, seed, stages.stages)
 
 
-def _run_stages(plan: Plan, stages: StageRecorder, seed: int) -> Path:
-    context, context_null = _encode_text(plan, stages.begin("text", "block"))
-    y = _encode_image(plan, stages.begin("VAE encode", "chunk"))
+def _run_stages(plan: SamplingPlan | RolloutPlan, stages: StageRecorder, seed: int) -> Path:
+    context, *negative = _encode_text(plan, stages.begin("text", "block"))
     generator = torch.Generator(plan.options.noise_device).manual_seed(seed)
-    latent = _sample(plan, stages, draw_noise(plan.geometry, generator), y, context, context_null)
+    noise = draw_noise(plan.geometry, generator)
+    if isinstance(plan, RolloutPlan):
+        return run_rollout(plan, context, noise, generator, stages)
+    y = _encode_image(plan, stages.begin("VAE encode", "chunk"))
+    latent = _sample(plan, stages, noise, y, context, negative[0] if negative else None)
     frames = _decode(plan, latent, stages.begin("VAE decode", "chunk"))
     return write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
 
@@ -70,18 +76,17 @@ def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:
     return InputError(f"the GPU's memory ran out in stage {stage!r}; try {remedy} ({str(error).splitlines()[0]})")
 
 
-def _encode_text(plan: Plan, progress: Progress) -> tuple[Tensor, Tensor | None]:
-    """Prompt and negative prompt, each [1, L, D] float32; the second is None where guidance does not use it."""
+def _encode_text(plan: SamplingPlan | RolloutPlan, progress: Progress) -> list[Tensor]:
+    """The prompt [1, L, D] float32, and the negative prompt where guidance uses it."""
     options, dtype = plan.options, torch.float32 if plan.options.dtype == "fp32" else torch.bfloat16
     prompts = [options.prompt]
-    if plan.guided:
+    if isinstance(plan, SamplingPlan) and plan.guided:
         prompts.append(NEGATIVE_PROMPT if options.negative is None else options.negative)
-    row, *null_row = encode(prompts, plan.text_encoder, plan.tokenizer, plan.device, dtype, progress)
-    return row[None], null_row[0][None] if null_row else None
+    return [row[None] for row in encode(prompts, plan.text_encoder, plan.tokenizer, plan.device, dtype, progress)]
 
 
 def _encode_image(plan: Plan, progress: Progress) -> Tensor:
-    vae, frame = load_vae(plan.vae, device=plan.device), first_frame(plan.image, plan.geometry)
+    vae, frame = load_vae(plan.vae, device=plan.device), plan.frame
     encoded = _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, frame, plan.geometry.frames, progress))
     return image_conditioning(encoded)
 
@@ -115,7 +120,7 @@ def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
 
-def _camera_map(plan: Plan) -> Tensor | None:
+def _camera_map(plan: SamplingPlan) -> Tensor | None:
     """What the camera layers are conditioned on: a Pluecker map, and the keys for models that take them."""
     if plan.camera is None:
         return None
@@ -137,7 +142,7 @@ def _sample(
     return sample(
         experts.high, experts.low, noise.to(plan.device), y, context, context_null, camera,
         steps=options.sampling_steps,
-        shift=options.shift,
+        shift=plan.shift,
         boundary=options.boundary,
         guide_scale=options.guide_scale,
         solver=options.solver,
@@ -149,11 +154,11 @@ def _sample(
 class _Experts:
     """Loads the experts when `sample` calls for them, and records each load and each expert's steps as a stage."""
 
-    def __init__(self, plan: Plan, stages: StageRecorder, residency: Residency) -> None:
+    def __init__(self, plan: SamplingPlan, stages: StageRecorder, residency: Residency) -> None:
         self._plan, self._stages, self._residency = plan, stages, residency
         self._low_ahead: LingBotWorldModel | None = None
         self._progress: Progress = lambda _done, _total: None
-        timesteps = flow_timesteps(plan.options.sampling_steps, plan.options.shift, plan.options.solver)
+        timesteps = flow_timesteps(plan.options.sampling_steps, plan.shift, plan.options.solver)
         self._high_steps = first_low_step(timesteps, plan.options.boundary)
         self._steps = len(timesteps)
 

@@ -115,7 +115,7 @@ class _Denoiser:
         timesteps: list[int],
         boundary: float,
         cache_bytes: int,
-    ):
+    ) -> None:
         self.experts, self.scales, self.conditioning = experts, scales, conditioning
         self.timesteps, self.boundary, self.cache_bytes = iter(timesteps), boundary, cache_bytes
         self.model, self.camera_cache, self.serves_high = None, None, None

@@ -1,12 +1,19 @@
-"""Writes frames to a video or to PNG files. The target is checked before the run, and appears only when complete."""
+"""Writes frames to a video, a pipe or PNG files, at once or as they come. The target is checked before the run."""
+
+from __future__ import annotations
 
 import os
 import re
 import shutil
+import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import IO
 
 import numpy as np
 
@@ -14,16 +21,29 @@ from ..errors import InputError, require
 from ..geometry import Geometry
 from ..options import FPS, Progress
 
+STDOUT = "-"
+FRAMES_AT_ONCE = 12
+MOST_WAITING = 2
+"""Parts of a video that may wait to be encoded."""
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov")
 _NUMBER = re.compile(r"\*|%0?\d*d")
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where the frames go: a video file, or PNG files called `pattern` (printf style) in a folder."""
+    """Where the frames go: a video file, a pipe, or PNG files called `pattern` (printf style) in a folder."""
 
     path: Path
     pattern: str | None = None
+
+    @property
+    def is_pipe(self) -> bool:
+        """Whether the video goes to standard output ("-") or into a named pipe."""
+        return str(self.path) == STDOUT or self.path.is_fifo()
+
+    def open_pipe(self) -> AbstractContextManager[IO[bytes]]:
+        """The pipe, open for writing."""
+        return nullcontext(sys.stdout.buffer) if str(self.path) == STDOUT else self.path.open("wb")
 
     @property
     def folder(self) -> Path:
@@ -33,12 +53,14 @@ class Target:
 
 def find_target(output: str | Path) -> Target:
     """The target that `output` names: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
-    `dir/f_%04d.png` are PNG files.
+    `dir/f_%04d.png` are PNG files; `-` is standard output.
 
     Raises InputError for another suffix, for a video that is an existing folder and for a folder that is an existing
     file.
     """
     path = Path(output)
+    if Target(path).is_pipe:
+        return Target(path)
     if path.suffix.lower() == ".png":
         return _png_target(path)
     if path.suffix.lower() in VIDEO_SUFFIXES:
@@ -58,6 +80,8 @@ def _png_target(path: Path) -> Target:
 
 def check_target(target: Target, geometry: Geometry) -> None:
     """Raises InputError when the target cannot be written, or the disk has no room for it. Creates nothing."""
+    if target.is_pipe:
+        return
     folder = target.folder.absolute()
     while not folder.exists():
         folder = folder.parent
@@ -81,46 +105,107 @@ def largest_size(target: Target, geometry: Geometry) -> int:
 
 
 def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
-    """Writes frames uint8 [F, H, W, 3] and returns the video's path, or the folder of the PNG files.
-
-    The files are written into a temporary folder beside the target and renamed when complete, so that an interrupted
-    run leaves nothing and an older video stays.
-    """
-    target.folder.mkdir(parents=True, exist_ok=True)
-    progress = progress or (lambda _done, _total: None)
-    with tempfile.TemporaryDirectory(prefix=".lingbot-", dir=target.folder) as scratch:
-        if target.pattern is None:
-            names = [target.path.name]
-            _write_video(frames, Path(scratch, names[0]), fps, progress)
-        else:
-            names = [target.pattern % index for index in range(len(frames))]
-            _write_png(frames, [Path(scratch, name) for name in names], progress)
-        for name in names:
-            os.replace(Path(scratch, name), target.folder / name)
+    """Writes frames uint8 [F, H, W, 3] and returns the video's path, or the folder of the PNG files."""
+    with FrameWriter(target, fps) as writer:
+        for start in range(0, len(frames), FRAMES_AT_ONCE):
+            writer.write(frames[start : start + FRAMES_AT_ONCE])
+            if progress is not None:
+                progress(writer.frames, len(frames))
     return target.path
 
 
-def _write_png(frames: np.ndarray, files: list[Path], progress: Progress) -> None:
-    from PIL import Image
+class FrameWriter:
+    """Writes a video as its frames come; a thread of its own encodes while the caller makes the next ones.
 
-    def save(frame: np.ndarray, file: Path) -> None:
-        Image.fromarray(frame).save(file, compress_level=4)
+    The file, or the PNG files, are written into a temporary folder beside the target and renamed at the end, so that
+    an interrupted run leaves nothing and an older video stays. With `keep_partial` an interrupted run leaves a playable
+    video of what was written. A pipe is written to directly."""
 
-    pool = ThreadPoolExecutor()  # zlib releases the interpreter's lock
-    try:
-        for index, _ in enumerate(pool.map(save, frames, files)):
-            progress(index + 1, len(frames))
-    finally:
-        pool.shutdown(cancel_futures=True)
+    def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False) -> None:
+        self.frames = 0
+        self._target, self._keep_partial = target, keep_partial
+        self._stack = ExitStack()
+        self._thread = ThreadPoolExecutor(1)
+        self._waiting: deque[Future] = deque()
+        if target.pattern is not None:
+            self._file: _PngFiles | _VideoFile = _PngFiles(target.pattern, self._scratch())
+        elif target.is_pipe:
+            self._file = _VideoFile(self._stack.enter_context(target.open_pipe()), fps)
+        else:
+            self._file = _VideoFile(self._scratch() / target.path.name, fps)
+
+    def __enter__(self) -> FrameWriter:
+        return self
+
+    def write(self, frames: np.ndarray) -> None:
+        """Frames uint8 [F, H, W, 3]. Waits where the thread is two parts behind; raises what it met."""
+        self._waiting.append(self._thread.submit(self._file.write, frames))
+        self.frames += len(frames)
+        while len(self._waiting) > MOST_WAITING:
+            self._waiting.popleft().result()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._stack, self._thread:
+            for future in self._waiting:
+                future.exception() if error else future.result()
+            if self.frames and (error is None or self._keep_partial):
+                for name in self._file.close():
+                    os.replace(self._scratch_folder / name, self._target.folder / name)
+
+    def _scratch(self) -> Path:
+        self._target.folder.mkdir(parents=True, exist_ok=True)
+        folder = tempfile.TemporaryDirectory(prefix=".lingbot-", dir=self._target.folder)
+        self._scratch_folder = Path(self._stack.enter_context(folder))
+        return self._scratch_folder
 
 
-def _write_video(frames: np.ndarray, file: Path, fps: int, progress: Progress) -> None:
-    av = require("av", '"lingbot-world[cli]"')
-    with av.open(str(file), "w", options={"movflags": "+faststart"}) as container:
-        stream = container.add_stream("libx264", rate=fps, options={"crf": "17"})
-        stream.pix_fmt = "yuv420p"
-        stream.height, stream.width = frames.shape[1:3]
-        for index, frame in enumerate(frames):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-            progress(index + 1, len(frames))
-        container.mux(stream.encode())
+class _PngFiles:
+    """Numbered PNG files. They are compressed by several threads: zlib releases the interpreter's lock."""
+
+    def __init__(self, pattern: str, folder: Path) -> None:
+        self._pattern, self._folder = pattern, folder
+        self._names: list[str] = []
+
+    def write(self, frames: np.ndarray) -> None:
+        names = [self._pattern % index for index in range(len(self._names), len(self._names) + len(frames))]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._save, names, frames))
+        self._names += names
+
+    def _save(self, name: str, frame: np.ndarray) -> None:
+        from PIL import Image
+
+        Image.fromarray(frame).save(self._folder / name, compress_level=4)
+
+    def close(self) -> list[str]:
+        """The files' names."""
+        return self._names
+
+
+class _VideoFile:
+    """An H.264 video; into a pipe as fragments that can be played while they come."""
+
+    def __init__(self, file: Path | IO[bytes], fps: int) -> None:
+        av = require("av", '"lingbot-world[cli]"')
+        self._frame = av.VideoFrame.from_ndarray
+        self._name = file.name if isinstance(file, Path) else None
+        flags = "+faststart" if isinstance(file, Path) else "+frag_keyframe+empty_moov+default_base_moof"
+        target = str(file) if isinstance(file, Path) else file
+        format = None if isinstance(file, Path) else "mp4"
+        self._container = av.open(target, "w", format=format, options={"movflags": flags})
+        self._stream = self._container.add_stream("libx264", rate=fps, options={"crf": "17"})
+        self._stream.pix_fmt = "yuv420p"
+
+    def write(self, frames: np.ndarray) -> None:
+        if not self._stream.is_open:
+            self._stream.height, self._stream.width = frames.shape[1:3]
+        for frame in frames:
+            self._container.mux(self._stream.encode(self._frame(frame, format="rgb24")))
+
+    def close(self) -> list[str]:
+        """The file's name; a pipe has none."""
+        self._container.mux(self._stream.encode())
+        self._container.close()
+        return [] if self._name is None else [self._name]

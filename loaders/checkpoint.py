@@ -40,13 +40,15 @@ _EXPECTED = "expected a LingBot-World expert: bitsandbytes NF4 or FP4, bf16, fp1
 @dataclass(frozen=True)
 class Checkpoint:
     """One model on disk. `tensors` are all tensors by official name, those that make up 4-bit weights included;
-    `four_bit` the 4-bit weights; `shapes` the logical shape of every parameter."""
+    `four_bit` the 4-bit weights; `shapes` the logical shape of every parameter; `source` the name of the folder that a
+    quantizer made it from, where it says so."""
 
     path: Path
     config: ModelConfig
     tensors: Mapping[str, TensorEntry] = field(repr=False)
     four_bit: Mapping[str, FourBitWeight] = field(repr=False)
     shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
+    source: str = ""
 
     @property
     def name(self) -> str:
@@ -124,8 +126,9 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     config = _config(path.name, shapes, stated)
     _check_keys(path.name, shapes, config.parameter_shapes())
     _check_config(path.name, config, stated)
-    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes)
-    _check_meta(checkpoint, _json_in(folder, "quantization_meta.json"))
+    meta = _json_in(folder, "quantization_meta.json")
+    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes, str(meta.get("source", "")))
+    _check_meta(checkpoint, meta)
     return checkpoint
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
+from .checkpoint import CAUSAL_CLASS
 from .codec import NESTED_BLOCKSIZE, Scales, components, encode
 from .tensors import DTYPES
 
@@ -142,7 +143,8 @@ def write_expert_folder(folder: str | Path, config: ModelConfig, tensors: Iterab
     folder.mkdir(parents=True, exist_ok=True)
     write_nf4_expert(folder / "model.safetensors", config, tensors)
     _write_json(folder / "config.json", {
-        "_class_name": "WanModel", "model_type": "i2v", "text_len": config.text_len, "in_dim": config.in_dim,
+        "_class_name": CAUSAL_CLASS if config.causal else "WanModel", "model_type": "i2v",
+        "text_len": config.text_len, "in_dim": config.in_dim,
         "dim": config.dim, "ffn_dim": config.ffn_dim, "freq_dim": config.freq_dim, "out_dim": config.out_dim,
         "num_heads": config.num_heads, "num_layers": config.num_layers, "eps": config.eps,
     })  # fmt: skip

@@ -1,5 +1,6 @@
 """A complete package of tiny random models in the real one's layout, for demos and tests on a CPU."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,15 @@ from .tokenizer import write_tokenizer
 from .weights import EXPERT, expert_tensors, text_tensors, vae_tensors
 
 EXAMPLE = "example"
+CAUSAL = "lingbot_world_fast"
+"""The folder that the official package has its causal model in."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
-    """Writes experts (NF4), text encoder, tokenizer and VAE, and in `example/` an image, a prompt and a camera path.
+    """Writes experts and a causal model (NF4), text encoder, tokenizer and VAE; in `example/` an image, a prompt and a
+    camera path.
 
-    About 9 MB; the same seed gives the same bytes. Files of these names are replaced. Returns the folder;
+    About 11 MB; the same seed gives the same bytes. Files of these names are replaced. Returns the folder;
     raises InputError where it cannot be written.
     """
     folder = Path(folder)
@@ -34,6 +38,7 @@ def _write_models(folder: Path, seed: int) -> None:
     for number, name in enumerate(("high", "low")):
         tensors = expert_tensors(10 * seed + number)
         write_expert_folder(folder / f"{name}_noise_model_bnb_nf4", EXPERT, tensors)
+    write_expert_folder(folder / CAUSAL, replace(EXPERT, causal=True), expert_tensors(10 * seed + 4))
     vocab_size = write_tokenizer(folder / "tokenizer")
     torch.save(text_tensors(10 * seed + 2, vocab_size), folder / "models_t5_umt5-xxl-enc-bf16.pth")
     torch.save(vae_tensors(10 * seed + 3), folder / "Wan2.1_VAE.pth")

@@ -1,0 +1,142 @@
+"""What can be checked before anything heavy is loaded, whatever model the run is of."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..camera import read_pose_folder
+from ..camera.pose_folder import PoseFolder
+from ..errors import CameraError, DependencyError, InputError
+from ..geometry import Geometry, explicit_geometry, output_geometry
+from ..loaders import Checkpoint
+from ..options import SHIFT
+from ..sampling import flow_timesteps, guide_scales
+from ..text import Tokenizer
+from ..text.weights import UMT5Weights
+from .options import CHOICES, GenerateOptions
+from .video import Target
+
+LARGEST_IMAGE = 200_000_000  # pixels
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run that can start: every file exists, fits the others and is open; the output can be written.
+
+    Weights are mapped from their files, which takes no memory. `frame` [3, H, W] is what the VAE is given of the image.
+    """
+
+    options: GenerateOptions
+    tokenizer: Tokenizer
+    text_encoder: UMT5Weights
+    vae: Mapping[str, Tensor]
+    frame: Tensor
+    geometry: Geometry
+    target: Target
+    device: torch.device
+    dtype: torch.dtype
+    notes: tuple[str, ...]
+
+
+def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
+    """InputError for options that were given although the model has no use for them."""
+    defaults = {field.name: field.default for field in fields(GenerateOptions)}
+    given = [name for name in names if getattr(options, name) != defaults[name]]
+    if given:
+        raise InputError(f"`{given[0]}` does not belong here: {reason}; leave it out")
+
+
+def read_image(path: str | Path) -> np.ndarray:
+    """Pixels uint8 [H, W, 3] of an image file, turned as its EXIF data says. Raises InputError."""
+    from PIL import Image, ImageOps
+
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"`image` {path}: no such file")
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > LARGEST_IMAGE:
+                raise InputError(f"`image` {path}: {image.width}x{image.height} pixels are too many; scale it down")
+            return np.array(ImageOps.exif_transpose(image).convert("RGB"))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"`image` {path}: not an image that can be read ({error})") from error
+
+
+def check_settings(options: GenerateOptions) -> None:
+    for name, choices in CHOICES.items():
+        found = getattr(options, name)
+        if found not in choices and not (found is None and name == "dtype"):
+            raise InputError(f"`{name}` {found}: expected one of {', '.join(choices)}")
+    flow_timesteps(options.sampling_steps, SHIFT if options.shift is None else options.shift, options.solver)
+    guide_scales(options.guide_scale)
+    if not 0 <= options.boundary <= 1:
+        raise InputError(f"`boundary` {options.boundary}: a share of the noise range from 0 to 1 is expected")
+    if (options.width is None) != (options.height is None):
+        raise InputError("`width` and `height` go together; name both or neither")
+    if options.seed is not None and not 0 <= options.seed < 2**63:
+        raise InputError(f"`seed` {options.seed}: expected 0 to 2**63 - 1")
+    if options.fps < 1:
+        raise InputError(f"`fps` {options.fps}: expected at least 1 frame a second")
+    if options.noise_device == "cuda" and not torch.cuda.is_available():
+        raise InputError("`noise_device` cuda: torch sees no CUDA GPU here; use cpu")
+
+
+def find_device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"`device` {name}: not a device that torch knows; use cpu, cuda or cuda:1") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"`device` {name}: torch sees {torch.cuda.device_count()} CUDA GPUs here; use cpu")
+    return device
+
+
+def check_module(name: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        raise DependencyError(
+            f"{name} cannot be imported by {sys.executable}; install with: "
+            f'"{sys.executable}" -m pip install "lingbot-world[cli]"'
+        )
+
+
+def pose_folder(path: Path, checkpoint: Checkpoint) -> PoseFolder:
+    """The camera of a folder. Raises CameraError for a checkpoint that would ignore it."""
+    control = checkpoint.config.control
+    if control is None:
+        raise CameraError(
+            f"`action_path` {path}: {checkpoint.path} has no camera layers (plain Wan) and would ignore the camera; "
+            "use a LingBot-World checkpoint, or leave `action_path` out"
+        )
+    return read_pose_folder(path, actions=control == 7)
+
+
+def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
+    """The size that the options ask for; latent frames come in whole chunks."""
+    if options.width is not None and options.height is not None:
+        return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
+    height, width = image.shape[:2]
+    return output_geometry(width, height, options.max_area, options.frame_num, n_poses, chunk=chunk)
+
+
+def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
+    """What the user should know of the camera and of a video that is shorter than was asked for."""
+    notes = () if camera is None else camera.notes
+    wanted, frames = options.frame_num, geometry.frames
+    if frames == wanted:
+        return notes
+    reason = "Frames come in 4n+1"
+    if camera is not None and len(camera.c2w) < wanted:
+        reason = f"{options.action_path} holds {len(camera.c2w)} poses"
+    return (*notes, f"{reason}: the video has {frames} frames, not {wanted}.")

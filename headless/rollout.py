@@ -1,0 +1,135 @@
+"""One run of a causal model: every chunk is sampled, decoded and written before the next one begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..camera import pose_embedding
+from ..geometry import CHUNK, image_conditioning
+from ..loaders import load_expert
+from ..options import Progress
+from ..pipeline import World
+from ..state import WorldState, extend
+from ..vae import VideoDecoder, image_latents, load_vae
+from .memory import free_memory
+from .profile import StageRecorder
+from .rollout_memory import RolloutMemory, choose_rollout_memory
+from .rollout_plan import RolloutPlan
+from .video import FrameWriter
+
+DECODER_REACH = 42
+"""Latent frames after which nothing of what came before is left in the VAE's decoder."""
+
+
+def run_rollout(
+    plan: RolloutPlan, context: Tensor, noise: Tensor, generator: torch.Generator, stages: StageRecorder
+) -> Path:
+    """Makes the video that `plan` describes for a prompt [1, L, D], from `noise` [1, 16, f, h, w] and what the
+    generator draws after it. Returns the video's path.
+
+    Whatever ends the run early, the video of the chunks that are done stays, and so does their state."""
+    memory = choose_rollout_memory(plan, free_memory(plan.device))
+    progress = stages.begin("load causal model", "B", keep=True)
+    model = load_expert(
+        plan.checkpoint, plan.device, plan.dtype, resident_blocks=memory.resident_blocks, progress=progress
+    )
+    size = plan.geometry.lat_h, plan.geometry.lat_w
+    world = World(
+        model, size, plan.held_frames, min(plan.sink, plan.held_frames - CHUNK), device=plan.device,
+        eight_bit=memory.eight_bit, on_host=memory.on_host, camera_cache_bytes=memory.camera_cache_bytes,
+    )  # fmt: skip
+    run = _Run(plan, world, memory)
+    if plan.state is not None:
+        run.remember(plan.state, stages.begin("replay", "chunk", keep=True))
+    world.prompt = context.to(plan.device)
+    progress = stages.begin("chunks", "frame", keep=True)
+    try:
+        with FrameWriter(plan.target, plan.options.fps, keep_partial=True) as writer:
+            for latent in run.chunks(noise, generator):
+                writer.write(run.decode(latent))
+                progress(writer.frames, plan.geometry.frames)
+    finally:
+        if plan.options.save_state is not None and run.latents:
+            run.state(context).save(plan.options.save_state)
+    return plan.target.path
+
+
+class _Run:
+    """The chunks of one run, and those before them where it goes on from a state."""
+
+    def __init__(self, plan: RolloutPlan, world: World, memory: RolloutMemory) -> None:
+        self._plan, self._world = plan, world
+        vae = load_vae(plan.vae, device=plan.device)
+        if memory.vae_tiling:
+            vae.enable_tiling()
+        self._decoder = VideoDecoder(vae, plan.geometry.lat_h, plan.geometry.lat_w, park=memory.park_decoder)
+        self._conditioning = _conditioning(image_latents(vae, plan.frame))
+        self.latents: list[Tensor] = []
+
+    def remember(self, state: WorldState, progress: Progress) -> None:
+        """Make the memory of a state's chunks again: the model's by a forward each, the decoder's from the last."""
+        poses, lens = state.poses.numpy(), state.lens.numpy()
+        for chunk, context in enumerate(state.contexts()):
+            part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+            self._world.prompt = context.to(self._plan.device)
+            self._world.replay(state.latent[:, :, part], next(self._conditioning), self._camera(poses[part], lens[part]))
+            progress(chunk + 1, state.chunks)
+        for latent in state.latent[:, :, -DECODER_REACH:].split(CHUNK, dim=2):
+            self._decoder.decode(latent)
+
+    def chunks(self, noise: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+        """Sample the run's chunks, one after the other."""
+
+        def renoise(shape: tuple[int, ...]) -> Tensor:
+            return torch.randn(shape, generator=generator, device=generator.device)
+
+        track = self._plan.track
+        for chunk in range(self._plan.geometry.lat_f // CHUNK):
+            part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+            camera = self._camera(track.poses[part], track.lens[None])
+            latent = self._world.chunk(
+                noise[:, :, part], next(self._conditioning), camera, self._plan.schedule, renoise
+            )
+            self.latents.append(latent.cpu())
+            yield latent
+
+    def decode(self, latent: Tensor) -> np.ndarray:
+        """The chunk's frames, uint8 [F, H, W, 3]."""
+        return self._decoder.decode(latent).numpy()
+
+    def state(self, context: Tensor) -> WorldState:
+        """What is done, to be continued; the state that this run continued is part of it."""
+        old, track, done = self._plan.state, self._plan.track, CHUNK * len(self.latents)
+        new = {
+            "latent": torch.cat(self.latents, dim=2),
+            "poses": torch.from_numpy(track.poses[:done]),
+            "lens": torch.from_numpy(np.tile(track.lens, (done, 1))),
+        }
+        if old is not None:
+            new = {name: torch.cat([getattr(old, name), value], dim=2 if name == "latent" else 0)
+                   for name, value in new.items()}  # fmt: skip
+        return WorldState(
+            **new, frame=self._plan.frame, last_pose=torch.from_numpy(track.world[done - 1].copy()), scale=track.scale,
+            prompts=extend(() if old is None else old.prompts, self._plan.options.prompt, context, len(self.latents)),
+            window=self._plan.window, sink=self._plan.sink, config=self._plan.checkpoint.config,
+        )  # fmt: skip
+
+    def _camera(self, poses: np.ndarray, lens: np.ndarray) -> Tensor:
+        geometry = self._plan.geometry
+        return pose_embedding(poses, lens, height=geometry.height, width=geometry.width)
+
+
+def _conditioning(latents: Iterator[Tensor]) -> Iterator[Tensor]:
+    """`y` [1, 20, 3, h, w] of each chunk; the mask is 1 in the video's first latent frame."""
+    first = True
+    while True:
+        y = image_conditioning(torch.cat(list(islice(latents, CHUNK)), dim=2))
+        y[:, :4] *= first
+        yield y
+        first = False

@@ -1,0 +1,113 @@
+"""Memory of a causal run: where keys and values lie, which blocks stay on the GPU, how the VAE works."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..errors import InputError
+from ..geometry import CHUNK
+from ..loaders.offload import weight_bytes
+from ..model.kv_cache import key_value_bytes
+from ..model.memory import activation_bytes, camera_cache_bytes
+from ..vae import vae_width
+from .memory import MARGIN, StageEstimate, estimate_vae
+from .rollout_plan import RolloutPlan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RolloutMemory:
+    """Where a causal run keeps what: keys and values in 8 bits, in host memory; how many blocks stay on the GPU (None:
+    all); the bytes of the camera cache; the VAE in tiles, and its state in host memory between chunks."""
+
+    eight_bit: bool = False
+    on_host: bool = False
+    resident_blocks: int | None = None
+    vae_tiling: bool = False
+    park_decoder: bool = False
+    camera_cache_bytes: int = 0
+
+
+_STORAGES = {
+    "gpu": ({"eight_bit": False, "on_host": False},),
+    "8bit": ({"eight_bit": True, "on_host": False}, {"eight_bit": True, "on_host": True}),
+    "host": ({"eight_bit": False, "on_host": True},),
+}
+_STORAGES["auto"] = _STORAGES["gpu"] + _STORAGES["8bit"][:1] + _STORAGES["host"] + _STORAGES["8bit"][1:]
+"""Where keys and values may lie for each mode, the first that fits."""
+
+HOST_SHARE = 0.7
+"""Of the host memory that is free, what keys and values may take pinned."""
+
+
+def choose_rollout_memory(plan: RolloutPlan, free: int, free_host: int | None = None) -> RolloutMemory:
+    """What a causal run keeps where, with so many bytes free on its device and in host memory.
+
+    The VAE stays whole if it can, since tiles leave seams; then come the keys and values, then the model's blocks.
+    What is left goes to the camera cache. Raises InputError where nothing fits."""
+    mode = plan.options.kv_cache
+    if plan.device.type != "cuda":
+        return RolloutMemory(eight_bit=mode == "8bit", on_host=mode == "host", vae_tiling=plan.options.vae_tiling)
+    free_host = available_host_memory() if free_host is None else free_host
+    asked = plan.options.residency
+    layers = plan.checkpoint.config.num_layers
+    blocks = [0] if asked == "stream" else [None] if asked in ("one", "both") else [None, *range(layers - 1, -1, -1)]
+    for resident, whole in [(None, True), (None, False), *((count, False) for count in blocks if count is not None)]:
+        for storage in _STORAGES[mode]:
+            memory = RolloutMemory(**storage, resident_blocks=resident, vae_tiling=not whole, park_decoder=not whole)
+            allowed = resident in blocks and not (whole and plan.options.vae_tiling)
+            needed, host = _rollout_bytes(plan, memory)
+            if allowed and needed + MARGIN <= free and host <= HOST_SHARE * free_host:
+                if resident is not None:
+                    log.warning("The model does not fit into the GPU beside its work: %d of its %d blocks stay there, "
+                                "the others come from the file in every forward.", resident, layers)  # fmt: skip
+                return replace(memory, camera_cache_bytes=_rollout_camera_cache(plan, free - needed - MARGIN))
+    raise InputError(
+        f"the GPU has {free / 1e9:.1f} GB free and the host {free_host / 1e9:.1f}: too little for keys and values of "
+        f"{plan.held_frames} latent frames with `kv_cache` {mode}; use a smaller `window`, a smaller video, or "
+        "`kv_cache` auto"
+    )
+
+
+def estimate_rollout(plan: RolloutPlan, memory: RolloutMemory) -> StageEstimate:
+    """A causal run's chunks: weights, and keys and values, the VAE and a forward's work; without the camera cache."""
+    geometry, config = plan.geometry, plan.checkpoint.config
+    tokens = plan.held_frames * geometry.lat_h * geometry.lat_w // 4
+    storage = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
+    held, _ = key_value_bytes(config, tokens, plan.dtype, **storage)
+    forward = activation_bytes(config, CHUNK, geometry.lat_h, geometry.lat_w, batch=1, dtype=plan.dtype)
+    vae = estimate_vae(vae_width(plan.vae), replace(geometry, frames=4 * CHUNK - 3), tiling=memory.vae_tiling)[1]
+    weights = weight_bytes(plan.checkpoint, memory.resident_blocks) + vae.weights
+    parked = 0 if memory.park_decoder else vae.work
+    return StageEstimate("chunks", weights, held + max(forward + parked, vae.work))
+
+
+def _rollout_bytes(plan: RolloutPlan, memory: RolloutMemory) -> tuple[int, int]:
+    """On the device, and pinned in host memory."""
+    geometry = plan.geometry
+    tokens = plan.held_frames * geometry.lat_h * geometry.lat_w // 4
+    storage = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
+    host = key_value_bytes(plan.checkpoint.config, tokens, plan.dtype, **storage)[1]
+    return estimate_rollout(plan, memory).total, host
+
+
+def _rollout_camera_cache(plan: RolloutPlan, room: int) -> int:
+    if plan.options.camera_cache == "off":
+        return 0
+    geometry = plan.geometry
+    whole = camera_cache_bytes(
+        plan.checkpoint.config, CHUNK, geometry.lat_h, geometry.lat_w, batch=1, dtype=plan.dtype
+    )
+    return whole if plan.options.camera_cache == "gpu" else min(whole, room)
+
+
+def available_host_memory() -> int:
+    """Bytes of host memory that can be had without swapping; without limit where the system does not tell."""
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.is_file():
+        return 2**62
+    line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,238 @@
+"""`generate` with a causal model: chunks written as they come, worlds that go on, and what is refused."""
+
+import io
+import math
+import shutil
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from lingbot_world.errors import CheckpointError, InputError, LingBotError
+from lingbot_world.geometry import Geometry
+from lingbot_world.headless.cli import main
+from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.plan import make_plan
+from lingbot_world.headless.rollout_memory import RolloutMemory, choose_rollout_memory, estimate_rollout
+from lingbot_world.headless.run import run
+from lingbot_world.loaders.checkpoint import Checkpoint
+from lingbot_world.loaders.tensors import TensorEntry
+from lingbot_world.model.config import ModelConfig
+from lingbot_world.pipeline import World
+from lingbot_world.state import load_state
+from lingbot_world.vae import decode_latent, load_vae
+from PIL import Image
+from safetensors.torch import save_file
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def causal(toy_package, tmp_path):
+    """GenerateOptions of a small run of the toy's causal model; keywords replace some."""
+
+    def build(**changes):
+        options = {
+            "ckpt_dir": toy_package / "lingbot_world_fast",
+            "image": toy_package / "example/image.png",
+            "prompt": "a castle",
+            "action_path": toy_package / "example",
+            "width": 64,
+            "height": 48,
+            "frame_num": 21,
+            "seed": 1,
+            "device": "cpu",
+            "output": tmp_path / "video" / "*.png",
+        }
+        return GenerateOptions(**options | changes)
+
+    return build
+
+
+def frames_of(folder) -> np.ndarray:
+    return np.stack([np.asarray(Image.open(file)) for file in sorted(folder.glob("*.png"))])
+
+
+def test_the_video_has_the_frames_of_its_chunks(causal, tmp_path):
+    result = run(make_plan(causal()))
+    assert frames_of(tmp_path / "video").shape == (21, 48, 64, 3)
+    assert [stage.name for stage in result.stages] == ["text", "load causal model", "chunks"]
+
+
+def test_a_world_goes_on_where_its_state_ends(causal, tmp_path):
+    """The whole latent, decoded at once, has the frames of both videos."""
+    first, second = tmp_path / "first.state", tmp_path / "second.state"
+    run(make_plan(causal(save_state=first)))
+    begun = frames_of(tmp_path / "video")
+    shutil.rmtree(tmp_path / "video")
+    going_on = {"continue_from": first, "save_state": second, "image": None, "width": None, "height": None}
+    plan = make_plan(causal(prompt="a tower", seed=2, **going_on))
+    assert plan.geometry.frames == 24
+    run(plan)
+    state = load_state(second)
+    assert [(prompt.text, prompt.chunks) for prompt in state.prompts] == [("a castle", 2), ("a tower", 2)]
+    assert torch.equal(state.latent[:, :, :6], load_state(first).latent)
+    whole = decode_latent(load_vae(plan.vae), state.latent).numpy()
+    np.testing.assert_array_equal(whole, np.concatenate([begun, frames_of(tmp_path / "video")]))
+
+
+def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(causal, tmp_path, monkeypatch, capsys):
+    chunk, done = World.chunk, []
+
+    def interrupted(*arguments):
+        if len(done) == 1:
+            raise KeyboardInterrupt
+        done.append(chunk(*arguments))
+        return done[0]
+
+    monkeypatch.setattr(World, "chunk", interrupted)
+    video, state = tmp_path / "cut.mp4", tmp_path / "cut.state"
+    plan = make_plan(causal(output=video, save_state=state))
+    with pytest.raises(KeyboardInterrupt):
+        run(plan)
+    assert length_of(video) == 9
+    assert torch.equal(load_state(state).latent, done[0])
+    assert not list(tmp_path.glob(".lingbot-*"))
+
+
+def test_nothing_done_leaves_nothing(causal, tmp_path, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(World, "chunk", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(make_plan(causal(output=tmp_path / "cut.mp4", save_state=tmp_path / "cut.state")))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_video_can_go_into_a_pipe(causal, monkeypatch):
+    taken = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", type("Stdout", (), {"buffer": taken})())
+    run(make_plan(causal(output="-", frame_num=9)))
+    taken.seek(0)
+    assert length_of(taken) == 9
+
+
+def length_of(video) -> int:
+    import av
+
+    with av.open(video if isinstance(video, io.BytesIO) else str(video)) as container:
+        return sum(1 for _ in container.decode(video=0))
+
+
+def test_the_command_says_what_it_makes_and_under_which_licence(causal, toy_package, tmp_path, capsys):
+    released = tmp_path / "lingbot-world-v2-toy"
+    shutil.copytree(toy_package / "lingbot_world_fast", released / "model")
+    for name in ("tokenizer", "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth"):
+        (released / name).symlink_to(toy_package / name)
+    words = ["--ckpt_dir", released, "--image", toy_package / "example/image.png", "--prompt", "a castle",
+             "--width", 64, "--height", 48, "--frame_num", 9, "--device", "cpu", "--output", tmp_path / "out"]  # fmt: skip
+    code = main(["generate", *map(str, words)])
+    said, wrong = capsys.readouterr()
+    assert code == 0, wrong
+    assert "LingBot-World 2.0 (CC BY-NC-SA 4.0, for non-commercial use)" in said
+    assert "the camera stands still" in said
+    assert "64x48, 9 frames, 1 chunks" in said
+
+
+def test_releases_have_schedules_and_windows_of_their_own(causal, toy_package):
+    plan = make_plan(causal())
+    assert (plan.window, plan.sink, plan.schedule.timesteps[1], plan.held_frames) == (0, 0, 978, 6)
+    plan = make_plan(causal(schedule="v2", window=9, sink=3, shift=5.0))
+    assert (plan.window, plan.sink, plan.schedule.timesteps, plan.held_frames) == (9, 3, (999, 937, 833, 624), 6)
+    assert make_plan(causal(schedule="0,500")).schedule.timesteps == (999, 908)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"guide_scale": 3.0}, "`guide_scale` does not belong here: a causal model takes a few unguided steps"),
+        ({"boundary": 0.9}, "`boundary` does not belong here"),
+        ({"solver": "dpmpp"}, "`solver` does not belong here"),
+        ({"negative": "blur"}, "`negative` does not belong here"),
+        ({"window": 4, "sink": 3}, "`window` 4 and `sink` 3: a window holds its sink and a chunk of 3"),
+        ({"schedule": "fast"}, "`schedule` fast: expected v1, v2 or indices such as"),
+        ({"schedule": "5,4"}, "expected one or more rising numbers"),
+        ({"frame_num": 5}, "do not fill a chunk of 3 latent frames: at least 9 are needed"),
+        ({"image": None}, "`image` is missing"),
+        ({"continue_from": "nothing.state"}, "the state nothing.state does not exist"),
+        ({"kv_cache": "disk"}, "`kv_cache` disk: expected one of auto, gpu, 8bit, host"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_makes_no_sense_for_a_causal_model_is_refused(changes, said, causal):
+    with pytest.raises(LingBotError, match=said):
+        make_plan(causal(**changes))
+
+
+def test_the_base_model_refuses_what_belongs_to_causal_ones(causal, toy_package):
+    with pytest.raises(InputError, match="`window` does not belong here: the base model makes a video as a whole"):
+        make_plan(causal(ckpt_dir=toy_package, window=9))
+
+
+def test_states_that_do_not_belong_are_refused(causal, tmp_path):
+    state = tmp_path / "a.state"
+    run(make_plan(causal(frame_num=9, save_state=state)))
+    with pytest.raises(InputError, match="made with another window: 0, not 9"):
+        make_plan(causal(continue_from=state, window=9))
+    with pytest.raises(InputError, match="the state is of 64x48"):
+        make_plan(causal(continue_from=state, width=96, height=48))
+    damaged = tmp_path / "b.state"
+    damaged.write_bytes(state.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="truncated"):
+        make_plan(causal(continue_from=damaged))
+    other = tmp_path / "c.state"
+    save_file({"latent": torch.zeros(1)}, other)
+    with pytest.raises(InputError, match="not a state of LingBot-World"):
+        make_plan(causal(continue_from=other))
+
+
+@pytest.fixture
+def full_size(causal):
+    """A plan of a full-size model at 480x832 with a full window, whose weights are not there."""
+    plan = make_plan(causal())
+    config = ModelConfig(5120, 13824, 40, 40, 256, 4096, causal=True)
+    checkpoint = FullSize(plan.checkpoint.path, config, {}, {}, config.parameter_shapes())
+    return replace(plan, checkpoint=checkpoint, device=torch.device("cuda"), dtype=torch.bfloat16, window=18, sink=6,
+                   geometry=Geometry(480, 832, 321), vae={"decoder.head.0.gamma": torch.empty(96)})  # fmt: skip
+
+
+class FullSize(Checkpoint):
+    """NF4 weights told by their shapes: half a byte and a hundred-and-twentieth a value."""
+
+    @property
+    def nbytes(self) -> int:
+        return int(sum(math.prod(shape) for shape in self.shapes.values()) * 0.5164)
+
+    def entries(self, names):
+        return [TensorEntry(name, self.path, torch.uint8, (int(math.prod(self.shapes[name]) * 0.5164),), torch.empty(0))
+                for name in names]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "host", "mode", "chosen"),
+    [
+        (80, 64, "auto", {}),
+        (31, 64, "auto", {"eight_bit": True}),
+        (23.5, 64, "auto", {"on_host": True}),
+        (23.5, 24, "auto", {"eight_bit": True, "on_host": True}),
+        (23.5, 64, "8bit", {"eight_bit": True, "on_host": True}),
+        (15.5, 64, "host", {"on_host": True, "vae_tiling": True}),
+        (7.5, 64, "auto", {"on_host": True, "vae_tiling": True, "some_blocks": True}),
+        (7.5, 24, "auto", {"eight_bit": True, "on_host": True, "vae_tiling": True, "some_blocks": True}),
+    ],
+)
+def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen, full_size):
+    plan = replace(full_size, options=replace(full_size.options, kv_cache=mode))
+    memory = choose_rollout_memory(plan, int(gigabytes * 1e9), int(host * 1e9))
+    found = {"eight_bit": memory.eight_bit, "on_host": memory.on_host, "vae_tiling": memory.vae_tiling,
+             "some_blocks": memory.resident_blocks is not None}  # fmt: skip
+    assert {name for name, value in found.items() if value} == set(chosen)
+    assert estimate_rollout(plan, memory).total + memory.camera_cache_bytes <= gigabytes * 1e9
+
+
+def test_too_little_memory_is_said_before_anything_is_loaded(full_size):
+    with pytest.raises(InputError, match="too little for keys and values of 18 latent frames"):
+        choose_rollout_memory(full_size, int(2e9), int(64e9))
+    assert choose_rollout_memory(replace(full_size, device=torch.device("cpu")), 0) == RolloutMemory()
