@@ -6,7 +6,7 @@ from ..errors import LingBotError
 
 
 def refusal(check: Callable[..., object], *arguments) -> bool | str:
-    """True where `check(*arguments)` has nothing against it, else its LingBotError in words."""
+    """True, or the message of the LingBotError that `check(*arguments)` raises."""
     try:
         check(*arguments)
     except LingBotError as error:

@@ -95,15 +95,15 @@ def held_on_the_device():
     high, _ = experts(NF4)
     tensors, deltas = lora("lightning")
     patched = load(with_lora(high, tensors))
-    held = patched.hold_patches(CPU)
+    held = patched.keep_loras_on(CPU)
     found = {"held": held, "gap": gap(predict(patched), expected(deltas))}
     tensors[next(iter(tensors))].zero_()
     found["gap after the file's tensors are gone"] = gap(predict(patched), expected(deltas))
     patched.cleanup()  # as after every run
-    found["still held"] = all(f.prepared_patches is not None for f in patched._patch_functions())
+    found["still held"] = all(f.prepared_patches is not None for f in patched._attached_patches())
     crowded = load(with_lora(experts(NF4)[0], tensors))
     crowded.model.last_memory_required = 1 << 60
-    return found | {"held without room": crowded.hold_patches(CPU)}
+    return found | {"held without room": crowded.keep_loras_on(CPU)}
 
 
 @check
@@ -161,10 +161,10 @@ def hook_lora():
 def file_slices():
     """The marks for dynamic VRAM lead ComfyUI's reader to the very bytes of each weight."""
     from comfy.memory_management import read_tensor_file_slice_into
-    from lingbot_world.host.file_slices import tag_file_slices
+    from lingbot_world.host.loading import mark_file_slices
 
     model = experts(NF4)[0].model
-    tagged = tag_file_slices(model.diffusion_model, model.checkpoint)
+    marked = mark_file_slices(model.diffusion_model, model.checkpoint)
     wrong = []
     for name, parameter in model.diffusion_model.named_parameters():
         if hasattr(parameter, "_qdata"):
@@ -172,7 +172,7 @@ def file_slices():
             copy._qdata.zero_()
             read = read_tensor_file_slice_into(parameter, copy)
             wrong += [] if read and torch.equal(copy.dequantize(), parameter.dequantize()) else [name]
-    return {"tagged": tagged, "wrong": wrong}
+    return {"marked": marked, "wrong": wrong}
 
 
 @check
