@@ -3,6 +3,7 @@
 ComfyUI merges a LoRA into the weight and quantizes the sum again, which at four bits loses nearly all of the LoRA.
 These patchers never change a layer's weight: the layer applies its patches to the decoded weight at each use."""
 
+import logging
 from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -13,6 +14,7 @@ import comfy.model_patcher
 import comfy.utils
 import torch
 from comfy.model_patcher import LowVramPatch
+from comfy.weight_adapter import LoRAAdapter
 
 from ..errors import InputError
 from ..model.cache import CameraCache
@@ -21,6 +23,7 @@ from .operations import can_upload, is_quantized, uploading
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
 """As ComfyUI's patchers keep a weight before they change it."""
 
+_WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 
 
@@ -29,6 +32,33 @@ class ExactPatches(_AnyPatcher):
 
     It keeps each layer's patches in the layer's `weight_function` and `bias_function` up to date, and frees the camera
     cache whenever ComfyUI asks for memory."""
+
+    def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
+        return super().add_patches(self._fitting(patches, strength_patch), strength_patch, strength_model)
+
+    def add_hook_patches(self, hook, patches, strength_patch=1.0, strength_model=1.0):
+        return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)
+
+    def _fitting(self, patches: dict, strength: float) -> dict:
+        """A LoRA's patches without those for weights of another shape, which are logged once. Without this, ComfyUI
+        logs them as errors at every use of the weight. Raises InputError if none or hardly any fits."""
+        if not patches and strength:
+            raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
+        weights = dict(self.model.named_parameters())
+        ours, misfits = patches.keys() & weights.keys(), []
+        for key in sorted(ours):
+            found, expected = _patch_shape(patches[key]), weights[key].shape
+            if found not in (None, expected, (expected[0], expected[1:].numel())):
+                misfits.append((key, list(found), list(expected)))
+        if not misfits:
+            return patches
+        key, found, expected = misfits[0]
+        example = f"{key.removeprefix('diffusion_model.')} is {found} in the LoRA and {expected} in the expert"
+        if 2 * len(misfits) > len(ours):
+            raise InputError(f"this LoRA was made for a model of another size: {example}; {_WHICH_LORA}")
+        logging.warning("%d of a LoRA's %d weights do not fit and are left out: %s", len(misfits), len(ours), example)
+        left_out = {key for key, *_ in misfits}
+        return {key: patch for key, patch in patches.items() if key not in left_out}
 
     def patch_weight_to_device(self, key, device_to=None, inplace_update=False, return_weight=False, force_cast=False):
         if return_weight or not self._applied_by_layer(key):
@@ -153,6 +183,15 @@ class ExactPatches(_AnyPatcher):
         weight = comfy.utils.get_attr(self.model, key)
         self.backup.setdefault(key, _Backup(weight, False))
         comfy.utils.set_attr_param(self.model, key, weight.to(device))
+
+
+def _patch_shape(patch) -> tuple[int, ...] | None:
+    """Shape of what a LoRA adds to a weight, for the common kinds (lora_up and lora_down, diff); else None."""
+    if isinstance(patch, LoRAAdapter):
+        up, down, _alpha, middle, _dora_scale, reshape = patch.weights
+        return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
+    is_diff = isinstance(patch, tuple) and patch[0] == "diff" and len(patch[1]) == 1
+    return tuple(patch[1][0].shape) if is_diff else None
 
 
 def _set_functions(layer: torch.nn.Module, name: str, patches: list[LowVramPatch]) -> None:

@@ -92,6 +92,16 @@ def test_hook_loras_add_to_the_models_own(found):
     assert found["hook_lora"]["hook off"] < EXACT
 
 
+def test_a_hook_lora_of_another_width_is_refused(found):
+    assert "[32, 32] in the LoRA and [64, 64] in the expert" in found["hook_lora_of_another_width"]
+
+
+def test_a_weight_that_does_not_fit_is_left_out_with_one_warning(found):
+    assert found["a_weight_that_does_not_fit"]["gap"] < EXACT
+    (warning,) = found["a_weight_that_does_not_fit"]["warnings"]
+    assert "blocks.0.ffn.0.weight is [3, 5] in the LoRA" in warning
+
+
 def test_saving_a_4_bit_expert_is_refused(found):
     assert "cannot be saved" in found["saving"]
 

@@ -4,6 +4,8 @@ from embed import embed
 
 embed()
 
+import logging  # noqa: E402
+
 import comfy.model_management  # noqa: E402
 import torch  # noqa: E402
 import upload_checks  # noqa: E402, F401  checks that are reported with those below
@@ -155,6 +157,41 @@ def hook_lora():
     patched.patch_hooks(None)
     found["hook off"] = gap(predict(patched), expected(deltas, 0.5))
     return found
+
+
+@check
+def hook_lora_of_another_width():
+    """A LoRA on a conditioning is refused when ComfyUI registers it, before the first step."""
+    import comfy.hooks
+
+    high, _ = experts(NF4)
+    up, down = torch.zeros(32, 4), torch.zeros(4, 32)
+    name = "diffusion_model.blocks.0.self_attn.q"
+    hook = comfy.hooks.create_hook_lora({f"{name}.lora_B.weight": up, f"{name}.lora_A.weight": down}, 1.0, 0.0)
+    try:
+        high.register_all_hook_patches(
+            hook, comfy.hooks.create_target_dict(comfy.hooks.EnumWeightTarget.Model), {}, comfy.hooks.HookGroup()
+        )
+    except ValueError as error:
+        return str(error)
+
+
+@check
+def a_weight_that_does_not_fit():
+    """One weight of another shape in an otherwise fitting LoRA: left out, the others act, and one warning."""
+    high, _ = experts(NF4)
+    tensors, deltas = lora("diff")
+    warnings, original = [], logging.warning
+    tensors["diffusion_model.blocks.0.ffn.0.diff"] = torch.zeros(3, 5)
+    logging.warning = lambda message, *values: warnings.append(message % values)
+    try:
+        patched = load(with_lora(high, tensors))
+        out = predict(patched)
+        predict(patched)
+    finally:
+        logging.warning = original
+    del deltas["blocks.0.ffn.0.weight"]
+    return {"gap": gap(out, expected(deltas)), "warnings": warnings}
 
 
 @check
