@@ -1,6 +1,7 @@
 """An expert as the model that ComfyUI samples: its conditioning, the memory of a step, and its camera cache."""
 
 import logging
+from typing import Literal
 
 import comfy.conds
 import comfy.context_windows
@@ -27,6 +28,10 @@ gpu: ComfyUI unloads other models for it first. off: nothing is kept."""
 
 BATCH_HEADROOM = 1.5
 """ComfyUI runs prompt and negative prompt as one batch only if this many times the step's memory is free."""
+
+
+Role = Literal["high", "low"]
+"""Which of the loader's two outputs an expert is."""
 
 
 class ExpertConfig(comfy.supported_models.WAN21_T2V):
@@ -61,12 +66,13 @@ class CameraCond(comfy.conds.CONDNoiseShape):
 class LingBotWorldExpert(comfy.model_base.WAN21):
     """Wan's conditioning (image latent, mask, text) with a camera, around the engine's transformer."""
 
-    def __init__(self, model: HostModel, checkpoint: Checkpoint | None = None):
+    def __init__(self, model: HostModel, checkpoint: Checkpoint | None = None, role: Role | None = None):
         # WAN21's own constructor would build core's transformer.
         super(comfy.model_base.WAN21, self).__init__(ExpertConfig(model), comfy.model_base.ModelType.FLOW)
         self.image_to_video = True
         self.diffusion_model = model.requires_grad_(False).eval()
-        self.checkpoint, self.last_memory_required, self.solver_timestep = checkpoint, 0, None
+        self.checkpoint, self.role = checkpoint, role
+        self.last_memory_required, self.solver_timestep = 0, None
         self.camera_cache = CameraCache()
         management.archive_model_dtypes(model)
 

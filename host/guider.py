@@ -6,7 +6,7 @@ all sigmas, so that its history crosses the switch. It calls a `_Switch` as its 
 loads that expert's weights if they are not loaded, and lets that expert's guider predict with its own CFG and LoRAs."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import comfy.model_patcher
 import comfy.patcher_extension
@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..options import BOUNDARY, CAMERA_CACHE_MODES, CameraCacheMode, PerExpert
 from ..sampling import first_low_step, is_high_noise
-from .base_model import CAMERA_CACHE_MODE
+from .base_model import CAMERA_CACHE_MODE, Role
 from .model import TIMESTEP, truncated_timesteps
 
 READ_AHEAD_STEPS = 2
@@ -32,13 +32,19 @@ _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 class ExpertGuider(comfy.samplers.CFGGuider):
     """Guider of both experts: the low-noise expert predicts below the boundary (0 to 1), the high-noise expert above.
 
-    Raises InputError for one model given twice and for a boundary outside of 0 to 1."""
+    Raises InputError for one model given twice, for swapped experts and for a boundary outside of 0 to 1."""
 
     def __init__(self, models: PerExpert, boundary: float):
         if models.high.is_clone(models.low):
             raise InputError(
                 "the high-noise and the low-noise expert are the same model; connect the two outputs of "
                 "Load LingBot-World Experts (each through its own LoRA loaders, if any)"
+            )
+        roles = PerExpert(*(getattr(model.model, "role", None) for model in models))
+        if roles.high == "low" or roles.low == "high":
+            raise InputError(
+                "the experts are swapped: connect the output 'high noise' of Load LingBot-World Experts to high_noise, "
+                "and 'low noise' to low_noise"
             )
         if not 0 <= boundary <= 1:
             raise InputError(f"boundary is {boundary}, expected 0 to 1 ({BOUNDARY} is the official one)")
@@ -151,7 +157,7 @@ class _Switch:
         self.low_options: dict = {}
         self.load_high: Any = None
         self.load_low: Any = None
-        self.loaded: Literal["high", "low"] = "high"
+        self.loaded: Role = "high"
         self.high_options_at_start = _copies(high_options)
 
     def __getattr__(self, name):
@@ -187,7 +193,7 @@ class _Switch:
         self._ensure_loaded("low", self.load_low)
         return self.low_wrap(x, sigma, model_options=self._options_for_low(options), seed=seed)
 
-    def _ensure_loaded(self, role: Literal["high", "low"], load: Callable) -> None:
+    def _ensure_loaded(self, role: Role, load: Callable) -> None:
         if self.loaded == role:
             return
         for patcher in self.guider.get_models():

@@ -15,7 +15,7 @@ from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import open_experts
 from ..model.memory import activation_bytes
 from ..options import DTYPE_NAMES, PerExpert, Progress, torch_dtype
-from .base_model import LingBotWorldExpert
+from .base_model import LingBotWorldExpert, Role
 from .model import HostModel
 from .operations import Linear
 from .patcher import DynamicExpertPatcher, ExactPatches, patcher_class
@@ -25,21 +25,21 @@ def load_experts(
     paths: PerExpert[Path], weight_dtype: str, progress: Progress = lambda done, total: None
 ) -> PerExpert[ExactPatches]:
     """Both experts as MODELs; `progress(done, 2)` after each. Raises CheckpointError, also if they are not a pair."""
-    models = []
-    for checkpoint in open_experts(paths):
-        models.append(patcher_of(checkpoint, weight_dtype))
-        progress(len(models), 2)
-    return PerExpert(*models)
+    checkpoints = open_experts(paths)
+    high = load_patcher(checkpoints.high, weight_dtype, "high")
+    progress(1, 2)
+    low = load_patcher(checkpoints.low, weight_dtype, "low")
+    progress(2, 2)
+    return PerExpert(high, low)
 
 
-def load_patcher(path: Path, weight_dtype: str = "default", disable_dynamic: bool = False) -> ExactPatches:
-    """The expert at `path` as a MODEL. ComfyUI calls this too, when it has to make a MODEL anew. Raises
-    CheckpointError."""
-    return patcher_of(open_checkpoint(path), weight_dtype, disable_dynamic)
+def load_patcher(
+    source: Path | Checkpoint, weight_dtype: str, role: Role | None = None, disable_dynamic: bool = False
+) -> ExactPatches:
+    """An expert as a MODEL, whose weights stay views of the mapped file until sampling needs them.
 
-
-def patcher_of(checkpoint: Checkpoint, weight_dtype: str, disable_dynamic: bool = False) -> ExactPatches:
-    """An open checkpoint as a MODEL. Its weights stay views of the mapped file until sampling needs them."""
+    ComfyUI calls this too, when it has to make the MODEL anew. Raises CheckpointError."""
+    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
     model = HostModel(checkpoint.config, dtype)
@@ -49,8 +49,8 @@ def patcher_of(checkpoint: Checkpoint, weight_dtype: str, disable_dynamic: bool 
     if make is DynamicExpertPatcher:
         mark_file_slices(model, checkpoint)
     offload_device = comfy.model_management.unet_offload_device()
-    patcher = make(LingBotWorldExpert(model, checkpoint), device, offload_device, size=checkpoint.nbytes)
-    patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype))
+    patcher = make(LingBotWorldExpert(model, checkpoint, role), device, offload_device, size=checkpoint.nbytes)
+    patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype, role))
     _log_memory(checkpoint, dtype)
     return patcher
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-
 import comfy.ldm.modules.attention as comfy_attention
 import comfy.model_management
 import torch

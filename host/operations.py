@@ -134,7 +134,8 @@ class PendingUpload:
 
     def send(self) -> None:
         """Send what waits. Each layer gets memory of its own, which ComfyUI can free when it unloads that layer."""
-        sent = state_tensors(self.checkpoint, self.dtype, self.device, names=self.waiting, copy=True, buffer_key=layer_of)
+        options = {"names": self.waiting, "copy": True, "buffer_key": layer_of}
+        sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
         for name, (layer, parameter) in self.waiting.items():
             layer._parameters[parameter] = sent[name]
 

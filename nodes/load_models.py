@@ -136,4 +136,7 @@ def _expert_paths(package: str, high: str, low: str) -> PerExpert[Path]:
         )
     if len(chosen) == 2:
         return PerExpert(**chosen)
-    return find_package(folders.resolve_package(package), **chosen).experts
+    experts = find_package(folders.resolve_package(package), **chosen).experts
+    if experts is None:
+        raise InputError(f"{package} holds a causal model, not two experts; choose another package")
+    return experts

@@ -207,3 +207,11 @@ def test_one_expert_on_both_sockets_is_refused(server):
     with pytest.raises(FailedPromptError, match="same model") as failed:
         server.queue(prompt.set(SAMPLER, low_noise=prompt.link(EXPERTS, 0)))
     assert failed.value.node_type == SAMPLER
+
+
+def test_swapped_experts_are_refused_before_sampling(server):
+    prompt = toy()
+    high, low = prompt.link(EXPERTS, 0), prompt.link(EXPERTS, 1)
+    with pytest.raises(FailedPromptError, match="experts are swapped.*high_noise") as failed:
+        server.queue(prompt.set(SAMPLER, high_noise=low, low_noise=high))
+    assert failed.value.node_type == SAMPLER
