@@ -68,6 +68,11 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             guider.model_options = comfy.model_patcher.create_model_options_clone(guider.model_options)
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
 
+    def without_start_image(self) -> list[str]:
+        """Which of "positive" and "negative" have no start image; the negative prompt counts only where it is used."""
+        used = self.original_conds if self.cfg != 1 or self.low.cfg != 1 else ["positive"]
+        return [name for name in used if not any("concat_latent_image" in cond for cond in self.original_conds[name])]
+
     def get_models(self) -> list:
         """Both experts' patchers."""
         return [self.model_patcher, self.low.model_patcher]

@@ -215,3 +215,19 @@ def test_swapped_experts_are_refused_before_sampling(server):
     with pytest.raises(FailedPromptError, match="experts are swapped.*high_noise") as failed:
         server.queue(prompt.set(SAMPLER, high_noise=low, low_noise=high))
     assert failed.value.node_type == SAMPLER
+
+
+def test_text_wired_past_the_start_image_is_warned_of_on_the_sampler(server):
+    prompt = toy().set(SAMPLER, steps=2)
+    past = prompt.set(APPLY, positive=prompt.link(TEXT, 0), negative=prompt.link(TEXT, 1))
+    half = past.set(APPLY, positive=prompt[prompt.node_id(APPLY)]["inputs"]["positive"])
+    without_guidance = half.set(SAMPLER, cfg_high=1.0, cfg_low=1.0)
+    shown = [server.queue(case).texts for case in (past, half, without_guidance, prompt)]
+    words = [[(node, text.split(":")[0]) for node, text in texts] for texts in shown]
+    sampler = prompt.node_id(SAMPLER)
+    assert words == [
+        [(sampler, "No start image in positive and negative")],
+        [(sampler, "No start image in negative")],
+        [(sampler, "")],  # the warning goes away
+        [],
+    ]
