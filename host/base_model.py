@@ -1,32 +1,43 @@
-"""An expert as ComfyUI's model: conditioning in, prediction out, memory told beforehand."""
+"""An expert as the model that ComfyUI samples: its conditioning, the memory of a step, and its camera cache."""
 
 import logging
+from typing import Literal
 
 import comfy.conds
 import comfy.context_windows
 import comfy.model_base
-import comfy.model_management
+import comfy.model_management as management
 import comfy.supported_models
 import comfy.utils
 import torch
 from torch.nn import functional as F
 
+from ..loaders import Checkpoint
 from ..model.cache import CameraCache
 from ..model.dit import check_camera
-from ..model.memory import activation_bytes
-from .camera_cache import MODE, plan
+from ..model.memory import activation_bytes, camera_cache_bytes
+from ..options import SHIFT, CameraCacheMode
 from .model import CAMERA_CACHE, TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"
-"""Conditioning key of the camera: Pluecker map [1, 384, f, h, w] (448 channels for an action model)."""
+"""Key of the camera in a conditioning: Pluecker map [1, 384, f, h, w] (448 channels for an action model)."""
 
-DEFAULT_SHIFT = 5.0
+CAMERA_CACHE_MODE = "lingbot_camera_cache"
+"""Key in transformer_options of a CameraCacheMode; without it `auto`. auto: the cache takes memory that is free anyway.
+gpu: ComfyUI unloads other models for it first. off: nothing is kept."""
+
+BATCH_HEADROOM = 1.5
+"""ComfyUI runs prompt and negative prompt as one batch only if this many times the step's memory is free."""
+
+
+Role = Literal["high", "low"]
+"""Which of the loader's two outputs an expert is."""
 
 
 class ExpertConfig(comfy.supported_models.WAN21_T2V):
-    """What ComfyUI wants to know of an expert; not in its registry, so nothing else is ever taken for one."""
+    """What ComfyUI has to know of an expert. ComfyUI does not list it, so no other file is detected as one."""
 
-    sampling_settings = {"shift": DEFAULT_SHIFT}
+    sampling_settings = {"shift": SHIFT}
 
     def __init__(self, model: HostModel):
         super().__init__({
@@ -37,11 +48,11 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
 
 
 class CameraCond(comfy.conds.CONDNoiseShape):
-    """A camera that serves every row: prompt and negative prompt share one, instead of one each."""
+    """A camera of one row for the whole batch: prompt and negative prompt share it."""
 
     def process_cond(self, batch_size, area, **kwargs):
-        whole = comfy.conds.CONDNoiseShape.process_cond(self, len(self.cond), area, **kwargs)
-        return whole if len(self.cond) == 1 else super().process_cond(batch_size, area, **kwargs)
+        rows = 1 if len(self.cond) == 1 else batch_size
+        return super().process_cond(rows, area, **kwargs)
 
     def can_concat(self, other):
         if not super().can_concat(other):
@@ -55,31 +66,31 @@ class CameraCond(comfy.conds.CONDNoiseShape):
 class LingBotWorldExpert(comfy.model_base.WAN21):
     """Wan's conditioning (image latent, mask, text) with a camera, around the engine's transformer."""
 
-    def __init__(self, model: HostModel, checkpoint=None):
+    def __init__(self, model: HostModel, checkpoint: Checkpoint | None = None, role: Role | None = None):
         # WAN21's own constructor would build core's transformer.
         super(comfy.model_base.WAN21, self).__init__(ExpertConfig(model), comfy.model_base.ModelType.FLOW)
         self.image_to_video = True
         self.diffusion_model = model.requires_grad_(False).eval()
-        self.checkpoint, self.last_memory_required, self.told_timestep = checkpoint, 0, None
+        self.checkpoint, self.role = checkpoint, role
+        self.last_memory_required, self.solver_timestep = 0, None
         self.camera_cache = CameraCache()
-        comfy.model_management.archive_model_dtypes(model)
+        management.archive_model_dtypes(model)
 
     def _apply_model(self, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs):
-        # Read out here: torch.compile takes what is in transformer_options for constant.
-        self.told_timestep = transformer_options.get(TIMESTEP)
-        options = {**transformer_options, CAMERA_CACHE: self._planned_cache(x, transformer_options, kwargs)}
+        # Read here and not in the model: torch.compile treats what is in transformer_options as constant.
+        self.solver_timestep = transformer_options.get(TIMESTEP)
+        cache = None
+        if self.current_patcher is not None and kwargs.get(CAMERA) is not None:  # only a sampling run frees the cache
+            mode = transformer_options.get(CAMERA_CACHE_MODE, "auto")
+            cache = self.camera_cache_for_step(mode, x.shape[2:], self._step_bytes(x.shape))
+        options = {**transformer_options, CAMERA_CACHE: cache}
         return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
-    def _planned_cache(self, x: torch.Tensor, options: dict, conditioning: dict) -> CameraCache | None:
-        if self.current_patcher is None or conditioning.get(CAMERA) is None:  # only a sampling run gives it back
-            return None
-        step = self._activation_bytes(x.shape)
-        return plan(self.camera_cache, options.get(MODE, "auto"), self.current_patcher, x.shape[2:], step)
-
     def process_timestep(self, timestep, **kwargs):
-        """The integer that the official code gives the model: the solver's, else the truncated sigma * 1000."""
-        told = self.told_timestep
-        return timestep.trunc() if told is None else torch.full_like(timestep, told)
+        """The integer that the official code gives the model: the solver's own, or else the truncated sigma * 1000."""
+        if self.solver_timestep is None:
+            return timestep.trunc()
+        return torch.full_like(timestep, self.solver_timestep)
 
     def extra_conds(self, **kwargs):
         out = super().extra_conds(**kwargs)
@@ -92,7 +103,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return out
 
     def _padded(self, text: torch.Tensor) -> torch.Tensor:
-        """The prompt at the model's length, so that prompt and negative prompt run as one batch."""
+        """The prompt [rows, tokens, dim] at the model's length, so that prompt and negative prompt run as one batch."""
         length = self.diffusion_model.config.text_len
         if text.shape[1] > length:
             logging.warning("the prompt has %d tokens; the model reads the first %d", text.shape[1], length)
@@ -108,11 +119,53 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         )
 
     def memory_required(self, input_shape, cond_shapes=None):
-        """Bytes of a step at this latent [rows, 16, f, h, w] over the weights, with a camera."""
-        self.last_memory_required = self._activation_bytes(input_shape)
+        """Bytes that a step with a camera needs besides the weights, for a latent [rows, 16, f, h, w]."""
+        self.last_memory_required = self._step_bytes(input_shape)
         return self.last_memory_required
 
-    def _activation_bytes(self, shape) -> int:
+    def _step_bytes(self, shape) -> int:
         rows, _, frames, height, width = shape
         config, dtype = self.diffusion_model.config, self.get_dtype_inference()
         return activation_bytes(config, frames, height, width, batch=rows, dtype=dtype)
+
+    def camera_cache_for_step(
+        self, mode: CameraCacheMode, latent_size: tuple[int, int, int], step_bytes: int
+    ) -> CameraCache | None:
+        """The camera cache with its limit set for the next step, or None if that step has to run without it.
+
+        latent_size: frames, height and width. step_bytes: what the step needs besides the weights."""
+        cache, device = self.camera_cache, self.current_patcher.load_device
+        in_main_memory = device.type in ("cpu", "mps")
+        if mode == "off" or (mode == "auto" and in_main_memory) or not cache.useful:
+            cache.clear()
+            return None
+        wanted = camera_cache_bytes(self.diffusion_model.config, *latent_size, dtype=self.diffusion_model.dtype)
+        needed = self._bytes_to_leave_free(step_bytes)
+        if mode == "gpu" and not cache.nbytes:
+            running = [loaded for loaded in management.current_loaded_models if loaded.currently_used]
+            management.free_memory(wanted + needed, device, keep_loaded=running)
+        room = management.get_free_memory(device) - needed
+        if cache.limit_bytes is None:
+            logging.info("camera cache: room for %.1f of %.1f GB", max(0.0, min(room, wanted)) / 1e9, wanted / 1e9)
+        cache.limit_bytes = cache.nbytes + room
+        # A filled cache stays as long as the step fits without headroom. An empty one needs room for a whole block.
+        least = (1 - BATCH_HEADROOM) * step_bytes if cache.nbytes else wanted / self.diffusion_model.config.num_layers
+        if room < least:
+            cache.clear()
+            return None
+        return cache
+
+    def _bytes_to_leave_free(self, step_bytes: int) -> float:
+        """For the step and for those of the expert's weights that ComfyUI has yet to load."""
+        patcher = self.current_patcher
+        weights = max(0, patcher.model_size() - patcher.loaded_size())
+        step = BATCH_HEADROOM * step_bytes + management.extra_reserved_memory()
+        return weights + max(step, management.minimum_inference_memory())
+
+    def free_camera_cache(self) -> int:
+        """Empty the camera cache and return its bytes. The memory goes back to the driver, because ComfyUI's dynamic
+        VRAM cannot use what torch holds in reserve."""
+        freed = self.camera_cache.clear()
+        if freed:
+            management.soft_empty_cache()
+        return freed

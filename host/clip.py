@@ -1,6 +1,6 @@
-"""Text through ComfyUI: an encoder that streams and leaves nothing behind, or one that stays as an ordinary CLIP."""
+"""Prompts in ComfyUI: encoded by streaming the text encoder once, or by an ordinary CLIP that stays loaded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import TextError
 from ..loaders.files import read_tensors
+from ..options import Progress
 from ..text.encoder import check_vocabulary, encode
 from ..text.prompts import clean_prompt
 from ..text.tokenizer import MAX_TOKENS, Tokenizer, load_tokenizer, warn_of_cut
@@ -32,34 +33,34 @@ _CORE_BUCKETS = 32
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
     """A CONDITIONING for each prompt: float32 [1, 512, dim], zero after the prompt's tokens, as Wan models take it.
 
-    Makes room on ComfyUI's device first, and works on the CPU where there is too little. Progress goes to the node's
-    bar, block by block; ComfyUI's interrupt ends it. TextError as `text.encode`.
+    The node's bar shows progress after each block, and ComfyUI's interrupt ends the encoding there. Raises TextError as
+    `text.encode` does.
     """
     weights = open_weights(encoder)
-    device = make_room(weights)
+    device = _encoding_device(weights)
     dtype = torch.bfloat16 if mm.should_use_bf16(device) else torch.float32
     embeddings = encode(prompts, weights, tokenizer, device, dtype, _progress())
-    conditionings = [as_conditioning(embedding) for embedding in embeddings]
+    conditionings = [_as_conditioning(embedding) for embedding in embeddings]
     del embeddings
     mm.soft_empty_cache()
     return conditionings
 
 
-def make_room(weights: UMT5Weights) -> torch.device:
-    """ComfyUI's device, after other models were asked to leave as much as encoding takes; the CPU if they could not."""
+def _encoding_device(weights: UMT5Weights) -> torch.device:
+    """ComfyUI's device, after ComfyUI has unloaded models to make room; the CPU if there is still too little room."""
     device = mm.get_torch_device()
     needed = 2 * sum(entry.nbytes for entry in weights.block(0)) + _WORKSPACE
     mm.free_memory(needed, device)
     return device if mm.get_free_memory(device) >= needed else torch.device("cpu")
 
 
-def as_conditioning(embedding: Tensor) -> Conditioning:
-    """[tokens, dim] -> what core's CLIPTextEncode makes of a umt5 prompt."""
+def _as_conditioning(embedding: Tensor) -> Conditioning:
+    """An embedding [tokens, dim] in the form in which core's CLIPTextEncode gives umt5 prompts."""
     padded = F.pad(embedding, (0, 0, 0, MAX_TOKENS - len(embedding)))
     return [[padded[None].to(mm.intermediate_device()), {"pooled_output": None}]]
 
 
-def _progress() -> Callable[[int, int], None]:
+def _progress() -> Progress:
     bar = comfy.utils.ProgressBar(1)
 
     def report(done: int, total: int) -> None:
@@ -70,14 +71,14 @@ def _progress() -> Callable[[int, int], None]:
 
 
 def load_clip(encoder: Path, tokenizer: Path, model_options: dict | None = None) -> comfy.sd.CLIP:
-    """An ordinary CLIP, of any size and with either key names, resident under ComfyUI's management. TextError."""
+    """An ordinary CLIP of an encoder of any size, with the official or the Hugging Face key names. Raises TextError."""
     clip = _build_clip(encoder, tokenizer, model_options or {})
     clip.patcher.cached_patcher_init = (_load_patcher, (encoder, tokenizer, model_options or {}))
     return clip
 
 
 def _load_patcher(encoder: Path, tokenizer: Path, model_options: dict, disable_dynamic: bool = False):
-    """What ComfyUI calls to make the patcher of a loaded CLIP anew."""
+    """ComfyUI calls this to make the patcher of a loaded CLIP anew."""
     return _build_clip(encoder, tokenizer, model_options, disable_dynamic).patcher
 
 
@@ -97,17 +98,17 @@ def _build_clip(encoder: Path, tokenizer: Path, model_options: dict, disable_dyn
         tokenizer_data={"clip_umt5xxl_tokenizer_class": partial(PromptTokenizer, ids, weights.config.dim)},
         parameters=comfy.utils.calculate_parameters(tensors),
         state_dict=[tensors],
-        model_options={**model_options, "umt5xxl_model_config": core_config(weights.config)},
+        model_options={**model_options, "umt5xxl_model_config": _core_config(weights.config)},
         disable_dynamic=disable_dynamic,
     )
 
 
-def core_config(config: UMT5Config) -> dict[str, int]:
-    """Sizes under the names of core's umt5_config_xxl.json. TextError for a size that core has fixed."""
+def _core_config(config: UMT5Config) -> dict[str, int]:
+    """The encoder's sizes under the names of core's umt5_config_xxl.json. Raises TextError if core cannot have one."""
     if config.buckets != _CORE_BUCKETS:
         raise TextError(
             f"ComfyUI's T5 has {_CORE_BUCKETS} relative position buckets, this file has {config.buckets}; "
-            "LingBotWorldTextEncode takes it"
+            "use LingBot-World Text Encode instead"
         )
     return {
         "d_model": config.dim,
@@ -120,7 +121,7 @@ def core_config(config: UMT5Config) -> dict[str, int]:
 
 
 def _core_state_dict(encoder: Path) -> dict[str, Tensor]:
-    """Safetensors are read by core, whose tensors remember their place in the file; a `.pth` is mapped."""
+    """The file's tensors under core's names. Core reads safetensors, to know where in the file each tensor lies."""
     if encoder.suffix == ".safetensors":
         tensors, metadata = comfy.utils.load_torch_file(str(encoder), safe_load=True, return_metadata=True)
     else:
@@ -130,14 +131,14 @@ def _core_state_dict(encoder: Path) -> dict[str, Tensor]:
 
 
 class PromptTokenizer(sd1_clip.SDTokenizer):
-    """Core's prompt syntax (weights in parentheses, embeddings) over the official cleaning and ids; 512 tokens."""
+    """Core's prompt syntax (weights in parentheses, embeddings) with the official cleaning and ids; 512 tokens."""
 
     def __init__(self, ids: Tokenizer, dim: int, embedding_directory=None, tokenizer_data=None):
         super().__init__(
             embedding_directory=embedding_directory,
             embedding_size=dim,
             embedding_key="umt5xxl",
-            tokenizer_class=_CoreIds(ids),
+            tokenizer_class=_CoreTokenizer(ids),
             has_start_token=False,
             pad_with_end=False,
             pad_to_max_length=False,
@@ -148,7 +149,7 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
         )
 
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs) -> list[list[tuple]]:
-        """One list of (id, weight) pairs, padded to 512; a longer one is cut before its eos, with a warning."""
+        """One list of (id, weight) pairs, padded to 512. A longer one is cut before its eos, which is logged."""
         (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
         if len(tokens) > MAX_TOKENS:
             warn_of_cut(len(tokens), text)
@@ -156,13 +157,13 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
         return [tokens]
 
 
-class _CoreIds:
-    """A Tokenizer as core's SDTokenizer wants to make and call one."""
+class _CoreTokenizer:
+    """Our Tokenizer with the methods that core's SDTokenizer calls."""
 
     def __init__(self, tokenizer: Tokenizer):
         self.tokenizer = tokenizer
 
-    def from_pretrained(self, _path: str) -> "_CoreIds":
+    def from_pretrained(self, _path: str) -> "_CoreTokenizer":
         return self
 
     def __call__(self, text: str) -> dict[str, list[int]]:

@@ -1,12 +1,12 @@
-"""Where model files lie: ComfyUI's own folders and `models/lingbot_world/<package>`.
+"""The model files that nodes offer: of ComfyUI's own folders and of `models/lingbot_world/<package>`.
 
-A package is a folder exactly as `hf download` leaves it. Names come from workflows of strangers: they are resolved
-below the known folders only. Names are listed with forward slashes; both kinds of slash are read.
+A package is a folder exactly as `hf download` leaves it. Names may come from a stranger's workflow, so they are looked
+up below these folders only. Nodes list names with forward slashes, and read both kinds of slash.
 """
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
@@ -26,7 +26,7 @@ _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 
 
 def register() -> None:
-    """Make `lingbot_world` a model folder of ComfyUI; what extra_model_paths.yaml says about it stays first."""
+    """Make `lingbot_world` a model folder of ComfyUI, after those that extra_model_paths.yaml names."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
 
 
@@ -41,8 +41,8 @@ def resolve_package(name: str) -> Path:
 
 
 def expert_choices() -> list[str]:
-    """Weight files in `diffusion_models` and the experts' of packages; a set of shards is one entry, its folder."""
-    return sorted({*_whole(_listed("diffusion_models")), *_whole(_package_experts())})
+    """Weight files of `diffusion_models` and expert files of packages; shards are listed once, by their folder."""
+    return sorted({*_shards_merged(_listed("diffusion_models")), *_shards_merged(_package_experts())})
 
 
 def resolve_expert(name: str) -> Path:
@@ -51,7 +51,7 @@ def resolve_expert(name: str) -> Path:
 
 
 def text_encoder_choices() -> list[str]:
-    """Text encoder files in `text_encoders`, and the T5 of each package; those that serve by default come first."""
+    """Text encoder files of `text_encoders` and the T5 of each package, the best default first."""
     return _best_first({*_listed("text_encoders"), *_package_files("*t5*")}, ("*/*umt5*", "*umt5*"))
 
 
@@ -61,7 +61,7 @@ def resolve_text_encoder(name: str) -> Path:
 
 
 def vae_choices() -> list[str]:
-    """VAE files in `vae`, and the VAE of each package; those that serve by default come first."""
+    """VAE files of `vae` and the VAE of each package, the best default first."""
     return _best_first({*_listed("vae"), *_package_files("*vae*")}, ("*/*wan2.1*", "*wan*2*1*vae*"))
 
 
@@ -72,8 +72,8 @@ def resolve_vae(name: str) -> Path:
 
 def tokenizer_choices() -> list[str]:
     """`auto` (beside the text encoder), then the tokenizer folder of each package."""
-    places = ((folder, place) for folder in _folders() for place in TOKENIZER_FOLDERS)
-    return [AUTO, *sorted({f"{folder.name}/{place}" for folder, place in places if tokenizer_in(folder / place)})]
+    pairs = ((folder, name) for folder in _folders() for name in TOKENIZER_FOLDERS)
+    return [AUTO, *sorted({f"{folder.name}/{name}" for folder, name in pairs if tokenizer_in(folder / name)})]
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
@@ -81,9 +81,8 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
     encoder's own file and in the umt5 files of `text_encoders`. Raises InputError where there is none."""
     if choice != AUTO:
         return _resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
-    homes = (encoder.parent, *_folders())
-    beside = (home / place for home in homes for place in TOKENIZER_FOLDERS)
-    found = next(filter(tokenizer_in, beside), None) or next(_with_tokenizer_inside(encoder), None)
+    candidates = (folder / name for folder in (encoder.parent, *_folders()) for name in TOKENIZER_FOLDERS)
+    found = next(filter(tokenizer_in, candidates), None) or next(_with_tokenizer_inside(encoder), None)
     if found is None:
         raise InputError(
             f"{encoder.name} needs a tokenizer and there is none: put tokenizer.json ({TOKENIZER_PAGE}) into "
@@ -93,7 +92,7 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
-    """Changes when a file (or a file in a folder) was written anew: modification time in ns and size of each."""
+    """A string that changes when one of the files, or a file in one of the folders, is written again."""
     stats = ((file, file.stat()) for path in paths if path is not None for file in _files(Path(path)))
     return ";".join(f"{file}:{stat.st_mtime_ns}:{stat.st_size}" for file, stat in stats)
 
@@ -111,7 +110,7 @@ def _with_tokenizer_inside(encoder: Path) -> Iterator[Path]:
 
 
 def _folders() -> Iterator[Path]:
-    """Folders of `models/lingbot_world`: packages, whole or still being downloaded."""
+    """Folders of `models/lingbot_world`: packages, complete or still being downloaded."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         if root.is_dir():
             yield from (folder for folder in sorted(root.iterdir()) if folder.is_dir())
@@ -134,13 +133,13 @@ def _package_files(pattern: str) -> Iterator[str]:
         yield from (f"{package.name}/{file.name}" for file in found if fnmatch(file.name.lower(), pattern))
 
 
-def _listed(kind: str) -> Iterator[str]:
-    names = folder_paths.get_filename_list(kind)
+def _listed(model_folder: str) -> Iterator[str]:
+    names = folder_paths.get_filename_list(model_folder)
     return (name.replace(os.sep, "/") for name in names if name.endswith(_WEIGHTS))
 
 
-def _whole(names: Iterable[str]) -> Iterator[str]:
-    """Shards become the folder they share; those outside any folder, the first of them."""
+def _shards_merged(names: Iterable[str]) -> Iterator[str]:
+    """The shards of a folder become that folder; of shards outside any folder only the first is listed."""
     for name in names:
         folder, _, file = name.rpartition("/")
         shard = _SHARD.search(file)
@@ -151,7 +150,7 @@ def _whole(names: Iterable[str]) -> Iterator[str]:
 
 
 def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
-    """By name, but those that match the first pattern come first, then those that match the second, and so on."""
+    """Names sorted by the first pattern that they match, then by name; those that match none come last."""
 
     def rank(name: str) -> int:
         return next((at for at, pattern in enumerate(patterns) if fnmatch(name.lower(), pattern)), len(patterns))
@@ -159,12 +158,12 @@ def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: (rank(name), name))
 
 
-def _resolve(name: str, kinds: tuple[str, ...], what: str, exists) -> Path:
+def _resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
     parts = re.split(r"[\\/]+", name)
     if not name or any(part in ("", ".", "..") or ":" in part or "\0" in part for part in parts):
         raise InputError(f"{name!r} is not the name of a {what} inside ComfyUI's model folders")
-    roots = [Path(root) for kind in kinds for root in folder_paths.get_folder_paths(kind)]
-    for root in roots:
-        if exists(root.joinpath(*parts)):
-            return root.joinpath(*parts)
+    roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
+    found = next((path for path in (root.joinpath(*parts) for root in roots) if exists(path)), None)
+    if found is not None:
+        return found
     raise InputError(f"{what} {name!r} was not found in {', '.join(map(str, roots))}: put it there, or choose another")

@@ -1,61 +1,77 @@
-"""One sampling run over both experts: two of ComfyUI's own CFGGuiders, one inside the other.
+"""One sampling run over both experts.
 
-The outer one is the high-noise expert's. When the first timestep below the boundary arrives, the low-noise expert's
-weights are loaded and its guider predicts from then on, with its own CFG, LoRAs, wrappers and caches. The solver
-runs through without a break, so its history crosses the switch."""
+`ExpertGuider` is ComfyUI's CFGGuider of the high-noise expert, and holds a second CFGGuider for the low-noise expert.
+ComfyUI prepares both before the first step, conditioning, hooks and wrappers included. The solver then runs once over
+all sigmas, so that its history crosses the switch. It calls a `_Switch` as its model, which looks at the timestep,
+loads that expert's weights if they are not loaded, and lets that expert's guider predict with its own CFG and LoRAs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import comfy.model_patcher
 import comfy.patcher_extension
 import comfy.sampler_helpers
 import comfy.samplers
+import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
 from ..errors import InputError
-from ..sampling import is_high_noise
-from .camera_cache import MODE, MODES, give_back
+from ..options import BOUNDARY, CAMERA_CACHE_MODES, CameraCacheMode, PerExpert
+from ..sampling import first_low_step, is_high_noise
+from .base_model import CAMERA_CACHE_MODE, Role
 from .model import TIMESTEP, truncated_timesteps
 
-WARM_STEPS = 2
-"""The low-noise expert's file is read ahead this many steps before its first one."""
+READ_AHEAD_STEPS = 2
+"""The low-noise expert's file is read into the page cache this many steps before its first step."""
 
-_INJECTED = ("sampler_post_cfg_function", "disable_cfg1_optimization")
+_SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
+"""Model options that ComfyUI's samplers set on their own (CFG++), and that both experts have to get."""
 
 
 class ExpertGuider(comfy.samplers.CFGGuider):
-    """Guider of a high-noise expert that hands over to a low-noise one below the boundary (0..1).
+    """Guider of both experts: the low-noise expert predicts below the boundary (0 to 1), the high-noise expert above.
 
-    Raises InputError for one model given twice and for a boundary outside 0..1."""
+    Raises InputError for one model given twice, for swapped experts and for a boundary outside of 0 to 1."""
 
-    def __init__(self, high, low, boundary: float):
-        if high.is_clone(low):
+    def __init__(self, models: PerExpert, boundary: float):
+        if models.high.is_clone(models.low):
             raise InputError(
                 "the high-noise and the low-noise expert are the same model; connect the two outputs of "
                 "Load LingBot-World Experts (each through its own LoRA loaders, if any)"
             )
+        roles = PerExpert(*(getattr(model.model, "role", None) for model in models))
+        if roles.high == "low" or roles.low == "high":
+            raise InputError(
+                "the experts are swapped: connect the output 'high noise' of Load LingBot-World Experts to high_noise, "
+                "and 'low noise' to low_noise"
+            )
         if not 0 <= boundary <= 1:
-            raise InputError(f"boundary is {boundary}, expected 0 to 1 (0.947 is the official one)")
-        super().__init__(high)
-        self.low, self.boundary = comfy.samplers.CFGGuider(low), boundary
+            raise InputError(f"boundary is {boundary}, expected 0 to 1 ({BOUNDARY} is the official one)")
+        super().__init__(models.high)
+        self.low, self.boundary = comfy.samplers.CFGGuider(models.low), boundary
 
     def set_conds(self, positive, negative):
         """Both experts get both prompts."""
         super().set_conds(positive, negative)
         self.low.set_conds(positive, negative)
 
-    def set_cfg(self, high: float, low: float | None = None):
-        """Guidance scale of each expert; one number serves both."""
-        self.cfg, self.low.cfg = high, high if low is None else low
+    def set_cfg(self, cfg: float | PerExpert[float]):
+        """Guidance scale of each expert, or one for both."""
+        self.cfg, self.low.cfg = cfg if isinstance(cfg, PerExpert) else (cfg, cfg)
 
-    def set_camera_cache(self, mode: str):
-        """What both experts keep of the camera between steps: one of `camera_cache.MODES`. Raises InputError."""
-        if mode not in MODES:
-            raise InputError(f"camera_cache is {mode!r}, expected one of {', '.join(MODES)}")
+    def set_camera_cache(self, mode: CameraCacheMode):
+        """How both experts keep what they compute of the camera between steps. Raises InputError."""
+        if mode not in CAMERA_CACHE_MODES:
+            raise InputError(f"camera_cache is {mode!r}, expected one of {', '.join(CAMERA_CACHE_MODES)}")
         for guider in (self, self.low):
             guider.model_options = comfy.model_patcher.create_model_options_clone(guider.model_options)
-            guider.model_options.setdefault("transformer_options", {})[MODE] = mode
+            guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
+
+    def without_start_image(self) -> list[str]:
+        """Which of "positive" and "negative" have no start image; the negative prompt counts only where it is used."""
+        used = self.original_conds if self.cfg != 1 or self.low.cfg != 1 else ["positive"]
+        return [name for name in used if not any("concat_latent_image" in cond for cond in self.original_conds[name])]
 
     def get_models(self) -> list:
         """Both experts' patchers."""
@@ -65,38 +81,43 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None
     ):
         """As CFGGuider.sample. An expert that has no step in `sigmas` is not loaded."""
-        arguments = (sigmas, denoise_mask, callback, disable_pbar, seed)
         low_from = self.first_low(sampler, sigmas)
         try:
             if low_from == 0:
-                return self.low.sample(noise, latent_image, sampler, *arguments)
+                return self.low.sample(
+                    noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed
+                )
             if low_from < len(sigmas):
-                warm_from = sigmas[max(0, low_from - WARM_STEPS)].item()
-                sampler = _Switching(self, sampler, (noise, latent_image, denoise_mask), warm_from)
-            return super().sample(noise, latent_image, sampler, *arguments)
+                read_ahead_at = sigmas[max(0, low_from - READ_AHEAD_STEPS)].item()
+                sampler = _SwitchingSampler(self, sampler, (noise, latent_image, denoise_mask), read_ahead_at)
+            return super().sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
         finally:
-            _let_go(self)
-            _let_go(self.low)
+            _forget_run(self)
+            _forget_run(self.low)
 
     def first_low(self, sampler, sigmas: Tensor) -> int:
-        """Index of the first sigma at which the low-noise expert predicts; their number when it never does."""
-        timesteps = truncated_timesteps(sigmas).tolist()
+        """Index of the first sigma at which the low-noise expert predicts; the number of sigmas if it never does."""
+        timesteps = truncated_timesteps(sigmas)
         if hasattr(sampler, "timesteps_of"):
-            timesteps[:-1] = sampler.timesteps_of(sigmas).tolist()
-        return next((i for i, t in enumerate(timesteps) if not is_high_noise(t, self.boundary)), len(timesteps))
+            timesteps = torch.cat([sampler.timesteps_of(sigmas), timesteps[-1:].cpu()])
+        return first_low_step(timesteps, self.boundary)
 
 
-class _Switching(comfy.samplers.Sampler):
-    """Runs a sampler on the high guider's prepared model, with the low guider's prepared inside it."""
+class _SwitchingSampler(comfy.samplers.Sampler):
+    """Runs another sampler with a `_Switch` for its model.
 
-    def __init__(self, guider: ExpertGuider, sampler, raw_inputs, warm_from: float):
-        self.guider, self.sampler, self.raw_inputs, self.warm_from = guider, sampler, raw_inputs, warm_from
+    ComfyUI calls it with the high-noise expert prepared. It has the low guider prepare the low-noise expert in the same
+    way, by a sampling run of that guider whose sampler is `_WhenPrepared`, and starts the other sampler inside."""
+
+    def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
+        self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at
+        self.raw_inputs = raw_inputs  # noise, latent and mask as the guider got them; ComfyUI prepares them anew
 
     def sample(
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
     ):
         low, result = self.guider.low, None
-        switch = _Switch(self.guider, model_wrap, extra_args["model_options"], self.warm_from)
+        switch = _Switch(self.guider, model_wrap, extra_args["model_options"], self.read_ahead_at)
 
         def run(low_wrap, low_args):
             nonlocal result
@@ -109,18 +130,18 @@ class _Switching(comfy.samplers.Sampler):
         options = low.model_options
         low.model_options = comfy.model_patcher.create_model_options_clone(options)
         comfy.patcher_extension.add_wrapper(
-            WrappersMP.PREPARE_SAMPLING, switch.hold_back, low.model_options, is_model_options=True
+            WrappersMP.PREPARE_SAMPLING, switch.postpone_loading, low.model_options, is_model_options=True
         )
         try:
-            low.sample(raw_noise, raw_latent, _Handover(run), sigmas, raw_mask, None, True, extra_args.get("seed"))
+            low.sample(raw_noise, raw_latent, _WhenPrepared(run), sigmas, raw_mask, None, True, extra_args.get("seed"))
         finally:
             low.model_options = options
-            switch.let_go()
+            switch.drop_references()
         return result
 
 
-class _Handover(comfy.samplers.Sampler):
-    """Hands its guider's prepared model over and samples nothing itself."""
+class _WhenPrepared(comfy.samplers.Sampler):
+    """Calls `run` with its guider's prepared model instead of sampling."""
 
     def __init__(self, run: Callable):
         self.run = run
@@ -131,79 +152,88 @@ class _Handover(comfy.samplers.Sampler):
 
 
 class _Switch:
-    """What a sampler takes for the model: the expert that the timestep asks for, its weights in place."""
+    """The model that the sampler calls: at each call the expert of that timestep, with its weights loaded.
 
-    def __init__(self, guider: ExpertGuider, high_wrap, options: dict, warm_from: float):
-        self.guider, self.high_wrap = guider, high_wrap
-        self.low_wrap = self.low_options = self.load_low = None
-        self.in_place = "high"
-        self.before = _snapshot(options)
-        self.warm_from = warm_from
+    A `wrap` is what ComfyUI gives a sampler as the model: the guider, prepared for the run."""
+
+    def __init__(self, guider: ExpertGuider, high_wrap, high_options: dict, read_ahead_at: float):
+        self.guider, self.high_wrap, self.read_ahead_at = guider, high_wrap, read_ahead_at
+        self.low_wrap: Any = None
+        self.low_options: dict = {}
+        self.load_high: Any = None
+        self.load_low: Any = None
+        self.loaded: Role = "high"
+        self.high_options_at_start = _copies(high_options)
 
     def __getattr__(self, name):
         return getattr(self.high_wrap, name)
 
-    def hold_back(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """PREPARE_SAMPLING of the low expert: its conditioning is prepared now, its weights are loaded when needed."""
+    def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
+        """PREPARE_SAMPLING wrapper of the low-noise expert: ComfyUI prepares its conditioning now, and `load_low` loads
+        its weights at its first step."""
 
-        def load():
+        def load_low():
             self.guider.low.loaded_models = executor(model, noise_shape, conds, *args, **kwargs)[2]
 
-        self.load_low = load
+        self.load_low = load_low
         self.load_high = lambda: comfy.sampler_helpers.prepare_sampling(
             self.guider.model_patcher, noise_shape, self.guider.conds, self.guider.model_options
         )
         return model.model, conds, []
 
-    def let_go(self) -> None:
-        """Break the cycles through the loading functions, else the conditioning stays on the GPU until a collection."""
-        self.high_wrap = self.low_wrap = self.low_options = self.load_high = self.load_low = None
+    def drop_references(self) -> None:
+        """Break the reference cycles, which would keep the conditioning on the GPU until the garbage collector runs."""
+        self.high_wrap = self.low_wrap = self.load_high = self.load_low = None
+        self.low_options = {}
 
     def __call__(self, x, sigma, model_options=None, seed=None):
         options = model_options or {}
-        highest = sigma.max()
-        told = options.get("transformer_options", {}).get(TIMESTEP)
-        timestep = truncated_timesteps(highest).item() if told is None else told
+        timestep = options.get("transformer_options", {}).get(TIMESTEP)
+        if timestep is None:
+            timestep = truncated_timesteps(sigma.max()).item()
         if is_high_noise(timestep, self.guider.boundary):
-            self._put_in_place("high", self.load_high)
-            self._warm_low(highest.item())
+            self._ensure_loaded("high", self.load_high)
+            self._read_low_ahead(sigma.max().item())
             return self.high_wrap(x, sigma, model_options=options, seed=seed)
-        self._put_in_place("low", self.load_low)
-        return self.low_wrap(x, sigma, model_options=self._for_low(options), seed=seed)
+        self._ensure_loaded("low", self.load_low)
+        return self.low_wrap(x, sigma, model_options=self._options_for_low(options), seed=seed)
 
-    def _put_in_place(self, side: str, load: Callable) -> None:
-        if self.in_place != side:
-            for patcher in self.guider.get_models():  # the other expert's weights come first
-                if hasattr(patcher.model, "camera_cache"):
-                    give_back(patcher.model.camera_cache)
-            load()
-            self.in_place = side
-
-    def _warm_low(self, sigma: float) -> None:
-        if sigma > self.warm_from:
+    def _ensure_loaded(self, role: Role, load: Callable) -> None:
+        if self.loaded == role:
             return
-        self.warm_from = -1.0
+        for patcher in self.guider.get_models():
+            if hasattr(patcher.model, "free_camera_cache"):  # the other expert's weights need the memory more
+                patcher.model.free_camera_cache()
+        load()
+        self.loaded = role
+
+    def _read_low_ahead(self, sigma: float) -> None:
+        if sigma > self.read_ahead_at:
+            return
+        self.read_ahead_at = -1.0
         checkpoint = getattr(self.guider.low.model_patcher.model, "checkpoint", None)
         if checkpoint is not None:
             from ..loaders import warm
 
             warm(checkpoint)
 
-    def _for_low(self, options: dict) -> dict:
-        """The low expert's options, with what the sampler added to the high one's on the way (CFG++, the timestep)."""
-        top, inner = _snapshot(options)
-        top_before, inner_before = self.before
-        added = {k: v for k, v in top.items() if k in _INJECTED and v is not top_before.get(k)}
-        told = {k: v for k, v in inner.items() if k == TIMESTEP or k not in inner_before}
+    def _options_for_low(self, high_options: dict) -> dict:
+        """The low-noise expert's own options, and what the sampler has added to the high-noise expert's (CFG++, the
+        timestep)."""
+        options, inner = _copies(high_options)
+        options_at_start, inner_at_start = self.high_options_at_start
+        added = {k: v for k, v in options.items() if k in _SET_BY_SAMPLERS and v is not options_at_start.get(k)}
+        added_inner = {k: v for k, v in inner.items() if k == TIMESTEP or k not in inner_at_start}
         low = self.low_options
-        return {**low, **added, "transformer_options": {**low.get("transformer_options", {}), **told}}
+        return {**low, **added, "transformer_options": {**low.get("transformer_options", {}), **added_inner}}
 
 
-def _snapshot(options: dict) -> tuple[dict, dict]:
+def _copies(options: dict) -> tuple[dict, dict]:
+    """Model options and the transformer options in them."""
     return dict(options), dict(options.get("transformer_options", {}))
 
 
-def _let_go(guider: comfy.samplers.CFGGuider) -> None:
-    """Forget what a run that ended early left behind: prepared conditioning and models."""
+def _forget_run(guider: comfy.samplers.CFGGuider) -> None:
+    """Delete the conditioning and the models that ComfyUI leaves on a guider whose run ended early."""
     for name in ("conds", "inner_model", "loaded_models"):
         guider.__dict__.pop(name, None)

@@ -1,4 +1,4 @@
-"""The first frame as ComfyUI has it (IMAGE [B, H, W, C], 0..1), brought to the size of the video."""
+"""The start image (ComfyUI's IMAGE [B, H, W, C], 0..1) at the size of the video."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,7 +13,7 @@ ONE_FRAME = 1
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
-    """The video's height and width: the official rule for a named area, or the ones given."""
+    """The video's size: for a named area by the official rule from the image, else `width` and `height`. InputError."""
     if size == EXPLICIT:
         return explicit_geometry(width, height, ONE_FRAME)
     if size not in AREAS:
@@ -24,8 +24,8 @@ def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geomet
 def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
     """An IMAGE [B, H, W, C] as [B, geometry.height, geometry.width, 3].
 
-    "stretch" is the official way: bicubic (a = -0.75), no antialiasing, not clamped. "crop" covers the frame and cuts
-    what is over, "pad" shows the whole image on black; both keep the aspect ratio and antialias.
+    "stretch" is the official resize: bicubic (a = -0.75), no antialiasing, not clamped. "crop" fills the frame and cuts
+    what is outside, "pad" shows the whole image on black; both keep the aspect ratio and antialias. InputError.
     """
     if fit not in FITS:
         raise InputError(f"fit is {fit!r}, expected one of {', '.join(FITS)}")

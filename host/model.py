@@ -1,23 +1,46 @@
-"""The engine's transformer behind the interface and the hooks that ComfyUI and other packs expect of Wan."""
+"""The engine's transformer with Wan's call, patches and choice of attention, as ComfyUI and other packs use them."""
 
+from collections.abc import Mapping
 
+import comfy.ldm.modules.attention as comfy_attention
 import comfy.model_management
 import torch
+from comfy.cli_args import args
 from comfy.patcher_extension import WrapperExecutor, WrappersMP, get_all_wrappers
 from torch import Tensor
 
+from ..model.attention import sdpa
 from ..model.config import ModelConfig
 from ..model.dit import LingBotWorldModel
-from .attention import cross_attention, self_attention
 from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
-"""In transformer_options: the integer timestep of this step, from solvers that know it better than sigma does."""
+"""Key in transformer_options: the step's official integer timestep, from solvers that know it exactly."""
 
 CAMERA_CACHE = "camera_cache"
-"""In transformer_options: the engine's CameraCache, or None."""
+"""Key in transformer_options: the engine's CameraCache, or None."""
 
 _LATENT = "lingbot_world_latent"
+_ATTENTION_SWITCHES = (
+    "use_sage_attention", "use_flash_attention", "use_ck_attention", "use_split_cross_attention",
+    "use_quad_cross_attention",
+)  # fmt: skip
+
+
+def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
+    """ComfyUI's attention if a command line switch or an override asks for it, else the engine's, which is faster."""
+    if "optimized_attention_override" in options or any(getattr(args, switch, False) for switch in _ATTENTION_SWITCHES):
+        return comfy_attention.optimized_attention(q, k, v, heads=heads, transformer_options=options)
+    return sdpa(q, k, v, heads, options)
+
+
+def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
+    """The same kernel for self-attention, then every `attn1_patch`."""
+    out = cross_attention(q, k, v, heads, options)
+    for patch in options.get("patches", {}).get("attn1_patch", ()):
+        split = {"q": q.unflatten(-1, (heads, -1)), "k": k.unflatten(-1, (heads, -1))}
+        out = patch({"x": out, **split, "transformer_options": options})
+    return out
 
 
 class HostModel(LingBotWorldModel):
@@ -33,7 +56,7 @@ class HostModel(LingBotWorldModel):
     def forward(
         self, x, timestep, context=None, clip_fea=None, time_dim_concat=None, transformer_options=None, **kwargs
     ):
-        """Velocity [B, 16, F, H, W]. Arguments in the order of core's WanModel, for wrappers that go by position."""
+        """Velocity [B, 16, F, H, W]. Arguments in the order of core's WanModel: some wrappers pass them by position."""
         options = {} if transformer_options is None else transformer_options
         return WrapperExecutor.new_class_executor(
             self._forward, self, get_all_wrappers(WrappersMP.DIFFUSION_MODEL, options)
@@ -54,12 +77,12 @@ class HostModel(LingBotWorldModel):
     def run_block(self, index, block, x, e0, context, camera, rope, options):
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
-        run = _with_attn2_patches if options.get("patches", {}).get("attn2_patch") else _plain
+        run = _run_with_attn2_patches if options.get("patches", {}).get("attn2_patch") else _run_plain
         replace = options.get("patches_replace", {}).get("dit", {}).get(("double_block", index))
         if replace is None:
             x = run(block, x, e0, context, camera, rope, options)
         else:
-            x = _replaced(replace, run, block, x, e0, context, camera, rope, options)
+            x = _run_replaced(replace, run, block, x, e0, context, camera, rope, options)
         for patch in options.get("patches", {}).get("double_block", ()):
             x = patch({"img": x, "x": options[_LATENT], "vec": e0, "block_index": index, "img_offset": 0,
                        "transformer_options": options})["img"]  # fmt: skip
@@ -67,31 +90,33 @@ class HostModel(LingBotWorldModel):
 
 
 def truncated_timesteps(sigmas: Tensor) -> Tensor:
-    """sigma * 1000 as int64, truncated in float32: UniPC's integers exactly, DPM++'s sometimes one off."""
+    """sigma * 1000 as int64, truncated in float32: exactly UniPC's official integers, but not always DPM++'s."""
     return (sigmas.detach().float() * 1000).long()
 
 
-def _plain(block, x, e0, context, camera, rope, options, inplace=True):
+def _run_plain(block, x, e0, context, camera, rope, options, inplace=True):
     return block(x, e0, context, camera, rope, options, inplace=inplace)
 
 
-def _with_attn2_patches(block, x, e0, context, camera, rope, options, inplace=True):
-    """A block whose residual stream passes through every `attn2_patch` between cross-attention and feed-forward."""
+def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplace=True):
+    """The block, with every `attn2_patch` applied to the hidden states between cross-attention and feed-forward."""
     cross, update = block.cross_attn, block.cross_attn.update_
 
-    def patched(stream, *arguments):
-        update(stream, *arguments)
+    def update_and_patch(hidden, *arguments):
+        update(hidden, *arguments)
         for patch in options["patches"]["attn2_patch"]:
-            stream.copy_(patch({"x": stream, "transformer_options": options}))
+            hidden.copy_(patch({"x": hidden, "transformer_options": options}))
 
-    cross.update_ = patched
+    cross.update_ = update_and_patch
     try:
         return block(x, e0, context, camera, rope, options, inplace=inplace)
     finally:
         del cross.update_
 
 
-def _replaced(replace, run, block, x, e0, context, camera, rope, options):
+def _run_replaced(replace, run, block, x, e0, context, camera, rope, options):
+    """What another pack's `replace` makes of the block; it may call the block itself as "original_block"."""
+
     def original(given):
         img = run(block, given["img"], given["vec"], given["txt"], camera, given["pe"], given["transformer_options"],
                   inplace=False)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The model's layers on ComfyUI's weight casting: offloading, dynamic VRAM and LoRA reach every weight through it.
+"""The model's layers on ComfyUI's weight casting, through which offloading, dynamic VRAM and LoRAs reach every weight.
 
 A 4-bit weight is a QuantizedTensor on views of the mapped file. It is moved as it is and decoded where it is used.
 """
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..loaders import Checkpoint, state_tensors
+from ..loaders.chunks import layer_of
 from ..loaders.four_bit import frozen_parameter
 from ..model.operations import materialise
 
@@ -21,58 +23,58 @@ def is_quantized(weight: Tensor | None) -> bool:
 
 
 @contextmanager
-def leased(layer: torch.nn.Module, like: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """A layer's weight and bias on `like`'s device and in its dtype, decoded and patched, while the context lasts.
+def weight_and_bias(layer: torch.nn.Module, like: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """A layer's weight and bias on `like`'s device and in its dtype, decoded and with LoRAs, until the context ends.
 
-    What came through one of ComfyUI's few transfer buffers is copied out of it at once, so that several layers can be
-    leased together."""
+    ComfyUI has only a few transfer buffers. What comes through one is copied and the buffer is freed at once, so that
+    several layers can be in use together."""
     comfy.ops.run_every_op()
-    weight, bias, lease = comfy.ops.cast_bias_weight(layer, like, offloadable=True)
-    streamed = lease is not None and lease[0] is not None
-    ready = materialise(weight, like)
-    if streamed:
-        ready = ready.clone() if ready is weight else ready
+    weight, bias, offload = comfy.ops.cast_bias_weight(layer, like, offloadable=True)
+    in_transfer_buffer = offload is not None and offload[0] is not None
+    decoded = materialise(weight, like)
+    if in_transfer_buffer:
+        decoded = decoded.clone() if decoded is weight else decoded
         own_bias = None if bias is None else bias.clone()
-        comfy.ops.uncast_bias_weight(layer, weight, bias, lease)
+        comfy.ops.uncast_bias_weight(layer, weight, bias, offload)
         del weight, bias
-        yield ready, own_bias
+        yield decoded, own_bias
         return
     try:
-        yield ready, bias
+        yield decoded, bias
     finally:
-        comfy.ops.uncast_bias_weight(layer, weight, bias, lease)
+        comfy.ops.uncast_bias_weight(layer, weight, bias, offload)
 
 
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer whose weight may be 4-bit. `home` holds its parameters as they were loaded: views of the file."""
+    """A linear layer whose weight may be 4-bit. `as_loaded` keeps its parameters as they lie in the mapped file."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.home: dict[str, torch.nn.Parameter] = {}
-        self.upload = None  # the Upload, while weights are sent together (see uploads.py)
+        self.as_loaded: dict[str, torch.nn.Parameter] = {}
+        self.upload: PendingUpload | None = None  # set while ComfyUI loads the expert statically
 
     @contextmanager
     def borrow(self, like: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:
-        """This layer as a function, its weight made ready once (see the engine's `operations.borrow`)."""
-        with leased(self, like) as (weight, bias):
+        """This layer as a function whose weight is decoded only once (see the engine's `operations.borrow`)."""
+        with weight_and_bias(self, like) as (weight, bias):
             yield lambda x: F.linear(x, weight, bias)
 
     def forward_comfy_cast_weights(self, x: Tensor) -> Tensor:
-        with leased(self, x) as (weight, bias):
+        with weight_and_bias(self, x) as (weight, bias):
             return F.linear(x, weight, bias)
 
     def load_parameter(self, name: str, tensor: Tensor) -> None:
-        """Take `weight` or `bias` without copying a byte."""
-        ready = isinstance(tensor, torch.nn.Parameter)
-        self._parameters[name] = self.home[name] = tensor if ready else frozen_parameter(tensor)
+        """Set `weight` or `bias` (the name) without a copy."""
+        parameter = tensor if isinstance(tensor, torch.nn.Parameter) else frozen_parameter(tensor)
+        self._parameters[name] = self.as_loaded[name] = parameter
 
     def convert_weight(self, weight: Tensor, inplace: bool = False, **kwargs) -> Tensor:
-        """ComfyUI asks for this where it needs plain values, as in model merging."""
+        """Called by ComfyUI where it needs plain values, as in model merging."""
         return weight.dequantize() if is_quantized(weight) else weight
 
     @property
     def weight_scales(self) -> Tensor | None:
-        """The scales of a 4-bit weight, for the size that ComfyUI reckons from `state_dict`."""
+        """The scales of a 4-bit weight. ComfyUI sums the model's size from `state_dict`, which has to list them."""
         return self.weight._params.scale if is_quantized(self.weight) else None
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
@@ -82,7 +84,7 @@ class Linear(comfy.ops.manual_cast.Linear):
             destination[prefix + "weight_scales"] = self.weight_scales
 
     def _load_from_state_dict(self, state_dict, prefix, *_):
-        # Defined so that ComfyUI does not replace the constructor; weights come through `load_parameter`.
+        # ComfyUI replaces the constructor of a layer without this method. Weights come through `load_parameter`.
         for name in self._parameters:
             if prefix + name in state_dict:
                 self.load_parameter(name, state_dict[prefix + name])
@@ -94,32 +96,85 @@ class Linear(comfy.ops.manual_cast.Linear):
         return self
 
     def _moved(self, name: str, parameter: torch.nn.Parameter, fn) -> torch.nn.Parameter:
-        """`fn(parameter)`; on the way back to where it came from, the view of the file instead of a copy. What is to
-        be sent together with others stays for now."""
-        home = self.home.get(name)
-        probe = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
-        if self.upload is not None and parameter is home and self.upload.takes(self, name, probe):
-            return home
-        if home is not None and (probe.device, probe.dtype) == (home.device, home.dtype):
-            return home
+        """`fn(parameter)`. A parameter that returns to the mapped file's device becomes the view of the file again. One
+        that `upload` takes stays where it is until the upload is sent."""
+        in_file = self.as_loaded.get(name)
+        target = fn(torch.empty(0, device=parameter.device, dtype=parameter.dtype))
+        if self.upload is not None and parameter is in_file and self.upload.takes(self, name, target):
+            return in_file
+        if in_file is not None and (target.device, target.dtype) == (in_file.device, in_file.dtype):
+            return in_file
         moved = fn(parameter)
         return parameter if moved is parameter else frozen_parameter(moved)
 
 
-class _Values:
-    """Norms hand out their weight and bias, for the engine to fuse them into its own passes."""
+class PendingUpload:
+    """An expert's parameters that wait to be sent to `device` together.
+
+    With `--disable-dynamic-vram` ComfyUI picks layers and calls `.to(device)` on one after another, which copies page
+    by page out of the mapped file. In this upload the layers only register themselves; the loaders then send all of
+    them at the speed of the bus."""
+
+    def __init__(self, checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
+        self.checkpoint, self.dtype, self.device = checkpoint, dtype, device
+        self.layer_names = {layer: name for name, layer in network.named_modules() if isinstance(layer, Linear)}
+        self.waiting: dict[str, tuple[Linear, str]] = {}
+
+    def takes(self, layer: Linear, parameter: str, target: Tensor) -> bool:
+        """Register the layer's `weight` or `bias`, if it is to become like `target` (a tensor of any size).
+
+        Refused are other devices and dtypes than the upload's, and weights that the file has in another dtype: those
+        would for a while be on the device twice."""
+        name = f"{self.layer_names[layer]}.{parameter}"
+        stored = self.checkpoint.plain.get(name) if parameter == "weight" else None
+        if (target.device, target.dtype) != (self.device, self.dtype) or (stored and stored.dtype != self.dtype):
+            return False
+        self.waiting[name] = layer, parameter
+        return True
+
+    def send(self) -> None:
+        """Send what waits. Each layer gets memory of its own, which ComfyUI can free when it unloads that layer."""
+        options = {"names": self.waiting, "copy": True, "buffer_key": layer_of}
+        sent = state_tensors(self.checkpoint, self.dtype, self.device, **options)
+        for name, (layer, parameter) in self.waiting.items():
+            layer._parameters[parameter] = sent[name]
+
+
+def can_upload(checkpoint: Checkpoint | None, device: torch.device | None) -> bool:
+    """Whether there is a file to read from and a GPU to send to."""
+    return checkpoint is not None and device is not None and device.type == "cuda"
+
+
+@contextmanager
+def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dtype, device: torch.device):
+    """The layers that ComfyUI moves from the file to `device` in this context are on the device when it has ended.
+
+    Raises CheckpointError, OSError and what the device raises, with every weight still in its file."""
+    upload = PendingUpload(checkpoint, network, dtype, device)
+    for layer in upload.layer_names:
+        layer.upload = upload
+    try:
+        yield
+    finally:
+        for layer in upload.layer_names:
+            layer.upload = None
+    upload.send()
+
+
+class _OwnValues(torch.nn.Module):
+    """Gives the engine a norm's weight and bias, which it uses in fused kernels of its own."""
 
     def borrow_values(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        with leased(self, like) as (weight, bias):
-            # Copies: what is leased may be evicted once the lease has ended.
+        with weight_and_bias(self, like) as (weight, bias):
+            # Copies, because ComfyUI may evict the originals after the context.
             return weight.clone(), None if bias is None else bias.clone()
 
 
-class LayerNorm(_Values, comfy.ops.manual_cast.LayerNorm):
+class LayerNorm(_OwnValues, comfy.ops.manual_cast.LayerNorm):
     """A layer norm on ComfyUI's casting."""
 
 
-class RMSNorm(_Values, comfy.ops.manual_cast.RMSNorm):
+class RMSNorm(_OwnValues, comfy.ops.manual_cast.RMSNorm):
     """A root-mean-square norm on ComfyUI's casting."""
 
 

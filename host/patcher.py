@@ -1,72 +1,109 @@
 """ModelPatchers whose LoRAs are exact on 4-bit weights.
 
-ComfyUI merges a LoRA into the weight and quantizes the sum again, which at four bits keeps next to nothing of it. Here
-no layer's weight is ever changed: its patches are applied to the decoded weight each time it is used."""
+ComfyUI merges a LoRA into the weight and quantizes the sum again, which at four bits loses nearly all of the LoRA.
+These patchers never change a layer's weight: the layer applies its patches to the decoded weight at each use."""
 
+import logging
 from collections import namedtuple
+from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import comfy.model_management
 import comfy.model_patcher
 import comfy.utils
 import torch
 from comfy.model_patcher import LowVramPatch
+from comfy.weight_adapter import LoRAAdapter
 
 from ..errors import InputError
 from ..model.cache import CameraCache
-from . import uploads
-from .camera_cache import give_back
-from .operations import is_quantized
+from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
+"""As ComfyUI's patchers keep a weight before they change it."""
+
+_WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
+_AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 
 
-class ExactPatches:
-    """Mixin for ModelPatcher and ModelPatcherDynamic: weight patches as functions of the layers, kept in step."""
+class ExactPatches(_AnyPatcher):
+    """Mixin for ModelPatcher and ModelPatcherDynamic.
+
+    It keeps each layer's patches in the layer's `weight_function` and `bias_function` up to date, and frees the camera
+    cache whenever ComfyUI asks for memory."""
+
+    def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
+        return super().add_patches(self._fitting(patches, strength_patch), strength_patch, strength_model)
+
+    def add_hook_patches(self, hook, patches, strength_patch=1.0, strength_model=1.0):
+        return super().add_hook_patches(hook, self._fitting(patches, strength_patch), strength_patch, strength_model)
+
+    def _fitting(self, patches: dict, strength: float) -> dict:
+        """A LoRA's patches without those for weights of another shape, which are logged once. Without this, ComfyUI
+        logs them as errors at every use of the weight. Raises InputError if none or hardly any fits."""
+        if not patches and strength:
+            raise InputError(f"none of this LoRA's keys is one of a LingBot-World expert; {_WHICH_LORA}")
+        weights = dict(self.model.named_parameters())
+        ours, misfits = patches.keys() & weights.keys(), []
+        for key in sorted(ours):
+            found, expected = _patch_shape(patches[key]), weights[key].shape
+            if found not in (None, expected, (expected[0], expected[1:].numel())):
+                misfits.append((key, list(found), list(expected)))
+        if not misfits:
+            return patches
+        key, found, expected = misfits[0]
+        example = f"{key.removeprefix('diffusion_model.')} is {found} in the LoRA and {expected} in the expert"
+        if 2 * len(misfits) > len(ours):
+            raise InputError(f"this LoRA was made for a model of another size: {example}; {_WHICH_LORA}")
+        logging.warning("%d of a LoRA's %d weights do not fit and are left out: %s", len(misfits), len(ours), example)
+        left_out = {key for key, *_ in misfits}
+        return {key: patch for key, patch in patches.items() if key not in left_out}
 
     def patch_weight_to_device(self, key, device_to=None, inplace_update=False, return_weight=False, force_cast=False):
-        if return_weight or not self._in_forward(key):
+        if return_weight or not self._applied_by_layer(key):
             return super().patch_weight_to_device(key, device_to, inplace_update, return_weight, force_cast)
         if force_cast:
-            self._move_only(key, device_to)
+            self._move_unpatched(key, device_to)
         return None
 
     def load(self, device_to=None, *args, **kwargs):
-        give_back(self.model.camera_cache)
-        together = not self.is_dynamic() and uploads.usable(self.model, device_to)
-        with uploads.uploading(self.model, device_to) if together else nullcontext():
+        self.model.free_camera_cache()
+        checkpoint, network = self.model.checkpoint, self.model.diffusion_model
+        together = not self.is_dynamic() and can_upload(checkpoint, device_to)
+        with uploading(checkpoint, network, network.dtype, device_to) if together else nullcontext():
             super().load(device_to, *args, **kwargs)
         self._patch_bare_parameters(device_to)
-        self._place_functions()
+        self._attach_patches()
         if not comfy.model_management.is_device_cpu(device_to):
-            self.hold_patches(device_to)
+            self.keep_loras_on(device_to)
 
     def partially_unload(self, device_to, memory_to_free=0, *args, **kwargs):
-        freed = give_back(self.model.camera_cache)
+        freed = self.model.free_camera_cache()
         if 0 < memory_to_free <= freed:
             return freed
         freed += super().partially_unload(device_to, max(0, memory_to_free - freed), *args, **kwargs)
         if not self.is_dynamic():
-            self._place_functions()
+            self._attach_patches()
         return freed
 
     def detach(self, *args, **kwargs):
-        give_back(self.model.camera_cache)
+        self.model.free_camera_cache()
         return super().detach(*args, **kwargs)
 
     def cleanup(self):
-        """The end of a sampling run, however it came."""
-        give_back(self.model.camera_cache)
+        """ComfyUI calls this at the end of every sampling run, also after an error."""
+        self.model.free_camera_cache()
         self.model.camera_cache = CameraCache()
         super().cleanup()
 
     def unpatch_model(self, device_to=None, unpatch_weights=True):
         super().unpatch_model(device_to, unpatch_weights)
         if unpatch_weights:
-            self._place_functions(remove=True)
+            self._detach_patches()
 
     def patch_hook_weight_to_device(self, hooks, combined_patches, key, original_weights, memory_counter):
-        if self._in_forward(key):  # `patch_hooks` places these
+        if self._applied_by_layer(key):  # `patch_hooks` attaches these
             original_weights.pop(key, None)
             return
         super().patch_hook_weight_to_device(hooks, combined_patches, key, original_weights, memory_counter)
@@ -74,14 +111,14 @@ class ExactPatches:
     def patch_hooks(self, hooks):
         changed = hooks is not None or self.current_hooks is not None
         if changed:
-            self.model.camera_cache.clear()  # it was made with the patches that go now
+            self.model.camera_cache.clear()  # its values were computed with the patches that are now replaced
         super().patch_hooks(hooks)
         if changed and self.model.current_weight_patches_uuid == self.patches_uuid:
-            self._place_functions()
+            self._attach_patches()
 
     def clone(self, *args, **kwargs):
         copy = super().clone(*args, **kwargs)
-        if not isinstance(copy, ExactPatches):  # core's own class where dynamic VRAM is switched off for a clone
+        if not isinstance(copy, ExactPatches):  # core's own class, if the clone is to do without dynamic VRAM
             copy.__class__ = ExpertPatcher
         return copy
 
@@ -93,43 +130,47 @@ class ExactPatches:
             )
         return super().state_dict_for_saving(*args, **kwargs)
 
-    def _in_forward(self, key: str) -> bool:
-        """Whether patches of this weight are applied where the layer uses it."""
+    def _applied_by_layer(self, key: str) -> bool:
+        """Whether the layer applies the patches of this weight or bias itself, at each use."""
         owner, _, name = key.rpartition(".")
         layer = comfy.utils.get_attr(self.model, owner) if owner else self.model
         if name not in ("weight", "bias") or not hasattr(layer, "weight_function"):
             return False
         return not self.is_dynamic() or is_quantized(getattr(layer, name))
 
-    def _place_functions(self, remove: bool = False) -> None:
-        """Give every layer the functions for its patches, those of conditioning hooks after the model's own."""
-        sources = [] if remove else [self.patches, self.get_combined_hook_patches(self.current_hooks)]
+    def _attach_patches(self) -> None:
+        """Give every layer its patches: first the model's own, then those of conditioning hooks."""
+        self._set_patches([self.patches, self.get_combined_hook_patches(self.current_hooks)])
+
+    def _detach_patches(self) -> None:
+        self._set_patches([])
+
+    def _set_patches(self, sources: list[dict]) -> None:
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
-                if getattr(layer, name, None) is not None and self._in_forward(key):
+                if getattr(layer, name, None) is not None and self._applied_by_layer(key):
                     _set_functions(layer, name, [LowVramPatch(key, source) for source in sources if key in source])
 
-    def hold_patches(self, device: torch.device) -> bool:
-        """Keep what the LoRAs are made of on the device, if that leaves room for sampling; else they are sent there
-        each time they are used."""
-        functions = [f for f in self._patch_functions() if f.prepared_patches is None]
-        wanted = sum(function.memory_required() for function in functions)
+    def keep_loras_on(self, device: torch.device) -> bool:
+        """Copy the LoRAs' tensors to the device, if enough memory for sampling stays free; returns whether it does.
+        Without a copy there they are sent at each use."""
+        patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
+        wanted = sum(patch.memory_required() for patch in patches)
         if wanted + self.model.last_memory_required > self.get_free_memory(device):
             return False
-        for function in functions:
-            room = torch.empty(function.memory_required(), dtype=torch.uint8, device=device)
-            function.prepare(room, None)
+        for patch in patches:
+            patch.prepare(torch.empty(patch.memory_required(), dtype=torch.uint8, device=device), None)
         return True
 
-    def _patch_functions(self):
+    def _attached_patches(self) -> Iterator[LowVramPatch]:
         for layer in self.model.modules():
             for function in (*getattr(layer, "weight_function", ()), *getattr(layer, "bias_function", ())):
                 if isinstance(function, LowVramPatch):
                     yield function
 
     def _patch_bare_parameters(self, device_to) -> None:
-        """Parameters outside any layer (the modulations), which ComfyUI passes over."""
+        """Patch the parameters outside of layers (the modulations), which ComfyUI leaves out."""
         parameters = dict(self.model.named_parameters())
         for key in self.patches:
             if key in parameters and key not in self.backup and not self._in_layer(key):
@@ -138,16 +179,26 @@ class ExactPatches:
     def _in_layer(self, key: str) -> bool:
         return hasattr(comfy.utils.get_attr(self.model, key.rpartition(".")[0]), "weight_function")
 
-    def _move_only(self, key: str, device: torch.device) -> None:
+    def _move_unpatched(self, key: str, device: torch.device) -> None:
         weight = comfy.utils.get_attr(self.model, key)
         self.backup.setdefault(key, _Backup(weight, False))
         comfy.utils.set_attr_param(self.model, key, weight.to(device))
 
 
+def _patch_shape(patch) -> tuple[int, ...] | None:
+    """Shape of what a LoRA adds to a weight, for the common kinds (lora_up and lora_down, diff); else None."""
+    if isinstance(patch, LoRAAdapter):
+        up, down, _alpha, middle, _dora_scale, reshape = patch.weights
+        return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
+    is_diff = isinstance(patch, tuple) and patch[0] == "diff" and len(patch[1]) == 1
+    return tuple(patch[1][0].shape) if is_diff else None
+
+
 def _set_functions(layer: torch.nn.Module, name: str, patches: list[LowVramPatch]) -> None:
+    """Replace the patches among the layer's functions; the functions of other packs stay."""
     others = [f for f in getattr(layer, f"{name}_function") if not isinstance(f, LowVramPatch)]
     setattr(layer, f"{name}_function", patches + others)
-    if hasattr(layer, f"{name}_lowvram_function"):  # dynamic VRAM would quantize the sum again through it
+    if hasattr(layer, f"{name}_lowvram_function"):  # with it dynamic VRAM would quantize the patched weight again
         setattr(layer, f"{name}_lowvram_function", None)
 
 

@@ -1,4 +1,4 @@
-"""The engine's solvers as ComfyUI SAMPLERs, with the official integer timesteps."""
+"""The engine's solvers as ComfyUI SAMPLERs, which give the model the official integer timesteps."""
 
 import comfy.model_management
 import comfy.sample
@@ -9,19 +9,20 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from ..options import SolverName
 from ..sampling import SOLVERS, flow_sigmas, flow_timesteps
 from .model import TIMESTEP, truncated_timesteps
 
-PURE_NOISE = 0.9985
-"""From this first sigma on, a run starts from the noise itself, as the official code does."""
+FULL_NOISE = 0.9985
+"""A run whose first sigma is at least this starts from the noise alone, as the official code does."""
 
 
 class FlowSolver(comfy.samplers.Sampler):
     """UniPC or DPM++ 2M of the official implementation.
 
-    `timesteps` are the integers that belong to the sigmas, where the caller knows them; else they are worked out."""
+    `timesteps` are the official integers of the sigmas. Without them they are computed from the sigmas."""
 
-    def __init__(self, solver: str, timesteps: Tensor | None = None):
+    def __init__(self, solver: SolverName, timesteps: Tensor | None = None):
         self.solve, self.timesteps = SOLVERS[solver], timesteps
 
     def timesteps_of(self, sigmas: Tensor) -> Tensor:
@@ -31,7 +32,7 @@ class FlowSolver(comfy.samplers.Sampler):
     def sample(
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
     ):
-        """Samples over `sigmas`, as ComfyUI's KSAMPLER does: masks, previews and model options included."""
+        """Sample over `sigmas` as ComfyUI's KSAMPLER does, with masks, previews and model options."""
         model = comfy.samplers.KSamplerX0Inpaint(model_wrap, sigmas)
         model.latent_image, model.noise = latent_image, noise
         timesteps = iter(self.timesteps_of(sigmas).tolist())
@@ -50,19 +51,19 @@ class FlowSolver(comfy.samplers.Sampler):
                 if callback is not None:
                     callback(step, denoised, x, total)
 
-            x = self.solve(denoise, start(sampling, sigmas[0], noise, latent_image), sigmas, report)
+            x = self.solve(denoise, initial_latent(sampling, sigmas[0], noise, latent_image), sigmas, report)
         return sampling.inverse_noise_scaling(sigmas[-1], x)
 
 
-def start(model_sampling, sigma: Tensor, noise: Tensor, latent: Tensor | None) -> Tensor:
-    """Where a run begins: the noise itself for an empty latent at full noise, else noise mixed into the latent."""
-    if latent is None or (float(sigma) >= PURE_NOISE and not latent.any()):
+def initial_latent(model_sampling, sigma: Tensor, noise: Tensor, latent: Tensor | None) -> Tensor:
+    """What the solver starts from: for an empty latent at full noise the noise alone, else the latent with noise."""
+    if latent is None or (float(sigma) >= FULL_NOISE and not latent.any()):
         return noise
     return model_sampling.noise_scaling(sigma, noise, latent)
 
 
 def with_timestep(model_options: dict, timestep: int) -> dict:
-    """Model options that tell the model (and the choice of expert) this step's integer timestep."""
+    """Model options that tell the model and the guider this step's integer timestep."""
     inner = {**model_options.get("transformer_options", {}), TIMESTEP: timestep}
     return {**model_options, "transformer_options": inner}
 
@@ -70,25 +71,24 @@ def with_timestep(model_options: dict, timestep: int) -> dict:
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
     """The official integers int64 [steps] of a schedule of float32 sigmas [steps + 1], or of its last part.
 
-    UniPC's are the truncated float32 products. DPM++'s cannot be had that way: there the steps and the shift are worked
-    out from the sigmas and taken when they lead to the very same ones."""
+    UniPC's are the truncated float32 products. For DPM++ those are now and then one too high, so the schedule's steps
+    and shift are computed from its sigmas, and used if they give exactly the same sigmas again."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]
-    fitted = _fit(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
-    if fitted is not None:
-        steps, shift = fitted
-        if torch.equal(flow_sigmas(steps, shift, "dpmpp")[-len(sigmas) :], sigmas):
-            return flow_timesteps(steps, shift, "dpmpp")[-len(products) :]
+    schedule = _dpmpp_schedule(sigmas) if len(sigmas) > 3 and sigmas[-1] == 0 else None
+    if schedule is not None and torch.equal(flow_sigmas(*schedule, "dpmpp")[-len(sigmas) :], sigmas):
+        return flow_timesteps(*schedule, "dpmpp")[-len(products) :]
     return products
 
 
-def _fit(sigmas: Tensor) -> tuple[int, float] | None:
-    """(steps, shift) of a DPM++ schedule that ends with these sigmas: 1/sigma = (1 - 1/shift) + steps/(shift * left),
-    `left` being the steps still to go."""
+def _dpmpp_schedule(sigmas: Tensor) -> tuple[int, float] | None:
+    """(steps, shift) of the DPM++ schedule that ends with these sigmas.
+
+    A line through the first and the last: 1/sigma = (1 - 1/shift) + (steps/shift) / steps_left."""
     inverse = 1 / sigmas[:-1].double()
-    left = torch.arange(len(inverse), 0, -1, dtype=torch.float64)
-    slope = ((inverse[-1] - inverse[0]) / (1 / left[-1] - 1 / left[0])).item()
-    level = inverse[0].item() - slope / left[0].item()
+    steps_left = torch.arange(len(inverse), 0, -1, dtype=torch.float64)
+    slope = ((inverse[-1] - inverse[0]) / (1 / steps_left[-1] - 1 / steps_left[0])).item()
+    level = inverse[0].item() - slope / steps_left[0].item()
     if level >= 1:
         return None
     shift = 1 / (1 - level)
@@ -96,7 +96,7 @@ def _fit(sigmas: Tensor) -> tuple[int, float] | None:
 
 
 def sample_latent(guider, sampler, sigmas: Tensor, latent: dict, seed: int) -> dict:
-    """A LATENT sampled from noise of `seed`, with progress and previews on the running node."""
+    """A LATENT sampled from noise of `seed`; ComfyUI shows progress and previews on the running node."""
     scale = latent.get("downscale_ratio_spacial"), latent.get("downscale_ratio_temporal")
     samples = comfy.sample.fix_empty_latent_channels(guider.model_patcher, latent["samples"], *scale)
     noise = comfy.sample.prepare_noise(samples, seed, latent.get("batch_index"))

@@ -45,7 +45,7 @@ class LingBotWorldPrepareImage(io.ComfyNode):
                     options=list(FITS),
                     default="stretch",
                     tooltip="stretch: the official resize, bicubic and without a crop. crop: fill the frame and cut "
-                    "what is over. pad: show the whole image on black.",
+                    "what is outside. pad: show the whole image on black.",
                 ),
             ],
             outputs=[

@@ -2,28 +2,29 @@
 
 from comfy_api.latest import io
 
+from ..options import BOUNDARY, CAMERA_CACHE_MODES, GUIDE_SCALE, SHIFT, SOLVER_NAMES, STEPS, CameraCacheMode, PerExpert
+from .refusal import show_warning
+
 CATEGORY = "LingBot-World/sampling"
-SOLVER_NAMES = ("unipc", "dpmpp")
-CAMERA_CACHES = ("auto", "off", "gpu")
 
 
-def _model(name: str, which: str) -> io.Model.Input:
-    return io.Model.Input(name, tooltip=f"The {which} of Load LingBot-World Experts, with its LoRAs if you use any.")
+def _model(name: str, expert: str) -> io.Model.Input:
+    return io.Model.Input(name, tooltip=f"The {expert} of Load LingBot-World Experts, with its LoRAs if you use any.")
 
 
 def _prompt(name: str, what: str) -> io.Conditioning.Input:
     return io.Conditioning.Input(name, tooltip=f"The {what}, with the start image and the camera. Both experts get it.")
 
 
-def _cfg(name: str, which: str) -> io.Float.Input:
+def _cfg(name: str, expert: str) -> io.Float.Input:
     return io.Float.Input(
         name,
-        default=5.0,
+        default=GUIDE_SCALE,
         min=0.0,
         max=100.0,
         step=0.1,
         round=0.01,
-        tooltip=f"Guidance of the {which} expert: how far to go from the negative prompt to the prompt. 1 leaves the "
+        tooltip=f"Guidance of the {expert} expert: how far to go from the negative prompt to the prompt. 1 leaves the "
         "negative prompt out and halves the time; use it with step-distilled LoRAs.",
     )
 
@@ -31,19 +32,19 @@ def _cfg(name: str, which: str) -> io.Float.Input:
 def _boundary() -> io.Float.Input:
     return io.Float.Input(
         "boundary",
-        default=0.947,
+        default=BOUNDARY,
         min=0.0,
         max=1.0,
         step=0.001,
         round=0.0001,
-        tooltip="Noise level at which the low-noise expert takes over. 0.947 is the official value.",
+        tooltip=f"Noise level at which the low-noise expert takes over. {BOUNDARY} is the official value.",
     )
 
 
 def _steps() -> io.Int.Input:
     return io.Int.Input(
         "steps",
-        default=40,
+        default=STEPS,
         min=1,
         max=1000,
         tooltip="Sampling steps. 40 is good; the official code takes 70; step-distilled LoRAs need 4 to 8.",
@@ -53,7 +54,7 @@ def _steps() -> io.Int.Input:
 def _shift() -> io.Float.Input:
     return io.Float.Input(
         "shift",
-        default=5.0,
+        default=SHIFT,
         min=0.01,
         max=100.0,
         step=0.1,
@@ -66,7 +67,7 @@ def _solver() -> io.Combo.Input:
     return io.Combo.Input(
         "solver",
         options=list(SOLVER_NAMES),
-        default="unipc",
+        default=SOLVER_NAMES[0],
         tooltip="unipc is the official solver. dpmpp (DPM++ 2M) is the official alternative.",
     )
 
@@ -74,8 +75,8 @@ def _solver() -> io.Combo.Input:
 def _camera_cache() -> io.Combo.Input:
     return io.Combo.Input(
         "camera_cache",
-        options=list(CAMERA_CACHES),
-        default="auto",
+        options=list(CAMERA_CACHE_MODES),
+        default=CAMERA_CACHE_MODES[0],
         optional=True,
         advanced=True,
         tooltip="Keeps what the camera layers compute between steps: 7 % faster, for up to 28 GB an expert at "
@@ -111,8 +112,8 @@ class LingBotWorldGuider(io.ComfyNode):
     def execute(
         cls, high_noise, low_noise, positive, negative, cfg_high, cfg_low, boundary, camera_cache="auto"
     ) -> io.NodeOutput:
-        scales = cfg_high, cfg_low
-        return io.NodeOutput(_guider(high_noise, low_noise, positive, negative, scales, boundary, camera_cache))
+        models, cfg = PerExpert(high_noise, low_noise), PerExpert(cfg_high, cfg_low)
+        return io.NodeOutput(_guider(models, positive, negative, cfg, boundary, camera_cache))
 
 
 class LingBotWorldSolver(io.ComfyNode):
@@ -160,7 +161,7 @@ class LingBotWorldSigmas(io.ComfyNode):
                 io.Combo.Input(
                     "solver",
                     options=list(SOLVER_NAMES),
-                    default="unipc",
+                    default=SOLVER_NAMES[0],
                     advanced=True,
                     tooltip="The solver that this schedule is for: unipc's begins a little lower than dpmpp's.",
                 ),
@@ -183,7 +184,7 @@ class LingBotWorldSampler(io.ComfyNode):
             display_name="LingBot-World Sampler",
             category=CATEGORY,
             description="Samples a video over both experts as the official code does: schedule, solver, guidance and "
-            "the switch in one node. Guider, Solver and Sigmas do the same in pieces.",
+            "the switch in one node. Guider, Solver and Sigmas do the same as separate nodes.",
             search_aliases=["lingbot", "ksampler", "wan 2.2 sampler", "moe sampler", "world model"],
             inputs=[
                 _model("high_noise", "high-noise expert"),
@@ -218,16 +219,24 @@ class LingBotWorldSampler(io.ComfyNode):
         from ..host.sampler import FlowSolver, sample_latent
         from ..sampling import flow_sigmas, flow_timesteps
 
-        guider = _guider(high_noise, low_noise, positive, negative, (cfg_high, cfg_low), boundary, camera_cache)
+        models, cfg = PerExpert(high_noise, low_noise), PerExpert(cfg_high, cfg_low)
+        guider = _guider(models, positive, negative, cfg, boundary, camera_cache)
         sampler = FlowSolver(solver, flow_timesteps(steps, shift, solver))
         return io.NodeOutput(sample_latent(guider, sampler, flow_sigmas(steps, shift, solver), latent, seed))
 
 
-def _guider(high, low, positive, negative, scales: tuple[float, float], boundary: float, camera_cache: str):
+def _guider(models: PerExpert, positive, negative, cfg: PerExpert[float], boundary: float, mode: CameraCacheMode):
     from ..host.guider import ExpertGuider
 
-    guider = ExpertGuider(high, low, boundary)
+    guider = ExpertGuider(models, boundary)
     guider.set_conds(positive, negative)
-    guider.set_cfg(*scales)
-    guider.set_camera_cache(camera_cache)
+    guider.set_cfg(cfg)
+    guider.set_camera_cache(mode)
+    names = " and ".join(guider.without_start_image())
+    show_warning(
+        f"No start image in {names}: the video will not begin with your image. Connect Text Encode to WanImageToVideo, "
+        "its outputs to Apply LingBot-World Camera (if there is a camera), and that node's outputs to this one."
+        if names
+        else ""
+    )
     return guider

@@ -1,4 +1,6 @@
-"""Prompts to CONDITIONING with the umt5 text encoder: streamed and gone, or kept as a CLIP."""
+"""LingBotWorldTextEncode and LingBotWorldLoadTextEncoder: prompts to CONDITIONING, streamed or through a CLIP."""
+
+from pathlib import Path
 
 import torch
 from comfy_api.latest import io
@@ -36,30 +38,31 @@ def _tokenizer_input() -> io.Combo.Input:
     )
 
 
-def _paths(text_encoder: str, tokenizer: str) -> tuple:
+def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
+    """Of the text encoder and of its tokenizer. Raises InputError."""
     encoder = folders.resolve_text_encoder(text_encoder)
     return encoder, folders.resolve_tokenizer(tokenizer, encoder)
 
 
-def _look_at(text_encoder: str, tokenizer: str) -> None:
-    """Raises LingBotError for files that are not there or cannot be what they should; the encoder's comes first."""
+def _check_files(text_encoder: str, tokenizer: str) -> None:
+    """Raises LingBotError for a file that is missing or is something else; the encoder is checked first."""
     open_weights(folders.resolve_text_encoder(text_encoder))
     find_tokenizer(_paths(text_encoder, tokenizer)[1])
 
 
-class _Files:
-    """What both nodes do about their files."""
+class _WithFiles:
+    """Both nodes refuse a prompt whose files are bad, and run again when a file has changed."""
 
     @classmethod
     def validate_inputs(cls, text_encoder, tokenizer=folders.AUTO) -> bool | str:
-        return refusal(_look_at, text_encoder, tokenizer)
+        return refusal(_check_files, text_encoder, tokenizer)
 
     @classmethod
     def fingerprint_inputs(cls, text_encoder, tokenizer=folders.AUTO, **_) -> str:
         return folders.fingerprint(_paths(text_encoder, tokenizer))
 
 
-class LingBotWorldTextEncode(_Files, io.ComfyNode):
+class LingBotWorldTextEncode(_WithFiles, io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(
@@ -101,7 +104,7 @@ class LingBotWorldTextEncode(_Files, io.ComfyNode):
         return io.NodeOutput(*encode_prompts(*_paths(text_encoder, tokenizer), [prompt, negative]))
 
 
-class LingBotWorldLoadTextEncoder(_Files, io.ComfyNode):
+class LingBotWorldLoadTextEncoder(_WithFiles, io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
         return io.Schema(

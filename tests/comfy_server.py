@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -48,12 +49,14 @@ class FailedPromptError(RuntimeError):
 
 @dataclass
 class Run:
-    """What a prompt did: the outputs shown per node and every websocket message it sent on the way."""
+    """What a prompt did: the outputs shown per node and every websocket message it sent on the way; `texts` are
+    what was shown on nodes, with the nodes' ids."""
 
     prompt_id: str
     outputs: dict[str, dict] = field(default_factory=dict)
     events: list[tuple[str, dict]] = field(default_factory=list)
     previews: int = 0
+    texts: list[tuple[str, str]] = field(default_factory=list)
     interrupted: bool = False
 
     @property
@@ -211,11 +214,20 @@ class ComfyServer:
             connection.close()
         return run
 
+    @staticmethod
+    def _note_binary(run: Run, message: bytes) -> None:
+        """Text on a node, which is (kind 3, length of the node's id, id, text), or a preview."""
+        kind, length = struct.unpack(">II", message[:8])
+        if kind == 3:
+            run.texts.append((message[8 : 8 + length].decode(), message[8 + length :].decode()))
+        else:
+            run.previews += 1
+
     def _follow(self, connection, run: Run, on_event, deadline: float) -> None:
         while time.monotonic() < deadline:
             message = connection.recv()
             if isinstance(message, bytes):
-                run.previews += 1
+                self._note_binary(run, message)
                 continue
             kind, data = (event := json.loads(message))["type"], event["data"]
             if data.get("prompt_id") != run.prompt_id:

@@ -35,6 +35,7 @@ def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
     models.mkdir(parents=True, exist_ok=True)
     write_bad_experts(models, comfy_server.base / "models" / "lingbot_world" / "toy")
     write_bad_poses(comfy_server.base / "input")
+    write_bad_loras(comfy_server.base / "models" / "loras")
     yield comfy_server
     assert comfy_server.alive
     assert comfy_server.queue(toy().set(SAMPLER, steps=2)).outputs
@@ -52,6 +53,16 @@ def write_bad_experts(models: Path, toy_package: Path) -> None:
     save_file({"text_model.embeddings.weight": torch.zeros(4, 4)}, models / "something_else.safetensors")
     whole = next((toy_package / "high_noise_model_bnb_nf4").glob("*.safetensors")).read_bytes()
     (models / "truncated.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def write_bad_loras(folder: Path) -> None:
+    """One for a wider model, and one for a model with other layers."""
+    folder.mkdir(exist_ok=True)
+    width = EXPERT.dim + 32
+    for name, layer in (("wide", "blocks.0.self_attn.q"), ("foreign", "transformer_blocks.0.attn.to_q")):
+        down, up = torch.zeros(4, width), torch.zeros(width, 4)
+        key = f"diffusion_model.{layer}"
+        save_file({f"{key}.lora_A.weight": down, f"{key}.lora_B.weight": up}, folder / f"{name}.safetensors")
 
 
 def write_bad_poses(folder: Path) -> None:
@@ -177,8 +188,46 @@ def test_a_latent_of_images_fails_in_words(server):
     assert failed.value.node_type == APPLY
 
 
+@pytest.mark.parametrize(
+    ("lora", "words"),
+    [("wide", r"self_attn.q.weight is \[288, 288\] in the LoRA and \[256, 256\]"), ("foreign", "none of this LoRA")],
+)
+def test_a_lora_for_another_model_is_refused_once_on_its_loader(server, lora, words):
+    prompt = toy()
+    prompt = prompt.add(
+        "900", "LoraLoaderModelOnly", model=prompt.link(EXPERTS), lora_name=f"{lora}.safetensors", strength_model=1.0
+    )
+    with pytest.raises(FailedPromptError, match=words) as failed:
+        server.queue(prompt.set(SAMPLER, high_noise=["900", 0]))
+    assert failed.value.node_type == "LoraLoaderModelOnly"
+
+
 def test_one_expert_on_both_sockets_is_refused(server):
     prompt = toy()
     with pytest.raises(FailedPromptError, match="same model") as failed:
         server.queue(prompt.set(SAMPLER, low_noise=prompt.link(EXPERTS, 0)))
     assert failed.value.node_type == SAMPLER
+
+
+def test_swapped_experts_are_refused_before_sampling(server):
+    prompt = toy()
+    high, low = prompt.link(EXPERTS, 0), prompt.link(EXPERTS, 1)
+    with pytest.raises(FailedPromptError, match="experts are swapped.*high_noise") as failed:
+        server.queue(prompt.set(SAMPLER, high_noise=low, low_noise=high))
+    assert failed.value.node_type == SAMPLER
+
+
+def test_text_wired_past_the_start_image_is_warned_of_on_the_sampler(server):
+    prompt = toy().set(SAMPLER, steps=2)
+    past = prompt.set(APPLY, positive=prompt.link(TEXT, 0), negative=prompt.link(TEXT, 1))
+    half = past.set(APPLY, positive=prompt[prompt.node_id(APPLY)]["inputs"]["positive"])
+    without_guidance = half.set(SAMPLER, cfg_high=1.0, cfg_low=1.0)
+    shown = [server.queue(case).texts for case in (past, half, without_guidance, prompt)]
+    words = [[(node, text.split(":")[0]) for node, text in texts] for texts in shown]
+    sampler = prompt.node_id(SAMPLER)
+    assert words == [
+        [(sampler, "No start image in positive and negative")],
+        [(sampler, "No start image in negative")],
+        [(sampler, "")],  # the warning goes away
+        [],
+    ]

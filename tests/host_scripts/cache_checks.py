@@ -9,9 +9,10 @@ import comfy.model_management  # noqa: E402
 import torch  # noqa: E402
 from cache_cases import LAYERS, Watch, cached, held, run  # noqa: E402
 from common import FRAMES, HEIGHT, NF4, WIDTH, check, experts, gap, guider, prompts, report  # noqa: E402
-from lingbot_world.host import camera_cache  # noqa: E402
 from lingbot_world.model.cache import CameraCache  # noqa: E402
-from lingbot_world.nodes.sampling import CAMERA_CACHES, LingBotWorldGuider, LingBotWorldSampler  # noqa: E402
+from lingbot_world.model.memory import camera_cache_bytes  # noqa: E402
+from lingbot_world.nodes.sampling import LingBotWorldGuider, LingBotWorldSampler  # noqa: E402
+from lingbot_world.options import CAMERA_CACHE_MODES  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -35,7 +36,7 @@ def modes():
     """Camera layers that ran, through both nodes: auto keeps nothing on a CPU, off nothing anywhere."""
     found = {}
     latent = {"samples": torch.zeros(1, 16, FRAMES, HEIGHT, WIDTH)}
-    for mode in CAMERA_CACHES:
+    for mode in CAMERA_CACHE_MODES:
         high, low = experts()
         watch = Watch(high, low)
         conditioning = prompts(high)
@@ -50,9 +51,10 @@ def modes():
 
 
 def cache_of(patcher, mode="gpu", step=1000):
-    """What `plan` says for a cache that is empty."""
-    cache = CameraCache()
-    return camera_cache.plan(cache, mode, patcher, (FRAMES, HEIGHT, WIDTH), step), cache
+    """The cache that a run's first step gets, or None."""
+    patcher.pre_run()  # ComfyUI's begin of a run
+    patcher.model.camera_cache = CameraCache()
+    return patcher.model.camera_cache_for_step(mode, (FRAMES, HEIGHT, WIDTH), step)
 
 
 @check
@@ -61,7 +63,7 @@ def room():
     high, _ = experts()
     found, memory = {}, comfy.model_management.get_free_memory
     config, size = high.model.diffusion_model.config, (FRAMES, HEIGHT, WIDTH)
-    wanted = camera_cache.camera_cache_bytes(config, *size, dtype=torch.float32)
+    wanted = camera_cache_bytes(config, *size, dtype=torch.float32)
     reserve = comfy.model_management.minimum_inference_memory()
     loaded, step = high.load_device, int(2 * reserve)
     try:
@@ -69,12 +71,12 @@ def room():
         for name, spare in (("ample", 10 * wanted), ("part", wanted // 2), ("none", wanted // (2 * LAYERS))):
             free = 1.5 * step + comfy.model_management.extra_reserved_memory() + high.model_size() + spare
             comfy.model_management.get_free_memory = lambda device, free=free: free
-            planned, cache = cache_of(high, "auto", step)
-            found[name] = None if planned is None else cache.limit_bytes / wanted
+            cache = cache_of(high, "auto", step)
+            found[name] = None if cache is None else cache.limit_bytes / wanted
         comfy.model_management.get_free_memory = lambda device: 0
-        cache = CameraCache()
-        fill(cache)
-        found["held when memory is gone"] = camera_cache.plan(cache, "auto", high, (1, 2, 2), step), cache.nbytes
+        fill(high.model.camera_cache)
+        cache = high.model.camera_cache_for_step("auto", (1, 2, 2), step)
+        found["held when memory is gone"] = cache, high.model.camera_cache.nbytes
     finally:
         comfy.model_management.get_free_memory, high.load_device = memory, loaded
     return found

@@ -4,7 +4,7 @@ import comfy.samplers
 import torch
 from cache_cases import LAYERS, Watch, cached, held, run
 from common import FRAMES, HEIGHT, INPUTS, NF4, SIGMAS, WIDTH, check, experts, gap, guider, prompts, sample
-from lingbot_world.host import camera_cache
+from lingbot_world.host.base_model import CAMERA_CACHE_MODE
 from lingbot_world.host.sampler import FlowSolver
 from lingbot_world.sampling import flow_sigmas
 
@@ -89,7 +89,7 @@ def _two_samplers(mode):
 
     high, low = (model.clone() for model in experts())
     for model in (high, low):
-        model.model_options.setdefault("transformer_options", {})[camera_cache.MODE] = mode
+        model.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
     sampler = nodes.KSamplerAdvanced().sample
     empty = {"samples": torch.zeros(1, 16, FRAMES, HEIGHT, WIDTH)}
     half = sampler(high, "enable", 7, 6, 6.0, "euler", "simple", *prompts(high), empty, 0, 3, "enable")[0]

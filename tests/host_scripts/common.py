@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lingbot_world.host.experts import load_pair
 from lingbot_world.host.guider import ExpertGuider
+from lingbot_world.host.loading import load_experts
+from lingbot_world.options import PerExpert
 from lingbot_world.sampling import flow_sigmas
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -38,7 +39,7 @@ def report() -> None:
 
 
 def experts(paths=FP32):
-    return load_pair(*paths, "fp32")
+    return tuple(load_experts(PerExpert(*paths), "fp32"))
 
 
 def conditioning(model, context, camera=True):
@@ -55,9 +56,9 @@ def prompts(model, camera=True):
 
 
 def guider(high, low, boundary=0.947, camera=True):
-    made = ExpertGuider(high, low, boundary)
+    made = ExpertGuider(PerExpert(high, low), boundary)
     made.set_conds(*prompts(high, camera))
-    made.set_cfg(6.0, 4.0)
+    made.set_cfg(PerExpert(6.0, 4.0))
     return made
 
 

@@ -29,6 +29,7 @@ from lingbot_world.host.guider import _Switch as ExpertSwitch  # noqa: E402
 from lingbot_world.host.patcher import ExpertPatcher  # noqa: E402
 from lingbot_world.host.sampler import FlowSolver, schedule_timesteps  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
+from lingbot_world.options import PerExpert  # noqa: E402
 from lingbot_world.pipeline import sample as engine_sample  # noqa: E402
 from lingbot_world.sampling import flow_sigmas, flow_timesteps  # noqa: E402
 
@@ -162,8 +163,8 @@ def boundaries():
 def refusals():
     high, low = experts()
     return {
-        "one model twice": refused(ExpertGuider, high, high.clone(), 0.9),
-        "boundary": refused(ExpertGuider, high, low, 1.5),
+        "one model twice": refused(ExpertGuider, PerExpert(high, high.clone()), 0.9),
+        "boundary": refused(ExpertGuider, PerExpert(high, low), 1.5),
         "models": [model is expected for model, expected in zip(guider(high, low).get_models(), (high, low))],  # noqa: B905
     }
 

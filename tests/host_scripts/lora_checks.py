@@ -4,6 +4,8 @@ from embed import embed
 
 embed()
 
+import logging  # noqa: E402
+
 import comfy.model_management  # noqa: E402
 import torch  # noqa: E402
 import upload_checks  # noqa: E402, F401  checks that are reported with those below
@@ -95,15 +97,15 @@ def held_on_the_device():
     high, _ = experts(NF4)
     tensors, deltas = lora("lightning")
     patched = load(with_lora(high, tensors))
-    held = patched.hold_patches(CPU)
+    held = patched.keep_loras_on(CPU)
     found = {"held": held, "gap": gap(predict(patched), expected(deltas))}
     tensors[next(iter(tensors))].zero_()
     found["gap after the file's tensors are gone"] = gap(predict(patched), expected(deltas))
     patched.cleanup()  # as after every run
-    found["still held"] = all(f.prepared_patches is not None for f in patched._patch_functions())
+    found["still held"] = all(f.prepared_patches is not None for f in patched._attached_patches())
     crowded = load(with_lora(experts(NF4)[0], tensors))
     crowded.model.last_memory_required = 1 << 60
-    return found | {"held without room": crowded.hold_patches(CPU)}
+    return found | {"held without room": crowded.keep_loras_on(CPU)}
 
 
 @check
@@ -158,13 +160,48 @@ def hook_lora():
 
 
 @check
+def hook_lora_of_another_width():
+    """A LoRA on a conditioning is refused when ComfyUI registers it, before the first step."""
+    import comfy.hooks
+
+    high, _ = experts(NF4)
+    up, down = torch.zeros(32, 4), torch.zeros(4, 32)
+    name = "diffusion_model.blocks.0.self_attn.q"
+    hook = comfy.hooks.create_hook_lora({f"{name}.lora_B.weight": up, f"{name}.lora_A.weight": down}, 1.0, 0.0)
+    try:
+        high.register_all_hook_patches(
+            hook, comfy.hooks.create_target_dict(comfy.hooks.EnumWeightTarget.Model), {}, comfy.hooks.HookGroup()
+        )
+    except ValueError as error:
+        return str(error)
+
+
+@check
+def a_weight_that_does_not_fit():
+    """One weight of another shape in an otherwise fitting LoRA: left out, the others act, and one warning."""
+    high, _ = experts(NF4)
+    tensors, deltas = lora("diff")
+    warnings, original = [], logging.warning
+    tensors["diffusion_model.blocks.0.ffn.0.diff"] = torch.zeros(3, 5)
+    logging.warning = lambda message, *values: warnings.append(message % values)
+    try:
+        patched = load(with_lora(high, tensors))
+        out = predict(patched)
+        predict(patched)
+    finally:
+        logging.warning = original
+    del deltas["blocks.0.ffn.0.weight"]
+    return {"gap": gap(out, expected(deltas)), "warnings": warnings}
+
+
+@check
 def file_slices():
     """The marks for dynamic VRAM lead ComfyUI's reader to the very bytes of each weight."""
     from comfy.memory_management import read_tensor_file_slice_into
-    from lingbot_world.host.file_slices import tag_file_slices
+    from lingbot_world.host.loading import mark_file_slices
 
     model = experts(NF4)[0].model
-    tagged = tag_file_slices(model.diffusion_model, model.checkpoint)
+    marked = mark_file_slices(model.diffusion_model, model.checkpoint)
     wrong = []
     for name, parameter in model.diffusion_model.named_parameters():
         if hasattr(parameter, "_qdata"):
@@ -172,7 +209,7 @@ def file_slices():
             copy._qdata.zero_()
             read = read_tensor_file_slice_into(parameter, copy)
             wrong += [] if read and torch.equal(copy.dequantize(), parameter.dequantize()) else [name]
-    return {"tagged": tagged, "wrong": wrong}
+    return {"marked": marked, "wrong": wrong}
 
 
 @check

@@ -9,24 +9,19 @@ BASE = Path(sys.argv[1])
 embed("--extra-model-paths-config", str(BASE / "extra.yaml"), base=str(BASE))
 
 import asyncio  # noqa: E402
-import time  # noqa: E402
 
 from utils.extra_config import load_extra_path_config  # noqa: E402
 
 load_extra_path_config(str(BASE / "extra.yaml"))  # as main.py does before it loads packs
 
-HEAVY = {"bitsandbytes", "av", "tokenizers", "ftfy", "safetensors.torch"} - set(sys.modules)
-started = time.perf_counter()
 from lingbot_world import comfy_entrypoint  # noqa: E402
 
 NODES = asyncio.run(asyncio.run(comfy_entrypoint()).get_node_list())
-IMPORT_SECONDS = time.perf_counter() - started
-HEAVY = sorted(HEAVY & set(sys.modules))
 
 import torch  # noqa: E402
 from common import INPUTS, NF4, check, experts, gap, predict, report  # noqa: E402
 from lingbot_world.host import folders  # noqa: E402
-from lingbot_world.nodes.experts import FILES, FROM_PACKAGE, LingBotWorldLoadExperts  # noqa: E402
+from lingbot_world.nodes.load_models import FROM_PACKAGE, NO_PACKAGE, LingBotWorldLoadExperts  # noqa: E402
 from lingbot_world.nodes.sampling import LingBotWorldSampler, LingBotWorldSigmas  # noqa: E402
 
 BY_ID = {node.GET_SCHEMA().node_id: node for node in NODES}
@@ -38,11 +33,6 @@ def refused(function, *arguments, **options):
     except ValueError as error:
         return str(error)
     return None
-
-
-@check
-def importing():
-    return {"seconds": IMPORT_SECONDS, "heavy": HEAVY}
 
 
 @check
@@ -106,7 +96,7 @@ def loading():
     load = LingBotWorldLoadExperts.execute
     high, low = "toy/high_noise_model_bnb_nf4", "toy/low_noise_model_bnb_nf4"
     for name, arguments in {
-        "package": ("toy", FROM_PACKAGE, FROM_PACKAGE), "files": (FILES, high, low),
+        "package": ("toy", FROM_PACKAGE, FROM_PACKAGE), "files": (NO_PACKAGE, high, low),
         "mixed": ("toy", high, FROM_PACKAGE),
     }.items():  # fmt: skip
         assert LingBotWorldLoadExperts.validate_inputs(*arguments) is True
@@ -123,14 +113,14 @@ def bad_experts():
     validate, load = LingBotWorldLoadExperts.validate_inputs, LingBotWorldLoadExperts.execute
     high, low = "toy/high_noise_model_bnb_nf4", "toy/low_noise_model_bnb_nf4"
     return {
-        "nothing chosen": validate(FILES, FROM_PACKAGE, FROM_PACKAGE),
-        "outside": validate(FILES, "../../secret.safetensors", low),
-        "gone": validate(FILES, high, "gone.safetensors"),
+        "nothing chosen": validate(NO_PACKAGE, FROM_PACKAGE, FROM_PACKAGE),
+        "outside": validate(NO_PACKAGE, "../../secret.safetensors", low),
+        "gone": validate(NO_PACKAGE, high, "gone.safetensors"),
         "package gone": validate("gone", FROM_PACKAGE, FROM_PACKAGE),
-        "swapped": refused(load, FILES, low, high, "fp32"),
-        "one twice": refused(load, FILES, high, high, "fp32"),
-        "gguf": refused(load, FILES, "wan.pt", low, "fp32"),
-        "lora": refused(load, FILES, "lora.safetensors", low, "fp32"),
+        "swapped": refused(load, NO_PACKAGE, low, high, "fp32"),
+        "one twice": refused(load, NO_PACKAGE, high, high, "fp32"),
+        "gguf": refused(load, NO_PACKAGE, "wan.pt", low, "fp32"),
+        "lora": refused(load, NO_PACKAGE, "lora.safetensors", low, "fp32"),
     }
 
 

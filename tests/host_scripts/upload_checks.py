@@ -2,8 +2,8 @@
 
 import torch
 from common import FP32, NF4, check, experts, gap, predict
-from lingbot_world.host import uploads
-from lingbot_world.host.experts import load_patcher
+from lingbot_world.host import operations, patcher
+from lingbot_world.host.loading import load_patcher
 from lingbot_world.host.operations import Linear
 from lora_cases import CPU, expected, load, lora, offloaded_at, with_lora
 
@@ -12,23 +12,23 @@ class PlayedBus:
     """The CPU's memory plays a GPU's: what is loaded is copied into memory of its own."""
 
     def __enter__(self):
-        self.kept = uploads.usable
-        uploads.usable = lambda model, device: device is not None
+        self.kept = patcher.can_upload
+        patcher.can_upload = lambda checkpoint, device: device is not None
 
     def __exit__(self, *_):
-        uploads.usable = self.kept
+        patcher.can_upload = self.kept
 
 
-def _sent(patcher) -> list[bool]:
+def _sent(model) -> list[bool]:
     """Of each linear layer's parameters, whether they have left their file."""
-    layers = (layer for layer in patcher.model.modules() if isinstance(layer, Linear))
-    return [layer._parameters[name] is not home for layer in layers for name, home in layer.home.items()]
+    layers = (layer for layer in model.model.modules() if isinstance(layer, Linear))
+    return [layer._parameters[name] is not in_file for layer in layers for name, in_file in layer.as_loaded.items()]
 
 
-def _storages(patcher) -> dict[int, set]:
+def _storages(model) -> dict[int, set]:
     """Layers by the memory that their weights lie in."""
     found = {}
-    for name, layer in patcher.model.named_modules():
+    for name, layer in model.model.named_modules():
         if isinstance(layer, Linear):
             found.setdefault(layer.weight._qdata.untyped_storage().data_ptr(), set()).add(name)
     return found
@@ -63,26 +63,26 @@ def _lowvram_uploads(tensors) -> bool:
     rooms = (room for room in range(size, 9 * size, size // 16) if 0 < offloaded_at(room, tensors) < 60)
     patched.patch_model(CPU, lowvram_model_memory=next(rooms))
     layers = [layer for layer in patched.model.modules() if isinstance(layer, Linear)]
-    sent = [layer.weight is not layer.home["weight"] for layer in layers]
+    sent = [layer.weight is not layer.as_loaded["weight"] for layer in layers]
     return any(sent) and sent == [not hasattr(layer, "prev_comfy_cast_weights") for layer in layers]
 
 
 @check
 def upload_of_another_dtype():
     """fp32 in the file, bf16 to compute in: no weight is uploaded, as it would be there in both."""
-    asked, original = [], uploads.state_tensors
+    asked, original = [], operations.state_tensors
 
     def spy(*arguments, names, **options):
         asked.append(sum(name.endswith("weight") for name in names))
         return original(*arguments, names=names, **options)
 
-    uploads.state_tensors = spy
+    operations.state_tensors = spy
     try:
         with PlayedBus():
             load(load_patcher(FP32[0], "bf16"))
             load(load_patcher(FP32[0], "fp32"))
     finally:
-        uploads.state_tensors = original
+        operations.state_tensors = original
     return asked
 
 
@@ -90,18 +90,18 @@ def upload_of_another_dtype():
 def upload_fails():
     """A file that ends early, or a full device: the error comes out, and every weight is back in its file."""
     high, found = experts(NF4)[0], {}
-    original = uploads.state_tensors
+    original = operations.state_tensors
     for error in (torch.cuda.OutOfMemoryError("played"), ValueError("file: ends at byte 7")):
 
         def fail(*_, error=error, **__):
             raise error
 
-        uploads.state_tensors = fail
+        operations.state_tensors = fail
         try:
             with PlayedBus():
                 load(high)
         except Exception as raised:
             found[type(error).__name__] = [raised is error, any(_sent(high)), high.model.model_loaded_weight_memory]
         finally:
-            uploads.state_tensors = original
+            operations.state_tensors = original
     return found | {"afterwards": gap(predict(load(high)), expected({}))}

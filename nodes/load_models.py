@@ -1,31 +1,34 @@
 """LingBotWorldLoadExperts and LingBotWorldLoadVAE: model files to MODEL and VAE."""
 
+from pathlib import Path
+
 import comfy.utils
 from comfy_api.latest import io
 
 from ..errors import InputError
 from ..host import folders
+from ..options import DTYPE_NAMES, PerExpert
 from .refusal import refusal
 
-FILES = "none (choose both experts)"
+NO_PACKAGE = "none (choose both experts)"
 FROM_PACKAGE = "from the package"
 CATEGORY = "LingBot-World"
 
 
-def _expert_input(name: str, choices: list[str], what: str) -> io.Combo.Input:
+def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
     return io.Combo.Input(
         name,
         options=[FROM_PACKAGE, *choices],
         default=FROM_PACKAGE,
-        tooltip=f"{what} '{FROM_PACKAGE}', or a file of its own: one of models/diffusion_models or of a folder in "
-        "models/lingbot_world. It counts before the package's.",
+        tooltip=f"{task} '{FROM_PACKAGE}', or a file of its own from models/diffusion_models or from a folder in "
+        "models/lingbot_world, which is then used instead of the package's.",
     )
 
 
 class LingBotWorldLoadExperts(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        packages = [*folders.package_choices(), FILES]
+        packages = [*folders.package_choices(), NO_PACKAGE]
         experts = folders.expert_choices()
         return io.Schema(
             node_id="LingBotWorldLoadExperts",
@@ -40,13 +43,13 @@ class LingBotWorldLoadExperts(io.ComfyNode):
                     options=packages,
                     default=packages[0],
                     tooltip="A folder of models/lingbot_world, exactly as `hf download` leaves it. Choose "
-                    f"'{FILES}' to name two files below.",
+                    f"'{NO_PACKAGE}' to name two files below.",
                 ),
                 _expert_input("high_noise_expert", experts, "Predicts the first steps, where the noise is strong."),
                 _expert_input("low_noise_expert", experts, "Predicts the last steps, below the boundary."),
                 io.Combo.Input(
                     "weight_dtype",
-                    options=["default", "bf16", "fp16", "fp32"],
+                    options=["default", *DTYPE_NAMES],
                     default="default",
                     advanced=True,
                     tooltip="What the model computes in; 4-bit weights are decoded to it where they are used. default: "
@@ -65,19 +68,19 @@ class LingBotWorldLoadExperts(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, package, high_noise_expert, low_noise_expert):
-        return refusal(_experts, package, high_noise_expert, low_noise_expert)
+        return refusal(_expert_paths, package, high_noise_expert, low_noise_expert)
 
     @classmethod
     def fingerprint_inputs(cls, package, high_noise_expert, low_noise_expert, weight_dtype):
-        return folders.fingerprint(_experts(package, high_noise_expert, low_noise_expert)) + weight_dtype
+        return folders.fingerprint(_expert_paths(package, high_noise_expert, low_noise_expert)) + weight_dtype
 
     @classmethod
     def execute(cls, package, high_noise_expert, low_noise_expert, weight_dtype) -> io.NodeOutput:
-        from ..host.experts import load_pair
+        from ..host.loading import load_experts
 
         bar = comfy.utils.ProgressBar(2)
-        paths = _experts(package, high_noise_expert, low_noise_expert)
-        return io.NodeOutput(*load_pair(*paths, weight_dtype, progress=bar.update_absolute))
+        paths = _expert_paths(package, high_noise_expert, low_noise_expert)
+        return io.NodeOutput(*load_experts(paths, weight_dtype, bar.update_absolute))
 
 
 class LingBotWorldLoadVAE(io.ComfyNode):
@@ -120,18 +123,20 @@ class LingBotWorldLoadVAE(io.ComfyNode):
         return io.NodeOutput(vae)
 
 
-def _experts(package: str, high: str, low: str):
-    """The two experts' paths. Raises InputError, CheckpointError."""
+def _expert_paths(package: str, high: str, low: str) -> PerExpert[Path]:
+    """Raises InputError, CheckpointError."""
     from ..loaders import find_package
 
-    chosen = {
-        role: folders.resolve_expert(name) for role, name in (("high", high), ("low", low)) if name != FROM_PACKAGE
-    }
-    if package == FILES and len(chosen) < 2:
+    names = {"high": high, "low": low}
+    chosen = {role: folders.resolve_expert(name) for role, name in names.items() if name != FROM_PACKAGE}
+    if package == NO_PACKAGE and len(chosen) < 2:
         raise InputError(
             "no package is chosen: put one at models/lingbot_world/<package>, press R and choose it, or choose both "
             "experts"
         )
     if len(chosen) == 2:
-        return chosen["high"], chosen["low"]
-    return tuple(find_package(folders.resolve_package(package), **chosen).experts)
+        return PerExpert(**chosen)
+    experts = find_package(folders.resolve_package(package), **chosen).experts
+    if experts is None:
+        raise InputError(f"{package} holds a causal model, not two experts; choose another package")
+    return experts

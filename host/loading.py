@@ -1,0 +1,112 @@
+"""Files to MODELs: an expert is mapped, checked and wrapped for ComfyUI's model management."""
+
+import logging
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import comfy.model_management
+import torch
+from comfy.memory_management import TensorFileSlice
+from torch import Tensor
+
+from ..loaders import Checkpoint, open_checkpoint, state_tensors
+from ..loaders.package import open_experts
+from ..model.memory import activation_bytes
+from ..options import DTYPE_NAMES, PerExpert, Progress, torch_dtype
+from .base_model import LingBotWorldExpert, Role
+from .model import HostModel
+from .operations import Linear
+from .patcher import DynamicExpertPatcher, ExactPatches, patcher_class
+
+
+def load_experts(
+    paths: PerExpert[Path], weight_dtype: str, progress: Progress = lambda done, total: None
+) -> PerExpert[ExactPatches]:
+    """Both experts as MODELs; `progress(done, 2)` after each. Raises CheckpointError, also if they are not a pair."""
+    checkpoints = open_experts(paths)
+    high = load_patcher(checkpoints.high, weight_dtype, "high")
+    progress(1, 2)
+    low = load_patcher(checkpoints.low, weight_dtype, "low")
+    progress(2, 2)
+    return PerExpert(high, low)
+
+
+def load_patcher(
+    source: Path | Checkpoint, weight_dtype: str, role: Role | None = None, disable_dynamic: bool = False
+) -> ExactPatches:
+    """An expert as a MODEL, whose weights stay views of the mapped file until sampling needs them.
+
+    ComfyUI calls this too, when it has to make the MODEL anew. Raises CheckpointError."""
+    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
+    device = comfy.model_management.get_torch_device()
+    dtype = compute_dtype(weight_dtype, device)
+    model = HostModel(checkpoint.config, dtype)
+    for name, tensor in state_tensors(checkpoint, dtype).items():
+        _set_parameter(model, name, tensor)
+    make = patcher_class(device, disable_dynamic)
+    if make is DynamicExpertPatcher:
+        mark_file_slices(model, checkpoint)
+    offload_device = comfy.model_management.unet_offload_device()
+    patcher = make(LingBotWorldExpert(model, checkpoint, role), device, offload_device, size=checkpoint.nbytes)
+    patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype, role))
+    _log_memory(checkpoint, dtype)
+    return patcher
+
+
+def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:
+    """The dtype of that name; for `default` bf16, fp16 or fp32, the first of them that the device is good at."""
+    if weight_dtype in DTYPE_NAMES:
+        return torch_dtype(weight_dtype)
+    if comfy.model_management.should_use_bf16(device, prioritize_performance=True, manual_cast=True):
+        return torch.bfloat16
+    fp16 = comfy.model_management.should_use_fp16(device, prioritize_performance=True, manual_cast=True)
+    return torch.float16 if fp16 else torch.float32
+
+
+def _set_parameter(model: HostModel, name: str, tensor: Tensor) -> None:
+    owner, _, parameter = name.rpartition(".")
+    layer = model.get_submodule(owner)
+    if isinstance(layer, Linear):
+        layer.load_parameter(parameter, tensor)
+        return
+    if not hasattr(layer, "weight_function"):  # a modulation: the engine adds it in fp32, a LoRA's change included
+        tensor = tensor.float()
+    layer._parameters[parameter] = torch.nn.Parameter(tensor, requires_grad=False)
+
+
+def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
+    frames, height, width = 21, 60, 104
+    step = activation_bytes(checkpoint.config, frames, height, width, dtype=dtype)
+    logging.info(
+        "%s: %.2f GB of weights (%s), and %.2f GB besides for a step at 480x832, 81 frames",
+        checkpoint.name, checkpoint.nbytes / 1e9, checkpoint.quantization or "not quantized", step / 1e9,
+    )  # fmt: skip
+
+
+def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
+    """Tell ComfyUI's dynamic VRAM where in a file each weight lies; returns the number of weights marked.
+
+    ComfyUI then reads them from the file to the GPU. Unmarked weights are copied out of the mapping by one thread, page
+    fault by page fault. The marks are those that ComfyUI's own safetensors loader leaves on its tensors."""
+    mapped = {
+        entry.view().data_ptr(): entry
+        for entry in checkpoint.tensors.values()
+        if not isinstance(entry.source, Tensor) and entry.nbytes
+    }
+
+    @cache
+    def opened(path: Path):
+        """The file and the lock that its readers share."""
+        return path.open("rb", buffering=0), threading.Lock()
+
+    marked = 0
+    for parameter in model.parameters():
+        tensor = getattr(parameter, "_qdata", parameter)
+        entry = mapped.get(tensor.data_ptr())
+        if entry is not None and entry.nbytes == tensor.nbytes:
+            storage: Any = tensor.untyped_storage()
+            storage._comfy_tensor_file_slice = TensorFileSlice(*opened(entry.path), entry.offset, entry.nbytes)
+            marked += 1
+    return marked
