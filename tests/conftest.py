@@ -66,14 +66,13 @@ def example00() -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def one_thread():
-    """One thread for many small operations; and garbage collections that pass over the modules which are imported by
-    now. A run collects at the end of every stage, 0.3 s each time with torch's modules, more than the toy stage takes.
+    """One thread for many small operations; and garbage collections that pass over what is imported by now. A run
+    collects at the end of every stage: with torch's modules that takes 0.3 s, more than a stage of the toy.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    gc.collect()
     gc.freeze()
     yield
     gc.unfreeze()
