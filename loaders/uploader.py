@@ -67,7 +67,8 @@ class Uploader:
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[Chunk], total: int = 0) -> "Upload":
-        """Start to copy the chunks, none larger than the settings say, `total` bytes for who wants to see progress.
+        """Start to copy the chunks, none larger than the settings say. Their bytes in `total` are for progress alone.
+
         The device writes to the targets once it has done the work that the caller's CUDA stream holds now."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._carry, queue) for _ in range(self.settings.threads)]
