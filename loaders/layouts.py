@@ -8,9 +8,11 @@ first repacks weights in place on some CPUs, the second loses its state on clone
 import dataclasses
 import importlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +81,7 @@ class FourBitParams(BaseLayoutParams):
     @property
     def scales(self) -> codec.Scales:
         return codec.Scales(self.scale, self.code, self.nested_absmax, self.nested_code, self.offset, self.blocksize,
-                          self.nested_blocksize)  # fmt: skip
+                            self.nested_blocksize)  # fmt: skip
 
 
 class PlainLayout(QuantizedLayout):
@@ -96,7 +98,9 @@ class PlainLayout(QuantizedLayout):
         return cls.decode(qdata, params, params.orig_dtype)
 
     @classmethod
-    def quantize(cls, tensor: Tensor, blocksize=64, nested=True, quant_type="nf4", **_) -> tuple[Tensor, FourBitParams]:
+    def quantize(
+        cls, tensor: Tensor, blocksize: int = 64, nested: bool = True, quant_type: str = "nf4", **_: Any
+    ) -> tuple[Tensor, FourBitParams]:
         packed, scales = codec.encode(tensor, blocksize, nested, quant_type)
         return packed, _params(scales, tuple(tensor.shape), quant_type, tensor.dtype, tensor.dtype)
 
@@ -127,7 +131,9 @@ class NativeLayout(PlainLayout):
         return bitsandbytes_functional().dequantize_4bit(packed.view(-1, 1), _quant_state(params, dtype))
 
 
-def _params(scales: codec.Scales, shape, quant_type, state_dtype, dtype) -> FourBitParams:
+def _params(
+    scales: codec.Scales, shape: tuple[int, ...], quant_type: str, state_dtype: torch.dtype, dtype: torch.dtype
+) -> FourBitParams:
     absmax, code, nested_absmax, nested_code, offset, blocksize, nested_blocksize = scales
     return FourBitParams(
         scale=absmax, orig_dtype=dtype, orig_shape=shape, code=code, nested_absmax=nested_absmax,
@@ -158,7 +164,7 @@ def four_bit_tensor(
     return QuantizedTensor(packed, NATIVE if native else PLAIN, params)
 
 
-def _quant_state(params: FourBitParams, dtype: torch.dtype):
+def _quant_state(params: FourBitParams, dtype: torch.dtype) -> Any:
     functional = bitsandbytes_functional()
     outer = None
     if params.nested_absmax is not None:
@@ -170,37 +176,40 @@ def _quant_state(params: FourBitParams, dtype: torch.dtype):
     )  # fmt: skip
 
 
-def _decoded(value, dtype: torch.dtype):
+def _decoded(value: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     if not isinstance(value, QuantizedTensor):
         return value
     weight = value.layout_cls.decode(value._qdata, value._params, dtype)
     return weight.t() if value._params.transposed else weight
 
 
-def _partner_dtype(args) -> torch.dtype:
+def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
     """The dtype of the ordinary operand: weights are decoded into it, whatever dtype they declare."""
     plain = [arg.dtype for arg in args if not isinstance(arg, QuantizedTensor)]
     return plain[-1] if plain else args[-1].dtype
 
 
-def _linear(qtensor, args, kwargs):
+# What comfy_kitchen calls for an operation on a weight: (the weight, the operation's arguments and keywords).
+
+
+def _linear(_weight: Any, args: tuple, _kwargs: dict) -> Tensor:
     x, weight, bias = (*args, None)[:3]
     dtype = _partner_dtype((weight, x))
     return F.linear(_decoded(x, dtype), _decoded(weight, dtype), bias)
 
 
-def _mm(qtensor, args, kwargs):
+def _mm(_weight: Any, args: tuple, _kwargs: dict) -> Tensor:
     dtype = _partner_dtype(args[:2])
     return torch.mm(*(_decoded(arg, dtype) for arg in args[:2]))
 
 
-def _addmm(qtensor, args, kwargs):
+def _addmm(_weight: Any, args: tuple, kwargs: dict) -> Tensor:
     # Outside inference_mode F.linear with a bias arrives here, as addmm(bias, x, weight.t()).
     dtype = _partner_dtype(args[1:3])
     return torch.addmm(*(_decoded(arg, dtype) for arg in args[:3]), **kwargs)
 
 
-def _t(qtensor, args, kwargs):
+def _t(_weight: Any, args: tuple, _kwargs: dict) -> QuantizedTensor:
     weight = args[0]
     params = weight._params
     turned = dataclasses.replace(params, orig_shape=params.orig_shape[::-1], transposed=not params.transposed)

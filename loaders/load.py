@@ -1,6 +1,7 @@
 """A checkpoint as a model: its weights mapped where it stays on the CPU, uploaded where it goes to a GPU."""
 
 import gc
+import io
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -31,8 +32,8 @@ def load_expert(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.bfloat16,
     *,
-    operations=TorchOperations,
-    attention=sdpa,
+    operations: type = TorchOperations,
+    attention: Callable[..., Tensor] = sdpa,
     copy: bool = False,
     progress: Progress | None = None,
     resident_blocks: int | None = None,
@@ -107,7 +108,9 @@ def state_tensors(
 
 
 @contextmanager
-def _mapped(entries: list[TensorEntry], _device, _buffer_key, progress: Progress | None) -> Iterator[dict[str, Tensor]]:
+def _mapped(
+    entries: list[TensorEntry], _device: torch.device, _buffer_key: Callable[[str], str], progress: Progress | None
+) -> Iterator[dict[str, Tensor]]:
     yield {entry.name: entry.view() for entry in entries}
     if progress:
         total = sum(entry.nbytes for entry in entries)
@@ -145,13 +148,13 @@ def _warm_files(files: list[Path]) -> None:
             return
 
 
-def _advise(file) -> None:
+def _advise(file: io.FileIO) -> None:
     # One call for a whole file that is not cached would block until most of it is read.
     for start in range(0, os.fstat(file.fileno()).st_size, _ADVISED_BYTES):
         os.posix_fadvise(file.fileno(), start, _ADVISED_BYTES, os.POSIX_FADV_WILLNEED)
 
 
-def _read_through(file) -> None:
+def _read_through(file: io.FileIO) -> None:
     buffer = bytearray(_READ_BYTES)
     while file.readinto(buffer):
         pass

@@ -8,6 +8,7 @@ The upload stays hidden while a block takes longer to compute than its bytes tak
 import os
 import weakref
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,7 +60,9 @@ class BlockStreamer:
 
     Plain weights keep the file's dtype; the layers cast them. Raises CheckpointError for scales that are not finite."""
 
-    def __init__(self, checkpoint: Checkpoint, weights: dict[int, list[str]], device: torch.device, dtype: torch.dtype):
+    def __init__(
+        self, checkpoint: Checkpoint, weights: dict[int, list[str]], device: torch.device, dtype: torch.dtype
+    ) -> None:
         self._blocks, self._slots = list(weights), min(SLOTS, len(weights))
         self._chunks: dict[int, list[Chunk]] = {}
         self.parameters: dict[str, Tensor] = {}
@@ -87,14 +90,14 @@ class BlockStreamer:
         for index in self._blocks[: self._slots]:
             self._fill(index)
 
-    def _before(self, index: int, *_) -> None:
+    def _before(self, index: int, *_: Any) -> None:
         """Wait for the block. Another block is in its slot if the last forward was stopped before its end."""
         block, upload = self._in_slot[index % self._slots]
         upload.wait()
         if block != index:
             self._fill(index).wait()
 
-    def _after(self, index: int, *_) -> None:
+    def _after(self, index: int, *_: Any) -> None:
         """Fill the slot with its next block: the one that this step needs next, else the first of the next step."""
         following = index + self._slots
         if following > self._blocks[-1]:
@@ -108,7 +111,9 @@ class BlockStreamer:
         return upload
 
 
-def _parameters(checkpoint: Checkpoint, names, tensors: dict[str, Tensor], dtype, device) -> dict[str, Tensor]:
+def _parameters(
+    checkpoint: Checkpoint, names: list[str], tensors: dict[str, Tensor], dtype: torch.dtype, device: torch.device
+) -> dict[str, Tensor]:
     four_bit = {name: checkpoint.four_bit[name] for name in names if name in checkpoint.four_bit}
     check_finite(checkpoint.name, four_bit.values())
     plain = {name: frozen_parameter(tensors[name]) for name in names if name not in four_bit}

@@ -5,6 +5,7 @@ finished with (pinned memory for CUDA), starts the copies out of it on a CUDA st
 other buffer while they run.
 """
 
+import io
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -12,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import copy
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -40,7 +42,7 @@ class Uploader:
 
     `close` ends the threads and gives the staging buffers back; so does leaving the `with` statement."""
 
-    def __init__(self, device: torch.device, settings: UploadSettings | None = None):
+    def __init__(self, device: torch.device, settings: UploadSettings | None = None) -> None:
         if device.type == "cuda" and device.index is None:
             device = torch.device("cuda", torch.cuda.current_device())  # reader threads have a current one of their own
         self.device, self.settings = device, settings or UploadSettings()
@@ -51,7 +53,7 @@ class Uploader:
     def __enter__(self) -> "Uploader":
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def upload(
@@ -67,7 +69,8 @@ class Uploader:
         return {entry.name: tensor_at(targets[entry.name], entry) for entry in entries}, upload
 
     def start(self, chunks: Iterable[Chunk], total: int = 0) -> "Upload":
-        """Start to copy the chunks, none larger than the settings say, `total` bytes for who wants to see progress.
+        """Start to copy the chunks, none larger than the settings say. Their bytes in `total` are for progress alone.
+
         The device writes to the targets once it has done the work that the caller's CUDA stream holds now."""
         queue = _ChunkQueue(chunks, self.device, self._closing)
         readers = [self._threads.submit(self._carry, queue) for _ in range(self.settings.threads)]
@@ -112,7 +115,7 @@ class Uploader:
 class Upload:
     """Chunks on their way to the device."""
 
-    def __init__(self, queue: "_ChunkQueue", readers: list[Future], device: torch.device, total: int):
+    def __init__(self, queue: "_ChunkQueue", readers: list[Future], device: torch.device, total: int) -> None:
         self._queue, self._readers, self._device, self._total = queue, readers, device, total
 
     def wait(self, progress: Progress | None = None) -> None:
@@ -141,7 +144,7 @@ class Upload:
 class _ChunkQueue:
     """The chunks of an upload, which its reader threads share."""
 
-    def __init__(self, chunks: Iterable[Chunk], device: torch.device, closing: threading.Event):
+    def __init__(self, chunks: Iterable[Chunk], device: torch.device, closing: threading.Event) -> None:
         self._chunks, self._lock, self._closing = iter(chunks), threading.Lock(), closing
         self.bytes = 0
         """Bytes that were handed to the device so far."""
@@ -169,8 +172,8 @@ class Lane:
     This one serves every device but CUDA: the buffer is ordinary memory, and a chunk has arrived when `carry` returns.
     Files are read with seek and readinto, which every system has and which release the interpreter lock."""
 
-    def __init__(self, device: torch.device, settings: UploadSettings):
-        self._files = {}
+    def __init__(self, _device: torch.device, settings: UploadSettings) -> None:
+        self._files: dict[Path, io.FileIO] = {}
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
     def wait_for(self, allowed: torch.cuda.Event | None) -> None:
@@ -212,7 +215,7 @@ class CudaLane(Lane):
     """Pinned buffers and a CUDA stream. A buffer is free again once the device has passed the event behind its copies.
     """
 
-    def __init__(self, device: torch.device, settings: UploadSettings):
+    def __init__(self, device: torch.device, settings: UploadSettings) -> None:
         self._files = {}
         with torch.cuda.device(device):
             self._stream = torch.cuda.Stream(device)

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ _STATE_LIMIT = 240
 _DTYPE_ORDER = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
 
 Source = Tensor | tuple[Tensor, Scales]
+Shapes = dict[str, tuple[int, ...]]
+Layout = dict[str, tuple[torch.dtype, list[int], int]]
+"""Of each tensor of the file, by key: dtype, shape and byte offset."""
 
 
 def write_nf4_expert(path: str | Path, config: ModelConfig, tensors: Iterable[tuple[str, Source]]) -> None:
@@ -57,7 +61,9 @@ def write_expert(
         unfinished.unlink(missing_ok=True)
 
 
-def _stored(wanted, tensors, quant_type, blocksize: int, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+def _stored(
+    wanted: Shapes, tensors: Iterable[tuple[str, Source]], quant_type: str | None, blocksize: int, dtype: torch.dtype
+) -> Iterator[tuple[str, Tensor]]:
     """The file's tensors by key: every parameter once, 4-bit weights with their components."""
     left = dict(wanted)
     for name, source in tensors:
@@ -77,7 +83,7 @@ def _stored(wanted, tensors, quant_type, blocksize: int, dtype: torch.dtype) -> 
         raise CheckpointError(f"{len(left)} parameters were not given: {', '.join(list(left)[:5])}")
 
 
-def _layout(wanted, quant_type, blocksize: int, dtype: torch.dtype) -> dict[str, tuple[torch.dtype, list[int], int]]:
+def _layout(wanted: Shapes, quant_type: str | None, blocksize: int, dtype: torch.dtype) -> Layout:
     """Key to dtype, shape and byte offset. Ordered by dtype, the widest first, as safetensors does, so that every
     tensor is aligned. The quant_states come last: their lengths depend on the data; `_write_tensors` corrects them."""
     found = [item for name, shape in wanted.items() for item in _tensors_of(name, shape, quant_type, blocksize, dtype)]
@@ -89,7 +95,9 @@ def _layout(wanted, quant_type, blocksize: int, dtype: torch.dtype) -> dict[str,
     return layout
 
 
-def _tensors_of(name: str, shape: tuple[int, ...], quant_type, blocksize: int, dtype: torch.dtype):
+def _tensors_of(
+    name: str, shape: tuple[int, ...], quant_type: str | None, blocksize: int, dtype: torch.dtype
+) -> Iterator[tuple[str, torch.dtype, list[int]]]:
     """Key, dtype and shape of what a parameter is stored as."""
     if quant_type is None or len(shape) != 2:
         yield name, dtype, list(shape)
@@ -104,7 +112,7 @@ def _tensors_of(name: str, shape: tuple[int, ...], quant_type, blocksize: int, d
     yield f"{name}.quant_state.bitsandbytes__{quant_type}", torch.uint8, [_STATE_LIMIT]
 
 
-def _write_tensors(file, header_bytes: int, layout: dict, stored: Iterable[tuple[str, Tensor]]) -> None:
+def _write_tensors(file: BinaryIO, header_bytes: int, layout: Layout, stored: Iterable[tuple[str, Tensor]]) -> None:
     states = {}
     for key, tensor in stored:
         if _is_state(key):
@@ -120,7 +128,7 @@ def _write_tensors(file, header_bytes: int, layout: dict, stored: Iterable[tuple
         end += states[key].numel()
 
 
-def _header(layout: dict[str, tuple[torch.dtype, list[int], int]]) -> bytes:
+def _header(layout: Layout) -> bytes:
     header = {"__metadata__": {"format": "pt"}}
     for key, (dtype, shape, begin) in layout.items():
         end = begin + torch.Size(shape).numel() * dtype.itemsize

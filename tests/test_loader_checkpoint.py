@@ -167,6 +167,13 @@ def test_a_quant_state_that_does_not_fit_is_named(nf4, put, changes, words):
     refused(put(changed_state(nf4, **changes)), LAYER, *words)
 
 
+def test_a_quant_state_without_its_offset_is_named(nf4, put):
+    state = json.loads(bytes(nf4[STATE].numpy()))
+    del state["nested_offset"], state["nested_blocksize"]
+    nf4[STATE] = torch.frombuffer(bytearray(json.dumps(state).encode()), dtype=torch.uint8)
+    refused(put(nf4), LAYER, "nested_offset of the quant_state missing")
+
+
 def test_a_quant_state_that_is_not_json_is_named(nf4, put):
     refused(put(nf4 | {STATE: torch.zeros(9, dtype=torch.uint8)}), LAYER, "unreadable quant_state")
 
