@@ -1,13 +1,17 @@
-"""Seconds and memory of a causal model's chunks at full size on a GPU, with random weights made on the spot.
+"""Seconds and memory of a causal model at full size on a GPU, with random weights made on the spot.
 
-    python scripts/bench_causal.py --folder SCRATCH                          # keys and values on the GPU, 8 bits, host
-    python scripts/bench_causal.py --folder SCRATCH --storages host --cap 8  # play a smaller card (GB)
+    python scripts/bench_causal.py --folder SCRATCH                     # chunks, keys and values on the GPU, in 8 bits, ...
+    python scripts/bench_causal.py --folder SCRATCH --runs --cap 8 -- --kv_cache host    # the command, on a smaller card
 
-A chunk is five forwards over 12 frames; its window is full from the chunk on that the table names."""
+A chunk is five forwards over 12 frames. `--runs` times `lingbot-world generate` from the command to the closed files;
+what follows `--` is handed on to it."""
 
 import argparse
-import dataclasses
 import gc
+import os
+import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,10 +21,10 @@ from bench_gpu import FULL, play_card
 from bench_kernels import print_profile
 from bench_parts import geometry_of
 from bench_report import GB, Report
-from lingbot_world.headless.profile import anonymous_memory
-from lingbot_world.loaders import load_expert, open_checkpoint
+from lingbot_world.loaders import load_expert
 from lingbot_world.pipeline import CHUNK, World
 from lingbot_world.sampling import FAST_INDICES, few_step_schedule
+from memory_watch import Memory, process_bytes
 
 STORAGES = {
     "gpu": {},
@@ -36,11 +40,11 @@ def bench_rollout(report: Report, model, options: argparse.Namespace, name: str,
     size, device = (geometry.lat_h, geometry.lat_w), "cuda"
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    begin, before = time.perf_counter(), anonymous_memory()
+    begin, before = time.perf_counter(), process_bytes(os.getpid())
     world = World(model, size, options.window, options.sink, device=device, **storage)
     torch.cuda.synchronize()
     report.add(f"{name}: making the cache", time.perf_counter() - begin, "s",
-               f"{(anonymous_memory() - before) / GB:.2f} GB anonymous")  # fmt: skip
+               f"{(process_bytes(os.getpid()) - before) / GB:.2f} GB anonymous")  # fmt: skip
     generator = torch.Generator(device).manual_seed(0)
 
     def draw(shape):
@@ -76,6 +80,47 @@ def decode_weights(model: torch.nn.Module) -> None:
             module.weight = torch.nn.Parameter(weight.dequantize().to(torch.bfloat16), requires_grad=False)
 
 
+COMMAND = """
+import sys
+from bench_gpu import play_card
+from lingbot_world.headless.cli import main
+if float(sys.argv[1]):
+    play_card(float(sys.argv[1]))
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def bench_command(report: Report, package: Path, folder: Path, options: argparse.Namespace) -> None:
+    """`generate`: seconds until the first frames are there and until the files are closed, and its memory."""
+    example = package / "example"
+    words = ["generate", "--ckpt_dir", package / "lingbot_world_fast", "--image", example / "image.png",
+             "--prompt", "A road through a golden evening.", "--action_path", example, "--width", "832",
+             "--height", "480", "--seed", "0", "--output", folder / "video" / "*.png", *options.generate]  # fmt: skip
+    memory, begin = Memory(), time.perf_counter()
+    command = [sys.executable, "-c", COMMAND, str(options.cap or 0), *map(str, words)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _path()})
+    memory.peaks, memory._pid, first, said = {}, process.pid, None, b""
+    while part := process.stderr.read1():
+        said += part
+        if first is None and b"chunks:" in said and re.search(rb"chunks:[^\r]*? [1-9]\d*/", said):
+            first = time.perf_counter() - begin
+    process.wait()
+    seconds = time.perf_counter() - begin
+    memory.stop()
+    name = " ".join(options.generate) or "default"
+    if process.returncode:
+        raise SystemExit(said.decode()[-3000:])
+    print(said.decode()[-300:])
+    report.add(f"generate {name}: first frames", first or 0, "s", "from the command on")
+    report.add(f"generate {name}: files closed", seconds, "s")
+    report.add(f"generate {name}: highest on the card", memory.peaks.get("vram", 0) / GB, "GB", "CUDA context included")
+    report.add(f"generate {name}: anonymous", memory.peaks.get("anon", 0) / GB, "GB")
+
+
+def _path() -> str:
+    return os.pathsep.join([str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="scratch for the weights")
@@ -89,13 +134,20 @@ def main() -> None:
     parser.add_argument("--decoded", action="store_true", help="also with the weights decoded to bf16 once")
     parser.add_argument("--profile", action="store_true", help="what a chunk is made of")
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
+    parser.add_argument("--runs", action="store_true", help="time the command instead")
+    parser.add_argument("generate", nargs="*", help="options of `generate`, behind --")
     options, report = parser.parse_args(), Report()
-    path = random_package.expert(options.folder, "high")
+    path = random_package.causal(options.folder)
+    if options.runs:
+        random_package.text_encoder(options.folder)
+        random_package.vae(options.folder)
+        random_package.write_example(options.folder / "example")
+        bench_command(report, options.folder, options.folder, options)
+        print(report.table())
+        return
     if options.cap:
         play_card(options.cap)
-    checkpoint = open_checkpoint(path)
-    checkpoint = dataclasses.replace(checkpoint, config=dataclasses.replace(checkpoint.config, causal=True))
-    model = load_expert(checkpoint, "cuda", resident_blocks=options.resident_blocks)
+    model = load_expert(path, "cuda", resident_blocks=options.resident_blocks)
     limit = None if options.camera_cache is None else options.camera_cache * GB
     first = None
     for name in options.storages:

@@ -7,6 +7,7 @@ weights, as every piece of the text encoder has: what is measured does not depen
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,6 +28,14 @@ def expert(folder: Path, role: str, device: str = "cuda", config: ModelConfig = 
     path = folder / f"{role}_noise_model_bnb_nf4"
     if not (path / "model.safetensors").is_file() or open_checkpoint(path).config != config:
         write_random_expert(path, config, device=device, seed=("high", "low").index(role), repeat_block=True)
+    return path
+
+
+def causal(folder: Path, device: str = "cuda") -> Path:
+    """The folder of a package's causal model, written if need be."""
+    path = folder / "lingbot_world_fast"
+    if not (path / "model.safetensors").is_file():
+        write_random_expert(path, replace(FULL, causal=True), device=device, seed=2, repeat_block=True)
     return path
 
 
