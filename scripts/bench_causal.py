@@ -1,7 +1,7 @@
 """Seconds and memory of a causal model at full size on a GPU, with random weights made on the spot.
 
-    python scripts/bench_causal.py --folder SCRATCH                     # chunks, keys and values on the GPU, in 8 bits, ...
-    python scripts/bench_causal.py --folder SCRATCH --runs --cap 8 -- --kv_cache host    # the command, on a smaller card
+    python scripts/bench_causal.py --folder SCRATCH                                # chunks, by where keys and values lie
+    python scripts/bench_causal.py --folder SCRATCH --runs --cap 8 -- --kv_cache host     # the command, a smaller card
 
 A chunk is five forwards over 12 frames. `--runs` times `lingbot-world generate` from the command to the closed files;
 what follows `--` is handed on to it."""
