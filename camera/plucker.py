@@ -58,7 +58,8 @@ def continued_poses(c2w, latent_frames: int, *, before: np.ndarray, scale: float
     c2w = check_poses(c2w)
     moved = before @ np.linalg.inv(c2w[0]) @ c2w
     sampled = interpolate(moved, np.linspace(0, len(c2w) - 1, latent_frames + 1)[1:])
-    return model_poses(sampled.repeat(4, axis=0)[3:], 4 * latent_frames - 3, scale=scale or None, before=before), sampled
+    poses = model_poses(sampled.repeat(4, axis=0)[3:], 4 * latent_frames - 3, scale=scale or None, before=before)
+    return poses, sampled
 
 
 def longest_step(c2w, *, frames: int, chunk: int = 1) -> float:

@@ -41,7 +41,8 @@ def read_pose_folder(
     """
     path = Path(path)
     file = path / "poses.npy" if path.is_dir() else path
-    c2w, notes = check_poses(load_array(file), str(file)), []
+    c2w = check_poses(load_array(file), str(file))
+    notes: list[str] = []
     if len(c2w) < FEWEST_POSES:
         raise CameraError(f"{file}: {len(c2w)} poses; at least {FEWEST_POSES} are needed (two latent frames)")
     rows = _lens_rows(file.with_name("intrinsics.npy") if lens is None else lens, len(c2w), notes)

@@ -4,7 +4,6 @@ Poses are camera-to-world matrices [n, 4, 4] in OpenCV axes (x right, y down, z 
 fx, fy, cx, cy in pixels of an 832x480 image, whatever the size of the video.
 """
 
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -84,7 +83,7 @@ def as_float64(values, name: str, kinds: str = "fiu") -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _refuse_rows(bad: Sequence[bool], name: str, complaint: str) -> None:
+def _refuse_rows(bad: np.ndarray | np.bool_, name: str, complaint: str) -> None:
     frames = np.flatnonzero(bad)
     if len(frames):
         more = f" (and {len(frames) - 1} more)" if len(frames) > 1 else ""

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
@@ -16,7 +17,7 @@ from ..errors import CameraError
 from ..options import FRAMES
 
 
-def add_camera_command(subparsers) -> None:
+def add_camera_command(subparsers: Any) -> None:
     """Adds `camera` with its three actions; each sets `run(arguments)`."""
     parser = subparsers.add_parser("camera", help="show, convert or make camera paths")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
@@ -25,7 +26,7 @@ def add_camera_command(subparsers) -> None:
     _add_make(actions)
 
 
-def _add_show(actions) -> None:
+def _add_show(actions: Any) -> None:
     parser = actions.add_parser("show", help="draw a path and say what the model will not follow")
     parser.set_defaults(run=_show)
     _add_input(parser)
@@ -35,7 +36,7 @@ def _add_show(actions) -> None:
     parser.add_argument("--output", default="camera.png", help="PNG file of the drawing")
 
 
-def _add_convert(actions) -> None:
+def _add_convert(actions: Any) -> None:
     parser = actions.add_parser("convert", help="write a path as poses.npy + intrinsics.npy or transforms.json")
     parser.set_defaults(run=_convert)
     _add_input(parser)
@@ -43,7 +44,7 @@ def _add_convert(actions) -> None:
     parser.add_argument("--frames", type=int, help="resample the whole path to this many frames (taken down to 4n+1)")
 
 
-def _add_make(actions) -> None:
+def _add_make(actions: Any) -> None:
     parser = actions.add_parser("make", help="make a path from a preset move or from keys")
     parser.set_defaults(run=_make)
     parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")

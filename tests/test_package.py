@@ -19,6 +19,30 @@ ENGINE = [path for path in SHIPPED if path.relative_to(ROOT).parts[0] not in ("h
 EVERY_FILE = pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
 
 
+OFFERED = """
+from typing_extensions import assert_type
+
+from lingbot_world import GenerateOptions, camera_embedding, generate, load_expert, sample
+from lingbot_world.headless.run import Result
+from torch import Tensor
+
+options = GenerateOptions(ckpt_dir="", image="", prompt="", output="", solver="dpmpp", residency="one")
+assert_type(generate(options), Result)
+GenerateOptions(ckpt_dir="", image="", prompt="", output="", solver="euler")  # type: ignore[arg-type]
+GenerateOptions("", "", "", "")  # type: ignore[call-arg]
+sample(1)  # type: ignore[call-arg,arg-type]
+camera_embedding()  # type: ignore[call-arg]
+load_expert()  # type: ignore[call-arg]
+"""
+"""What a type checker has to see; a comment that ignores nothing is an error too."""
+
+
+def dotted(path):
+    """lingbot_world.model.dit of model/dit.py."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("lingbot_world", *(part for part in parts if part != "__init__")))
+
+
 def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
@@ -80,6 +104,24 @@ def test_these_folders_import_no_sibling(folder):
     for path in (ROOT / folder).rglob("*.py"):
         outside = len(path.relative_to(ROOT).parts)  # dots of an import that leaves the folder
         assert all(module in ("errors", "options") for level, module in imports(path) if level == outside), path
+
+
+def test_ruff_finds_nothing():
+    pytest.importorskip("ruff")
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_mypy_finds_nothing_and_knows_what_the_package_offers(tmp_path):
+    """A link gives the folder the package's name. What mypy learns of torch is kept for the next run."""
+    pytest.importorskip("mypy")
+    (tmp_path / "lingbot_world").symlink_to(ROOT, target_is_directory=True)
+    (tmp_path / "offered.py").write_text(OFFERED)
+    modules = [word for path in ENGINE for word in ("-m", dotted(path))]
+    settings = ["--config-file", ROOT / "pyproject.toml", "--cache-dir", ROOT / ".mypy_cache"]
+    command = [sys.executable, "-m", "mypy", *settings, *modules, "-m", "offered"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_requirements_are_the_dependencies_and_every_folder_is_packaged():

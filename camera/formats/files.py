@@ -56,7 +56,7 @@ def read_camera(
     if (convention is not None) != (wants == "convention") or (convention and convention not in CONVENTIONS):
         needed = f"one of {', '.join(CONVENTIONS)}" if wants == "convention" else "none, the format settles it"
         raise CameraError(f"{path}: convention {convention!r} for {format}, expected {needed}")
-    options = {"convention": CONVENTIONS.get(convention), "image_size": image_size}
+    options = {"convention": CONVENTIONS.get(convention or ""), "image_size": image_size}
     recording = FORMATS[format].read(path, **{wants: options[wants]} if wants else {})
     notes, lens = list(recording.notes), recording.intrinsics
     if fov_deg is not None or lens is None:

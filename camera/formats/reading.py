@@ -30,7 +30,7 @@ class Recording:
     actions: np.ndarray | None = None
 
 
-def lens_rows(pixels: np.ndarray, width: float, height: float, name: str) -> np.ndarray:
+def lens_rows(pixels: np.ndarray | list[list[float]], width: float, height: float, name: str) -> np.ndarray:
     """fx, fy, cx, cy rows [n, 4] in pixels of a width x height image, at 832x480 (each axis stretched by its own)."""
     if not (width >= 1 and height >= 1):
         raise CameraError(f"{name}: image size {width}x{height}; give the size that the focal length refers to")

@@ -30,10 +30,11 @@ def at_an_angle(azimuth_deg: float = 32.0, elevation_deg: float = 24.0) -> np.nd
 
 def color_at(fraction: float) -> Color:
     """From the start's green to the end's red."""
-    return tuple(round(a + (b - a) * fraction) for a, b in zip(START, END, strict=True))
+    red, green, blue = (round(a + (b - a) * fraction) for a, b in zip(START, END, strict=True))
+    return red, green, blue
 
 
-def font(size: float) -> ImageFont.FreeTypeFont:
+def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     """The font that comes with Pillow."""
     return ImageFont.load_default(size)
 
@@ -96,8 +97,8 @@ class View:
         width = font(size).getlength(text)
         x = min(max(x + size * 0.5, self.box[0] + 2), self.box[2] - width - 4)
         y = min(max(y - size * 1.4, self.box[1] + 2), self.box[3] - size * 1.4)
-        halo = {"stroke_width": round(size / 8), "stroke_fill": PANEL}
-        ImageDraw.Draw(self.canvas).text((x, y), text, font=font(size), fill=color, **halo)
+        draw = ImageDraw.Draw(self.canvas)
+        draw.text((x, y), text, font=font(size), fill=color, stroke_width=round(size / 8), stroke_fill=PANEL)
 
     def picture(self, image: Image.Image, corners: np.ndarray) -> None:
         """An image on the parallelogram of a frustum's far end."""
@@ -114,7 +115,7 @@ class View:
         self.canvas.paste(image.transform(size, Image.Transform.AFFINE, terms, Image.Resampling.BILINEAR), mask=mask)
 
 
-def bars(canvas: Image.Image, box: Box, values: Sequence[float], most: float, color: Color) -> None:
+def bars(canvas: Image.Image, box: Box, values: Sequence[float] | np.ndarray, most: float, color: Color) -> None:
     """A column chart of `values`, `most` being the height of the box."""
     left, top, right, bottom = box
     draw = ImageDraw.Draw(canvas)
