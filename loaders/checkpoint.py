@@ -115,12 +115,11 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     """
     path = Path(path).expanduser().absolute()
     tensors = _strip_prefix(read_tensors(path))
-    owners = {key: component_owner(key) for key in tensors}
-    components = {key for key, owner in owners.items() if owner}
-    _refuse_other_kinds(path.name, tensors, components | set(owners.values()))
+    owners = {key: owner for key in tensors if (owner := component_owner(key))}
+    _refuse_other_kinds(path.name, tensors, {*owners, *owners.values()})
     four_bit = find_four_bit(path.name, tensors)
     shapes = {key: four_bit[key].shape if key in four_bit else entry.shape
-              for key, entry in tensors.items() if key not in components}  # fmt: skip
+              for key, entry in tensors.items() if key not in owners}  # fmt: skip
     folder = next(iter(tensors.values())).path.parent
     stated = _json_in(folder, "config.json")
     config = _config(path.name, shapes, stated)
@@ -185,7 +184,7 @@ def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
                               "the files do not belong together")  # fmt: skip
 
 
-def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry], four_bit: set[str | None]) -> None:
+def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry], four_bit: set[str]) -> None:
     """Raise CheckpointError for tensors of another kind of model or quantization, and say which.
 
     `four_bit` names the bitsandbytes 4-bit weights and their components."""

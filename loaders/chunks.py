@@ -19,7 +19,7 @@ ALIGNMENT = 256
 SMALL = 1 << 16
 """Bytes below which a float32 tensor is aligned to 4 bytes only."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
-_LAYER = re.compile(r".*?(?=\.weight|\.bias|$)")
+_AFTER_LAYER = re.compile(r"\.(weight|bias).*")
 # Up to so many unwanted bytes between two tensors are read along with them: cheaper than another read.
 _GAP = 1 << 16
 
@@ -32,7 +32,7 @@ def block_of(name: str) -> str:
 
 def layer_of(name: str) -> str:
     """The layer that a tensor belongs to, its weight's scales and tables included."""
-    return _LAYER.match(name)[0]
+    return _AFTER_LAYER.sub("", name)
 
 
 class Target(NamedTuple):
@@ -49,17 +49,17 @@ class Target(NamedTuple):
 @dataclass
 class Chunk:
     """Bytes [start, stop) of a file, or of a mapped tensor. Each of `copies` says from which byte of the chunk to copy,
-    and to which uint8 tensor."""
+    and where to."""
 
     source: Path | Tensor
     start: int
     stop: int
-    copies: list[tuple[int, Tensor]]
+    copies: list[tuple[int, Target]]
 
     @property
     def nbytes(self) -> int:
         """Bytes of tensors in it, without the gaps between them."""
-        return sum(target.numel() for _, target in self.copies)
+        return sum(target.nbytes for _, target in self.copies)
 
 
 def by_key(entries: Iterable[TensorEntry], key: Callable[[str], str]) -> list[list[TensorEntry]]:
@@ -82,7 +82,7 @@ def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, Target]:
 
 def allocate(entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]) -> dict[str, Target]:
     """New device buffers, one for all entries whose names have the same `buffer_key`; where each entry goes."""
-    targets = {}
+    targets: dict[str, Target] = {}
     with torch.inference_mode(False):  # an inference tensor could not be written by the reader threads
         for together in by_key(entries, buffer_key):
             targets |= targets_in(torch.empty(buffer_bytes(together), dtype=torch.uint8, device=device), together)
@@ -114,25 +114,28 @@ def _in_file_order(entries: list[TensorEntry]) -> list[TensorEntry]:
 def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int) -> Iterator[Chunk]:
     """Chunks of at most `size` bytes that cover every tensor, in file order. Tensors that touch each other both in the
     file and in their buffer are copied together."""
-    source, start, stop, copies = None, 0, 0, []
+    chunk: Chunk | None = None
     for entry in _in_file_order(entries):
-        mapped = isinstance(entry.source, Tensor)
-        origin = entry.source.view(-1).view(torch.uint8) if mapped else entry.path
+        source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.path
+        buffer, first, _ = targets[entry.name]
         done = 0
         while done < entry.nbytes:
             begin = entry.offset + done
-            near = source is origin and 0 <= begin - stop <= _GAP and begin < start + size
-            if not near or mapped:
-                if copies:
-                    yield _chunk(source, start, stop, copies)
-                source, start, stop, copies = origin, begin, begin, []
-            count = min(entry.nbytes - done, start + size - begin)
-            buffer, first, _ = targets[entry.name]
-            _add(copies, begin - start, Target(buffer, first + done, count))
-            stop = begin + count
+            if chunk is None or not _reaches(chunk, source, begin, size):
+                if chunk is not None:
+                    yield chunk
+                chunk = Chunk(source, begin, begin, [])
+            count = min(entry.nbytes - done, chunk.start + size - begin)
+            _add(chunk.copies, begin - chunk.start, Target(buffer, first + done, count))
+            chunk.stop = begin + count
             done += count
-    if copies:
-        yield _chunk(source, start, stop, copies)
+    if chunk is not None:
+        yield chunk
+
+
+def _reaches(chunk: Chunk, source: Path | Tensor, begin: int, size: int) -> bool:
+    """Whether byte `begin` of the source belongs in the chunk too."""
+    return chunk.source is source and 0 <= begin - chunk.stop <= _GAP and begin < chunk.start + size
 
 
 def _add(copies: list[tuple[int, Target]], start: int, target: Target) -> None:
@@ -143,7 +146,3 @@ def _add(copies: list[tuple[int, Target]], start: int, target: Target) -> None:
             copies[-1] = begin, last._replace(nbytes=last.nbytes + target.nbytes)
             return
     copies.append((start, target))
-
-
-def _chunk(source: Path | Tensor, start: int, stop: int, copies: list[tuple[int, Target]]) -> Chunk:
-    return Chunk(source, start, stop, [(begin, target.view()) for begin, target in copies])

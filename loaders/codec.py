@@ -44,7 +44,7 @@ class Scales(NamedTuple):
 
     def block_scales(self) -> Tensor:
         """float32 [blocks]: the scale of each block of values."""
-        if self.nested_absmax is None:
+        if self.nested_absmax is None or self.nested_code is None or self.offset is None:
             return self.absmax.float()
         scales = self.nested_code.index_select(0, self.absmax.int())
         outer = self.nested_absmax.repeat_interleave(self.nested_blocksize)[: scales.numel()]
@@ -126,7 +126,7 @@ def components(scales: Scales, shape: tuple[int, ...], quant_type: str, dtype: t
     state = {"quant_type": quant_type, "blocksize": scales.blocksize, "dtype": str(dtype).removeprefix("torch."),
              "shape": list(shape)}  # fmt: skip
     tensors = {".absmax": scales.absmax, ".quant_map": scales.code}
-    if scales.nested_absmax is not None:
+    if scales.nested_absmax is not None and scales.nested_code is not None and scales.offset is not None:
         tensors |= {".nested_absmax": scales.nested_absmax, ".nested_quant_map": scales.nested_code}
         state |= {"nested_blocksize": scales.nested_blocksize, "nested_dtype": "float32",
                   "nested_offset": scales.offset.item()}  # fmt: skip

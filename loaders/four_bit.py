@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,18 +40,17 @@ class FourBitWeight:
     @property
     def entries(self) -> list[TensorEntry]:
         """The tensors that the decode needs; the quant_state is not among them."""
-        return [self.packed, *(entry for entry in self._scales if entry is not None)]
-
-    @property
-    def _scales(self) -> tuple[TensorEntry | None, ...]:
-        return self.absmax, self.code, self.nested_absmax, self.nested_code
+        entries = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
+        return [entry for entry in entries if entry is not None]
 
     def tensor(self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype) -> torch.nn.Parameter:
         """The QuantizedTensor over these tensors (by entry name), a frozen parameter declared as `dtype`.
 
         `offset` is the nested offset as a float32 scalar on the tensors' device."""
-        parts = (None if entry is None else tensors[entry.name] for entry in self._scales)
-        scales = Scales(*parts, offset, self.blocksize, self.nested_blocksize)
+        nested_absmax, nested_code = (None if entry is None else tensors[entry.name]
+                                      for entry in (self.nested_absmax, self.nested_code))  # fmt: skip
+        scales = Scales(tensors[self.absmax.name], tensors[self.code.name], nested_absmax, nested_code, offset,
+                        self.blocksize, self.nested_blocksize)  # fmt: skip
         return frozen_parameter(load_layouts().four_bit_tensor(
             tensors[self.packed.name], scales, self.shape, self.quant_type, state_dtype=self.state_dtype, dtype=dtype,
             standard_code=is_standard_code(self.code.view(), self.quant_type),  # of the file: it asks no GPU
@@ -77,7 +77,7 @@ def load_layouts() -> ModuleType:
     return layouts
 
 
-def frozen_parameter(tensor: Tensor) -> torch.nn.Parameter:
+def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
     """`tensor` as a Parameter without gradient, still the same bytes.
 
     A quantized tensor is marked as a parameter in place: `Parameter(tensor)` would detach it, and comfy_kitchen's
@@ -121,7 +121,8 @@ def _weight(name: str, packed: TensorEntry | None, found: dict[str, TensorEntry]
     wanted = ["absmax", "quant_map"] + ["nested_absmax", "nested_quant_map"] * nested
     missing = [key for key in wanted if key not in found] + ["the weight itself"] * (packed is None)
     missing += ["nested_offset of the quant_state"] * (nested and "nested_offset" not in state)
-    _need(not missing, name, f"{', '.join(missing)} missing")
+    if packed is None or missing:
+        raise CheckpointError(f"{name}: {', '.join(missing)} missing")
     weight = FourBitWeight(
         name, state["quant_type"], tuple(state["shape"]), state["blocksize"],
         state.get("nested_blocksize", NESTED_BLOCKSIZE), state.get("nested_offset"), _DTYPES[state["dtype"]], packed,
@@ -155,13 +156,13 @@ def _read_state(name: str, entry: TensorEntry, suffix: str) -> dict:
 def _check_sizes(weight: FourBitWeight) -> None:
     values = math.prod(weight.shape)
     blocks = -(-values // weight.blocksize)
-    nested = weight.nested_absmax is not None
+    absmax_dtype = torch.float32 if weight.nested_absmax is None else torch.uint8
     wanted = {
         "packed bytes": (weight.packed, torch.uint8, -(-values // 2)),
-        "absmax": (weight.absmax, torch.uint8 if nested else torch.float32, blocks),
+        "absmax": (weight.absmax, absmax_dtype, blocks),
         "quant_map": (weight.code, torch.float32, 16),
     }
-    if nested:
+    if weight.nested_absmax is not None and weight.nested_code is not None:
         wanted["nested_absmax"] = (weight.nested_absmax, torch.float32, -(-blocks // weight.nested_blocksize))
         wanted["nested_quant_map"] = (weight.nested_code, torch.float32, 256)
     for component, (entry, dtype, count) in wanted.items():
@@ -198,7 +199,7 @@ def _joined(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
 
 def _view(joined: list[TensorEntry]) -> Tensor:
     first = joined[0]
-    if len(joined) == 1:
+    if len(joined) == 1 or not isinstance(first.source, MappedFile):
         return first.view()
     return first.source.view(first.offset, (sum(entry.nbytes for entry in joined) // 4,), torch.float32)
 

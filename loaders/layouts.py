@@ -11,7 +11,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -39,7 +38,7 @@ _BITSANDBYTES_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
 @cache
-def bitsandbytes_functional() -> ModuleType | None:
+def bitsandbytes_functional() -> Any:
     """bitsandbytes.functional, or None (logged once) where it is missing or lacks its library for this CUDA."""
     # On CPUs with AVX512-BF16 it warns about an optional package that nothing here uses.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
@@ -176,7 +175,7 @@ def _quant_state(params: FourBitParams, dtype: torch.dtype) -> Any:
     )  # fmt: skip
 
 
-def _decoded(value: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+def _decoded(value: Any, dtype: torch.dtype) -> Any:
     if not isinstance(value, QuantizedTensor):
         return value
     weight = value.layout_cls.decode(value._qdata, value._params, dtype)

@@ -184,7 +184,7 @@ class Lane:
         ends early."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
-            target.copy_(self._buffer[start : start + target.numel()])
+            target.view().copy_(self._buffer[start : start + target.nbytes])
         return None
 
     def read(self, chunk: Chunk, buffer: Tensor) -> None:
@@ -195,7 +195,7 @@ class Lane:
             return
         if chunk.source not in self._files:
             self._files[chunk.source] = chunk.source.open("rb", buffering=0)
-        file, rest = self._files[chunk.source], memoryview(buffer.numpy())[:nbytes]
+        file, rest = self._files[chunk.source], buffer.numpy().data[:nbytes]
         file.seek(chunk.start)
         while rest:
             got = file.readinto(rest)
@@ -224,8 +224,9 @@ class CudaLane(Lane):
         self._sent: dict[int, torch.cuda.Event] = {}
         self._turns = count()
 
-    def wait_for(self, allowed: torch.cuda.Event) -> None:
-        self._stream.wait_event(allowed)
+    def wait_for(self, allowed: torch.cuda.Event | None) -> None:
+        if allowed is not None:
+            self._stream.wait_event(allowed)
 
     def carry(self, chunk: Chunk) -> torch.cuda.Event:
         turn = next(self._turns) % len(self._buffers)
@@ -235,7 +236,7 @@ class CudaLane(Lane):
         self.read(chunk, buffer)
         with torch.cuda.stream(self._stream):
             for start, target in chunk.copies:
-                target.copy_(buffer[start : start + target.numel()], non_blocking=True)
+                target.view().copy_(buffer[start : start + target.nbytes], non_blocking=True)
             # Blocking: a thread that waits for it sleeps. The copies may have to wait long for the model's work.
             sent = self._sent[turn] = torch.cuda.Event(blocking=True)
             sent.record(self._stream)

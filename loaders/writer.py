@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import torch
 from torch import Tensor
@@ -71,7 +71,7 @@ def _stored(
         if shape is None or (isinstance(source, Tensor) and tuple(source.shape) != shape):
             raise CheckpointError(f"{name}: not a parameter of this model, given twice, or not {shape}")
         if quant_type is None or len(shape) != 2:
-            yield name, source.to(dtype)
+            yield name, cast(Tensor, source).to(dtype)
             continue
         if isinstance(source, Tensor):
             source = encode(source.to(dtype), blocksize, quant_type=quant_type)
@@ -129,7 +129,7 @@ def _write_tensors(file: BinaryIO, header_bytes: int, layout: Layout, stored: It
 
 
 def _header(layout: Layout) -> bytes:
-    header = {"__metadata__": {"format": "pt"}}
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     for key, (dtype, shape, begin) in layout.items():
         end = begin + torch.Size(shape).numel() * dtype.itemsize
         header[key] = {"dtype": _CODES[dtype], "shape": shape, "data_offsets": [begin, end]}
@@ -142,7 +142,7 @@ def _is_state(key: str) -> bool:
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
 def write_expert_folder(folder: str | Path, config: ModelConfig, tensors: Iterable[tuple[str, Source]]) -> None:

@@ -109,8 +109,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
     missing and mis-shaped keys in one message.
     """
     named = read_tensors(path, hint="t5")
-    keys = {name: wan_key(name) for name in named}
-    tensors = {keys[name]: replace(entry, name=keys[name]) for name, entry in named.items() if keys[name]}
+    tensors = {key: replace(entry, name=key) for name, entry in named.items() if (key := wan_key(name))}
     shapes = {key: entry.shape for key, entry in tensors.items()}
     _check_kind(path, shapes, named)
     config = _infer(path, shapes)
