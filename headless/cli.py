@@ -84,7 +84,7 @@ def _add_generate(commands: Any) -> None:
     add("residency", "experts in GPU memory at a time; stream: of one as little as possible")
     add("camera_cache", "what camera layers compute, kept between steps: in free memory, never, always")
     add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")
-    causal = parser.add_argument_group("causal models (LingBot-World Fast, 2.0)", "left out: what the model was made for")
+    causal = parser.add_argument_group("causal models (Fast, 2.0)", "left out: what the model was made for")
     add = _adder(causal)
     add("window", "latent frames that a chunk looks back on, itself included; 0: the whole video", type=int)
     add("sink", "of these the first that stay for good", type=int)
@@ -166,7 +166,8 @@ def _generate(arguments: argparse.Namespace) -> None:
     size, steps = plan.geometry, arguments.sampling_steps
     work = f"{steps} steps" if isinstance(plan, SamplingPlan) else f"{size.lat_f // CHUNK} chunks"
     told = sys.stderr if arguments.output == STDOUT else sys.stdout
-    print(f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}", *plan.notes, sep="\n", file=told)
+    first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
+    print(first, *plan.notes, sep="\n", file=told)
     result = run(plan, progress_bar)
     print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}", file=told)
 

@@ -78,7 +78,8 @@ class _Run:
         for chunk, context in enumerate(state.contexts()):
             part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
             self._world.prompt = context.to(self._plan.device)
-            self._world.replay(state.latent[:, :, part], next(self._conditioning), self._camera(poses[part], lens[part]))
+            camera = self._camera(poses[part], lens[part])
+            self._world.replay(state.latent[:, :, part], next(self._conditioning), camera)
             progress(chunk + 1, state.chunks)
         for latent in state.latent[:, :, -DECODER_REACH:].split(CHUNK, dim=2):
             self._decoder.decode(latent)

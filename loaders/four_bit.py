@@ -3,8 +3,10 @@
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +14,8 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, require
-from .codec import CODES, NESTED_BLOCKSIZE, Scales, is_standard_code
+from ..model.pointwise import or_else
+from .codec import CODES, NESTED_BLOCKSIZE, Scales, decode, is_standard_code
 from .tensors import MappedFile, TensorEntry
 
 _COMPONENT = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__(\w+))$")
@@ -43,28 +46,64 @@ class FourBitWeight:
         entries = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
         return [entry for entry in entries if entry is not None]
 
-    def tensor(self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype) -> torch.nn.Parameter:
-        """The QuantizedTensor over these tensors (by entry name), a frozen parameter declared as `dtype`.
+    def parameter(
+        self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
+    ) -> torch.nn.Parameter:
+        """A frozen parameter over these tensors (by entry name): a FourBitParameter, or with `dtype` a QuantizedTensor
+        declared as that.
 
         `offset` is the nested offset as a float32 scalar on the tensors' device."""
         nested_absmax, nested_code = (None if entry is None else tensors[entry.name]
                                       for entry in (self.nested_absmax, self.nested_code))  # fmt: skip
         scales = Scales(tensors[self.absmax.name], tensors[self.code.name], nested_absmax, nested_code, offset,
                         self.blocksize, self.nested_blocksize)  # fmt: skip
+        if dtype is None:
+            return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)
         return frozen_parameter(load_layouts().four_bit_tensor(
             tensors[self.packed.name], scales, self.shape, self.quant_type, state_dtype=self.state_dtype, dtype=dtype,
             standard_code=is_standard_code(self.code.view(), self.quant_type),  # of the file: it asks no GPU
         ))  # fmt: skip
 
 
+class FourBitParameter(torch.nn.Parameter):
+    """A 4-bit weight as a model outside ComfyUI has it: the packed bytes, and beside them what decodes them.
+
+    It needs nothing but torch: importing comfy_kitchen and bitsandbytes takes six seconds, half of it for torch's
+    compiler. In ComfyUI a QuantizedTensor takes its place, which the host can move and patch."""
+
+    scales: Scales
+    weight_shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, packed: Tensor, scales: Scales, shape: tuple[int, ...]) -> "FourBitParameter":
+        """Over these tensors as they are: views of a mapped file, slices of a GPU buffer."""
+        parameter = torch.Tensor._make_subclass(cls, packed, False)
+        parameter.scales, parameter.weight_shape = scales, tuple(shape)
+        return parameter
+
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """The weight in `dtype`, bit-equal to what bitsandbytes makes of it."""
+        return _decoder(self.device.type)(self.data, self.scales, self.weight_shape, dtype)
+
+
+@cache
+def _decoder(device_type: str) -> Callable[..., Tensor]:
+    """Our Triton kernel on GPUs where Triton works, else plain torch."""
+    if device_type != "cuda" or find_spec("triton") is None:
+        return decode
+    from ..model import kernels
+
+    return or_else(kernels.decode_4bit, decode, "decode_4bit")
+
+
 def four_bit_tensors(
-    weights: Mapping[str, FourBitWeight], tensors: Mapping[str, Tensor], dtype: torch.dtype, device: torch.device
+    weights: Mapping[str, FourBitWeight], tensors: Mapping[str, Tensor], dtype: torch.dtype | None, device: torch.device
 ) -> dict[str, torch.nn.Parameter]:
-    """The weights' QuantizedTensors (see `FourBitWeight.tensor`) by name, over tensors on `device` by entry name."""
+    """The weights' parameters (see `FourBitWeight.parameter`) by name, over tensors on `device` by entry name."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy brings them to the device.
     offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))
-    return {name: weight.tensor(tensors, offsets.get(name), dtype) for name, weight in weights.items()}
+    return {name: weight.parameter(tensors, offsets.get(name), dtype) for name, weight in weights.items()}
 
 
 def load_layouts() -> ModuleType:

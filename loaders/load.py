@@ -54,8 +54,10 @@ def load_expert(
     with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a quarter of the whole load
         building = pool.submit(LingBotWorldModel, checkpoint.config, **layers)
         staying = staying_weights(checkpoint, streamed)
-        tensors = state_tensors(checkpoint, dtype, device, names=staying, copy=copy, progress=progress)
-        streamer = BlockStreamer(checkpoint, streamed, device, dtype) if streamed else None
+        tensors = state_tensors(
+            checkpoint, dtype, device, names=staying, copy=copy, progress=progress, quantized=False
+        )
+        streamer = BlockStreamer(checkpoint, streamed, device) if streamed else None
         model = building.result()
         for name, tensor in (tensors | (streamer.parameters if streamer else {})).items():
             owner, _, leaf = name.rpartition(".")
@@ -86,9 +88,10 @@ def state_tensors(
     copy: bool = False,
     buffer_key: Callable[[str], str] = block_of,
     progress: Progress | None = None,
+    quantized: bool = True,
 ) -> dict[str, Tensor]:
-    """Official names to frozen parameters on `device`: QuantizedTensors declared as `dtype` for 4-bit weights, the
-    others cast to `dtype`. `names` picks some of them.
+    """Official names to frozen parameters on `device`. 4-bit weights become comfy_kitchen QuantizedTensors declared as
+    `dtype`, or, if not `quantized`, FourBitParameters; the others are cast to `dtype`. `names` picks some of them.
 
     On the CPU they are views of the mapped file wherever no cast is needed. On another device, and on the CPU with
     `copy`, they lie in memory of their own; those whose names have the same `buffer_key` share a buffer.
@@ -101,7 +104,7 @@ def state_tensors(
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
         checking = pool.submit(check_finite, checkpoint.name, four_bit.values())
         with source(checkpoint.entries(picked), device, buffer_key, progress) as tensors:
-            state = four_bit_tensors(four_bit, tensors, dtype, device)
+            state = four_bit_tensors(four_bit, tensors, dtype if quantized else None, device)
         checking.result()
         plain = (name for name in picked if name not in four_bit)
         return state | {name: frozen_parameter(tensors.pop(name).to(dtype)) for name in plain}

@@ -60,9 +60,7 @@ class BlockStreamer:
 
     Plain weights keep the file's dtype; the layers cast them. Raises CheckpointError for scales that are not finite."""
 
-    def __init__(
-        self, checkpoint: Checkpoint, weights: dict[int, list[str]], device: torch.device, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, weights: dict[int, list[str]], device: torch.device) -> None:
         self._blocks, self._slots = list(weights), min(SLOTS, len(weights))
         self._chunks: dict[int, list[Chunk]] = {}
         self.parameters: dict[str, Tensor] = {}
@@ -74,7 +72,7 @@ class BlockStreamer:
                 targets = targets_in(slots[index % self._slots], entries[index])
                 self._chunks[index] = list(chunks_of(entries[index], targets, SETTINGS.chunk_bytes))
                 tensors = {entry.name: tensor_at(targets[entry.name], entry) for entry in entries[index]}
-                self.parameters |= _parameters(checkpoint, names, tensors, dtype, device)
+                self.parameters |= _parameters(checkpoint, names, tensors, device)
         self._uploader = Uploader(device, SETTINGS)
         self._in_slot: dict[int, tuple[int, Upload]] = {}
         """By slot: the block that is or will be in it, and its upload."""
@@ -112,9 +110,9 @@ class BlockStreamer:
 
 
 def _parameters(
-    checkpoint: Checkpoint, names: list[str], tensors: dict[str, Tensor], dtype: torch.dtype, device: torch.device
+    checkpoint: Checkpoint, names: list[str], tensors: dict[str, Tensor], device: torch.device
 ) -> dict[str, Tensor]:
     four_bit = {name: checkpoint.four_bit[name] for name in names if name in checkpoint.four_bit}
     check_finite(checkpoint.name, four_bit.values())
     plain = {name: frozen_parameter(tensors[name]) for name in names if name not in four_bit}
-    return plain | four_bit_tensors(four_bit, tensors, dtype, device)
+    return plain | four_bit_tensors(four_bit, tensors, None, device)

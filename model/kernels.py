@@ -110,6 +110,26 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
     tl.store(out_ptr + at, (values * scale[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _decode_4bit(
+    out_ptr, packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, count,
+    BLOCKSIZE: tl.constexpr, NESTED: tl.constexpr, NESTED_BLOCKSIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = byte * 2 < count
+    packed = tl.load(packed_ptr + byte, mask=inside, other=0).to(tl.int32)
+    block = byte * 2 // BLOCKSIZE
+    scale = tl.load(absmax_ptr + block, mask=inside, other=0)
+    if NESTED:
+        outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
+        scale = tl.load(nested_code_ptr + scale.to(tl.int32)) * outer + tl.load(offset_ptr)
+    high = tl.load(code_ptr + (packed >> 4)) * scale
+    low = tl.load(code_ptr + (packed & 15)) * scale
+    values = tl.reshape(tl.join(high, low), (2 * BLOCK,)).to(out_ptr.dtype.element_ty)
+    at = tl.program_id(0).to(tl.int64) * 2 * BLOCK + tl.arange(0, 2 * BLOCK)
+    tl.store(out_ptr + at, values, mask=at < count)
+
+
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """See pointwise.layer_norm."""
     out = torch.empty_like(x, dtype=dtype)
@@ -170,6 +190,20 @@ def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor) -> Tensor:
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     """See pointwise.decode_8bit_."""
     _by_heads(_decode_8bit, scales, out, values, scales)
+    return out
+
+
+def decode_4bit(packed: Tensor, scales, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """See loaders.codec.decode, whose `Scales` these are. Products and sums are rounded one by one, as there."""
+    out = torch.empty(shape, dtype=dtype, device=packed.device)
+    nested = scales.nested_absmax is not None
+    tables = (scales.nested_absmax, scales.nested_code, scales.offset) if nested else (scales.code,) * 3
+    with _on(packed):
+        _decode_4bit[(triton.cdiv(out.numel(), 2 * STRETCH),)](
+            out, packed, scales.absmax, scales.code, *tables, out.numel(),
+            BLOCKSIZE=scales.blocksize, NESTED=nested, NESTED_BLOCKSIZE=scales.nested_blocksize, BLOCK=STRETCH,
+            enable_fp_fusion=False,
+        )  # fmt: skip
     return out
 
 

@@ -13,7 +13,11 @@ from torch.nn import functional as F
 
 
 def materialise(weight: Tensor, like: Tensor) -> Tensor:
-    """The weight as a plain tensor on `like`'s device and in its dtype; a quantized one is decoded."""
+    """The weight as a plain tensor on `like`'s device and in its dtype; a quantized one is decoded.
+
+    Quantized are loaders' FourBitParameter, which has a `decode`, and comfy_kitchen's QuantizedTensor."""
+    if hasattr(weight, "decode"):
+        return weight.decode(like.dtype)
     weight = weight.to(device=like.device, dtype=like.dtype)
     return weight.dequantize() if hasattr(weight, "_qdata") else weight
 
@@ -23,7 +27,7 @@ def _optional(tensor: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 class Linear(torch.nn.Linear):
-    """A linear layer in its input's dtype, whose weight may be a comfy_kitchen QuantizedTensor."""
+    """A linear layer in its input's dtype. Its weight may be quantized (see `materialise`)."""
 
     def reset_parameters(self) -> None:
         """Left empty: every weight is loaded."""

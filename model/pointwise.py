@@ -145,11 +145,11 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
     mode = mode or os.environ.get("LINGBOT_POINTWISE", "auto")
     eager = partial(_eager_layer_norm if name == "layer_norm" else _eager_in_place, _PLAIN[name])
     if mode == "compile":
-        return _or_else(torch.compile(_PLAIN[name], dynamic=True), eager)
+        return or_else(torch.compile(_PLAIN[name], dynamic=True), eager, name)
     if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
         from . import kernels
 
-        return _or_else(getattr(kernels, name), eager)
+        return or_else(getattr(kernels, name), eager, name)
     return eager
 
 
@@ -171,8 +171,8 @@ def _cut(argument: Tensor | float, span: slice) -> Tensor | float:
     return argument[span] if per_token else argument
 
 
-def _or_else(fast: Callable[..., Tensor], eager: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`fast`, until it cannot be built here (no compiler, an unknown device): then `eager` for good, said once."""
+def or_else(fast: Callable[..., Tensor], plain: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+    """`fast`, until it cannot be built here (no compiler, an unknown device): then `plain` for good, said once."""
     broken = False
 
     def run(*arguments) -> Tensor:
@@ -184,7 +184,7 @@ def _or_else(fast: Callable[..., Tensor], eager: Callable[..., Tensor]) -> Calla
                 raise
             except Exception as reason:
                 broken = True
-                logging.warning("%s runs in plain torch, slower: %s", eager.args[0].__name__, reason)
-        return eager(*arguments)
+                logging.warning("%s runs in plain torch, slower: %s", name, reason)
+        return plain(*arguments)
 
     return run

@@ -1,6 +1,6 @@
 """Seconds and memory of a causal model at full size on a GPU, with random weights made on the spot.
 
-    python scripts/bench_causal.py --folder SCRATCH                                # chunks, by where keys and values lie
+    python scripts/bench_causal.py --folder SCRATCH                           # chunks, by where keys and values lie
     python scripts/bench_causal.py --folder SCRATCH --runs --cap 8 -- --kv_cache host     # the command, a smaller card
 
 A chunk is five forwards over 12 frames. `--runs` times `lingbot-world generate` from the command to the closed files;
@@ -76,8 +76,8 @@ def decode_weights(model: torch.nn.Module) -> None:
     """Replace 4-bit weights by their bf16 values."""
     for module in model.modules():
         weight = getattr(module, "weight", None)
-        if hasattr(weight, "_qdata"):
-            module.weight = torch.nn.Parameter(weight.dequantize().to(torch.bfloat16), requires_grad=False)
+        if hasattr(weight, "decode"):
+            module.weight = torch.nn.Parameter(weight.decode(torch.bfloat16), requires_grad=False)
 
 
 COMMAND = """

@@ -52,9 +52,8 @@ class Peak:
 def measure(folder: Path, device: str, results) -> None:
     """Load once to settle imports (a second time on a GPU: buffers pinned), and report what the load added."""
     import torch
-    from lingbot_world.loaders import four_bit, load_expert, open_checkpoint, warm
+    from lingbot_world.loaders import load_expert, open_checkpoint, warm
 
-    four_bit.load_layouts().bitsandbytes_functional()
     checkpoint = open_checkpoint(folder)
     if device != "cpu":
         torch.zeros(1, device=device)
@@ -85,8 +84,8 @@ def _timed_load(load_expert, checkpoint, device: str):
 
 def _decode_block(model, anonymous_bytes, before: int) -> float:
     for parameter in model.blocks[0].parameters():
-        if hasattr(parameter, "_qdata"):
-            parameter.dequantize()
+        if hasattr(parameter, "decode"):
+            parameter.decode(parameter.scales.code.dtype)
     return (anonymous_bytes() - before) / GB
 
 

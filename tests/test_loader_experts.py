@@ -11,6 +11,7 @@ from checkpoint_cases import NF4
 from lingbot_world.errors import CheckpointError
 from lingbot_world.loaders import chunks, load_expert, open_checkpoint, state_tensors, warm
 from lingbot_world.loaders.uploader import Uploader, UploadSettings
+from lingbot_world.model.operations import materialise
 from safetensors.torch import load_file
 
 PT = "nf4/pt_fallback/high_noise_model_bnb_nf4"
@@ -79,8 +80,8 @@ def test_on_the_cpu_every_4_bit_byte_is_a_view_of_the_file(golden):
     for name, weight in model.named_parameters():
         tensors = [weight]
         if name in checkpoint.four_bit:
-            params = weight._params
-            tensors = [weight._qdata, params.scale, params.nested_absmax, params.nested_code, params.code]
+            scales = weight.scales
+            tensors = [weight, scales.absmax, scales.nested_absmax, scales.nested_code, scales.code]
         for tensor in tensors:
             assert any(start <= tensor.data_ptr() < end for start, end in ranges), name
 
@@ -91,7 +92,9 @@ def test_parameters_are_frozen_and_declared_in_the_compute_dtype(golden):
         assert not model.training
         for parameter in model.parameters():
             assert isinstance(parameter, torch.nn.Parameter)
-            assert (parameter.dtype, parameter.requires_grad) == (dtype, False)
+            assert not parameter.requires_grad
+            assert materialise(parameter, torch.empty(0, dtype=dtype)).dtype == dtype
+            assert parameter.dtype == (torch.uint8 if hasattr(parameter, "decode") else dtype)
 
 
 def test_some_names_only(golden):
@@ -236,7 +239,7 @@ def test_an_expert_on_a_gpu_decodes_to_the_same_bits_and_an_interrupt_leaves_not
     mapped, moved = load_expert(golden / NF4), load_expert(golden / NF4, "cuda")
     for (name, here), there in zip(mapped.named_parameters(), moved.parameters(), strict=True):
         assert there.device.type == "cuda"
-        here, there = (value.dequantize() if hasattr(value, "_qdata") else value for value in (here, there))
+        here, there = (value.decode(torch.bfloat16) if hasattr(value, "decode") else value for value in (here, there))
         assert torch.equal(here, there.cpu()), name
 
 

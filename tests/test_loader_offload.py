@@ -146,10 +146,10 @@ def test_weights_take_what_weight_bytes_says(kind, resident, files):
 
 def _parts(parameter):
     """The tensors behind a parameter; the nested offsets, which are no entries of the file, left out."""
-    if not hasattr(parameter, "_params"):
+    if not hasattr(parameter, "scales"):
         return [parameter]
-    fields = set(parameter._params._tensor_fields()) - {"offset"}
-    return [parameter._qdata, *(getattr(parameter._params, name) for name in fields)]
+    scales = parameter.scales
+    return [parameter, scales.absmax, scales.code, scales.nested_absmax, scales.nested_code]
 
 
 def test_blocks_that_need_different_room_share_the_slots(copy, files, slow):
@@ -223,7 +223,7 @@ def test_threads_and_slots_go_with_the_model_without_the_collector(reason, copy,
     gc.disable()
     try:
         model = load(copy, 0)
-        slot = StorageWeakRef(model.blocks[0].ffn[0].weight._qdata.untyped_storage())
+        slot = StorageWeakRef(model.blocks[0].ffn[0].weight.untyped_storage())
         if reason == "interrupt":
             model.blocks[2].register_forward_hook(stop)
         if reason == "error":

@@ -127,7 +127,7 @@ def test_the_command_says_what_it_makes_and_under_which_licence(causal, toy_pack
     for name in ("tokenizer", "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth"):
         (released / name).symlink_to(toy_package / name)
     words = ["--ckpt_dir", released, "--image", toy_package / "example/image.png", "--prompt", "a castle",
-             "--width", 64, "--height", 48, "--frame_num", 9, "--device", "cpu", "--output", tmp_path / "out"]  # fmt: skip
+             "--width", 64, "--height", 48, "--frame_num", 9, "--device", "cpu", "--output", tmp_path]  # fmt: skip
     code = main(["generate", *map(str, words)])
     said, wrong = capsys.readouterr()
     assert code == 0, wrong
