@@ -98,7 +98,7 @@ def _decoder(device_type: str) -> Callable[..., Tensor]:
 
 def four_bit_tensors(
     weights: Mapping[str, FourBitWeight], tensors: Mapping[str, Tensor], dtype: torch.dtype | None, device: torch.device
-) -> dict[str, torch.nn.Parameter]:
+) -> dict[str, Tensor]:
     """The weights' parameters (see `FourBitWeight.parameter`) by name, over tensors on `device` by entry name."""
     nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
     # One small tensor holds all nested offsets, so that a single copy brings them to the device.

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -49,10 +50,10 @@ def load_expert(
     the file in every forward (see offload.py), which then raises what loading may raise.
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
-    layers = {"operations": operations, "attention": attention, "device": "meta", "dtype": dtype}
+    build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
     device, streamed = torch.device(device), streamed_weights(checkpoint, resident_blocks)
     with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a quarter of the whole load
-        building = pool.submit(LingBotWorldModel, checkpoint.config, **layers)
+        building = pool.submit(build, checkpoint.config)
         staying = staying_weights(checkpoint, streamed)
         tensors = state_tensors(
             checkpoint, dtype, device, names=staying, copy=copy, progress=progress, quantized=False
@@ -106,8 +107,10 @@ def state_tensors(
         with source(checkpoint.entries(picked), device, buffer_key, progress) as tensors:
             state = four_bit_tensors(four_bit, tensors, dtype if quantized else None, device)
         checking.result()
-        plain = (name for name in picked if name not in four_bit)
-        return state | {name: frozen_parameter(tensors.pop(name).to(dtype)) for name in plain}
+        for name in picked:
+            if name not in four_bit:
+                state[name] = frozen_parameter(tensors.pop(name).to(dtype))
+        return state
 
 
 @contextmanager

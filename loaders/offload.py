@@ -114,5 +114,5 @@ def _parameters(
 ) -> dict[str, Tensor]:
     four_bit = {name: checkpoint.four_bit[name] for name in names if name in checkpoint.four_bit}
     check_finite(checkpoint.name, four_bit.values())
-    plain = {name: frozen_parameter(tensors[name]) for name in names if name not in four_bit}
+    plain: dict[str, Tensor] = {name: frozen_parameter(tensors[name]) for name in names if name not in four_bit}
     return plain | four_bit_tensors(four_bit, tensors, None, device)

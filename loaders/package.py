@@ -60,7 +60,8 @@ def find_package(folder: str | Path | None, **overrides: str | Path | None) -> P
     if causal is not None:
         beside = sorted(causal.parent.iterdir())
         return Package(None, causal, **{part: path or _FINDERS[part](beside) for part, path in parts.items()})
-    _require_experts(root, items, {"high": high, "low": low, **parts})
+    if high is None or low is None:
+        raise _missing_experts(root, items, {"high": high, "low": low, **parts})
     return Package(PerExpert(high, low), None, **parts)
 
 
@@ -94,15 +95,13 @@ def is_expert_folder(path: str | Path) -> bool:
     return Path(path).is_dir() and any(any(Path(path).glob(name)) for name in names)
 
 
-def _require_experts(root: Path | None, items: list[Path], parts: dict[str, Path | None]) -> None:
+def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path | None]) -> CheckpointError:
     missing = [_PARTS[part] for part in ("high", "low") if parts[part] is None]
-    if not missing:
-        return
     found = [f"{part}: {path.name}" for part, path in parts.items() if path is not None]
     content = ", ".join(item.name for item in items[:8]) or "nothing"
     hint = " This is the folder of one expert; give the folder above it." if root and is_expert_folder(root) else ""
-    raise CheckpointError(f"{root or 'package'}: missing {' and '.join(missing)}; found "
-                          f"{', '.join(found) or 'no part'} (the folder holds {content}).{hint}")  # fmt: skip
+    return CheckpointError(f"{root or 'package'}: missing {' and '.join(missing)}; found "
+                           f"{', '.join(found) or 'no part'} (the folder holds {content}).{hint}")  # fmt: skip
 
 
 def _expert(role: str) -> Callable[[list[Path]], Path | None]:

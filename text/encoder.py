@@ -3,7 +3,7 @@
 import ctypes
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -78,18 +78,18 @@ def encode_ids(
     return list(rms_norm(x, weights.tensors["norm.weight"].view().to(device)).split(lengths))
 
 
-def _mapped_blocks(weights: UMT5Weights, _device: torch.device) -> Iterator[dict[str, Tensor]]:
+def _mapped_blocks(weights: UMT5Weights, _device: torch.device) -> Generator[dict[str, Tensor], None, None]:
     """The tensors of each block as views of the mapped file."""
     for index in range(weights.config.num_layers):
         yield {entry.name: entry.view() for entry in weights.block(index)}
 
 
-def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Iterator[dict[str, Tensor]]:
+def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:
     """The tensors of each block on `device`. The next block is on its way while the caller uses one."""
     with Uploader(device, SETTINGS) as uploader:
         ahead = uploader.upload(weights.block(0))
         for index in range(1, weights.config.num_layers + 1):
-            (tensors, upload), ahead = ahead, None
+            tensors, upload = ahead
             if index < weights.config.num_layers:
                 ahead = uploader.upload(weights.block(index))
             upload.wait()
