@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from .camera import camera_embedding
     from .headless.options import GenerateOptions
     from .headless.run import generate
-    from .loaders.load import load_expert
+    from .loaders import load_expert
     from .nodes import LingBotWorldExtension
     from .pipeline import sample
 

@@ -51,13 +51,16 @@ def _report(path: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
 
 def _package(folder: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
     package = find_package(folder)
-    high, low = map(open_checkpoint, package.experts)
     missing = [name for name in ("text_encoder", "tokenizer", "vae") if getattr(package, name) is None]
     report = Report([f"package {folder}"] + [f"  {name}: missing" for name in missing], [])
     if package.text_encoder is not None:
         report += _text(package.text_encoder, dtype)
     if package.vae is not None:
         report += _vae(package.vae, geometry)
+    if package.causal is not None:
+        return report + _expert("causal model", open_checkpoint(package.causal))
+    assert package.experts is not None  # a package has either
+    high, low = map(open_checkpoint, package.experts)
     report += _expert("high-noise expert", high) + _expert("low-noise expert", low)
     return report + _steps(high, geometry, dtype) + Report([], [_sampling([high, low], geometry, dtype)])
 

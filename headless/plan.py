@@ -70,9 +70,11 @@ def make_plan(options: GenerateOptions) -> SamplingPlan | RolloutPlan:
         "device": device,
         "dtype": torch_dtype(options.dtype or ("fp32" if device.type == "cpu" else "bf16")),
     }
-    if package.experts is None:
-        plan: SamplingPlan | RolloutPlan = plan_rollout(options, open_checkpoint(package.causal), image, opened)
+    plan: SamplingPlan | RolloutPlan
+    if package.causal is not None:
+        plan = plan_rollout(options, open_checkpoint(package.causal), image, opened)
     else:
+        assert package.experts is not None  # a package has either
         plan = _plan_sampling(options, open_experts(package.experts), image, opened)
     check_target(target, plan.geometry)
     return plan

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from ..camera import continued_poses, latent_poses, longest_step, model_poses
 from ..camera.path import lens_from_fov
@@ -86,13 +87,13 @@ def plan_rollout(
         window, sink = state.window, state.sink
     _check_window(window, sink)
     folder = None if options.action_path is None else pose_folder(Path(options.action_path), checkpoint)
-    geometry = _geometry(options, image, folder, state)
+    geometry, frame = _geometry_and_frame(options, image, folder, state)
     shift = CAUSAL_SHIFT if options.shift is None else options.shift
     named = f"{release.name} ({release.licence}): {checkpoint.name}"
     return RolloutPlan(
         **opened,
         checkpoint=checkpoint,
-        frame=first_frame(image, geometry) if state is None else state.frame,
+        frame=frame,
         geometry=geometry,
         track=_track(options, folder, geometry, state),
         schedule=few_step_schedule(_indices(options.schedule, release), shift),
@@ -129,19 +130,20 @@ def _indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[
         raise InputError(f"`schedule` {schedule}: expected v1, v2 or indices such as 0,250,500,750") from None
 
 
-def _geometry(
+def _geometry_and_frame(
     options: GenerateOptions, image: np.ndarray | None, folder: PoseFolder | None, state: WorldState | None
-) -> Geometry:
+) -> tuple[Geometry, Tensor]:
     n_poses = None if folder is None else len(folder.c2w)
     if state is None:
         if image is None:
             raise InputError("`image` is missing: the video's first frame; or name a state to `continue_from`")
-        return geometry_of(options, image, n_poses, CHUNK)
+        geometry = geometry_of(options, image, n_poses, CHUNK)
+        return geometry, first_frame(image, geometry)
     height, width = state.frame.shape[1:]
     if (options.width, options.height) not in ((None, None), (width, height)):
         raise InputError(f"`width` and `height`: the state is of {width}x{height}; leave them out")
     geometry = explicit_geometry(width, height, options.frame_num, n_poses, chunk=CHUNK)
-    return replace(geometry, frames=4 * geometry.lat_f)
+    return replace(geometry, frames=4 * geometry.lat_f), state.frame
 
 
 def _track(

@@ -132,7 +132,7 @@ def _camera_map(plan: SamplingPlan) -> Tensor | None:
 
 
 def _sample(
-    plan: Plan, stages: StageRecorder, noise: Tensor, y: Tensor, context: Tensor, context_null: Tensor | None
+    plan: SamplingPlan, stages: StageRecorder, noise: Tensor, y: Tensor, context: Tensor, context_null: Tensor | None
 ) -> Tensor:
     options = plan.options
     stages.begin("camera")

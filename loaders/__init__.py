@@ -3,6 +3,16 @@
 The names below are imported when first asked for, so that importing the package stays cheap."""
 
 import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .checkpoint import Checkpoint, open_checkpoint
+    from .load import load_expert, state_tensors, warm
+    from .package import Package, find_package
+    from .writer import write_nf4_expert
+
+__all__ = ["Checkpoint", "Package", "find_package", "load_expert", "open_checkpoint", "state_tensors", "warm",
+           "write_nf4_expert"]  # fmt: skip
 
 _MODULES = {
     "load_expert": "load",

@@ -236,3 +236,13 @@ def test_too_little_memory_is_said_before_anything_is_loaded(full_size):
     with pytest.raises(InputError, match="too little for keys and values of 18 latent frames"):
         choose_rollout_memory(full_size, int(2e9), int(64e9))
     assert choose_rollout_memory(replace(full_size, device=torch.device("cpu")), 0) == RolloutMemory()
+
+
+def test_inspect_describes_a_folder_that_holds_a_causal_model(toy_package, tmp_path, capsys):
+    shutil.copytree(toy_package / "lingbot_world_fast", tmp_path / "lingbot_world_fast")
+    shutil.copy(toy_package / "Wan2.1_VAE.pth", tmp_path)
+    assert main(["inspect", str(tmp_path)]) == 0
+    report = capsys.readouterr().out
+    assert "causal model: " in report
+    assert "text_encoder: missing" in report
+    assert "VAE decode" in report
