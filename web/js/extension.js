@@ -14,11 +14,21 @@ function enlargePreview(node) {
   if (node.comfyClass === "LingBotWorldCameraPreview") node.setSize(PREVIEW_SIZE);
 }
 
+/** ComfyUI would show an editor's tooltip over it, or over the node beside it. The node's help page has the text. */
+function hideTooltips(definitions) {
+  for (const { input } of Object.values(definitions)) {
+    for (const [, options] of Object.values(input?.required ?? {})) {
+      if (options?.widgetType === WIDGET_TYPE) options.tooltip = "";
+    }
+  }
+}
+
 const html = await (await fetch(new URL("./editor.html", import.meta.url))).text();
 
 window.addEventListener("touchmove", keepTouches, true);
 app.registerExtension({
   name: "lingbotworld.CameraEditor",
+  addCustomNodeDefs: hideTooltips,
   nodeCreated: enlargePreview,
   getCustomWidgets: () => ({
     [WIDGET_TYPE]: (node, name, [, options]) => addEditor(html, node, name, options.default),

@@ -1,8 +1,10 @@
 // Finds the first frame: the picture file that reaches the editor node's image input.
 
 import { api } from "../../../../scripts/api.js";
+import { nodeBefore } from "./graph.js";
 
 const MOST_NODES = 9; // followed up the links
+const IMAGE_TYPES = ["IMAGE", "*"]; // a reroute's input takes any type
 
 /** The address of a file as ComfyUI's file widgets write it, such as "folder/photo.png [output]". */
 function fileUrl(file) {
@@ -17,7 +19,5 @@ export function firstFrameUrl(node, nodesLeft = MOST_NODES) {
   if (!node || nodesLeft === 0) return "";
   const file = node.widgets?.find(({ name }) => name === "image")?.value;
   if (typeof file === "string" && file) return fileUrl(file);
-  const link = node.inputs?.find((input) => input.type === "IMAGE" && input.link != null)?.link;
-  if (link == null) return "";
-  return firstFrameUrl(node.graph?.getNodeById(node.graph.getLink(link)?.origin_id), nodesLeft - 1);
+  return firstFrameUrl(nodeBefore(node, IMAGE_TYPES), nodesLeft - 1);
 }

@@ -2,11 +2,13 @@
 
 import { app } from "../../../../scripts/app.js";
 import { Editor } from "../editor/editor.js";
+import { forwardToCanvas } from "./canvas_events.js";
 import { firstFrameUrl } from "./first_frame.js";
 
 export const WIDGET_TYPE = "LINGBOT_CAMERA_EDITOR";
-const HEIGHT = 480;
-const WIDTH = 440;
+const HEIGHT = 480; // of the widget at least; editor.css holds the same for Nodes 2.0
+const WIDTH = 440; // of a new node
+const LEAST_WIDTH = 420; // of any node; below it the fields would have no room for their numbers
 const PICTURE_CHECK_MS = 500;
 
 /** Has ComfyUI notice that the workflow changed. */
@@ -40,6 +42,23 @@ function watchPicture(editor, node, widget) {
 }
 
 /**
+ * ComfyUI's right-hand panel draws every widget of the selected node and writes the panel's width into the widget; the
+ * classic renderer then shows the editor that wide. Without a width of its own a widget is as wide as its node.
+ */
+function keepNodeWidth(widget) {
+  Object.defineProperty(widget, "width", { get: () => undefined, set: () => {} });
+}
+
+/** The classic renderer asks a widget for its least height only. */
+function keepLeastWidth(node) {
+  const { onResize } = node;
+  node.onResize = function (size) {
+    if (size[0] < LEAST_WIDTH) this.size = [LEAST_WIDTH, size[1]];
+    onResize?.call(this, this.size);
+  };
+}
+
+/**
  * Puts an editor on a node, as ComfyUI's getCustomWidgets asks.
  * @param {string} html  the text of editor.html
  * @param {string} initial  the document of a new node
@@ -48,12 +67,15 @@ export function addEditor(html, node, name, initial) {
   const editor = new Editor(html, initial, captureGraph);
   editor.element.append(stylesheet());
   keepUndo(editor.element);
+  forwardToCanvas(editor.element);
   const widget = node.addDOMWidget(name, WIDGET_TYPE, editor.element, {
     getValue: () => editor.text,
     setValue: (text) => editor.load(text),
     getMinHeight: () => HEIGHT,
   });
   watchPicture(editor, node, widget);
+  keepNodeWidth(widget);
+  keepLeastWidth(node);
   node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);
   return { widget, minWidth: WIDTH, minHeight: HEIGHT };
 }

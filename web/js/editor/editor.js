@@ -65,6 +65,10 @@ export class Editor {
     return this.element.querySelector(selector);
   }
 
+  get hasFocus() {
+    return this.element.contains(document.activeElement);
+  }
+
   /** Shows a line of text over the 3D view. */
   say(message) {
     this.find(".lbw-status").textContent = message;

@@ -5,16 +5,21 @@ import { COMMANDS, commandFor } from "./commands.js";
 const ARROWS = { ArrowLeft: [-1, 0, 0], ArrowRight: [1, 0, 0], ArrowUp: [0, -1, 0], ArrowDown: [0, 1, 0] };
 const TYPING = "textarea, select, input";
 
+function isPasteKey({ key, ctrlKey, metaKey, shiftKey }) {
+  return key.toLowerCase() === "v" ? ctrlKey || metaKey : key === "Insert" && shiftKey;
+}
+
 /** Turns the events of an editor's HTML into calls of the editor. */
 export class Input {
   /** @param {import("./editor.js").Editor} editor */
   constructor(editor) {
     this.editor = editor;
+    this.pasteKeyIsDown = false;
     const letGo = ({ target }) => this.#hold(target.dataset.hold, false);
     const listeners = {
       click: (event) => this.#click(event),
       keydown: (event) => this.#press(event),
-      keyup: ({ key }) => this.#hold(key.toLowerCase(), false),
+      keyup: (event) => this.#release(event),
       focusout: ({ relatedTarget }) => this.#loseFocus(relatedTarget),
       copy: (event) => this.#copy(event),
       paste: (event) => this.#paste(event),
@@ -38,6 +43,7 @@ export class Input {
 
   /** Runs what a key stands for. ComfyUI hears of no key except those with control that mean nothing here. */
   #press(event) {
+    this.pasteKeyIsDown = isPasteKey(event);
     const control = event.ctrlKey || event.metaKey;
     const command = commandFor(event);
     if (control ? !command : event.altKey) return;
@@ -46,6 +52,11 @@ export class Input {
     if (!this.#act(event, control, command)) return;
     event.preventDefault();
     this.editor.redraw();
+  }
+
+  #release({ key }) {
+    this.pasteKeyIsDown = false;
+    this.#hold(key.toLowerCase(), false);
   }
 
   /** Whether the focused control itself makes something of a key, such as text. */
@@ -89,8 +100,10 @@ export class Input {
     event.clipboardData.setData("text/plain", this.editor.text);
   }
 
+  /** Takes a document only from keys: on Linux a middle click anywhere pastes what was last selected. */
   #paste(event) {
-    if (!this.#takesClipboard(event)) return;
+    if (!this.#takesClipboard(event) || !this.pasteKeyIsDown) return;
+    this.pasteKeyIsDown = false;
     this.editor.say("");
     this.editor.paste(event.clipboardData.getData("text/plain"));
   }

@@ -2,6 +2,7 @@
 
 import { distance, mixVectors, scale, subtract } from "../math/vectors.js";
 
+const MIDDLE = 1; // a pointer's button
 const REACH = 11; // pixels around a symbol in which a pointer hits it
 
 /**
@@ -10,8 +11,8 @@ const REACH = 11; // pixels around a symbol in which a pointer hits it
  */
 
 /**
- * A canvas that shows the world around `center`. One pointer drags, two fingers pan and zoom, and the wheel zooms once
- * the editor has the focus. A subclass says in `start(point, event)` what a drag does, in `view` how the world is seen,
+ * A canvas that shows the world around `center`. One pointer drags, two fingers pan and zoom; once the editor has the
+ * focus the wheel zooms and the middle button pans, before that both are the graph's. A subclass says in `start(point, event)` what a drag does, in `view` how the world is seen,
  * and in `draw(scene, theme)` what is drawn.
  */
 export class Pane {
@@ -36,7 +37,17 @@ export class Pane {
     on("contextmenu", (event) => event.preventDefault());
   }
 
+  /** Whether this view takes the wheel and the middle button. */
+  get takesWheel() {
+    return this.host.hasFocus;
+  }
+
   #press(event, point) {
+    if (event.button === MIDDLE) {
+      if (!this.takesWheel) return;
+      event.preventDefault();
+      event.stopPropagation();
+    }
     this.canvas.setPointerCapture(event.pointerId);
     this.#pointers.set(event.pointerId, point);
     const isFirst = this.#pointers.size === 1;
@@ -65,7 +76,7 @@ export class Pane {
   }
 
   #wheel(event, point) {
-    if (!this.host.element.contains(document.activeElement)) return;
+    if (!this.takesWheel) return;
     event.preventDefault();
     event.stopPropagation();
     this.zoom(Math.exp(-event.deltaY * 0.0015), point);

@@ -36,8 +36,9 @@ export class PlanPane extends Pane {
     return niceStep(GRID_PIXELS * this.range);
   }
 
-  start(point) {
+  start(point, event) {
     const { host } = this;
+    if (event.button > 0) return (_, delta) => this.pan(delta);
     const gesture = {};
     const onHandle = !host.flight && this.isNear(host.scene.handle(host.pose), point);
     if (onHandle) return (now) => this.#aim(now, gesture);

@@ -12,6 +12,10 @@ const SECOND_PIXELS = 34; // between labelled seconds, at least
 
 /** Drag to scrub, drag a diamond to move its keyframe in time. */
 export class Timeline extends Pane {
+  get takesWheel() {
+    return false;
+  }
+
   pan() {}
 
   zoom() {}

@@ -1,4 +1,4 @@
-// How a move speeds up and slows down: progress 0..1 as a function of time 0..1. camera/moves/easing.py has the same.
+// How a move speeds up and slows down: progress 0..1 as a function of time 0..1. camera/easing.py has the same.
 
 const power = (exponent) => (u) => u ** exponent;
 const out = (ease) => (u) => 1 - ease(1 - u);
