@@ -1,5 +1,6 @@
 // What buttons (data-command in editor.html) and keys do.
 
+import { MOST_FRAMES } from "../path/document.js";
 import { duplicateKeyframe, keyframeAt, removeKeyframe, toggleLoop } from "../path/edits.js";
 
 /**
@@ -34,9 +35,28 @@ function goToKeyframeAfter(editor) {
 }
 
 function copyText(editor) {
-  editor.find("textarea").select();
+  editor.panels.text.select();
   document.execCommand("copy"); // navigator.clipboard is missing where ComfyUI is served over plain http
   editor.say("Copied");
+}
+
+/** Records to the end of the video. At the end there is nothing left of it, so the user is asked what to do. */
+function record(editor) {
+  const start = Math.round(editor.frame);
+  const room = editor.state.frames - start;
+  if (editor.flight?.recording) editor.land();
+  else if (room === 1) editor.panels.open("ask");
+  else editor.takeOff({ room });
+}
+
+function recordFromStart(editor) {
+  editor.scrub(0);
+  editor.takeOff({ room: editor.state.frames });
+}
+
+function escape(editor) {
+  if (editor.flight) editor.land();
+  else editor.panels.close();
 }
 
 /** @type {Record<string, Command>} */
@@ -49,20 +69,22 @@ export const COMMANDS = {
   snap: { run: (editor) => { editor.snap = !editor.snap; }, keys: ["g"] },
   loop: { run: (editor) => editor.edit(toggleLoop(editor.state)) },
   camera: { run: (editor) => { editor.camera = !editor.camera; }, keys: ["c"] },
-  fly: { run: (editor) => (editor.flight ? editor.land() : editor.takeOff(false)), keys: ["f"] },
-  record: { run: (editor) => (editor.flight?.recording ? editor.land() : editor.takeOff(true)), keys: ["r"] },
+  fly: { run: (editor) => (editor.flight ? editor.land() : editor.takeOff()), keys: ["f"] },
+  record: { run: record, keys: ["r"] },
+  recordMore: { run: (editor) => editor.takeOff({ room: MOST_FRAMES - Math.round(editor.frame) }) },
+  recordAnew: { run: recordFromStart },
   fit: { run: (editor) => editor.fit(), keys: ["0"] },
   play: { run: (editor) => (editor.playing === null ? editor.play() : editor.scrub(editor.frame)), keys: [" "] },
-  json: { run: (editor) => editor.togglePanel(editor.find(".lbw-json").hidden) },
+  json: { run: (editor) => editor.panels.toggle("json") },
   copyJson: { run: copyText },
-  applyJson: { run: (editor) => editor.paste(editor.find("textarea").value) },
+  applyJson: { run: (editor) => editor.paste(editor.panels.text.value) },
   back: { run: (editor, event) => editor.scrub(editor.frame - jumpLength(event)), keys: ["ArrowLeft"] },
   forward: { run: (editor, event) => editor.scrub(editor.frame + jumpLength(event)), keys: ["ArrowRight"] },
   first: { run: (editor) => editor.scrub(0), keys: ["Home"] },
   last: { run: (editor) => editor.scrub(Infinity), keys: ["End"] },
   before: { run: goToKeyframeBefore, keys: ["PageUp"] },
   after: { run: goToKeyframeAfter, keys: ["PageDown"] },
-  escape: { run: (editor) => (editor.flight ? editor.land() : editor.togglePanel(false)), keys: ["Escape"] },
+  escape: { run: escape, keys: ["Escape"] },
 };
 
 /** A key press in words: its key, with "control+" and "shift+" before it where control and shift are held. */

@@ -8,13 +8,14 @@ import { clamp } from "../math/vectors.js";
 import { PlanPane } from "../panes/plan.js";
 import { Timeline } from "../panes/timeline.js";
 import { WorldPane } from "../panes/world.js";
-import { parse, serialize, validate } from "../path/document.js";
+import { parse, serialize } from "../path/document.js";
 import { setKeyframe } from "../path/edits.js";
 import { History } from "../path/history.js";
 import { replaceWithRecording } from "../path/recording.js";
 import { easedTime, track } from "../path/track.js";
 import { Fields } from "./fields.js";
 import { Input } from "./input.js";
+import { Panels } from "./panels.js";
 
 /**
  * @typedef {import("../path/document.js").PathState} PathState
@@ -54,6 +55,7 @@ export class Editor {
     this.panes = [new WorldPane(this, canvas("world")), ...this.plans, new Timeline(this, canvas("time"))];
     this.fields = new Fields(this);
     this.input = new Input(this);
+    this.panels = new Panels(this);
     this.picture.onload = () => this.#changed();
     this.picture.onerror = () => this.#changed();
     const resizes = new ResizeObserver(() => this.fit(this.sizes));
@@ -96,12 +98,7 @@ export class Editor {
 
   /** Takes a document that someone pasted. */
   paste(text) {
-    if (this.#use(() => this.edit(parse(text)))) this.togglePanel(false);
-  }
-
-  /** Takes a document if it is valid, else says what is wrong with it. */
-  tryEdit(state) {
-    this.#use(() => this.edit(validate(state)));
+    if (this.#use(() => this.edit(parse(text)))) this.panels.close();
   }
 
   /** Runs what may find a document wrong; shows the new document or what is wrong. Returns whether it was right. */
@@ -185,13 +182,6 @@ export class Editor {
     this.#changed();
   }
 
-  /** Opens or closes the panel with the document's JSON. */
-  togglePanel(open) {
-    this.find(".lbw-json").hidden = !open;
-    this.find("textarea").value = this.text.replaceAll('{"frame"', '\n{"frame"');
-    if (open) this.find("textarea").focus();
-  }
-
   // The playhead
 
   /** Stops playing and flying. */
@@ -215,15 +205,20 @@ export class Editor {
     this.playing = this.frame;
   }
 
-  /** Begins a flight at the playhead. */
-  takeOff(record) {
-    const { pose, state: { frames, fps } } = this;
-    const start = Math.round(this.frame) % (frames - 1);
+  /** Begins a flight at the playhead; with `room`, the number of frames there are for it, it is recorded. */
+  takeOff({ room = 0 } = {}) {
+    const { pose, state: { fps } } = this;
+    const start = Math.round(this.frame);
+    this.panels.close();
     this.#rest(start);
-    this.say(record ? `Records from frame ${start} once you move. ${FLY_HELP}` : `${FLY_HELP}, R records`);
+    this.say(room > 0 ? `Records from frame ${start} once you move. ${FLY_HELP}` : `${FLY_HELP}, R records`);
     this.recordStart = start;
-    this.flight = new Flight(pose, fps, record ? frames - start : 0);
-    return this.flight;
+    this.flight = new Flight(pose, fps, room);
+  }
+
+  /** The newest frame of the flight under way; a recording at the end goes beyond the video's frames. */
+  get recordedFrame() {
+    return this.recordStart + this.flight.poses.length - 1;
   }
 
   /** Ends the flight; what was recorded becomes keyframes. */
@@ -284,7 +279,7 @@ export class Editor {
       this.frame = easedTime(state, Math.min(this.playing, state.frames - 1));
     }
     const flying = flight?.advance(seconds);
-    if (flight?.recording) this.frame = this.recordStart + flight.poses.length - 1;
+    if (flight?.recording) this.frame = Math.min(this.recordedFrame, state.frames - 1);
     if (flight?.finished) this.land();
     return this.playing !== null || flying;
   }

@@ -1,11 +1,13 @@
 // The fields and the state of the buttons below and above the views.
 
-import { fromAngles, toAngles } from "../math/quaternions.js";
+import { fromAngles, heldPitch, toAngles } from "../math/quaternions.js";
+import { complaint } from "../path/document.js";
 import { EASINGS } from "../path/easing.js";
 import { setFrames } from "../path/edits.js";
 
 const POSITION_DECIMALS = 3;
 const ANGLE_DECIMALS = 1;
+const PITCH = 4; // the number of its field
 
 const rounded = (value, decimals) => Number(value.toFixed(decimals)) + 0; // adding 0 turns -0 into 0
 
@@ -20,24 +22,41 @@ export class Fields {
     this.inputs = [...editor.element.querySelectorAll("[data-pose], [data-setting]")];
     const options = Object.keys(EASINGS).map((name) => new Option(name.replaceAll("_", " "), name));
     editor.find("select").append(...options);
-    editor.element.addEventListener("change", ({ target }) => this.#take(target));
+    for (const input of this.inputs) {
+      input.addEventListener("change", () => this.#take(input));
+      input.addEventListener("blur", () => this.#restore(input));
+    }
   }
 
-  #take({ dataset: { pose, setting }, value, type }) {
+  /** Takes what was typed or chosen. A field that was cleared keeps its value, and so does one that is refused. */
+  #take(input) {
+    const { dataset: { pose, setting }, value, type, validity } = input;
     const typed = type === "number" ? Number.parseFloat(value) : value;
-    if (setting) this.#takeSetting(setting, typed);
-    else if (pose && Number.isFinite(typed)) this.#takePose(Number(pose), typed);
+    const wrong = validity.badInput ? "expected a number" : complaint(setting ?? "position", typed);
+    const wasCleared = value === "" && !validity.badInput;
+    input.ariaInvalid = wrong !== null && !wasCleared;
+    if (wasCleared) this.#restore(input);
+    else if (wrong) this.editor.say(`${input.ariaLabel}: ${wrong}`);
+    else if (setting) this.#takeSetting(setting, typed);
+    else this.#takePose(Number(pose), typed);
     this.editor.redraw();
+  }
+
+  /** Shows the document's value again. */
+  #restore(input) {
+    input.ariaInvalid = false;
+    input.value = this.#shownIn(input, poseNumbers(this.editor.pose));
   }
 
   #takeSetting(setting, typed) {
     const { editor } = this;
-    if (setting === "frames" && typed) editor.edit(setFrames(editor.state, typed));
-    else editor.tryEdit({ ...editor.state, [setting]: typed });
+    if (setting === "frames") editor.edit(setFrames(editor.state, typed));
+    else editor.edit({ ...editor.state, [setting]: typed });
   }
 
   #takePose(index, typed) {
-    const numbers = poseNumbers(this.editor.pose).with(index, typed);
+    const value = index === PITCH ? heldPitch(typed) : typed;
+    const numbers = poseNumbers(this.editor.pose).with(index, value);
     this.editor.setPose({ position: numbers.slice(0, 3), quaternion: fromAngles(...numbers.slice(3)) });
   }
 
@@ -49,7 +68,8 @@ export class Fields {
       const value = this.#shownIn(input, shown);
       if (input !== document.activeElement && input.value !== value) input.value = value;
     }
-    editor.find("output").textContent = `${Math.round(editor.frame)} / ${editor.state.frames - 1}`;
+    const frame = editor.flight?.recording ? editor.recordedFrame : Math.round(editor.frame);
+    editor.find("output").textContent = `${frame} / ${editor.state.frames - 1}`;
     this.#drawButtons();
   }
 

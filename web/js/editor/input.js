@@ -37,7 +37,7 @@ export class Input {
     const button = event.target.closest("button");
     COMMANDS[button?.dataset.command]?.run(editor, event);
     const byPointer = event.detail > 0;
-    if (button && byPointer && editor.find(".lbw-json").hidden) editor.element.focus({ preventScroll: true });
+    if (button && byPointer && !editor.panels.current) editor.element.focus({ preventScroll: true });
     editor.redraw();
   }
 

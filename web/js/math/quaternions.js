@@ -7,6 +7,12 @@ import { clamp, RAD, scale } from "./vectors.js";
  * @typedef {number[]} Quaternion  [x, y, z, w]
  */
 
+/** Degrees up or down that a camera may look; straight up and down the yaw would be lost. */
+const STEEPEST = 89;
+
+/** @type {(pitch: number) => number} */
+export const heldPitch = (pitch) => clamp(pitch, -STEEPEST, STEEPEST);
+
 /** The turn `a` after the turn `b`. @type {(a: Quaternion, b: Quaternion) => Quaternion} */
 export function multiply([ax, ay, az, aw], [bx, by, bz, bw]) {
   return [

@@ -3,7 +3,7 @@
 import { niceStep } from "../drawing/scene.js";
 import { Painter } from "../drawing/painter.js";
 import { View } from "../drawing/view.js";
-import { fromAngles, toAngles } from "../math/quaternions.js";
+import { fromAngles, heldPitch, toAngles } from "../math/quaternions.js";
 import { RAD, scale, subtract } from "../math/vectors.js";
 import { Pane } from "./pane.js";
 
@@ -69,7 +69,8 @@ export class PlanPane extends Pane {
     const isTop = this.plane.axes[0] === 0;
     const angle = (isTop ? Math.atan2(x, z) : Math.atan2(-y, Math.abs(z))) / RAD;
     const step = snap ? SNAP_DEGREES : FREE_DEGREES;
-    const angles = toAngles(quaternion).with(isTop ? 0 : 1, Math.round(angle / step) * step);
+    const rounded = Math.round(angle / step) * step;
+    const angles = toAngles(quaternion).with(isTop ? 0 : 1, isTop ? rounded : heldPitch(rounded));
     this.host.setPose({ position, quaternion: fromAngles(...angles) }, gesture);
   }
 

@@ -11,7 +11,7 @@ const CARD_WIDTH = 416; // CSS pixels of .lbw-card before it is laid into the wo
 const ORBIT_DEGREES_PER_PIXEL = 0.4;
 const START = { yaw: -38, pitch: -24 };
 
-/** From outside the eye is `range` units away from `center` and a drag orbits; through the camera a drag looks around. */
+/** From outside the eye is `range` units away from `center` and a drag orbits; in flight a drag looks around. */
 export class WorldPane extends Pane {
   fit(sizes) {
     super.fit();
@@ -52,7 +52,8 @@ export class WorldPane extends Pane {
   }
 
   start(point, event) {
-    if (this.host.inside) return (_, delta) => this.#look(delta);
+    if (this.host.flight) return (_, delta) => this.#look(delta);
+    if (this.host.inside) return () => this.host.say("F flies from here, R records a flight, C looks from outside again");
     const frame = this.cameraUnder(point);
     if (frame !== undefined) this.host.scrub(frame);
     if (event.shiftKey || event.button > 0) return (_, delta) => this.pan(delta);
@@ -61,8 +62,7 @@ export class WorldPane extends Pane {
 
   #look([dx, dy]) {
     const degrees = (pixels) => pixels / this.view.focal / RAD;
-    const flight = this.host.flight ?? this.host.takeOff(false);
-    flight.lookBy(degrees(dx), degrees(-dy));
+    this.host.flight?.lookBy(degrees(dx), degrees(-dy));
   }
 
   #orbit([dx, dy]) {

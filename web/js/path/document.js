@@ -3,7 +3,7 @@
 import { normalize } from "../math/quaternions.js";
 import { EASINGS } from "./easing.js";
 
-export const FEWEST_FRAMES = 5;
+const FEWEST_FRAMES = 5;
 export const MOST_FRAMES = 10001;
 const MOST_KEYFRAMES = 1000;
 const LARGEST = 1e9;
@@ -48,6 +48,8 @@ const list = (low, high) => ({
   expected: `a list of ${low} to ${high}`,
 });
 
+const COORDINATE = number(-LARGEST, LARGEST);
+
 /** @type {Rule} */
 const POSITION = { accepts: (value) => isVector(value, 3), expected: "x, y, z" };
 
@@ -67,6 +69,15 @@ const FIELDS = {
   loop: oneOf(true, false),
   keyframes: list(1, MOST_KEYFRAMES),
 };
+
+/**
+ * What is wrong with a value for a field of the document, or for a coordinate ("position"); null if nothing is.
+ * @type {(field: string, value: unknown) => string | null}
+ */
+export function complaint(field, value) {
+  const { accepts, expected } = field === "position" ? COORDINATE : FIELDS[field];
+  return accepts(value) ? null : `expected ${expected}`;
+}
 
 /** Rules for a keyframe that comes after frame `after` in a path of so many frames. */
 const keyframeFields = (after, frames) => ({

@@ -1,8 +1,6 @@
 // Edits of a document: each takes one and returns a new one.
 
 import { poseAt } from "../math/spline.js";
-import { clamp } from "../math/vectors.js";
-import { FEWEST_FRAMES, MOST_FRAMES } from "./document.js";
 import { track } from "./track.js";
 
 /**
@@ -65,8 +63,7 @@ export function duplicateKeyframe(state, frame) {
  * Another length in frames: the same move, stretched. Keyframes that meet become one.
  * @type {(state: PathState, frames: number) => PathState}
  */
-export function setFrames(state, wanted) {
-  const frames = clamp(Math.round(wanted), FEWEST_FRAMES, MOST_FRAMES);
+export function setFrames(state, frames) {
   const factor = (frames - 1) / (state.frames - 1);
   const moved = new Map(state.keyframes.map((key) => [Math.round(key.frame * factor), key]));
   return { ...state, frames, keyframes: [...moved].map(([frame, key]) => ({ ...key, frame })) };

@@ -3,6 +3,7 @@
 import { angleBetween } from "../math/quaternions.js";
 import { poseAt } from "../math/spline.js";
 import { distance } from "../math/vectors.js";
+import { MOST_FRAMES } from "./document.js";
 
 /**
  * @typedef {import("./document.js").PathState} PathState
@@ -36,12 +37,18 @@ export function simplify(poses, positionTolerance = 0.01, angleTolerance = 0.5) 
   }
 }
 
+/** The smallest 4n+1, which the model takes, that is no less than `frames`. */
+const modelFrames = (frames) => Math.ceil((frames - 1) / 4) * 4 + 1;
+
 /**
- * The document in which a recording, its first pose at frame `start`, replaces what was there from `start` on.
+ * The document in which a recording, its first pose at frame `start`, replaces what was there from `start` on. A
+ * recording that goes beyond the end makes the video longer.
  * @type {(state: PathState, start: number, poses: Pose[]) => PathState}
  */
 export function replaceWithRecording(state, start, poses) {
   const before = state.keyframes.filter(({ frame }) => frame < start);
   const recorded = simplify(poses).map(({ frame, ...pose }) => ({ frame: frame + start, ...pose }));
-  return { ...state, ease: "linear", loop: false, keyframes: [...before, ...recorded] };
+  const end = start + poses.length;
+  const frames = end > state.frames ? Math.min(modelFrames(end), MOST_FRAMES) : state.frames;
+  return { ...state, frames, ease: "linear", loop: false, keyframes: [...before, ...recorded] };
 }
