@@ -5,7 +5,7 @@ import { angleBetween, rotate } from "../../web/js/math/quaternions.js";
 import { poseAt } from "../../web/js/math/spline.js";
 import { distance } from "../../web/js/math/vectors.js";
 import * as document from "../../web/js/path/document.js";
-import { EASINGS } from "../../web/js/path/easing.js";
+import { EASINGS } from "../../web/js/math/easing.js";
 import * as edits from "../../web/js/path/edits.js";
 import { History } from "../../web/js/path/history.js";
 import * as recording from "../../web/js/path/recording.js";

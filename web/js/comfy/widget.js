@@ -3,13 +3,13 @@
 import { app } from "../../../../scripts/app.js";
 import { Editor } from "../editor/editor.js";
 import { forwardToCanvas } from "./canvas_events.js";
-import { firstFrameUrl } from "./first_frame.js";
+import { watchFirstFrame } from "./first_frame.js";
+import { presetStore } from "./preset_store.js";
 
 export const WIDGET_TYPE = "LINGBOT_CAMERA_EDITOR";
 const HEIGHT = 480; // of the widget at least; editor.css holds the same for Nodes 2.0
 const WIDTH = 440; // of a new node
 const LEAST_WIDTH = 420; // of any node; below it the fields would have no room for their numbers
-const PICTURE_CHECK_MS = 500;
 
 /** Has ComfyUI notice that the workflow changed. */
 const captureGraph = () => app.extensionManager.workflow.activeWorkflow?.changeTracker?.captureCanvasState();
@@ -31,12 +31,12 @@ function keepUndo(element) {
   }
 }
 
-/** Has the editor show the node's first frame, whatever it is connected to, until the widget is removed. */
-function watchPicture(editor, node, widget) {
+/** Has the editor show the node's first frame until the widget is removed. */
+function showFirstFrame(editor, node, widget) {
   const { onRemove } = widget;
-  const timer = setInterval(() => editor.setPicture(firstFrameUrl(node)), PICTURE_CHECK_MS);
+  const stop = watchFirstFrame(editor, node);
   widget.onRemove = () => {
-    clearInterval(timer);
+    stop();
     onRemove?.call(widget);
   };
 }
@@ -64,7 +64,7 @@ function keepLeastWidth(node) {
  * @param {string} initial  the document of a new node
  */
 export function addEditor(html, node, name, initial) {
-  const editor = new Editor(html, initial, captureGraph);
+  const editor = new Editor(html, initial, { onCommit: captureGraph, presetStore });
   editor.element.append(stylesheet());
   keepUndo(editor.element);
   forwardToCanvas(editor.element);
@@ -73,7 +73,7 @@ export function addEditor(html, node, name, initial) {
     setValue: (text) => editor.load(text),
     getMinHeight: () => HEIGHT,
   });
-  watchPicture(editor, node, widget);
+  showFirstFrame(editor, node, widget);
   keepNodeWidth(widget);
   keepLeastWidth(node);
   node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);

@@ -1,6 +1,6 @@
 // What buttons (data-command in editor.html) and keys do.
 
-import { MOST_FRAMES } from "../path/document.js";
+import { MOST_FRAMES, parse } from "../path/document.js";
 import { duplicateKeyframe, keyframeAt, removeKeyframe, toggleLoop } from "../path/edits.js";
 
 /**
@@ -54,6 +54,19 @@ function recordFromStart(editor) {
   editor.takeOff({ room: editor.state.frames });
 }
 
+function openPresets(editor) {
+  editor.presets.refresh();
+  editor.panels.toggle("presets");
+}
+
+/** The path of a new node again. */
+function reset(editor) {
+  editor.scrub(0);
+  editor.edit(parse(editor.initial));
+  editor.fit();
+  editor.say("The path of a new node; Undo brings yours back");
+}
+
 function escape(editor) {
   if (editor.flight) editor.land();
   else editor.panels.close();
@@ -75,6 +88,10 @@ export const COMMANDS = {
   recordAnew: { run: recordFromStart },
   fit: { run: (editor) => editor.fit(), keys: ["0"] },
   play: { run: (editor) => (editor.playing === null ? editor.play() : editor.scrub(editor.frame)), keys: [" "] },
+  presets: { run: openPresets, keys: ["p"] },
+  savePreset: { run: (editor) => editor.presets.save() },
+  reset: { run: reset },
+  dismissHint: { run: (editor) => editor.hint.dismiss() },
   json: { run: (editor) => editor.panels.toggle("json") },
   copyJson: { run: copyText },
   applyJson: { run: (editor) => editor.paste(editor.panels.text.value) },

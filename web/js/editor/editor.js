@@ -2,6 +2,7 @@
 
 import { SIDE, TOP } from "../drawing/view.js";
 import { buildScene, measure } from "../drawing/scene.js";
+import { readTheme, sharpnessOf } from "../drawing/theme.js";
 import { Flight } from "../flight.js";
 import { poseAt } from "../math/spline.js";
 import { clamp } from "../math/vectors.js";
@@ -14,31 +15,44 @@ import { History } from "../path/history.js";
 import { replaceWithRecording } from "../path/recording.js";
 import { easedTime, track } from "../path/track.js";
 import { Fields } from "./fields.js";
+import { Hint } from "./hint.js";
 import { Input } from "./input.js";
 import { Panels } from "./panels.js";
+import { Presets } from "./presets.js";
 
 /**
  * @typedef {import("../path/document.js").PathState} PathState
  * @typedef {import("../math/spline.js").Pose} Pose
  * @typedef {import("../drawing/scene.js").Sizes} Sizes
+ *
+ * @typedef {object} Services  what the editor asks of the page it is in
+ * @property {() => void} onCommit  called after every finished edit
+ * @property {import("./presets.js").PresetStore} presetStore
+ *
+ * @typedef {{aspect: number, fit: "fill" | "cover" | "contain"}} Video
+ *   the video's width over its height, and how the first frame is brought to it: stretched, cropped or padded
  */
 
 const FLY_HELP = "WASD move, IJKL or drag look, Enter sets a keyframe, Esc ends";
-const THEME = ["background", "text", "muted", "grid", "axis", "key", "accent", "accentFill"];
 const OFFICIAL_ASPECT = 832 / 480;
-const SHARPEST = 2; // canvas pixels a CSS pixel
 
 export class Editor {
   /**
-   * Builds itself from the text of editor.html and a document; `onCommit` is called after every finished edit.
+   * Builds itself from the text of editor.html and the document of a new node.
    * @param {string} html
-   * @param {string} text
+   * @param {string} initial
+   * @param {Services} services
    */
-  constructor(html, text, onCommit = () => {}) {
+  constructor(html, initial, { onCommit, presetStore }) {
     this.element = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
     this.picture = this.find("img");
     this.onCommit = onCommit;
-    this.saved = parse(text); // the newest document that was finished, not in the middle of a drag
+    this.speed = 1; // of playback
+    this.video = null; // the video's size, where it is known
+    this.presets = new Presets(this, presetStore);
+    this.hint = new Hint(this.find(".lbw-hint"));
+    this.initial = initial;
+    this.saved = parse(initial); // the newest document that was finished, not in the middle of a drag
     this.unreadable = null; // a text that the workflow holds and that is no document
     this.history = new History(this.saved);
     this.snap = false; // whether dragged cameras snap to the grid
@@ -121,6 +135,7 @@ export class Editor {
    */
   edit(state, gesture = null) {
     this.unreadable = null;
+    this.hint.dismiss();
     this.history.push(state, gesture);
     if (!this.flight) this.say("");
     this.#changed();
@@ -160,8 +175,12 @@ export class Editor {
     return this.flight?.shown ?? poseAt(track(this.state), this.frame);
   }
 
-  /** Width over height of the first frame. */
+  /** Width over height of the video; of the first frame where the video's size is not known. */
   get aspect() {
+    return this.video?.aspect ?? this.pictureAspect;
+  }
+
+  get pictureAspect() {
     return this.picture.naturalWidth / this.picture.naturalHeight || OFFICIAL_ASPECT;
   }
 
@@ -173,6 +192,14 @@ export class Editor {
   /** Shows a picture on the first frame's card; with an empty URL a placeholder. */
   setPicture(url) {
     if (this.picture.getAttribute("src") !== url) this.picture.src = url;
+  }
+
+  /** Shows the first frame as the video has it. @param {Video | null} video */
+  setVideo(video) {
+    if (video?.aspect === this.video?.aspect && video?.fit === this.video?.fit) return;
+    this.video = video;
+    this.picture.style.objectFit = video?.fit ?? "fill";
+    this.#changed();
   }
 
   /** Shows the whole path, or a part with these measures, in every view. @param {Sizes} sizes */
@@ -256,26 +283,18 @@ export class Editor {
     this.drawnAt = moving ? now : 0;
     this.request = null;
     if (this.element.clientWidth === 0) return; // the editor is not shown
-    const theme = this.#readTheme();
+    this.sharpness = sharpnessOf(this.element);
+    const theme = readTheme(this.element);
     for (const stale of this.stale) stale.draw(this.scene, theme);
     this.stale.clear();
     if (moving) this.redraw();
-  }
-
-  /** Colours from CSS; notes too how sharp canvases have to be where the page is zoomed. */
-  #readTheme() {
-    const { element } = this;
-    const style = getComputedStyle(element);
-    const zoom = element.getBoundingClientRect().width / element.clientWidth;
-    this.sharpness = clamp(window.devicePixelRatio * zoom, 1, SHARPEST);
-    return Object.fromEntries(THEME.map((name) => [name, style.getPropertyValue(`--lbw-${name}`)]));
   }
 
   /** Lets playback and flight go on by so many seconds; returns whether anything is under way. */
   #advance(seconds) {
     const { state, flight } = this;
     if (this.playing !== null) {
-      this.playing = (this.playing + seconds * state.fps) % state.frames;
+      this.playing = (this.playing + seconds * state.fps * this.speed) % state.frames;
       this.frame = easedTime(state, Math.min(this.playing, state.frames - 1));
     }
     const flying = flight?.advance(seconds);

@@ -2,12 +2,14 @@
 
 import { fromAngles, heldPitch, toAngles } from "../math/quaternions.js";
 import { complaint } from "../path/document.js";
-import { EASINGS } from "../path/easing.js";
-import { setFrames } from "../path/edits.js";
+import { EASINGS } from "../math/easing.js";
+import { easedKeyframe, setFrames, setKeyframeEase } from "../path/edits.js";
 
 const POSITION_DECIMALS = 3;
 const ANGLE_DECIMALS = 1;
 const PITCH = 4; // the number of its field
+
+const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
 const rounded = (value, decimals) => Number(value.toFixed(decimals)) + 0; // adding 0 turns -0 into 0
 
@@ -20,8 +22,14 @@ export class Fields {
   constructor(editor) {
     this.editor = editor;
     this.inputs = [...editor.element.querySelectorAll("[data-pose], [data-setting]")];
-    const options = Object.keys(EASINGS).map((name) => new Option(name.replaceAll("_", " "), name));
-    editor.find("select").append(...options);
+    this.keyEase = editor.find("[data-key-ease]");
+    this.speed = editor.find("[data-speed]");
+    const easings = () => Object.keys(EASINGS).map((name) => new Option(name.replaceAll("_", " "), name));
+    editor.find("[data-setting=ease]").append(...easings());
+    this.keyEase.append(...easings());
+    this.speed.append(...SPEEDS.map((speed) => new Option(`${speed}x`, speed, speed === 1, speed === 1)));
+    this.keyEase.addEventListener("change", () => this.#takeKeyEase());
+    this.speed.addEventListener("change", () => { editor.speed = Number(this.speed.value); });
     for (const input of this.inputs) {
       input.addEventListener("change", () => this.#take(input));
       input.addEventListener("blur", () => this.#restore(input));
@@ -54,6 +62,12 @@ export class Fields {
     else editor.edit({ ...editor.state, [setting]: typed });
   }
 
+  #takeKeyEase() {
+    const { editor } = this;
+    const { frame } = easedKeyframe(editor.state, editor.frame);
+    editor.edit(setKeyframeEase(editor.state, frame, this.keyEase.value));
+  }
+
   #takePose(index, typed) {
     const value = index === PITCH ? heldPitch(typed) : typed;
     const numbers = poseNumbers(this.editor.pose).with(index, value);
@@ -70,7 +84,15 @@ export class Fields {
     }
     const frame = editor.flight?.recording ? editor.recordedFrame : Math.round(editor.frame);
     editor.find("output").textContent = `${frame} / ${editor.state.frames - 1}`;
+    this.#drawKeyEase();
     this.#drawButtons();
+  }
+
+  /** The easing of the keyframe at or before the playhead; none where no way leads on from it. */
+  #drawKeyEase() {
+    const key = easedKeyframe(this.editor.state, this.editor.frame);
+    this.keyEase.disabled = key === undefined;
+    this.keyEase.value = key?.ease ?? "linear";
   }
 
   #shownIn({ dataset: { pose, setting } }, shown) {

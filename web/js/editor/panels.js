@@ -1,4 +1,4 @@
-// Panels over the views: "json" with the document's text, "ask" with a question before a recording.
+// Panels over the views: "json" with the document's text, "presets" with moves, "ask" with a question about recording.
 
 /** Opens and closes panels; one at a time is open. */
 export class Panels {

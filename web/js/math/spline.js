@@ -1,12 +1,14 @@
 // The pose between keyframes: positions on a cubic through the keyframes, orientations on the arcs between them.
 
+import { EASINGS } from "./easing.js";
 import { slerp } from "./quaternions.js";
 import { scale, subtract } from "./vectors.js";
 
 /**
  * @typedef {{position: import("./vectors.js").Vector, quaternion: import("./quaternions.js").Quaternion}} Pose
  *   where a camera is and how it is turned, camera to world
- * @typedef {Pose & {frame: number}} Keyframe
+ * @typedef {Pose & {frame: number, ease?: string}} Keyframe
+ *   `ease` names the easing of the way to the next keyframe; without it the way is linear
  */
 
 /** Catmull-Rom tangent per frame at keyframe `i`: over both neighbours, one-sided at the ends. */
@@ -37,7 +39,7 @@ export function poseAt(keyframes, frame) {
   const to = keyframes[i + 1];
   if (!from || !to) return from ?? to;
   const frames = to.frame - from.frame;
-  const t = (frame - from.frame) / frames;
+  const t = EASINGS[from.ease ?? "linear"]((frame - from.frame) / frames);
   return {
     position: hermite(from.position, tangent(keyframes, i), to.position, tangent(keyframes, i + 1), frames, t),
     quaternion: slerp(from.quaternion, to.quaternion, t),

@@ -11,9 +11,9 @@ const REACH = 11; // pixels around a symbol in which a pointer hits it
  */
 
 /**
- * A canvas that shows the world around `center`. One pointer drags, two fingers pan and zoom; once the editor has the
- * focus the wheel zooms and the middle button pans, before that both are the graph's. A subclass says in `start(point, event)` what a drag does, in `view` how the world is seen,
- * and in `draw(scene, theme)` what is drawn.
+ * A canvas that shows the world around `center`. One pointer drags, two fingers pan and zoom. Once the editor has the
+ * focus the wheel zooms and the middle button pans; before that both are the graph's. A subclass says in
+ * `start(point, event)` what a drag does, in `view` how the world is seen, and in `draw(scene, theme)` what is drawn.
  */
 export class Pane {
   #pointers = new Map();

@@ -53,7 +53,7 @@ export class WorldPane extends Pane {
 
   start(point, event) {
     if (this.host.flight) return (_, delta) => this.#look(delta);
-    if (this.host.inside) return () => this.host.say("F flies from here, R records a flight, C looks from outside again");
+    if (this.host.inside) return () => this.host.say("F flies from here, R records, C looks from outside again");
     const frame = this.cameraUnder(point);
     if (frame !== undefined) this.host.scrub(frame);
     if (event.shiftKey || event.button > 0) return (_, delta) => this.pan(delta);

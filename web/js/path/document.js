@@ -1,7 +1,7 @@
 // The document: what the workflow saves and camera/moves/editor.py reads. Its fields, what they may hold, its text.
 
 import { normalize } from "../math/quaternions.js";
-import { EASINGS } from "./easing.js";
+import { EASINGS } from "../math/easing.js";
 
 const FEWEST_FRAMES = 5;
 export const MOST_FRAMES = 10001;
@@ -59,13 +59,16 @@ const QUATERNION = {
   expected: "x, y, z, w, not all 0",
 };
 
+/** @type {Rule} */
+const EASE = oneOf(...Object.keys(EASINGS));
+
 /** @type {Record<string, Rule>} */
 const FIELDS = {
   version: oneOf(1),
   frames: whole(FEWEST_FRAMES, MOST_FRAMES),
   fps: number(1e-6, LARGEST),
   fov_deg: number(1, 170),
-  ease: oneOf(...Object.keys(EASINGS)),
+  ease: EASE,
   loop: oneOf(true, false),
   keyframes: list(1, MOST_KEYFRAMES),
 };
@@ -84,7 +87,11 @@ const keyframeFields = (after, frames) => ({
   frame: whole(after + 1, frames - 1),
   position: POSITION,
   quaternion: QUATERNION,
+  ease: EASE,
 });
+
+/** The field that a keyframe has for an easing: none where it is linear, as in documents of earlier versions. */
+export const ownEase = (ease) => (ease === undefined || ease === "linear" ? {} : { ease });
 
 /** The fields of `value` that have a rule; throws an Error that names the first one that breaks its rule. */
 function checked(value, rules, name = "") {
@@ -105,8 +112,8 @@ export function validate(given) {
   const state = checked({ fps: 16, fov_deg: 79, ease: "linear", loop: false, ...given }, FIELDS);
   const keyframes = state.keyframes.map((entry, i, all) => {
     const rules = keyframeFields(all[i - 1]?.frame ?? -1, state.frames);
-    const key = checked(entry, rules, `keyframe ${i} `);
-    return { ...key, quaternion: normalize(key.quaternion) };
+    const { ease, ...key } = checked({ ease: "linear", ...entry }, rules, `keyframe ${i} `);
+    return { ...key, quaternion: normalize(key.quaternion), ...ownEase(ease) };
   });
   return { ...state, keyframes };
 }

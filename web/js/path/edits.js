@@ -1,6 +1,7 @@
 // Edits of a document: each takes one and returns a new one.
 
 import { poseAt } from "../math/spline.js";
+import { ownEase } from "./document.js";
 import { track } from "./track.js";
 
 /**
@@ -20,11 +21,29 @@ export const removeKeyframe = (state, frame) =>
  * Puts a pose at a frame, over the keyframe that may be there. The end of a loop is its first keyframe.
  * @type {(state: PathState, frame: number, pose: Pose) => PathState}
  */
-export function setKeyframe(state, wanted, { position, quaternion }) {
+export function setKeyframe(state, wanted, { position, quaternion, ease }) {
   const isLoopEnd = state.loop && wanted === state.frames - 1;
   const frame = isLoopEnd ? (state.keyframes[0]?.frame ?? 0) : wanted;
-  const keyframes = [...removeKeyframe(state, frame).keyframes, { frame, position, quaternion }];
+  const keptEase = keyframeAt(state, frame)?.ease ?? ease;
+  const keyframe = { frame, position, quaternion, ...ownEase(keptEase) };
+  const keyframes = [...removeKeyframe(state, frame).keyframes, keyframe];
   return { ...state, keyframes: keyframes.sort((a, b) => a.frame - b.frame) };
+}
+
+/**
+ * The keyframe whose easing rules at a frame: the one before it, where another follows.
+ * @type {(state: PathState, frame: number) => Keyframe | undefined}
+ */
+export function easedKeyframe(state, frame) {
+  const keyframes = track(state);
+  const ruling = keyframes.slice(0, -1).findLast((key) => key.frame <= frame);
+  return ruling && frame < keyframes.at(-1).frame ? ruling : undefined;
+}
+
+/** Gives the keyframe at a frame an easing. @type {(state: PathState, frame: number, ease: string) => PathState} */
+export function setKeyframeEase(state, frame, ease) {
+  const withEase = ({ ease: _, ...key }) => ({ ...key, ...ownEase(ease) });
+  return { ...state, keyframes: state.keyframes.map((key) => (key.frame === frame ? withEase(key) : key)) };
 }
 
 /** Moves a keyframe in time, to a free frame. @type {(state: PathState, from: number, to: number) => PathState} */

@@ -1,7 +1,7 @@
 // The path that a document describes: the pose of every frame of the video.
 
 import { poseAt } from "../math/spline.js";
-import { EASINGS } from "./easing.js";
+import { EASINGS } from "../math/easing.js";
 
 /** @typedef {import("./document.js").PathState} PathState */
 
