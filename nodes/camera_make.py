@@ -236,6 +236,7 @@ class LingBotWorldCameraEditor(io.ComfyNode):
                 ),
             ],
             outputs=camera_outputs(),
+            has_intermediate_output=True,  # ComfyUI shows the editor its first frame again when nothing ran anew
         )
 
     @classmethod

@@ -42,7 +42,8 @@ function nodesAfter(node) {
 
 /** What the node that makes the video's latent, such as core's WanImageToVideo, crops the image to; or null. */
 function croppedVideo(node) {
-  for (const candidate of nodesAfter(node)) {
+  const makesVideo = (candidate) => widgetValue(candidate, "length") !== undefined;
+  for (const candidate of nodesAfter(node).filter(makesVideo)) {
     const aspect = numberIn(candidate, "width") / numberIn(candidate, "height");
     if (aspect > 0) return { aspect, fit: "cover" };
   }
