@@ -23,11 +23,13 @@ function stylesheet() {
 
 /**
  * ComfyUI undoes the graph on Ctrl+Z from a listener on the window, before the editor hears of the key, unless the
- * focused element's `type` says textarea. The editor has its own undo, so everything in it that takes focus says so.
+ * focused element takes text: up to front-end 1.49 its `type` tells, later `isContentEditable` does. The editor has its
+ * own undo, so everything in it that takes the focus says both.
  */
 function keepUndo(element) {
   for (const focusable of [element, ...element.querySelectorAll("[tabindex], button, select")]) {
     Object.defineProperty(focusable, "type", { value: "textarea" });
+    Object.defineProperty(focusable, "isContentEditable", { value: true });
   }
 }
 
