@@ -2,7 +2,7 @@
 
 import { nodeBefore, sourceOfLink } from "./graph.js";
 
-/** @typedef {import("../editor/editor.js").Video} Video */
+/** @typedef {import("../drawing/scene.js").Video} Video */
 
 const PREPARE_IMAGE = "LingBotWorldPrepareImage";
 const CELL = 16; // pixels that a side of the video is a multiple of

@@ -18,6 +18,9 @@ import { samplePath } from "../path/track.js";
  * @property {number} cardDepth  how far ahead of the first camera the card with the first frame stands
  * @property {number} ground  y of the ground
  *
+ * @typedef {{aspect: number, fit: "fill" | "cover" | "contain"}} Video
+ *   the video's width over its height, and how the first frame is brought to it: stretched, cropped or padded
+ *
  * @typedef {object} CameraSymbol
  * @property {Vector} apex  where the camera is
  * @property {number} time  0 at the start of the video, 1 at its end

@@ -28,9 +28,6 @@ import { Presets } from "./presets.js";
  * @typedef {object} Services  what the editor asks of the page it is in
  * @property {() => void} onCommit  called after every finished edit
  * @property {import("./presets.js").PresetStore} presetStore
- *
- * @typedef {{aspect: number, fit: "fill" | "cover" | "contain"}} Video
- *   the video's width over its height, and how the first frame is brought to it: stretched, cropped or padded
  */
 
 const FLY_HELP = "WASD move, IJKL or drag look, Enter sets a keyframe, Esc ends";
@@ -70,8 +67,7 @@ export class Editor {
     this.fields = new Fields(this);
     this.input = new Input(this);
     this.panels = new Panels(this);
-    this.picture.onload = () => this.#changed();
-    this.picture.onerror = () => this.#changed();
+    for (const type of ["load", "error"]) this.picture.addEventListener(type, () => this.#changed());
     const resizes = new ResizeObserver(() => this.fit(this.sizes));
     for (const pane of this.panes) resizes.observe(pane.canvas);
   }
@@ -194,7 +190,7 @@ export class Editor {
     if (this.picture.getAttribute("src") !== url) this.picture.src = url;
   }
 
-  /** Shows the first frame as the video has it. @param {Video | null} video */
+  /** Shows the first frame as the video has it. @param {import("../drawing/scene.js").Video | null} video */
   setVideo(video) {
     if (video?.aspect === this.video?.aspect && video?.fit === this.video?.fit) return;
     this.video = video;
@@ -258,8 +254,7 @@ export class Editor {
     if (!recording || end === start) return;
     this.edit(replaceWithRecording(this.state, start, poses));
     this.fit();
-    const standsStill = end < this.state.frames - 1 ? ", then stands still" : "";
-    this.say(`Recorded frames ${start} to ${end}${standsStill}`);
+    this.say(`Recorded frames ${start} to ${end}${end < this.state.frames - 1 ? ", then stands still" : ""}`);
   }
 
   // Drawing
