@@ -1,6 +1,6 @@
 """Nodes that make camera paths: preset moves, keys, keyframes, chains and the editor."""
 
-from comfy_api.latest import io
+from comfy_api.latest import io, ui
 
 from ..camera import frame_count
 from ..camera.moves import PRESETS, path_from_editor, path_from_keys, path_from_load3d, preset_path
@@ -236,6 +236,7 @@ class LingBotWorldCameraEditor(io.ComfyNode):
                 ),
             ],
             outputs=camera_outputs(),
+            has_intermediate_output=True,  # ComfyUI shows the editor its first frame again when nothing ran anew
         )
 
     @classmethod
@@ -246,7 +247,13 @@ class LingBotWorldCameraEditor(io.ComfyNode):
     def execute(cls, path, image=None) -> io.NodeOutput:
         camera = path_from_editor(path)
         camera = camera[: frame_count(len(camera))]
-        return io.NodeOutput(camera, len(camera))
+        return io.NodeOutput(camera, len(camera), ui=None if image is None else _first_frame(image))
+
+
+def _first_frame(image) -> dict:
+    """The first of IMAGE [B, H, W, C] as a temporary file, which the editor shows."""
+    name = "lingbot_world_first_frame"
+    return {"first_frame": ui.ImageSaveHelper.save_images(image[:1], name, io.FolderType.temp, None, compress_level=1)}
 
 
 NODES = [

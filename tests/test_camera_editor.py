@@ -1,12 +1,14 @@
 """The editor's saved state: what it means and what is refused. The JavaScript tests read the same cases."""
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from lingbot_world.camera.easing import EASINGS, eased
-from lingbot_world.camera.moves import path_from_editor
+from lingbot_world.camera.moves import PRESETS, path_from_editor, preset_path
 from lingbot_world.camera.rotation import from_quaternions
 from lingbot_world.errors import CameraError
 
@@ -67,3 +69,26 @@ def test_defaults_are_the_official_lens_and_a_linear_move():
     )
     assert path.fov_deg == pytest.approx(79)
     assert path.fps == 16
+
+
+PRINT_PRESETS = """
+import { PRESETS, withPreset } from "./web/js/path/presets.js";
+const keyframes = [{ frame: 0, position: [0, 0, 0], quaternion: [0, 0, 0, 1] }];
+const state = { version: 1, frames: 81, fps: 16, fov_deg: 79, ease: "linear", loop: false, keyframes };
+console.log(JSON.stringify(Object.fromEntries(Object.keys(PRESETS).map((name) => [name, withPreset(state, name)]))));
+"""
+
+
+def test_the_editors_presets_are_those_of_the_preset_node():
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed: the camera editor's presets are not compared")
+    command = ["node", "--input-type=module", "--eval", PRINT_PRESETS]
+    done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    documents = json.loads(done.stdout)
+    assert set(documents) == set(PRESETS) - {"handheld"}  # a shake is no matter of keyframes
+    for name, document in documents.items():
+        drawn, made = path_from_editor(document), preset_path(name, frames=81)
+        assert np.abs(drawn.positions - made.positions).max() < 0.0101, name
+        turned = np.trace(drawn.rotations.swapaxes(1, 2) @ made.rotations, axis1=1, axis2=2)
+        assert np.rad2deg(np.arccos(np.clip((turned - 1) / 2, -1, 1))).max() < 0.51, name

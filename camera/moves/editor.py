@@ -6,18 +6,18 @@
 Keyframes are camera-to-world, OpenCV axes. Frame i of the path is the keyframes' track at time
 (frames - 1) * ease(i / (frames - 1)). Between keyframes positions follow `keyframes.spline` and rotations slerp; before
 the first and after the last keyframe the camera stands still. With `loop`, a copy of the first keyframe takes the last
-frame. web/ holds the same in JavaScript; tests/data/editor_cases.json keeps the two in step.
+frame. A keyframe may have an `ease` of its own, for the way to the next keyframe. web/ holds the same in JavaScript; tests/data/editor_cases.json keeps the two in step.
 """
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ...errors import CameraError
 from ...options import FPS
-from ..easing import eased
+from ..easing import EASINGS, eased
 from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
 from ..rotation import from_quaternions
 from .keyframes import path_through
@@ -33,8 +33,10 @@ def path_from_editor(state: str | Mapping) -> CameraPath:
         raise CameraError(f"camera editor: version {state.get('version')!r}, this pack reads version {VERSION}")
     frames = _whole(state.get("frames"), "frames", 5, MOST_FRAMES)
     keyframes = _looped(_keyframes(state.get("keyframes"), frames), frames, state.get("loop", False))
-    knots, positions, quaternions = (np.array(column, dtype=np.float64) for column in zip(*keyframes, strict=True))
+    *columns, easings = zip(*keyframes, strict=True)
+    knots, positions, quaternions = (np.array(column, dtype=np.float64) for column in columns)
     times = (frames - 1) * eased(state.get("ease", "linear"), np.arange(frames) / (frames - 1))
+    _ease_between(knots, easings, times)
     lens = lens_from_fov(_float(state.get("fov_deg", DEFAULT_FOV_DEG), "fov_deg"))
     rotations, fps = from_quaternions(quaternions), _float(state.get("fps", FPS), "fps")
     return path_through(knots, positions, rotations, times, lens=lens, fps=fps)
@@ -64,14 +66,25 @@ def _keyframes(entries, frames: int) -> list[tuple]:
     return keyframes
 
 
-def _keyframe(entry, name: str, frames: int) -> tuple[int, list[float], list[float]]:
+def _ease_between(knots: np.ndarray, easings: Sequence[str], times: np.ndarray) -> None:
+    """Moves the `times` between two keyframes by the easing of the first of the two."""
+    for start, end, ease in zip(knots[:-1], knots[1:], easings[:-1], strict=True):
+        between = (start < times) & (times < end)
+        if ease != "linear" and between.any():
+            times[between] = start + (end - start) * eased(ease, (times[between] - start) / (end - start))
+
+
+def _keyframe(entry, name: str, frames: int) -> tuple[int, list[float], list[float], str]:
     if not isinstance(entry, Mapping):
         raise CameraError(f"camera editor: {name} is {type(entry).__name__}, expected an object")
     frame = _whole(entry.get("frame"), f"{name} frame", 0, frames - 1)
     quaternion = _floats(entry.get("quaternion"), 4, f"{name} quaternion")
     if math.hypot(*quaternion) < 1e-6:
         raise CameraError(f"camera editor: {name} quaternion is zero, expected a rotation x, y, z, w")
-    return frame, _floats(entry.get("position"), 3, f"{name} position"), quaternion
+    ease = entry.get("ease", "linear")
+    if ease not in EASINGS:
+        raise CameraError(f"camera editor: {name} ease is {ease!r}, expected one of {', '.join(EASINGS)}")
+    return frame, _floats(entry.get("position"), 3, f"{name} position"), quaternion, ease
 
 
 def _looped(keyframes: list[tuple], frames: int, loop) -> list[tuple]:

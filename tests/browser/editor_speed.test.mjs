@@ -14,7 +14,7 @@ const PATH = JSON.stringify({ version: 1, frames: 801, fps: 16, fov_deg: 79, eas
 /** Has the page time every callback that the editor's scripts gave to listeners and animation frames. */
 const instrument = (page) => page.addInitScript(() => {
   window.own = 0;
-  const scripts = /\/js\/(editor|panes|views|state|widget)\.js/;
+  const scripts = /\/js\/(editor|panes|drawing|path|comfy)\//;
   const timed = (callback) => (!scripts.test(new Error().stack) ? callback : function (...args) {
     const start = performance.now();
     try {

@@ -94,7 +94,7 @@ inBothRenderers((it) => {
   it("a subgraph, inside which it can be edited", async (page, editor) => {
     await moveEnd(page, editor);
     const { keyframes } = await savedState(page);
-    await page.evaluate(() => window.app.graph.convertToSubgraph(new Set([window.app.graph.nodes[0]])));
+    await page.evaluate(() => { window.app.graph.convertToSubgraph(new Set([window.app.graph.nodes[0]])); });
     await settle(page);
     assert.deepEqual(await queuedKeyframes(page), [keyframes]);
     await enter(page, true);

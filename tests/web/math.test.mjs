@@ -1,6 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import * as m from "../../web/js/math.js";
+import * as quaternions from "../../web/js/math/quaternions.js";
+import { poseAt } from "../../web/js/math/spline.js";
+
+const m = { ...quaternions, poseAt };
 
 const close = (found, expected, tolerance = 1e-9) =>
   found.forEach((value, i) => assert.ok(Math.abs(value - expected[i]) <= tolerance, `${found} is not ${expected}`));

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
-import { Flight, step } from "../../web/js/fly.js";
-import { fromAngles, rotate, toAngles } from "../../web/js/math.js";
+import { Flight, step } from "../../web/js/flight.js";
+import { fromAngles, rotate, toAngles } from "../../web/js/math/quaternions.js";
 import { readNpz } from "./npz.mjs";
 
 const golden = new URL("../golden/keys/", import.meta.url);

@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { fromAngles } from "../../web/js/math.js";
-import { validate } from "../../web/js/state.js";
-import { buildScene, measure, niceStep, SIDE, TOP, View } from "../../web/js/views.js";
+import { buildScene, measure, niceStep } from "../../web/js/drawing/scene.js";
+import { SIDE, TOP, View } from "../../web/js/drawing/view.js";
+import { fromAngles } from "../../web/js/math/quaternions.js";
+import { validate } from "../../web/js/path/document.js";
 
 const at = (frame, z) => ({ frame, position: [0, 0, z], quaternion: [0, 0, 0, 1] });
 const DOLLY = validate({ version: 1, frames: 81, keyframes: [at(0, 0), at(80, 2)] });

@@ -1,8 +1,17 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
-import { angleBetween, distance, poseAt, rotate } from "../../web/js/math.js";
-import * as s from "../../web/js/state.js";
+import { angleBetween, rotate } from "../../web/js/math/quaternions.js";
+import { poseAt } from "../../web/js/math/spline.js";
+import { distance } from "../../web/js/math/vectors.js";
+import * as document from "../../web/js/path/document.js";
+import { EASINGS } from "../../web/js/math/easing.js";
+import * as edits from "../../web/js/path/edits.js";
+import { History } from "../../web/js/path/history.js";
+import * as recording from "../../web/js/path/recording.js";
+import { samplePath } from "../../web/js/path/track.js";
+
+const s = { ...document, ...edits, ...recording, EASINGS, History, samplePath };
 
 const cases = JSON.parse(readFileSync(new URL("../data/editor_cases.json", import.meta.url)));
 const FIELD_OF = { easing: "ease", "field of view": "fov_deg", "frames a second": "fps" };

@@ -1,0 +1,124 @@
+// The editor as a guest on ComfyUI's canvas: sizes, the wheel, the middle button, the right-hand panel, subgraphs.
+
+import assert from "node:assert/strict";
+import { settle } from "./canvas.mjs";
+import { EDITOR, eventually, graphState, inBothRenderers, middle, NODE, savedState } from "./editor.mjs";
+
+const graphView = (page) => page.evaluate(() => ({ scale: window.app.canvas.ds.scale, offset: [...window.app.canvas.ds.offset] }));
+const width = async (editor) => Math.round((await editor.boundingBox()).width);
+
+/** Drags with the middle button; returns how far the graph went. */
+async function middleDrag(page, [x, y], [dx, dy]) {
+  const before = (await graphView(page)).offset;
+  await page.mouse.move(x, y);
+  await page.mouse.down({ button: "middle" });
+  await page.mouse.move(x + dx, y + dy, { steps: 4 });
+  await page.mouse.up({ button: "middle" });
+  await settle(page);
+  return (await graphView(page)).offset.map((value, i) => Math.round(value - before[i]));
+}
+
+/** What a middle click on Linux does: the browser pastes the newest selection into what has the focus. */
+const pasteSelection = (page, text) => page.evaluate((selected) => {
+  const clipboardData = new DataTransfer();
+  clipboardData.setData("text/plain", selected);
+  document.activeElement.dispatchEvent(new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true }));
+}, text);
+
+/** Connects a new LoadImage to the first input of the only node. */
+const connectImage = (page) => page.evaluate(() => {
+  const [target] = window.app.graph.nodes, load = window.LiteGraph.createNode("LoadImage");
+  window.app.graph.add(load);
+  load.pos = [700, 80];
+  load.connect(0, target, target.inputs.findIndex((input) => input.type === "IMAGE"));
+});
+
+inBothRenderers((it, vue) => {
+  it("keeps its width when the right-hand panel draws it", async (page, editor) => {
+    const before = await width(editor);
+    await page.getByRole("button", { name: "Toggle properties panel" }).first().click();
+    await page.evaluate(() => window.app.canvas.selectItems([window.app.graph.nodes[0]]));
+    await settle(page);
+    await editor.getByRole("button", { name: "Show everything" }).click();
+    await page.waitForTimeout(300); // the panel draws the widget when it is laid out
+    const during = await width(editor);
+    await page.getByRole("button", { name: "Toggle properties panel" }).first().click();
+    assert.deepEqual([during, await width(editor)], [before, before]);
+  });
+
+  it("has a least size", async (page, editor) => {
+    await page.evaluate(() => {
+      window.app.graph.nodes[0].setSize([10, 10]);
+      window.app.graph.setDirtyCanvas(true, true);
+    });
+    await settle(page);
+    const box = await editor.boundingBox();
+    assert.ok(box.width >= 390 && box.height >= 400, JSON.stringify(box));
+    for (const view of ["world", "top", "side"]) {
+      const { width: wide, height } = await editor.locator(`[data-view=${view}]`).boundingBox();
+      assert.ok(wide > 100 && height > 60, `${view} is ${wide} x ${height}`);
+    }
+    const node = await page.evaluate(() => window.app.graph.nodes[0].size[0]);
+    if (!vue) assert.ok(node >= box.width, `the editor is ${box.width} wide in a node of ${node}`);
+  });
+
+  it("leaves wheel and middle button to the canvas until it has the focus", async (page, editor) => {
+    const start = await graphView(page), spot = await middle(editor.locator("[data-view=top]")), state = await savedState(page);
+    await page.mouse.move(...spot);
+    await page.mouse.wheel(0, -200);
+    await settle(page);
+    assert.ok((await graphView(page)).scale > start.scale, "the wheel did not zoom the graph");
+    await page.mouse.wheel(0, 200);
+    await settle(page);
+    assert.deepEqual(await middleDrag(page, spot, [60, 30]), [60, 30].map((value) => Math.round(value / start.scale)));
+    assert.equal(await editor.evaluate((root) => root.contains(document.activeElement)), false);
+    assert.deepEqual(await savedState(page), state);
+  });
+
+  it("takes the wheel, and in classic nodes the middle button, in a focused view, not over its fields", async (page, editor) => {
+    const view = editor.locator("[data-view=top]"), start = await graphView(page), state = await savedState(page);
+    await view.focus();
+    const picture = () => view.evaluate((canvas) => canvas.toDataURL()), first = await picture(), spot = await middle(view);
+    if (!vue) assert.deepEqual(await middleDrag(page, spot, [30, 10]), [0, 0]); // Nodes 2.0 takes it before any widget
+    const panned = await picture();
+    if (!vue) assert.notEqual(panned, first);
+    await page.mouse.wheel(0, -200);
+    await settle(page);
+    assert.notEqual(await picture(), panned);
+    assert.deepEqual([await graphView(page), await savedState(page)], [start, state]);
+    await page.mouse.move(...await middle(editor.getByText("yaw")));
+    await page.mouse.wheel(0, -200);
+    await settle(page);
+    assert.ok((await graphView(page)).scale > start.scale, "the wheel over a field did not zoom the graph");
+  });
+
+  it("takes no paste that a middle click makes", async (page, editor) => {
+    const state = await savedState(page);
+    await editor.focus();
+    await pasteSelection(page, JSON.stringify({ ...state, fps: 24 }));
+    await page.mouse.click(...await middle(editor.locator("[data-view=side]")), { button: "middle" });
+    await pasteSelection(page, JSON.stringify({ ...state, fps: 24 }));
+    assert.deepEqual(await savedState(page), state);
+    assert.equal((await graphState(page)).count, 1);
+  });
+
+  it("keeps the first frame inside a subgraph", async (page, editor) => {
+    await connectImage(page);
+    await editor.locator(".lbw-card img:not([src=''])").waitFor({ state: "attached" });
+    const source = await editor.locator(".lbw-card img").getAttribute("src");
+    await page.evaluate((type) => {
+      const { graph, canvas } = window.app, node = graph.nodes.find((candidate) => candidate.type === type);
+      graph.convertToSubgraph(new Set([node]));
+      canvas.setGraph([...window.app.rootGraph.subgraphs.values()].at(-1));
+      Object.assign(canvas.ds, { scale: 1, offset: [0, 0] });
+    }, NODE);
+    await eventually(async () => assert.equal(await page.locator(EDITOR).first().locator("img").getAttribute("src"), source));
+  });
+
+  it("shows no tooltip over its neighbour", async (page, editor) => {
+    await page.mouse.move(...await middle(editor.locator("[data-view=world]")));
+    await page.waitForTimeout(1200); // longer than ComfyUI waits before it shows one
+    assert.equal(await page.getByText("Keyframes of the path").count(), 0);
+    assert.equal(await editor.evaluate((root) => root.closest("[title]")?.title ?? ""), "");
+  });
+}, { settings: { "Comfy.EnableTooltips": true } });

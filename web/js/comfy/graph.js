@@ -1,0 +1,42 @@
+// Walks up the links of ComfyUI's graph, through the borders of subgraphs.
+
+import { app } from "../../../../scripts/app.js";
+
+const SUBGRAPH_INPUTS = -10; // LiteGraph's id for a subgraph's inputs, as the origin of a link
+
+/** All graphs of the workflow. */
+function allGraphs() {
+  const root = app.rootGraph ?? app.graph;
+  return [root, ...(root.subgraphs?.values() ?? [])];
+}
+
+/** Where input `slot` of a subgraph comes from: the first connected node of all that stand for the subgraph. */
+function sourceOutside(subgraph, slot) {
+  for (const graph of allGraphs()) {
+    for (const node of graph.nodes) {
+      const source = node.subgraph === subgraph ? sourceOfLink(graph, node.inputs[slot]?.link) : undefined;
+      if (source) return source;
+    }
+  }
+  return undefined;
+}
+
+/**
+ * The node and the output that feed a link; undefined where nothing does.
+ * @returns {{node: any, slot: number} | undefined}
+ */
+export function sourceOfLink(graph, linkId) {
+  const link = linkId == null ? undefined : graph.getLink(linkId);
+  if (!link) return undefined;
+  if (Number(link.origin_id) === SUBGRAPH_INPUTS) return sourceOutside(graph, link.origin_slot);
+  const node = graph.getNodeById(link.origin_id);
+  const { subgraph } = node ?? {};
+  if (subgraph) return sourceOfLink(subgraph, subgraph.outputs[link.origin_slot]?.linkIds[0]);
+  return node ? { node, slot: link.origin_slot } : undefined;
+}
+
+/** The node that feeds the first connected input of one of these types. @param {string[]} types */
+export function nodeBefore(node, types) {
+  const input = node.inputs?.find(({ type, link }) => types.includes(type) && link != null);
+  return input && node.graph ? sourceOfLink(node.graph, input.link)?.node : undefined;
+}

@@ -1,0 +1,20 @@
+// Keeps the user's own moves where ComfyUI keeps what belongs to a user, so that every browser has them.
+
+import { api } from "../../../../scripts/api.js";
+
+const FILE = "lingbot_world_camera_moves.json";
+const NOT_FOUND = 404;
+
+/** @type {import("../editor/presets.js").PresetStore} */
+export const presetStore = {
+  async load() {
+    const answer = await api.getUserData(FILE);
+    if (answer.status === NOT_FOUND) return {};
+    if (!answer.ok) throw new Error(`ComfyUI answered ${answer.status} ${answer.statusText}`);
+    return answer.json();
+  },
+
+  async save(moves) {
+    await api.storeUserData(FILE, JSON.stringify(moves), { overwrite: true, stringify: false, throwOnError: true });
+  },
+};

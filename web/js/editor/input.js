@@ -1,0 +1,118 @@
+// Listens to the editor's HTML: buttons, keys, held keys and pads, the clipboard. Views listen to their own pointers.
+
+import { COMMANDS, commandFor } from "./commands.js";
+
+const ARROWS = { ArrowLeft: [-1, 0, 0], ArrowRight: [1, 0, 0], ArrowUp: [0, -1, 0], ArrowDown: [0, 1, 0] };
+const TYPING = "textarea, select, input";
+
+function isPasteKey({ key, ctrlKey, metaKey, shiftKey }) {
+  return key.toLowerCase() === "v" ? ctrlKey || metaKey : key === "Insert" && shiftKey;
+}
+
+/** Turns the events of an editor's HTML into calls of the editor. */
+export class Input {
+  /** @param {import("./editor.js").Editor} editor */
+  constructor(editor) {
+    this.editor = editor;
+    this.pasteKeyIsDown = false;
+    const letGo = ({ target }) => this.#hold(target.dataset.hold, false);
+    const listeners = {
+      click: (event) => this.#click(event),
+      keydown: (event) => this.#press(event),
+      keyup: (event) => this.#release(event),
+      focusout: ({ relatedTarget }) => this.#loseFocus(relatedTarget),
+      copy: (event) => this.#copy(event),
+      paste: (event) => this.#paste(event),
+      pointerdown: ({ target }) => this.#hold(target.dataset.hold, true),
+      pointerup: letGo,
+      pointercancel: letGo,
+      pointerout: letGo,
+    };
+    for (const [type, listener] of Object.entries(listeners)) editor.element.addEventListener(type, listener);
+  }
+
+  /** Runs a button's command. After a click by pointer the editor's keys are to work, so the editor takes the focus. */
+  #click(event) {
+    const { editor } = this;
+    const button = event.target.closest("button");
+    COMMANDS[button?.dataset.command]?.run(editor, event);
+    const byPointer = event.detail > 0;
+    if (button && byPointer && !editor.panels.current) editor.element.focus({ preventScroll: true });
+    editor.redraw();
+  }
+
+  /** Runs what a key stands for. ComfyUI hears of no key except those with control that mean nothing here. */
+  #press(event) {
+    this.pasteKeyIsDown = isPasteKey(event);
+    const control = event.ctrlKey || event.metaKey;
+    const command = commandFor(event);
+    if (control ? !command : event.altKey) return;
+    event.stopPropagation();
+    if (this.#belongsToTarget(event, control)) return;
+    if (!this.#act(event, control, command)) return;
+    event.preventDefault();
+    this.editor.redraw();
+  }
+
+  #release({ key }) {
+    this.pasteKeyIsDown = false;
+    this.#hold(key.toLowerCase(), false);
+  }
+
+  /** Whether the focused control itself makes something of a key, such as text. */
+  #belongsToTarget({ key, target }, control) {
+    if (key !== "Escape" && target.matches(control ? "textarea" : TYPING)) return true;
+    return target.matches("button") && (key === "Enter" || key === " ");
+  }
+
+  /** Does what a key stands for; returns whether it stands for anything. */
+  #act(event, control, command) {
+    const { editor } = this;
+    const plan = editor.plans.find(({ canvas }) => canvas === event.target);
+    const arrow = control ? null : ARROWS[event.key];
+    if (plan && arrow) plan.nudge(arrow);
+    else if (command) command.run(editor, event);
+    else return !control && editor.flight !== null && this.#hold(event.key.toLowerCase(), true);
+    return true;
+  }
+
+  /** Holds or lets go one of the keys W A S D I J K L; returns whether it is one. */
+  #hold(key, down) {
+    const { editor } = this;
+    const pad = editor.find(`[data-hold="${CSS.escape(key)}"]`);
+    if (!pad) return false;
+    pad.classList.toggle("lbw-held", down);
+    if (down) editor.flight?.held.add(key);
+    else editor.flight?.held.delete(key);
+    editor.redraw();
+    return true;
+  }
+
+  /** Keys that are let go elsewhere are not heard of: without the focus none counts as held. */
+  #loseFocus(focusGoesTo) {
+    const { editor } = this;
+    if (!editor.element.contains(focusGoesTo)) editor.flight?.held.clear();
+  }
+
+  #copy(event) {
+    if (!this.#takesClipboard(event)) return;
+    this.editor.say("Copied");
+    event.clipboardData.setData("text/plain", this.editor.text);
+  }
+
+  /** Takes a document only from keys: on Linux a middle click anywhere pastes what was last selected. */
+  #paste(event) {
+    if (!this.#takesClipboard(event) || !this.pasteKeyIsDown) return;
+    this.pasteKeyIsDown = false;
+    this.editor.say("");
+    this.editor.paste(event.clipboardData.getData("text/plain"));
+  }
+
+  /** Keeps a clipboard event from ComfyUI and the browser, unless a text field is to have it. */
+  #takesClipboard(event) {
+    if (event.target.matches("textarea, input")) return false;
+    event.preventDefault();
+    event.stopPropagation();
+    return true;
+  }
+}

@@ -1,0 +1,89 @@
+// The panel with preset moves and with those that the user has saved.
+
+import { parse, serialize } from "../path/document.js";
+import { PRESETS, withMove, withPreset } from "../path/presets.js";
+
+/**
+ * @typedef {Record<string, string>} SavedMoves  documents as JSON, by name
+ * @typedef {object} PresetStore  where the user's moves are kept
+ * @property {() => Promise<SavedMoves>} load
+ * @property {(moves: SavedMoves) => Promise<void>} save
+ */
+
+/** Shows moves as buttons, uses one that is pressed, and saves the editor's own. */
+export class Presets {
+  /** @param {import("./editor.js").Editor} editor @param {PresetStore} store */
+  constructor(editor, store) {
+    this.editor = editor;
+    this.store = store;
+    this.list = editor.find(".lbw-saved");
+    this.name = editor.find(".lbw-presets input");
+    this.name.addEventListener("keydown", (event) => event.key === "Enter" && this.save());
+    const buttons = Object.keys(PRESETS).map((name) => this.#button(name.replaceAll("_", " "), () => this.#use(name)));
+    editor.find(".lbw-moves").append(...buttons);
+  }
+
+  #button(text, act, label = text) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = text;
+    button.ariaLabel = label;
+    button.addEventListener("click", act);
+    return button;
+  }
+
+  #use(name) {
+    this.#show(withPreset(this.editor.state, name));
+  }
+
+  #show(state) {
+    this.editor.scrub(0);
+    this.editor.edit(state);
+    this.editor.fit();
+    this.editor.panels.close();
+  }
+
+  /** Lists what the user has saved. */
+  async refresh() {
+    try {
+      this.#list(await this.store.load());
+    } catch (error) {
+      this.editor.say(`Your own moves cannot be read: ${error.message}`);
+    }
+  }
+
+  #list(moves) {
+    const rows = Object.entries(moves).map(([name, text]) => {
+      const row = document.createElement("span");
+      const use = this.#button(name, () => this.#show(withMove(this.editor.state, parse(text))));
+      row.append(use, this.#button("\u00d7", () => this.#change((saved) => delete saved[name]), `Forget ${name}`));
+      return row;
+    });
+    this.list.replaceChildren(...rows);
+  }
+
+  /** Saves the editor's move under the name that was typed. */
+  async save() {
+    const name = this.name.value.trim();
+    const { editor } = this;
+    if (!name) {
+      editor.say("Type a name for the move first");
+      return;
+    }
+    await this.#change((saved) => { saved[name] = serialize(editor.state); });
+    this.name.value = "";
+    editor.say(`Saved as ${name}`);
+  }
+
+  /** Changes what is saved; it is read again first, because another editor may have saved meanwhile. */
+  async #change(act) {
+    try {
+      const moves = await this.store.load();
+      act(moves);
+      await this.store.save(moves);
+      this.#list(moves);
+    } catch (error) {
+      this.editor.say(`The move cannot be saved: ${error.message}`);
+    }
+  }
+}

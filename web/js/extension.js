@@ -1,0 +1,36 @@
+// Registers with ComfyUI, which imports every file below web/; all others only define things.
+
+import { app } from "../../../scripts/app.js";
+import { addEditor, WIDGET_TYPE } from "./comfy/widget.js";
+
+const PREVIEW_SIZE = [580, 530]; // in which a new preview node can be read
+
+/** ComfyUI zooms the graph from a touch listener above every widget; two fingers in the editor are the editor's. */
+function keepTouches(event) {
+  if (event.target.closest?.(".lbw-editor")) event.stopPropagation();
+}
+
+function enlargePreview(node) {
+  if (node.comfyClass === "LingBotWorldCameraPreview") node.setSize(PREVIEW_SIZE);
+}
+
+/** ComfyUI would show an editor's tooltip over it, or over the node beside it. The node's help page has the text. */
+function hideTooltips(definitions) {
+  for (const { input } of Object.values(definitions)) {
+    for (const [, options] of Object.values(input?.required ?? {})) {
+      if (options?.widgetType === WIDGET_TYPE) options.tooltip = "";
+    }
+  }
+}
+
+const html = await (await fetch(new URL("./editor.html", import.meta.url))).text();
+
+window.addEventListener("touchmove", keepTouches, true);
+app.registerExtension({
+  name: "lingbotworld.CameraEditor",
+  addCustomNodeDefs: hideTooltips,
+  nodeCreated: enlargePreview,
+  getCustomWidgets: () => ({
+    [WIDGET_TYPE]: (node, name, [, options]) => addEditor(html, node, name, options.default),
+  }),
+});
