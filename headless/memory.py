@@ -23,6 +23,8 @@ VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
 """Bytes a pixel of one frame and unit of VAE width, fp32: the highest sum of living tensors while the network runs on
 meta tensors (the state between frames is 98.5 and 58.4 of it, so none of them depends on the number of frames), and
 room for cuDNN to copy a convolution's four frames of operands."""
+VAE_STATE = 98.5
+"""Of VAE_DECODE what stays between frames."""
 VAE_WEIGHTS = 13_770
 """Parameters of the VAE per square of its width: 126.9 million at 96."""
 TILE_PIXELS = 256 * 256

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -11,20 +11,19 @@ import torch
 from torch import Tensor
 
 from ..camera import pose_embedding
-from ..geometry import CHUNK, image_conditioning
+from ..geometry import CHUNK
 from ..loaders import load_expert
 from ..options import Progress
 from ..pipeline import World
 from ..state import WorldState, extend
-from ..vae import VideoDecoder, image_latents, load_vae
-from .memory import free_memory
+from ..vae import VAE, VideoDecoder, encode_first_frame, load_vae
+from ..vae.decoding import REACH
+from ..vae.encoding import SETTLED
+from .memory import MARGIN, estimate_vae, free_memory
 from .profile import StageRecorder
-from .rollout_memory import RolloutMemory, choose_rollout_memory
+from .rollout_memory import choose_rollout_memory
 from .rollout_plan import RolloutPlan
 from .video import FrameWriter
-
-DECODER_REACH = 42
-"""Latent frames after which nothing of what came before is left in the VAE's decoder."""
 
 
 def run_rollout(
@@ -35,6 +34,9 @@ def run_rollout(
 
     Whatever ends the run early, the video of the chunks that are done stays, and so does their state."""
     memory = choose_rollout_memory(plan, free_memory(plan.device))
+    vae = load_vae(plan.vae, device=plan.device)
+    image = _encode_image(plan, vae, stages.begin("VAE encode", "chunk"))
+    vae.use_tiling = memory.vae_tiling
     progress = stages.begin("load causal model", "B", keep=True)
     model = load_expert(
         plan.checkpoint, plan.device, plan.dtype, resident_blocks=memory.resident_blocks, progress=progress
@@ -44,7 +46,7 @@ def run_rollout(
         model, size, plan.held_frames, min(plan.sink, plan.held_frames - CHUNK), device=plan.device,
         eight_bit=memory.eight_bit, on_host=memory.on_host, camera_cache_bytes=memory.camera_cache_bytes,
     )  # fmt: skip
-    run = _Run(plan, world, memory)
+    run = _Run(plan, world, vae, image, memory.park_decoder)
     if plan.state is not None:
         run.remember(plan.state, stages.begin("replay", "chunk", keep=True))
     world.prompt = context.to(plan.device)
@@ -63,13 +65,10 @@ def run_rollout(
 class _Run:
     """The chunks of one run, and those before them where it goes on from a state."""
 
-    def __init__(self, plan: RolloutPlan, world: World, memory: RolloutMemory) -> None:
+    def __init__(self, plan: RolloutPlan, world: World, vae: VAE, image: Tensor, park_decoder: bool) -> None:
         self._plan, self._world = plan, world
-        vae = load_vae(plan.vae, device=plan.device)
-        if memory.vae_tiling:
-            vae.enable_tiling()
-        self._decoder = VideoDecoder(vae, plan.geometry.lat_h, plan.geometry.lat_w, park=memory.park_decoder)
-        self._conditioning = _conditioning(image_latents(vae, plan.frame))
+        self._decoder = VideoDecoder(vae, plan.geometry.lat_h, plan.geometry.lat_w, park=park_decoder)
+        self._conditioning = _conditioning(image)
         self.latents: list[Tensor] = []
 
     def remember(self, state: WorldState, progress: Progress) -> None:
@@ -81,7 +80,7 @@ class _Run:
             camera = self._camera(poses[part], lens[part])
             self._world.replay(state.latent[:, :, part], next(self._conditioning), camera)
             progress(chunk + 1, state.chunks)
-        for latent in state.latent[:, :, -DECODER_REACH:].split(CHUNK, dim=2):
+        for latent in state.latent[:, :, -REACH:].split(CHUNK, dim=2):
             self._decoder.decode(latent)
 
     def chunks(self, noise: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
@@ -126,11 +125,20 @@ class _Run:
         return pose_embedding(poses, lens, height=geometry.height, width=geometry.width)
 
 
-def _conditioning(latents: Iterator[Tensor]) -> Iterator[Tensor]:
-    """`y` [1, 20, 3, h, w] of each chunk; the mask is 1 in the video's first latent frame."""
-    first = True
-    while True:
-        y = image_conditioning(torch.cat(list(islice(latents, CHUNK)), dim=2))
-        y[:, :4] *= first
-        yield y
-        first = False
+def _encode_image(plan: RolloutPlan, vae: VAE, progress: Progress) -> Tensor:
+    """The image and the grey frames after it as a latent [1, 16, n, h, w], up to where the grey frames repeat.
+
+    Nothing else is on the GPU yet, so that tiles are for cards that cannot hold even this."""
+    frames = 4 * min(plan.made_frames + plan.geometry.lat_f, SETTLED) - 3
+    needed = estimate_vae(vae.width, plan.geometry)[0].work + MARGIN
+    vae.use_tiling = plan.options.vae_tiling or needed > free_memory(plan.device)
+    return encode_first_frame(vae, plan.frame, frames, progress).cpu()
+
+
+def _conditioning(image: Tensor) -> Iterator[Tensor]:
+    """`y` [1, 20, 3, h, w] of each chunk of a video without an end; the mask is 1 in its first latent frame."""
+    mask = torch.zeros_like(image[:, :4, :1])
+    for first in count(0, CHUNK):
+        frames = [image[:, :, min(index, image.shape[2] - 1)] for index in range(first, first + CHUNK)]
+        masks = [mask + (index == 0) for index in range(first, first + CHUNK)]
+        yield torch.cat([torch.cat(masks, dim=2), torch.stack(frames, dim=2)], dim=1)

@@ -9,10 +9,10 @@ from pathlib import Path
 from ..errors import InputError
 from ..geometry import CHUNK
 from ..loaders.offload import weight_bytes
-from ..model.kv_cache import key_value_bytes
+from ..model.kv_cache import KeyValueBytes, key_value_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..vae import vae_width
-from .memory import MARGIN, StageEstimate, estimate_vae
+from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
 from .rollout_plan import RolloutPlan
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ def choose_rollout_memory(plan: RolloutPlan, free: int, free_host: int | None = 
         for storage in _STORAGES[mode]:
             memory = RolloutMemory(**storage, resident_blocks=resident, vae_tiling=not whole, park_decoder=not whole)
             allowed = resident in blocks and not (whole and plan.options.vae_tiling)
-            needed, host = _rollout_bytes(plan, memory)
+            needed, host = estimate_rollout(plan, memory).total, _key_values(plan, memory).host
             if allowed and needed + MARGIN <= free and host <= HOST_SHARE * free_host:
                 if resident is not None:
                     log.warning("The model does not fit into the GPU beside its work: %d of its %d blocks stay there, "
@@ -75,23 +75,18 @@ def choose_rollout_memory(plan: RolloutPlan, free: int, free_host: int | None = 
 def estimate_rollout(plan: RolloutPlan, memory: RolloutMemory) -> StageEstimate:
     """A causal run's chunks: weights, and keys and values, the VAE and a forward's work; without the camera cache."""
     geometry, config = plan.geometry, plan.checkpoint.config
-    tokens = plan.held_frames * geometry.lat_h * geometry.lat_w // 4
-    storage = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
-    held, _ = key_value_bytes(config, tokens, plan.dtype, **storage)
-    forward = activation_bytes(config, CHUNK, geometry.lat_h, geometry.lat_w, batch=1, dtype=plan.dtype)
-    vae = estimate_vae(vae_width(plan.vae), replace(geometry, frames=4 * CHUNK - 3), tiling=memory.vae_tiling)[1]
+    held = _key_values(plan, memory)
+    forward = activation_bytes(config, CHUNK, geometry.lat_h, geometry.lat_w, batch=1, dtype=plan.dtype) + held.working
+    vae = estimate_vae(vae_width(plan.vae), replace(geometry, frames=4 * CHUNK), tiling=memory.vae_tiling)[1]
     weights = weight_bytes(plan.checkpoint, memory.resident_blocks) + vae.weights
-    parked = 0 if memory.park_decoder else vae.work
-    return StageEstimate("chunks", weights, held + max(forward + parked, vae.work))
+    parked = 0 if memory.park_decoder else vae.work * VAE_STATE // VAE_DECODE
+    return StageEstimate("chunks", weights, held.device + max(forward + parked, vae.work))
 
 
-def _rollout_bytes(plan: RolloutPlan, memory: RolloutMemory) -> tuple[int, int]:
-    """On the device, and pinned in host memory."""
-    geometry = plan.geometry
-    tokens = plan.held_frames * geometry.lat_h * geometry.lat_w // 4
+def _key_values(plan: RolloutPlan, memory: RolloutMemory) -> KeyValueBytes:
+    tokens = plan.held_frames * plan.geometry.lat_h * plan.geometry.lat_w // 4
     storage = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
-    host = key_value_bytes(plan.checkpoint.config, tokens, plan.dtype, **storage)[1]
-    return estimate_rollout(plan, memory).total, host
+    return key_value_bytes(plan.checkpoint.config, tokens, plan.dtype, **storage)
 
 
 def _rollout_camera_cache(plan: RolloutPlan, room: int) -> int:

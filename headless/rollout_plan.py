@@ -67,8 +67,13 @@ class RolloutPlan(Plan):
     @property
     def held_frames(self) -> int:
         """Latent frames whose keys and values are held at once."""
-        whole = self.geometry.lat_f + (0 if self.state is None else self.state.latent.shape[2])
+        whole = self.made_frames + self.geometry.lat_f
         return min(self.window, whole) if self.window else whole
+
+    @property
+    def made_frames(self) -> int:
+        """Latent frames of the state that the run goes on from."""
+        return 0 if self.state is None else self.state.latent.shape[2]
 
 
 def plan_rollout(

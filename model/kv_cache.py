@@ -62,8 +62,8 @@ class KeyValueCache:
         shapes = _shapes(config, window * frame_tokens, dtype, eight_bit)
         storage: type[Storage] = HostStorage if on_host else DeviceStorage
         self._storage = storage(shapes, config.num_layers, torch.device(device))
-        whole = window * frame_tokens, config.dim
-        self._decoded = [torch.empty(whole, dtype=dtype, device=device) for _ in range(2)] if eight_bit else []
+        self._decoded = (window * frame_tokens, config.dim), dtype
+        self._eight_bit = eight_bit
 
     def begin(self, frames: int = 3) -> None:
         """The next `frames` latent frames of the video are the running chunk from now on."""
@@ -86,7 +86,7 @@ class KeyValueCache:
         frames in the window, and the chunk's own (`keys` and `values`, [chunk tokens, dim]). Good until the block
         after the next one asks."""
         stored = self._storage.fetch(block)
-        seen = self._decode(stored) if self._decoded else stored
+        seen = self._decode(stored) if self._eight_bit else stored
         for chunk, cache in self._slots:
             seen[0][cache], seen[1][cache] = keys[chunk], values[chunk]
         if self.keep:
@@ -95,13 +95,14 @@ class KeyValueCache:
 
     def _keep(self, block: int, keys: Tensor, values: Tensor) -> None:
         rows = (keys, values)
-        if self._decoded:
+        if self._eight_bit:
             rows = (*encode_8bit(keys, self._heads), *encode_8bit(values, self._heads))
         for chunk, cache in self._slots:
             self._storage.store(block, cache, [row[chunk] for row in rows])
 
     def _decode(self, stored: Sequence[Tensor]) -> Pair:
-        keys, values = self._decoded
+        shape, dtype = self._decoded
+        keys, values = (torch.empty(shape, dtype=dtype, device=stored[0].device) for _ in range(2))
         for past in self._past:
             decode_8bit_(keys[past], stored[0][past], stored[1][past])
             decode_8bit_(values[past], stored[2][past], stored[3][past])
@@ -129,18 +130,24 @@ def _shapes(config: ModelConfig, tokens: int, dtype: torch.dtype, eight_bit: boo
     return [((tokens, config.dim), dtype)] * 2
 
 
+class KeyValueBytes(NamedTuple):
+    """Bytes of a KeyValueCache: on the device, there while a forward runs, and in pinned host memory."""
+
+    device: int
+    working: int
+    host: int
+
+
 def key_value_bytes(
     config: ModelConfig, tokens: int, dtype: torch.dtype, *, eight_bit: bool = False, on_host: bool = False
-) -> tuple[int, int]:
-    """Bytes that a KeyValueCache over `tokens` tokens (window * tokens of a frame) takes on the device and in pinned
-    host memory."""
+) -> KeyValueBytes:
+    """What a KeyValueCache over `tokens` tokens (window * tokens of a frame) takes."""
 
     def block_bytes(eight_bit: bool) -> int:
         shapes = _shapes(config, tokens, dtype, eight_bit)
         return sum(rows * columns * kind.itemsize for (rows, columns), kind in shapes)
 
-    stored = config.num_layers * block_bytes(eight_bit)
-    decoded = block_bytes(False) if eight_bit else 0
+    stored, decoded = config.num_layers * block_bytes(eight_bit), block_bytes(False) if eight_bit else 0
     if on_host:
-        return HostStorage.BUFFERS * block_bytes(eight_bit) + decoded, stored
-    return stored + decoded, 0
+        return KeyValueBytes(HostStorage.BUFFERS * block_bytes(eight_bit), decoded, stored)
+    return KeyValueBytes(stored, decoded, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
@@ -10,7 +9,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..errors import InputError
+from .host_memory import pin
 
 Pair = tuple[Tensor, Tensor]
 Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
@@ -73,7 +72,7 @@ class HostStorage:
         self._coming: _Coming | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
-            _pin(self, [tensor for tensors in self._host for tensor in tensors], self._stream)
+            pin(self, [tensor for tensors in self._host for tensor in tensors], device)
 
     def begin(self, past: list[slice]) -> None:
         self._past = past
@@ -111,29 +110,3 @@ class HostStorage:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         return torch.cuda.stream(self._stream)
-
-
-def _pin(owner: HostStorage, tensors: list[Tensor], stream: torch.cuda.Stream) -> None:
-    """Register the tensors' memory with CUDA, so that copies run at the bus's speed beside the computing; until
-    `owner` goes. torch's own pinned memory would take up to twice as much: it rounds requests up to powers of two.
-
-    Raises InputError where the system does not let that much be pinned."""
-    pinned: list[Tensor] = []
-    weakref.finalize(owner, _unpin, pinned, stream)
-    for tensor in tensors:
-        tensor.zero_()  # touches the pages with all cores; registering would do it with one
-        status = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0)
-        if int(status):
-            wanted = sum(each.nbytes for each in tensors)
-            raise InputError(
-                f"{wanted / 1e9:.1f} GB of host memory for keys and values cannot be pinned (CUDA error {int(status)} "
-                f"after {sum(each.nbytes for each in pinned) / 1e9:.1f} GB); use kv_cache 8bit or a smaller window"
-            )
-        pinned.append(tensor)
-
-
-def _unpin(tensors: list[Tensor], stream: torch.cuda.Stream) -> None:
-    stream.synchronize()
-    for tensor in tensors:
-        torch.cuda.cudart().cudaHostUnregister(tensor.data_ptr())
-    tensors.clear()

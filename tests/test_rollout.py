@@ -223,7 +223,10 @@ def test_the_official_indices_are_offered():
 @pytest.mark.parametrize("storage", [{}, *STORAGES.values()], ids=["device", *STORAGES])
 def test_the_estimate_is_what_a_cache_holds(storage, model):
     cache = KeyValueCache(model.config, 18, 6, device="cpu", dtype=torch.bfloat16, **storage)
-    lists = [*getattr(cache._storage, "_host", []), *getattr(cache._storage, "_buffers", []),
-             *getattr(cache._storage, "_blocks", []), cache._decoded]  # fmt: skip
-    held = sum(tensor.nbytes for tensors in lists for tensor in tensors)
-    assert sum(key_value_bytes(model.config, 6 * 18, torch.bfloat16, **storage)) == held
+    held = {name: sum(tensor.nbytes for tensors in getattr(cache._storage, name, []) for tensor in tensors)
+            for name in ("_blocks", "_buffers", "_host")}  # fmt: skip
+    wanted = key_value_bytes(model.config, 6 * 18, torch.bfloat16, **storage)
+    assert (wanted.device, wanted.host) == (held["_blocks"] + held["_buffers"], held["_host"])
+    cache.begin(3)
+    seen = cache.extend(0, *torch.zeros(2, 3 * 18, model.config.dim, dtype=torch.bfloat16))
+    assert wanted.working == ("eight_bit" in storage) * 2 * sum(each.nbytes for each in seen)

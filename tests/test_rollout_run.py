@@ -57,7 +57,7 @@ def frames_of(folder) -> np.ndarray:
 def test_the_video_has_the_frames_of_its_chunks(causal, tmp_path):
     result = run(make_plan(causal()))
     assert frames_of(tmp_path / "video").shape == (21, 48, 64, 3)
-    assert [stage.name for stage in result.stages] == ["text", "load causal model", "chunks"]
+    assert [stage.name for stage in result.stages] == ["text", "VAE encode", "load causal model", "chunks"]
 
 
 def test_a_world_goes_on_where_its_state_ends(causal, tmp_path):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from lingbot_world.errors import CheckpointError
 from lingbot_world.toy.weights import VAE_WIDTH, vae_tensors
-from lingbot_world.vae import VideoDecoder, decode_latent, encode_first_frame, image_latents, load_vae, read_vae
+from lingbot_world.vae import VideoDecoder, decode_latent, encode_first_frame, load_vae, read_vae
+from lingbot_world.vae.decoding import REACH
 from lingbot_world.vae.encoding import SETTLED
 from lingbot_world.vae.network import Decoder, Encoder
 from lingbot_world.vae.weights import vae_shapes
@@ -115,35 +116,14 @@ def test_a_video_part_by_part_has_the_bits_of_all_at_once(path, tiling):
     assert torch.equal(torch.cat(parts), decode_latent(vae, latent))
 
 
-def test_a_video_goes_on_from_a_file(vae, tmp_path):
-    latent = noise(1, 16, 4, 5, 7)
-    stream = VideoDecoder(vae, 5, 7)
-    first = stream.decode(latent[:, :, :2])
-    save_file(stream.state(), tmp_path / "state.safetensors")
-    stream.decode(latent[:, :, 2:])  # what was saved is no longer what the stream has
-    again = VideoDecoder(vae, 5, 7, state=load_file(tmp_path / "state.safetensors"))
-    assert torch.equal(torch.cat([first, again.decode(latent[:, :, 2:])]), decode_latent(vae, latent))
-
-
-def test_a_state_is_two_frames_of_each_layer_whatever_came_before(vae):
-    stream, sizes = VideoDecoder(vae, 4, 4), set()
-    for _ in range(3):
-        stream.decode(noise(1, 16, 2, 4, 4))
-        sizes.add(sum(tensor.nbytes for tensor in stream.state().values()))
-    assert len(sizes) == 1
-
-
-def test_a_state_of_something_else_is_refused(vae, golden, official):
-    stream = VideoDecoder(vae, 4, 6)
-    stream.decode(noise(1, 16, 1, 4, 6))
-    state = stream.state()
-    for other, size in ((vae, (6, 4)), (load_vae(official), (4, 6))):
-        with pytest.raises(CheckpointError, match="not one of this video"):
-            VideoDecoder(other, *size, state=state)
-    name = next(iter(state))
-    for broken in ({**state, "extra": torch.zeros(1)}, {key: state[key] for key in state.keys() - {name}}):
-        with pytest.raises(CheckpointError, match=r"extra|missing"):
-            VideoDecoder(vae, 4, 6, state=broken)
+def test_what_lies_far_enough_back_has_left_the_decoder(vae):
+    """So a world that goes on needs no more than its last latents."""
+    latent = noise(1, 16, REACH + 8, 2, 2)
+    whole = decode_latent(vae, latent)
+    for known, same in ((REACH, True), (REACH // 2, False)):
+        later = VideoDecoder(vae, 2, 2)
+        later.decode(latent[:, :, -known - 3 : -3])
+        assert torch.equal(later.decode(latent[:, :, -3:]), whole[-12:]) is same
 
 
 def test_empty_frames_settle_and_are_computed_no_more(vae, frame):
@@ -157,15 +137,6 @@ def test_empty_frames_settle_and_are_computed_no_more(vae, frame):
     assert torch.equal(torch.cat(latents), torch.cat(computed))
     assert latents[SETTLED] is latents[SETTLED - 1]
     assert not torch.equal(computed[SETTLED - 1], computed[SETTLED - 3])
-
-
-@pytest.mark.parametrize("tiling", [False, True])
-def test_conditioning_comes_frame_by_frame_without_an_end(path, tiling):
-    vae, image = load_vae(path), noise(3, 272, 16).clamp(-1, 1)
-    vae.use_tiling = tiling
-    length = SETTLED + 3
-    latents = [latent for latent, _ in zip(image_latents(vae, image), range(length), strict=False)]
-    assert torch.equal(torch.cat(latents, 2), encode_first_frame(vae, image, 4 * length - 3))
 
 
 def test_later_frames_do_not_reach_back(vae, frame):

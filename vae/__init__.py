@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from .decoding import VideoDecoder, decode_latent
-from .encoding import encode_first_frame, image_latents
+from .encoding import encode_first_frame
 from .weights import VAE, check_weights, prepare, read_vae, vae_width
 
-__all__ = ["VAE", "VideoDecoder", "decode_latent", "encode_first_frame", "image_latents", "load_vae", "read_vae",
+__all__ = ["VAE", "VideoDecoder", "decode_latent", "encode_first_frame", "load_vae", "read_vae",
            "vae_width"]  # fmt: skip
 
 

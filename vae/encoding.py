@@ -36,17 +36,6 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
     return latent
 
 
-def image_latents(vae: VAE, frame: Tensor) -> Iterator[Tensor]:
-    """The latent frames of `encode_first_frame`, each [1, 16, 1, H / 8, W / 8], one after the other without an end.
-
-    Each is computed when it is asked for; in tiles, the first 30 at once.
-    """
-    if not vae.use_tiling:
-        return (latent[:, :, None] for latent in _latents(vae, frame))
-    first = encode_first_frame(vae, frame, 4 * SETTLED - 3).split(1, dim=2)
-    return chain(first, repeat(first[-1]))
-
-
 @torch.no_grad()
 def _latents(vae: VAE, frame: Tensor) -> Iterator[Tensor]:
     """The normalised latent frames [1, 16, h, w] float32 of `frame` [3, H, W] and endless zeros."""

@@ -6,7 +6,8 @@
 Keyframes are camera-to-world, OpenCV axes. Frame i of the path is the keyframes' track at time
 (frames - 1) * ease(i / (frames - 1)). Between keyframes positions follow `keyframes.spline` and rotations slerp; before
 the first and after the last keyframe the camera stands still. With `loop`, a copy of the first keyframe takes the last
-frame. A keyframe may have an `ease` of its own, for the way to the next keyframe. web/ holds the same in JavaScript; tests/data/editor_cases.json keeps the two in step.
+frame. A keyframe may have an `ease` of its own, for the way to the next keyframe. web/ holds the same in JavaScript;
+tests/data/editor_cases.json keeps the two in step.
 """
 
 import json
