@@ -20,7 +20,7 @@ from .four_bit import check_finite, four_bit_tensors, frozen_parameter
 from .uploader import Upload, Uploader, UploadSettings
 
 SLOTS = 2
-SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1))
+SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
 """At most 128 MB of pinned memory."""
 
 

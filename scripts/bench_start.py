@@ -10,8 +10,7 @@ import sys
 import time
 
 STARTED = time.perf_counter()
-IMPORTS = ("numpy", "torch", "lingbot_world.headless.run", "PIL.Image", "tokenizers", "ftfy", "comfy_kitchen.tensor",
-           "bitsandbytes.functional", "av")  # fmt: skip
+IMPORTS = ("numpy", "torch", "lingbot_world.headless.run", "PIL.Image", "tokenizers", "ftfy", "scipy.spatial.transform")
 
 
 def main() -> None:
@@ -24,7 +23,7 @@ def main() -> None:
     first_step, show_progress = [], cli.progress_bar
 
     def show(name: str, unit: str):
-        if name.endswith("noise steps") and not first_step:
+        if (name.endswith("noise steps") or name == "chunks") and not first_step:
             first_step.append(time.perf_counter() - STARTED)
         return show_progress(name, unit)
 

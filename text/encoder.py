@@ -17,7 +17,7 @@ from .tokenizer import Tokenizer, load_tokenizer
 from .umt5 import encoder_block, position_buckets, rms_norm
 from .weights import UMT5Weights, open_weights
 
-SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20)
+SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
 """Several threads, because one copies a mapped page at a few GB/s only; 64 MB of pinned memory."""
 
 
