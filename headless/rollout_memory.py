@@ -79,7 +79,7 @@ def estimate_rollout(plan: RolloutPlan, memory: RolloutMemory) -> StageEstimate:
     forward = activation_bytes(config, CHUNK, geometry.lat_h, geometry.lat_w, batch=1, dtype=plan.dtype) + held.working
     vae = estimate_vae(vae_width(plan.vae), replace(geometry, frames=4 * CHUNK), tiling=memory.vae_tiling)[1]
     weights = weight_bytes(plan.checkpoint, memory.resident_blocks) + vae.weights
-    parked = 0 if memory.park_decoder else vae.work * VAE_STATE // VAE_DECODE
+    parked = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
     return StageEstimate("chunks", weights, held.device + max(forward + parked, vae.work))
 
 
