@@ -78,6 +78,7 @@ class TensorFile:
             with self._lock:
                 self._file.seek(self._start(key))
                 self._file.write(data)
+                self._file.flush()
         return digests
 
     def digest(self, key: str) -> str:

@@ -2,24 +2,15 @@
 
 import json
 import shutil
-from contextlib import contextmanager
 
 import pytest
 import torch
 from lingbot_world.loaders import codec, find_package, load_expert, open_checkpoint
-from lingbot_world.quantize import QuantizeOptions, plan_quantize, quantize, verify
+from lingbot_world.quantize import verify
 from lingbot_world.text import encode
 from lingbot_world.text.weights import open_weights
+from quantize_cases import run, silent
 from safetensors.torch import load_file, save_file
-
-
-@contextmanager
-def silent(_name, _unit):
-    yield lambda _done, _total: None
-
-
-def run(source, destination, **options):
-    return quantize(plan_quantize(source, destination, QuantizeOptions(**options)), silent)
 
 
 @pytest.fixture
