@@ -53,7 +53,7 @@ def test_parts_of_a_large_weight_give_the_bytes_of_the_whole(monkeypatch):
     for search in (False, True):
         whole, scales = codec.encode(weight, search=search)
         error = codec.squared_error(weight, whole, scales)
-        monkeypatch.setattr(codec, "_DECODED_AT_A_TIME", 4096)
+        monkeypatch.setattr(codec, "_ENCODED_AT_A_TIME", {"cpu": 4096})
         parts, part_scales = codec.encode(weight, search=search)
         assert torch.equal(whole, parts)
         assert torch.equal(scales.absmax, part_scales.absmax)
