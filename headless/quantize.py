@@ -47,14 +47,13 @@ def lora_of(text: str) -> LoraFile:
     """A LoRA from FILE, FILE:0.8 or high=FILE:0.8. A colon that no number follows belongs to the file's name."""
     from ..quantize.lora import LoraFile
 
-    expert, found, rest = text.partition("=")
-    if not found or expert not in ("high", "low"):
-        expert, rest = None, text
-    path, found, strength = rest.rpartition(":")
+    expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
+    name = text.removeprefix(f"{expert}=")
+    path, _, strength = name.rpartition(":")
     try:
-        return LoraFile(Path(path), float(strength), expert) if found else LoraFile(Path(rest), 1.0, expert)
+        return LoraFile(Path(path or name), float(strength) if path else 1.0, expert)
     except ValueError:
-        return LoraFile(Path(rest), 1.0, expert)
+        return LoraFile(Path(name), 1.0, expert)
 
 
 def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:

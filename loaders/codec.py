@@ -75,18 +75,19 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
     return out.view(shape)
 
 
-def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, int], rows: Tensor) -> Tensor:
-    """float32 [len(rows), width]: these rows (int64) of a weight [n, width]; nothing else of it is read.
-
-    `width` has to be a multiple of the block size."""
-    blocks_per_row = shape[1] // scales.blocksize
-    blocks = (rows[:, None] * blocks_per_row + torch.arange(blocks_per_row)).view(-1)
-    per_block = scales.absmax[blocks].float()
-    if scales.nested_absmax is not None:
-        outer = scales.nested_absmax[blocks // scales.nested_blocksize]
-        per_block = scales.nested_code.index_select(0, scales.absmax[blocks].int()) * outer + scales.offset
-    picked = packed.view(shape[0], -1)[rows].view(-1)
-    return _decode_blocks(picked, _pairs(scales.code), per_block, scales.blocksize).view(len(rows), -1)
+def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Tensor) -> Tensor:
+    """float32 [len(rows), width]: these rows (int64) of a weight [n, width]. Nothing else of it is read where `width`
+    is a multiple of the block size."""
+    height, width = shape
+    if width % scales.blocksize:
+        return decode(packed, scales, shape, torch.float32)[rows]
+    per_row = width // scales.blocksize
+    blocks = (rows[:, None] * per_row + torch.arange(per_row)).view(-1)
+    outer = None if scales.nested_absmax is None else scales.nested_absmax[blocks // scales.nested_blocksize]
+    picked = scales._replace(absmax=scales.absmax[blocks], nested_absmax=outer, nested_blocksize=1)
+    values = _decode_blocks(packed.view(height, -1)[rows].view(-1), _pairs(scales.code), picked.block_scales(),
+                            scales.blocksize)  # fmt: skip
+    return values.view(len(rows), width)
 
 
 def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:

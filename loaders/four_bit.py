@@ -54,8 +54,7 @@ class FourBitWeight:
                       self.blocksize, self.nested_blocksize)  # fmt: skip
 
     def rows(self, rows: Tensor) -> Tensor:
-        """float32 [len(rows), width]: these rows (int64) of the weight, read from the mapped file. The width has to be
-        a multiple of the block size."""
+        """float32 [len(rows), width]: these rows (int64) of the weight, read from the mapped file."""
         offset = None if self.offset is None else torch.tensor(self.offset, dtype=torch.float32)
         scales = self.scales({entry.name: entry.view() for entry in self.entries}, offset)
         return decode_rows(self.packed.view(), scales, self.shape, rows)

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -118,7 +119,7 @@ class TensorFile:
 
     def _stored(self, name: str, source: Source) -> dict[str, Tensor]:
         if name not in self._quantized:
-            return {name: source.to(self._dtype)}
+            return {name: cast(Tensor, source).to(self._dtype)}
         if isinstance(source, Tensor):
             source = encode(source.to(self._dtype), self._blocksize, quant_type=self._quant_type)
         packed, scales = source

@@ -94,8 +94,7 @@ def _plan_package(root: Path, destination: Path, options: QuantizeOptions) -> Qu
 def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
     if package.causal is not None:
         yield Job("causal model", open_model(package.causal, options.keep), Path(WEIGHTS), options)
-        return
-    for role, path in (("high", package.experts.high), ("low", package.experts.low)):
+    for role, path in zip(("high", "low"), package.experts or (), strict=False):
         loras = tuple(lora for lora in options.loras if lora.expert in (None, role))
         source = open_model(path, options.keep)
         yield Job(f"{role}-noise expert", source, Path(f"{role}_noise_model_bnb_nf4", WEIGHTS),

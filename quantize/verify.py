@@ -54,7 +54,7 @@ def _package(root: Path, show: ShowProgress, fast: bool) -> Iterator[Verified]:
         check_roles(experts)
         yield _model(experts.high, "high-noise ", show, fast)
         yield _model(experts.low, "low-noise ", show, fast)
-    else:
+    if package.causal is not None:
         yield _model(open_checkpoint(package.causal), "", show, fast)
     if package.text_encoder is not None:
         yield _text_encoder(package.text_encoder, show, fast)
