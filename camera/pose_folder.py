@@ -70,8 +70,9 @@ def load_array(path: str | Path) -> np.ndarray:
     path = Path(path)
     check_file(path)
     try:
-        return np.lib.format.read_array(path.open("rb"), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        with path.open("rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    except Exception as error:  # numpy reads the header as Python: any error of its tokenizer and parser can come out
         raise CameraError(f"{path}: not a plain .npy array ({error})") from error
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from ..errors import LingBotError
 from ..options import DTYPE_NAMES, FRAMES, SIZE, Progress
 from .options import CHOICES, PARTS, GenerateOptions
+from .quantize import add_quantize_command, add_verify_command
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -50,6 +51,8 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     _add_generate(commands)
     _add_inspect(commands)
     _add_toy(commands)
+    add_quantize_command(commands, progress_bar)
+    add_verify_command(commands, progress_bar)
     if argv[:1] == ["camera"]:
         from .camera_command import add_camera_command
 

@@ -84,6 +84,9 @@ def _load_patcher(encoder: Path, tokenizer: Path, model_options: dict, disable_d
 
 def _build_clip(encoder: Path, tokenizer: Path, model_options: dict, disable_dynamic: bool = False) -> comfy.sd.CLIP:
     weights = open_weights(encoder)
+    if weights.four_bit:
+        raise TextError(f"{encoder}: a CLIP that stays in memory cannot be made of 4-bit weights; use the "
+                        "LingBot-World text node, which streams them, or the official file")  # fmt: skip
     ids = load_tokenizer(tokenizer)
     check_vocabulary(ids, weights)
     tensors = _core_state_dict(encoder)

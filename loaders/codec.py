@@ -7,7 +7,8 @@ A weight is its row-major flat values, two to a byte, the high nibble first; eac
 
 import json
 import math
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -28,7 +29,12 @@ NESTED_BLOCKSIZE = 256
 
 # Values decoded at a time, so that their indices and float32 products stay small next to the weight.
 _DECODED_AT_A_TIME = 1 << 22
+# A CPU is fastest on what its cache holds; a GPU wants more than it can start in the time of a few calls.
+_ENCODED_AT_A_TIME = {"cpu": 1 << 20, "cuda": 1 << 23}
 _TINY = 1e-38
+# Scales that `search` tries, as shares of a block's largest magnitude; each is then fitted to the values it gives.
+# Above 1 the two outermost values of the table are given up, whose distance to the others is large.
+_RATIOS = (0.82, 0.88, 0.94, 1.0, 1.25, 1.38)
 
 
 class Scales(NamedTuple):
@@ -59,18 +65,71 @@ def is_standard_code(code: Tensor, quant_type: str) -> bool:
 def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """The weight `shape` in `dtype`: the float32 product rounded once, bit-equal to bitsandbytes."""
     count = math.prod(shape)
-    pairs = torch.stack((scales.code.repeat_interleave(16), scales.code.repeat(16)), 1)
-    per_block = scales.block_scales()
+    pairs, per_block = _pairs(scales.code), scales.block_scales()
     packed = packed.reshape(-1)
     if count <= _DECODED_AT_A_TIME or torch.compiler.is_compiling():
         return _decode_blocks(packed, pairs, per_block, scales.blocksize)[:count].to(dtype).view(shape)
     out = torch.empty(count, dtype=dtype, device=packed.device)
-    step = math.lcm(_DECODED_AT_A_TIME, 2 * scales.blocksize)
-    for start in range(0, count, step):
-        blocks = per_block[start // scales.blocksize : (start + step) // scales.blocksize]
-        values = _decode_blocks(packed[start // 2 : (start + step) // 2], pairs, blocks, scales.blocksize)
-        out[start : start + step] = values[: count - start]
+    for start, values in _decoded_parts(packed, pairs, per_block, scales.blocksize, count, _DECODED_AT_A_TIME):
+        out[start : start + values.numel()] = values
     return out.view(shape)
+
+
+def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Tensor) -> Tensor:
+    """float32 [len(rows), width]: these rows (int64) of a weight [n, width]. Nothing else of it is read where `width`
+    is a multiple of the block size."""
+    height, width = shape
+    if width % scales.blocksize:
+        return decode(packed, scales, shape, torch.float32)[rows]
+    per_row = width // scales.blocksize
+    blocks = (rows[:, None] * per_row + torch.arange(per_row)).view(-1)
+    outer = None if scales.nested_absmax is None else scales.nested_absmax[blocks // scales.nested_blocksize]
+    picked = scales._replace(absmax=scales.absmax[blocks], nested_absmax=outer, nested_blocksize=1)
+    values = _decode_blocks(packed.view(height, -1)[rows].view(-1), _pairs(scales.code), picked.block_scales(),
+                            scales.blocksize)  # fmt: skip
+    return values.view(len(rows), width)
+
+
+def squared_error(weight: Tensor, packed: Tensor, scales: Scales) -> float:
+    """The sum of the squared differences between a weight and what was encoded: float32 within each part."""
+    flat, error = weight.detach().reshape(-1), 0.0
+    parts = _decoded_parts(packed.view(-1), _pairs(scales.code), scales.block_scales(), scales.blocksize, flat.numel(),
+                           _encoded_at_a_time(weight))  # fmt: skip
+    for start, values in parts:
+        error += values.sub_(flat[start : start + values.numel()]).square_().sum().item()
+    return error
+
+
+def squared_sum(weight: Tensor) -> float:
+    """The sum of the squares of a weight's values: float32 within each part."""
+    flat = weight.detach().reshape(-1)
+    return sum(part.float().square().sum().item() for part in flat.split(_encoded_at_a_time(weight)))
+
+
+def _encoded_at_a_time(weight: Tensor) -> int:
+    return _ENCODED_AT_A_TIME.get(weight.device.type, _DECODED_AT_A_TIME)
+
+
+def _pairs(code: Tensor) -> Tensor:
+    """float32 [256, 2]: the two values of each byte."""
+    return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1)
+
+
+def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
+    """Where the parts of a weight of `count` values start, and how many values each but the last has."""
+    step = math.lcm(at_a_time, 2 * blocksize)
+    return range(0, count, step), step
+
+
+def _decoded_parts(
+    packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: int, count: int, at_a_time: int
+) -> Iterator[tuple[int, Tensor]]:
+    """The first value's index and the float32 values of each part of a weight."""
+    starts, step = _starts(count, blocksize, at_a_time)
+    for start in starts:
+        blocks = per_block[start // blocksize : (start + step) // blocksize]
+        values = _decode_blocks(packed[start // 2 : (start + step) // 2], pairs, blocks, blocksize)
+        yield start, values[: count - start]
 
 
 def _decode_blocks(packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: int) -> Tensor:
@@ -81,33 +140,96 @@ def _decode_blocks(packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: 
     return (values.view(-1, blocksize) * per_block[:, None]).view(-1)
 
 
-def encode(weight: Tensor, blocksize: int = 64, nested: bool = True, quant_type: str = "nf4") -> tuple[Tensor, Scales]:
+def encode(
+    weight: Tensor, blocksize: int = 64, nested: bool = True, quant_type: str = "nf4", search: bool = False
+) -> tuple[Tensor, Scales]:
     """Quantize a weight of any shape: uint8 [ceil(N / 2), 1] and its scales, on the weight's device.
 
     Each value over its block's largest magnitude becomes the nearest table value; with `nested` the scales, less their
-    mean, are quantized to bytes in the same way.
+    mean, are quantized to bytes in the same way. These are the bytes of `bitsandbytes.functional.quantize_4bit`.
+    With `search` a block's scale is the one, negative ones included, that leaves the least square error among some,
+    and the values are the nearest ones to what the quantized scale gives: the same format with 9 % less error.
     """
     code = torch.tensor(CODES[quant_type], device=weight.device)
-    nibbles, absmax = _nearest(weight.detach().float().reshape(-1), code, blocksize)
-    if nibbles.numel() % 2:
-        nibbles = pad(nibbles, (0, 1))
-    packed = ((nibbles[::2] << 4) | nibbles[1::2]).unsqueeze(1)
+    flat = weight.detach().reshape(-1)
+    starts, step = _starts(flat.numel(), blocksize, _encoded_at_a_time(weight))
+    parts = [flat[start : start + step] for start in starts]
+    find = partial(_least_error, _nearest_table(code)) if search else _largest
+    absmax = torch.cat([find(_blocks(part, blocksize)) for part in parts])
+    scales = _scales(absmax, code, blocksize, nested)
+    divisors = scales.block_scales() if search else absmax
+    packed = [_pack(_nearest(part, by, code, blocksize))
+              for part, by in zip(parts, divisors.split(step // blocksize), strict=True)]  # fmt: skip
+    return torch.cat(packed).unsqueeze(1), scales
+
+
+def _scales(absmax: Tensor, code: Tensor, blocksize: int, nested: bool) -> Scales:
     if not nested:
-        return packed, Scales(absmax, code, None, None, None, blocksize, NESTED_BLOCKSIZE)
-    offset, nested_code = absmax.mean(), _dynamic_map().to(weight.device)
-    rest, nested_absmax = _nearest(absmax - offset, nested_code, NESTED_BLOCKSIZE)
-    return packed, Scales(rest, code, nested_absmax, nested_code, offset, blocksize, NESTED_BLOCKSIZE)
+        return Scales(absmax, code, None, None, None, blocksize, NESTED_BLOCKSIZE)
+    offset, nested_code = absmax.mean(), _dynamic_map().to(absmax.device)
+    rest = absmax - offset
+    nested_absmax = _largest(_blocks(rest, NESTED_BLOCKSIZE))
+    # bitsandbytes looks bytes up in a table of 65536 numbers on the CPU, and searches for the nearest value on a GPU.
+    steps = 65535 if absmax.device.type == "cpu" else None
+    rest = _nearest(rest, nested_absmax, nested_code, NESTED_BLOCKSIZE, steps)
+    return Scales(rest, code, nested_absmax, nested_code, offset, blocksize, NESTED_BLOCKSIZE)
 
 
-def _nearest(flat: Tensor, code: Tensor, blocksize: int) -> tuple[Tensor, Tensor]:
-    """uint8 index of the table value nearest to each value over its block's largest magnitude; those magnitudes."""
-    count = flat.numel()
-    blocks = pad(flat, (0, -count % blocksize)).view(-1, blocksize)
-    absmax = blocks.abs().amax(1)
-    scaled = (blocks * (1.0 / absmax.clamp(min=_TINY))[:, None]).clamp_(-1, 1).view(-1)[:count]
+def _blocks(flat: Tensor, blocksize: int) -> Tensor:
+    """float32 [blocks, blocksize]; the last block is filled up with zeros."""
+    return pad(flat.float(), (0, -flat.numel() % blocksize)).view(-1, blocksize)
+
+
+def _largest(blocks: Tensor) -> Tensor:
+    return blocks.abs().amax(1)
+
+
+def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: int | None = None) -> Tensor:
+    """uint8 index of the table value nearest to each value over its block's scale, which is rounded to `steps` equal
+    steps from -1 to 1 before."""
+    scaled = (_blocks(flat, blocksize) * _inverse(scales)).clamp_(-1, 1).view(-1)[: flat.numel()]
+    if steps is not None:
+        scaled = ((scaled + 1) * 0.5 * steps + 0.5).floor_() * (2 / steps) - 1
     ordered, order = code.sort(stable=True)
     nearest = torch.bucketize(scaled, (ordered[:-1] + ordered[1:]) / 2, out_int32=True)
-    return order.to(torch.uint8).index_select(0, nearest), absmax
+    return order.to(torch.uint8).index_select(0, nearest)
+
+
+def _inverse(scales: Tensor) -> Tensor:
+    return (1.0 / torch.where(scales.abs() < _TINY, _TINY, scales))[:, None]
+
+
+def _pack(nibbles: Tensor) -> Tensor:
+    if nibbles.numel() % 2:
+        nibbles = pad(nibbles, (0, 1))
+    return (nibbles[::2] << 4) | nibbles[1::2]
+
+
+def _least_error(table: Tensor, blocks: Tensor) -> Tensor:
+    """The scale of each block. A block that is zero keeps its scale of zero."""
+    largest = _largest(blocks)
+    best, found = torch.zeros_like(largest), largest
+    for ratio in (*_RATIOS, *(-ratio for ratio in _RATIOS), None):
+        gain, scale = _fit(table, blocks, found if ratio is None else largest * ratio)
+        better = gain > best
+        best, found = torch.where(better, gain, best), torch.where(better, scale, found)
+    return found
+
+
+def _fit(table: Tensor, blocks: Tensor, scales: Tensor) -> tuple[Tensor, Tensor]:
+    """With the values that these scales round to: how much of the square error the best scale takes away, and it."""
+    half = table.numel() // 2
+    index = (blocks * _inverse(scales)).clamp_(-1, 1).mul_(half).round_().add_(half).to(torch.int32)
+    values = table.index_select(0, index.view(-1)).view(blocks.shape)
+    product, square = (blocks * values).sum(1), values.square().sum(1).clamp_(min=_TINY)
+    return product.square() / square, product / square
+
+
+def _nearest_table(code: Tensor) -> Tensor:
+    """float32 [8193]: the nearest table value to each of as many numbers from -1 to 1. One look-up is several times
+    faster than a search among 16, and exact enough to compare scales."""
+    ordered = code.sort().values
+    return ordered[torch.bucketize(torch.linspace(-1, 1, 8193, device=code.device), (ordered[:-1] + ordered[1:]) / 2)]
 
 
 @cache

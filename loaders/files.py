@@ -113,7 +113,7 @@ def read_json(path: Path) -> dict:
     """A JSON object from a small file. Raises CheckpointError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found a {type(content).__name__}")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, require
 from ..model.pointwise import or_else
-from .codec import CODES, NESTED_BLOCKSIZE, Scales, decode, is_standard_code
+from .codec import CODES, NESTED_BLOCKSIZE, Scales, decode, decode_rows, is_standard_code
 from .tensors import MappedFile, TensorEntry
 
 _COMPONENT = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__(\w+))$")
@@ -46,6 +46,19 @@ class FourBitWeight:
         entries = (self.packed, self.absmax, self.code, self.nested_absmax, self.nested_code)
         return [entry for entry in entries if entry is not None]
 
+    def scales(self, tensors: Mapping[str, Tensor], offset: Tensor | None) -> Scales:
+        """The scales made of these tensors; see `parameter`."""
+        nested_absmax, nested_code = (None if entry is None else tensors[entry.name]
+                                      for entry in (self.nested_absmax, self.nested_code))  # fmt: skip
+        return Scales(tensors[self.absmax.name], tensors[self.code.name], nested_absmax, nested_code, offset,
+                      self.blocksize, self.nested_blocksize)  # fmt: skip
+
+    def rows(self, rows: Tensor) -> Tensor:
+        """float32 [len(rows), width]: these rows (int64) of the weight, read from the mapped file."""
+        offset = None if self.offset is None else torch.tensor(self.offset, dtype=torch.float32)
+        scales = self.scales({entry.name: entry.view() for entry in self.entries}, offset)
+        return decode_rows(self.packed.view(), scales, self.shape, rows)
+
     def parameter(
         self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
@@ -53,10 +66,7 @@ class FourBitWeight:
         declared as that.
 
         `offset` is the nested offset as a float32 scalar on the tensors' device."""
-        nested_absmax, nested_code = (None if entry is None else tensors[entry.name]
-                                      for entry in (self.nested_absmax, self.nested_code))  # fmt: skip
-        scales = Scales(tensors[self.absmax.name], tensors[self.code.name], nested_absmax, nested_code, offset,
-                        self.blocksize, self.nested_blocksize)  # fmt: skip
+        scales = self.scales(tensors, offset)
         if dtype is None:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)
         return frozen_parameter(load_layouts().four_bit_tensor(

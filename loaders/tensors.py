@@ -26,6 +26,7 @@ DTYPES = {
 }  # fmt: skip
 _HEADER_LIMIT = 100_000_000
 _SIZE_LIMIT = 1 << 48
+_MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
 _WRAPPERS = ("state_dict", "model", "module")
 
 
@@ -116,6 +117,10 @@ def _read_header(path: Path) -> tuple[dict, int]:
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the safetensors header is a {type(header).__name__}, expected an object")
     header.pop("__metadata__", None)
+    longest = max(map(len, header), default=0)
+    if len(header) > _MOST_TENSORS or longest > _LONGEST_NAME:
+        raise CheckpointError(f"{path}: {len(header):,} tensors, the longest name of {longest:,} characters; expected at "
+                              f"most {_MOST_TENSORS:,} and {_LONGEST_NAME:,}; this is no model's file")  # fmt: skip
     return header, 8 + length
 
 

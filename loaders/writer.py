@@ -1,10 +1,12 @@
 """Experts written in the community package's format, one tensor in memory at a time."""
 
+import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,10 +22,115 @@ _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _STATE_LIMIT = 240
 _DTYPE_ORDER = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
 
+_READ_BYTES = 1 << 20
+QUANT = {"format": "bnb_nf4", "double_quant": True, "compute_dtype": "bfloat16", "quant_type": "nf4"}
+"""`quant` in quantization_meta.json."""
+
 Source = Tensor | tuple[Tensor, Scales]
-Shapes = dict[str, tuple[int, ...]]
+Shapes = Mapping[str, tuple[int, ...]]
 Layout = dict[str, tuple[torch.dtype, list[int], int]]
 """Of each tensor of the file, by key: dtype, shape and byte offset."""
+
+
+class TensorFile:
+    """A safetensors file of known shapes that is written parameter by parameter, in any order and from any thread.
+
+    The parameters named in `quantized` are stored as `quant_type` with double quantization, the others in `dtype`.
+    With `resume` a file that is there is kept, and its parameters need not be written again. Until `finish` the file
+    has no header, so that no reader takes it for a whole one.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shapes: Shapes,
+        quantized: Collection[str],
+        *,
+        quant_type: str = "nf4",
+        blocksize: int = 64,
+        dtype: torch.dtype = torch.bfloat16,
+        resume: bool = False,
+    ) -> None:
+        self._shapes, self._quantized, self._dtype = shapes, frozenset(quantized), dtype
+        self._quant_type, self._blocksize, self._lock = quant_type, blocksize, threading.Lock()
+        self.states: dict[str, bytes] = {}
+        """The quant_states by key. They are written by `finish`, because their lengths depend on the data."""
+        self._layout = _layout(_tensors(shapes, self._quantized, quant_type, blocksize, dtype))
+        self._header_bytes = len(_header(self._layout))
+        self._file = path.open("r+b" if resume and path.exists() else "w+b")
+
+    def __enter__(self) -> "TensorFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def write(self, name: str, source: Source) -> dict[str, str]:
+        """Write a parameter: a float tensor, or what `codec.encode` returned. Returns the SHA-256 of its tensors by
+        key, that of the quant_state included."""
+        tensors = self._stored(name, source)
+        digests = {}
+        for key, tensor in tensors.items():
+            data = _bytes(tensor)
+            digests[key] = hashlib.sha256(data).hexdigest()
+            if _is_state(key):
+                self.states[key] = bytes(data)
+                continue
+            with self._lock:
+                self._file.seek(self._start(key))
+                self._file.write(data)
+                self._file.flush()
+        return digests
+
+    def digest(self, key: str) -> str:
+        """The SHA-256 of a tensor that was written, read back from the file."""
+        if _is_state(key):
+            return hashlib.sha256(self.states.get(key, b"")).hexdigest()
+        dtype, shape, _ = self._layout[key]
+        left, position, digest = torch.Size(shape).numel() * dtype.itemsize, self._start(key), hashlib.sha256()
+        while left:
+            with self._lock:
+                self._file.seek(position)
+                data = self._file.read(min(left, _READ_BYTES))
+            if not data:
+                break
+            digest.update(data)
+            left, position = left - len(data), position + len(data)
+        return digest.hexdigest()
+
+    def finish(self) -> None:
+        """Write the quant_states and the header, and bring all of it to the disk."""
+        layout, states = dict(self._layout), sorted(self.states)
+        end = min((layout[key][2] for key in states), default=0)
+        for key in states:
+            layout[key] = torch.uint8, [len(self.states[key])], end
+            self._file.seek(8 + self._header_bytes + end)
+            self._file.write(self.states[key])
+            end += len(self.states[key])
+        self._file.seek(0)
+        self._file.write(self._header_bytes.to_bytes(8, "little") + _header(layout).ljust(self._header_bytes))
+        if states:
+            self._file.truncate(8 + self._header_bytes + end)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _start(self, key: str) -> int:
+        return 8 + self._header_bytes + self._layout[key][2]
+
+    def _stored(self, name: str, source: Source) -> dict[str, Tensor]:
+        if name not in self._quantized:
+            return {name: cast(Tensor, source).to(self._dtype)}
+        if isinstance(source, Tensor):
+            source = encode(source.to(self._dtype), self._blocksize, quant_type=self._quant_type)
+        packed, scales = source
+        parts = components(scales, self._shapes[name], self._quant_type, self._dtype)
+        return {name: packed} | {name + suffix: component for suffix, component in parts.items()}
+
+
+def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64) -> int:
+    """Bytes of an NF4 file of these parameters; a few KB too many, because a quant_state's length depends on data."""
+    layout = _layout(_tensors(shapes, quantized, "nf4", blocksize, torch.bfloat16))
+    return len(_header(layout)) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())
 
 
 def write_nf4_expert(path: str | Path, config: ModelConfig, tensors: Iterable[tuple[str, Source]]) -> None:
@@ -47,85 +154,65 @@ def write_expert(
 ) -> None:
     """Like `write_nf4_expert`, for "nf4", "fp4" or, with None, plain weights in `dtype`."""
     path, wanted = Path(path), config.parameter_shapes()
-    layout = _layout(wanted, quant_type, blocksize, dtype)
-    header_bytes = len(_header(layout))
+    quantized = linear_weights(wanted) if quant_type else ()
     unfinished = path.with_name(path.name + ".part")
     try:
-        with unfinished.open("wb") as file:
-            _write_tensors(file, header_bytes, layout, _stored(wanted, tensors, quant_type, blocksize, dtype))
-            header = _header(layout)
-            file.seek(0)
-            file.write(header_bytes.to_bytes(8, "little") + header.ljust(header_bytes))
+        with TensorFile(unfinished, wanted, quantized, quant_type=quant_type or "nf4", blocksize=blocksize,
+                        dtype=dtype) as file:  # fmt: skip
+            _write_all(file, wanted, tensors)
+            file.finish()
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
 
 
-def _stored(
-    wanted: Shapes, tensors: Iterable[tuple[str, Source]], quant_type: str | None, blocksize: int, dtype: torch.dtype
-) -> Iterator[tuple[str, Tensor]]:
-    """The file's tensors by key: every parameter once, 4-bit weights with their components."""
+def linear_weights(shapes: Shapes) -> list[str]:
+    """The parameters that are quantized: all matrices."""
+    return [name for name, shape in shapes.items() if len(shape) == 2]
+
+
+def _write_all(file: TensorFile, wanted: Shapes, tensors: Iterable[tuple[str, Source]]) -> None:
     left = dict(wanted)
     for name, source in tensors:
         shape = left.pop(name, None)
         if shape is None or (isinstance(source, Tensor) and tuple(source.shape) != shape):
             raise CheckpointError(f"{name}: not a parameter of this model, given twice, or not {shape}")
-        if quant_type is None or len(shape) != 2:
-            yield name, cast(Tensor, source).to(dtype)
-            continue
-        if isinstance(source, Tensor):
-            source = encode(source.to(dtype), blocksize, quant_type=quant_type)
-        packed, scales = source
-        yield name, packed
-        for suffix, component in components(scales, shape, quant_type, dtype).items():
-            yield name + suffix, component
+        file.write(name, source)
     if left:
         raise CheckpointError(f"{len(left)} parameters were not given: {', '.join(list(left)[:5])}")
 
 
-def _layout(wanted: Shapes, quant_type: str | None, blocksize: int, dtype: torch.dtype) -> Layout:
+def _tensors(
+    shapes: Shapes,
+    quantized: Collection[str],
+    quant_type: str,
+    blocksize: int,
+    dtype: torch.dtype,
+) -> Iterator[tuple[str, torch.dtype, list[int]]]:
+    """Key, dtype and shape of what the parameters are stored as."""
+    for name, shape in shapes.items():
+        if name not in quantized:
+            yield name, dtype, list(shape)
+            continue
+        values = torch.Size(shape).numel()
+        blocks = -(-values // blocksize)
+        yield name, torch.uint8, [-(-values // 2), 1]
+        yield f"{name}.absmax", torch.uint8, [blocks]
+        yield f"{name}.quant_map", torch.float32, [16]
+        yield f"{name}.nested_absmax", torch.float32, [-(-blocks // NESTED_BLOCKSIZE)]
+        yield f"{name}.nested_quant_map", torch.float32, [256]
+        yield f"{name}.quant_state.bitsandbytes__{quant_type}", torch.uint8, [_STATE_LIMIT]
+
+
+def _layout(tensors: Iterable[tuple[str, torch.dtype, list[int]]]) -> Layout:
     """Key to dtype, shape and byte offset. Ordered by dtype, the widest first, as safetensors does, so that every
-    tensor is aligned. The quant_states come last: their lengths depend on the data; `_write_tensors` corrects them."""
-    found = [item for name, shape in wanted.items() for item in _tensors_of(name, shape, quant_type, blocksize, dtype)]
-    found.sort(key=lambda item: (_is_state(item[0]), _DTYPE_ORDER.index(item[1]), item[0]))
+    tensor is aligned. The quant_states come last: `finish` corrects their lengths and offsets."""
+    ordered = sorted(tensors, key=lambda item: (_is_state(item[0]), _DTYPE_ORDER.index(item[1]), item[0]))
     layout, end = {}, 0
-    for key, stored, shape in found:
+    for key, stored, shape in ordered:
         layout[key] = stored, shape, end
         end += torch.Size(shape).numel() * stored.itemsize
     return layout
-
-
-def _tensors_of(
-    name: str, shape: tuple[int, ...], quant_type: str | None, blocksize: int, dtype: torch.dtype
-) -> Iterator[tuple[str, torch.dtype, list[int]]]:
-    """Key, dtype and shape of what a parameter is stored as."""
-    if quant_type is None or len(shape) != 2:
-        yield name, dtype, list(shape)
-        return
-    values = shape[0] * shape[1]
-    blocks = -(-values // blocksize)
-    yield name, torch.uint8, [-(-values // 2), 1]
-    yield f"{name}.absmax", torch.uint8, [blocks]
-    yield f"{name}.quant_map", torch.float32, [16]
-    yield f"{name}.nested_absmax", torch.float32, [-(-blocks // NESTED_BLOCKSIZE)]
-    yield f"{name}.nested_quant_map", torch.float32, [256]
-    yield f"{name}.quant_state.bitsandbytes__{quant_type}", torch.uint8, [_STATE_LIMIT]
-
-
-def _write_tensors(file: BinaryIO, header_bytes: int, layout: Layout, stored: Iterable[tuple[str, Tensor]]) -> None:
-    states = {}
-    for key, tensor in stored:
-        if _is_state(key):
-            states[key] = tensor
-            continue
-        file.seek(8 + header_bytes + layout[key][2])
-        file.write(_bytes(tensor))
-    end = min((layout[key][2] for key in states), default=0)
-    for key in sorted(states):
-        layout[key] = torch.uint8, [states[key].numel()], end
-        file.seek(8 + header_bytes + end)
-        file.write(_bytes(states[key]))
-        end += states[key].numel()
 
 
 def _header(layout: Layout) -> bytes:
@@ -150,16 +237,22 @@ def write_expert_folder(folder: str | Path, config: ModelConfig, tensors: Iterab
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_nf4_expert(folder / "model.safetensors", config, tensors)
-    _write_json(folder / "config.json", {
+    write_json(folder / "config.json", config_json(config))
+    write_json(folder / "quantization_meta.json", {"quant": QUANT})
+
+
+def config_json(config: ModelConfig) -> dict:
+    """What the config.json beside an expert says, as officially."""
+    return {
         "_class_name": CAUSAL_CLASS if config.causal else "WanModel", "model_type": "i2v",
         "text_len": config.text_len, "in_dim": config.in_dim,
         "dim": config.dim, "ffn_dim": config.ffn_dim, "freq_dim": config.freq_dim, "out_dim": config.out_dim,
         "num_heads": config.num_heads, "num_layers": config.num_layers, "eps": config.eps,
-    })  # fmt: skip
-    _write_json(folder / "quantization_meta.json", {
-        "quant": {"format": "bnb_nf4", "double_quant": True, "compute_dtype": "bfloat16", "quant_type": "nf4"},
-    })  # fmt: skip
+    }  # fmt: skip
 
 
-def _write_json(path: Path, content: dict) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+def write_json(path: Path, content: dict) -> None:
+    """Write a small file of which never a half is seen."""
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    os.replace(unfinished, path)

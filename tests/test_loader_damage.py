@@ -56,6 +56,8 @@ def item(begin, end, shape=(8,), dtype="U8"):
         ({"a": {"dtype": "U8"}}, ("header entry of a is broken",)),
         ({"a": 5}, ("header entry of a is broken",)),
         ([1], ("header is a list",)),
+        ({"x" * 1001: item(0, 64, (64,))}, ("longest name of 1,001",)),
+        ({f"t{n}": item(0, 0, (0,)) for n in range(100_001)}, ("100,001 tensors",)),
         (b"{not json", ("not JSON",)),
     ],
 )

@@ -78,10 +78,10 @@ def encode_ids(
     return list(rms_norm(x, weights.tensors["norm.weight"].view().to(device)).split(lengths))
 
 
-def _mapped_blocks(weights: UMT5Weights, _device: torch.device) -> Generator[dict[str, Tensor], None, None]:
+def _mapped_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:
     """The tensors of each block as views of the mapped file."""
     for index in range(weights.config.num_layers):
-        yield {entry.name: entry.view() for entry in weights.block(index)}
+        yield weights.parameters({entry.name: entry.view() for entry in weights.block(index)}, device)
 
 
 def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:
@@ -93,8 +93,10 @@ def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dic
             if index < weights.config.num_layers:
                 ahead = uploader.upload(weights.block(index))
             upload.wait()
-            yield tensors
+            parameters = weights.parameters(tensors, device)
             del tensors
+            yield parameters
+            del parameters
 
 
 def _return_freed_memory() -> None:

@@ -18,6 +18,9 @@ from .prompts import clean_prompt
 MAX_TOKENS = 512
 EOS = "</s>"
 
+_PANIC = "PanicException"
+"""What tokenizers raises where its Rust code gives up. It is a BaseException, and cannot be imported."""
+
 _SUFFIXES = (".json", ".model", ".safetensors")
 _WHAT_BELONGS = (
     "Put the package's tokenizer/ folder (tokenizer.json), or the spiece.model of google/umt5-xxl, beside the encoder."
@@ -68,7 +71,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         return _from_sentencepiece(file.name, _sentencepiece_bytes(file))
     except LingBotError:
         raise
-    except Exception as error:  # tokenizers raises bare Exception; sentencepiece RuntimeError and OSError
+    except BaseException as error:  # tokenizers raises bare Exception; sentencepiece RuntimeError and OSError
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
         raise TextError(f"{file} is not a tokenizer that can be read: {error}") from error
 
 

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..loaders.four_bit import FourBitParameter
+
 EPS = 1e-6
 MAX_DISTANCE = 128
 
@@ -38,7 +40,8 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
 
 def project(x: Tensor, block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> Tensor:
     """x [len, in] through the weight `name` [out, in] in `dtype`; only this one weight is converted at a time."""
-    out = F.linear(x.to(dtype), block[f"{name}.weight"].to(dtype))
+    weight = block[f"{name}.weight"]
+    out = F.linear(x.to(dtype), weight.decode(dtype) if isinstance(weight, FourBitParameter) else weight.to(dtype))
     scale = block.get(f"{name}.scale_weight", block.get(f"{name}.weight_scale"))
     return out if scale is None else (out * scale.float().flatten()).to(dtype)
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import TextError
 from ..loaders.files import read_tensors
+from ..loaders.four_bit import FourBitWeight, check_finite, component_owner, find_four_bit, four_bit_tensors
 from ..loaders.tensors import TensorEntry
 
 _HF_LAYERS = {
@@ -23,6 +24,7 @@ _HF_LAYERS = {
 }
 _HF_ROOTS = {"shared.": "token_embedding.", "embed_tokens.": "token_embedding.", "final_layer_norm.": "norm."}
 _ROOTS = ("token_embedding.", "blocks.", "norm.")
+_EMBEDDING = "token_embedding.weight"
 
 
 @dataclass(frozen=True)
@@ -81,22 +83,32 @@ class UMT5Config:
 
 @dataclass(frozen=True)
 class UMT5Weights:
-    """An encoder on disk: where its tensors lie, under Wan's key names. It takes no memory for them."""
+    """An encoder on disk: where its tensors lie, under Wan's key names, and which of them make up 4-bit weights. It
+    takes no memory for them."""
 
     path: Path
     config: UMT5Config
     tensors: Mapping[str, TensorEntry]
+    four_bit: Mapping[str, FourBitWeight] = field(default_factory=dict)
 
     def block(self, index: int) -> list[TensorEntry]:
-        """The tensors of one block, named without `blocks.N.`; fp8 files add `X.scale_weight` (later ones
-        `X.weight_scale`) to an `X.weight`."""
-        prefix = f"blocks.{index}."
-        found = ((key, entry) for key, entry in self.tensors.items() if key.startswith(prefix))
-        return [replace(entry, name=key.removeprefix(prefix)) for key, entry in found]
+        """The tensors of one block; fp8 files add `X.scale_weight` (later ones `X.weight_scale`) to an `X.weight`."""
+        return [entry for key, entry in self.tensors.items() if key.startswith(f"blocks.{index}.")]
+
+    def parameters(self, tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+        """What `umt5.encoder_block` takes, made of one block's tensors on `device`: names without `blocks.N.`, 4-bit
+        weights as FourBitParameters, which are decoded where they are used."""
+        four_bit = {name: self.four_bit[name] for name in tensors if name in self.four_bit}
+        plain = {name: tensor for name, tensor in tensors.items() if component_owner(name) is None}
+        if four_bit:
+            plain |= four_bit_tensors(four_bit, tensors, None, device)
+        return {name.split(".", 2)[2]: tensor for name, tensor in plain.items()}
 
     def embed(self, ids: Tensor) -> Tensor:
         """float32 [len, dim] rows of the embedding; only these rows are read."""
-        table = self.tensors["token_embedding.weight"].view()
+        if _EMBEDDING in self.four_bit:
+            return self.four_bit[_EMBEDDING].rows(ids)
+        table = self.tensors[_EMBEDDING].view()
         rows = table.view(torch.uint8)[ids].view(table.dtype).float()
         scale = self.tensors.get("token_embedding.scale_weight", self.tensors.get("token_embedding.weight_scale"))
         return rows if scale is None else rows * scale.view().float()
@@ -110,11 +122,13 @@ def open_weights(path: str | Path) -> UMT5Weights:
     """
     named = read_tensors(path, hint="t5")
     tensors = {key: replace(entry, name=key) for name, entry in named.items() if (key := wan_key(name))}
-    shapes = {key: entry.shape for key, entry in tensors.items()}
+    four_bit = find_four_bit(Path(path).name, tensors)
+    shapes = {key: four_bit[key].shape if key in four_bit else entry.shape for key, entry in tensors.items()}
     _check_kind(path, shapes, named)
     config = _infer(path, shapes)
     _check_shapes(path, shapes, config)
-    return UMT5Weights(Path(path), config, tensors)
+    check_finite(Path(path).name, four_bit.values())
+    return UMT5Weights(Path(path), config, tensors, four_bit)
 
 
 def wan_key(name: str) -> str | None:

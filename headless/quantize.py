@@ -1,0 +1,90 @@
+"""`lingbot-world quantize | verify`: 4-bit files out of official weights, and files checked against their checksums."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..options import Progress
+
+if TYPE_CHECKING:
+    from ..quantize.lora import LoraFile
+
+ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
+
+_BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+
+
+def add_quantize_command(commands: Any, show: ShowProgress) -> None:
+    """Adds `quantize`, which sets `run(arguments)`."""
+    parser = commands.add_parser("quantize", help="make a 4-bit package out of official weights")
+    parser.set_defaults(run=lambda arguments: _quantize(arguments, show))
+    add = parser.add_argument
+    add("source", help="a package, a model's folder or file (safetensors, .pth), or a text encoder's file")
+    add("dest", help="the folder to make; what was stopped before is gone on with")
+    add("--search", action="store_true", help="scales of least error instead of the largest value: 9 %% less error in "
+        "the same format and size, takes several times as long")  # fmt: skip
+    add("--t5", action="store_true", help="quantize a package's text encoder as well: 11.4 GB become 3.2 GB")
+    add("--keep", nargs="+", default=[], metavar="LAYER", help="linear layers that stay bf16: head.head, blocks.0.*")
+    add("--lora", nargs="+", default=[], metavar="[high=|low=]FILE[:STRENGTH]",
+        help="merged into the weights before; for one expert or both")  # fmt: skip
+    add("--blocksize", "--block_size", type=int, default=64, choices=_BLOCK_SIZES, help="values that share a scale")
+    add("--device", help="left out: the GPU if there is one")
+
+
+def add_verify_command(commands: Any, show: ShowProgress) -> None:
+    """Adds `verify`, which sets `run(arguments)`."""
+    parser = commands.add_parser("verify", help="check a package's files against the checksums written with them")
+    parser.set_defaults(run=lambda arguments: _verify(arguments, show))
+    parser.add_argument("package", help="a package's folder, a model or a text encoder")
+    parser.add_argument("--fast", action="store_true", help="headers, shapes and scales only")
+
+
+def lora_of(text: str) -> LoraFile:
+    """A LoRA from FILE, FILE:0.8 or high=FILE:0.8. A colon that no number follows belongs to the file's name."""
+    from ..quantize.lora import LoraFile
+
+    expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
+    name = text.removeprefix(f"{expert}=")
+    path, _, strength = name.rpartition(":")
+    try:
+        return LoraFile(Path(path or name), float(strength) if path else 1.0, expert)
+    except ValueError:
+        return LoraFile(Path(name), 1.0, expert)
+
+
+def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
+    from ..quantize import QuantizeOptions, plan_quantize, quantize
+
+    options = QuantizeOptions(
+        search=arguments.search, keep=tuple(arguments.keep), blocksize=arguments.blocksize, t5=arguments.t5,
+        loras=tuple(map(lora_of, arguments.lora)), device=arguments.device,
+    )  # fmt: skip
+    plan = plan_quantize(arguments.source, arguments.dest, options)
+    for note in plan.notes:
+        print(note)
+    for file, meta in quantize(plan, show).items():
+        print("\n".join(_report(file, meta)))
+    print(f"\n{plan.destination}")
+
+
+def _report(file: Path, meta: dict) -> Iterator[str]:
+    from ..quantize.model import worst_layers
+
+    errors = meta["relative_rms"].values()
+    mean = sum(errors) / max(1, len(errors))
+    yield f"\n{file}: {len(errors)} weights in 4 bits, relative error {mean:.4f} on average"
+    for layer in worst_layers(meta):
+        yield f"  {layer.error:.4f}  {layer.name}"
+
+
+def _verify(arguments: argparse.Namespace, show: ShowProgress) -> None:
+    from ..quantize import verify
+
+    for found in verify(arguments.package, show, arguments.fast):
+        checked = "no checksums to compare with" if found.checked is None else f"{found.checked} checksums agree"
+        checked = "header and scales only" if arguments.fast else checked
+        print(f"{found.path}: {found.kind}; {found.tensors} tensors, {checked}")

@@ -1,0 +1,59 @@
+"""What of a file was written already, so that a quantization that was stopped goes on where it was."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Written(NamedTuple):
+    """A parameter that is in the file: the SHA-256 of its tensors by key, its quant_state, and its relative error (RMS
+    of the differences over RMS of the weight; None where it is stored as it is)."""
+
+    sha256: dict[str, str]
+    states: dict[str, str]
+    error: float | None
+
+
+class Journal:
+    """One JSON line for each parameter that was written, after a first line that says what is made out of what.
+
+    A process that is killed leaves at most its last line torn, which is left out. A journal of another task is begun
+    anew."""
+
+    def __init__(self, path: Path, task: dict) -> None:
+        self.written = _read(path, task)
+        self._file = path.open("w", encoding="utf-8")
+        self._put(task)
+        for name, item in self.written.items():
+            self.add(name, item)
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, name: str, item: Written) -> None:
+        self.written[name] = item
+        self._put([name, *item])
+
+    def _put(self, line: list | dict) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+def _read(path: Path, task: dict) -> dict[str, Written]:
+    try:
+        first, *lines = path.read_text(encoding="utf-8").splitlines()
+        if json.loads(first) != json.loads(json.dumps(task)):
+            return {}
+    except (OSError, ValueError):
+        return {}
+    written = {}
+    for line in lines:
+        try:
+            name, *item = json.loads(line)
+        except ValueError:
+            break
+        written[name] = Written(*item)
+    return written

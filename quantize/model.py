@@ -1,0 +1,190 @@
+"""One model or text encoder, tensor by tensor, into a file of 4-bit weights."""
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import CheckpointError
+from ..loaders import codec
+from ..loaders.tensors import TensorEntry
+from ..loaders.uploader import Uploader, UploadSettings
+from ..loaders.writer import QUANT, TensorFile
+from ..loaders.writer import Source as Stored
+from ..options import Progress
+from .journal import Journal, Written
+from .lora import Change, LoraFile, read_loras
+from .source import Source
+
+SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
+"""128 MB of pinned memory."""
+WRITERS = 4
+"""Threads that hash and write; each holds one encoded weight, of at most 80 MB."""
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """`search` chooses scales of least error; `keep` names layers that stay bf16; `loras` are merged before; with `t5`
+    the text encoder of a package is quantized as well. `device` None: the GPU if there is one."""
+
+    search: bool = False
+    keep: tuple[str, ...] = ()
+    blocksize: int = 64
+    loras: tuple[LoraFile, ...] = ()
+    t5: bool = False
+    device: str | None = None
+
+
+class LayerError(NamedTuple):
+    """A 4-bit weight and its relative error: RMS of the differences over RMS of the weight."""
+
+    name: str
+    error: float
+
+
+def quantize_source(
+    source: Source, file: Path, options: QuantizeOptions, progress: Progress, checking: Progress
+) -> dict:
+    """Write the 4-bit `file` of a source, go on with one that was stopped, and read all of it back. Returns the content
+    of its quantization_meta.json.
+
+    `progress` counts the source's bytes, `checking` the file's tensors. Raises CheckpointError for weights that are not
+    finite, a LoRA that does not fit, or a file that reads back otherwise than it was written.
+    """
+    changes = read_loras(options.loras, source.shapes)
+    with (
+        Journal(journal_of(file), _task(source, options)) as journal,
+        TensorFile(file, source.shapes, source.quantized, blocksize=options.blocksize, resume=True) as target,
+    ):
+        for item in journal.written.values():
+            target.states |= {key: state.encode() for key, state in item.states.items()}
+        for name in damaged(target, journal.written, checking):
+            del journal.written[name]
+        _write_missing(source, changes, target, journal, options, progress)
+        target.finish()
+        wrong = damaged(target, journal.written, checking)
+        if wrong:
+            raise CheckpointError(f"{file}: {len(wrong)} tensors read back otherwise than they were written "
+                                  f"({', '.join(wrong[:3])}); the disk may be failing. Run it again")  # fmt: skip
+        return _meta(source, options, journal.written)
+
+
+def journal_of(file: Path) -> Path:
+    return file.with_name(file.name + ".journal")
+
+
+def damaged(target: TensorFile, written: Mapping[str, Written], progress: Progress) -> list[str]:
+    """The parameters whose bytes in the file are not those that were written."""
+    wrong = []
+    with ThreadPoolExecutor(WRITERS) as pool:
+        intact = pool.map(lambda item: all(target.digest(key) == digest for key, digest in item.sha256.items()),
+                          written.values())  # fmt: skip
+        for done, (name, whole) in enumerate(zip(written, intact, strict=True), 1):
+            if not whole:
+                wrong.append(name)
+            progress(done, len(written))
+    return wrong
+
+
+def _task(source: Source, options: QuantizeOptions) -> dict:
+    """What decides about the bytes of the file: a journal of anything else is no use."""
+    files = [*source.files, *(lora.path for lora in options.loras)]
+    return {
+        "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
+        "quantized": sorted(source.quantized), "blocksize": options.blocksize, "search": options.search,
+        "strengths": [lora.strength for lora in options.loras],
+    }  # fmt: skip
+
+
+def _write_missing(
+    source: Source, changes: Mapping[str, list[Change]], target: TensorFile, journal: Journal,
+    options: QuantizeOptions, progress: Progress,
+) -> None:  # fmt: skip
+    missing = [entry for name, entry in source.tensors.items() if name not in journal.written]
+    done = source.nbytes - sum(entry.nbytes for entry in missing)
+    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    pending: deque[tuple[str, float | None, Future]] = deque()
+    with ThreadPoolExecutor(WRITERS) as pool, torch.inference_mode():
+        for entry, tensor in _tensors(missing, device):
+            for change in changes.get(entry.name, ()):
+                tensor = change.added_to(tensor.float())
+            stored, error = _stored(source, entry, tensor, options)
+            pending.append((entry.name, error, pool.submit(target.write, entry.name, stored)))
+            del tensor, stored
+            if len(pending) > WRITERS:
+                _note(journal, target, *pending.popleft())
+            done += entry.nbytes
+            progress(done, source.nbytes)
+        while pending:
+            _note(journal, target, *pending.popleft())
+
+
+def _note(journal: Journal, target: TensorFile, name: str, error: float | None, writing: Future) -> None:
+    sha256 = writing.result()
+    states = {key: target.states[key].decode() for key in sha256 if key in target.states}
+    journal.add(name, Written(sha256, states, error))
+
+
+def _tensors(entries: list[TensorEntry], device: torch.device) -> Iterator[tuple[TensorEntry, Tensor]]:
+    """Each tensor on the device. On the CPU it is a view of the mapped file; on its way to a GPU is the next one."""
+    if device.type == "cpu":
+        yield from ((entry, entry.view()) for entry in entries)
+        return
+    with Uploader(device, SETTINGS) as uploader:
+        ahead = uploader.upload(entries[:1])
+        for index, entry in enumerate(entries):
+            (tensors, upload), ahead = ahead, uploader.upload(entries[index + 1 : index + 2])
+            upload.wait()
+            yield entry, tensors.pop(entry.name)
+
+
+def _stored(
+    source: Source, entry: TensorEntry, tensor: Tensor, options: QuantizeOptions
+) -> tuple[Stored, float | None]:
+    """What is written for a parameter, and its relative error. Where searching does not help, the largest value is the
+    scale."""
+    total = codec.squared_sum(tensor)
+    if not math.isfinite(total):
+        raise CheckpointError(f"{entry.path}: {entry.name} holds NaN or infinity, expected finite numbers; the file is "
+                              "corrupt, download it again")  # fmt: skip
+    if entry.name not in source.quantized:
+        return tensor, None
+    candidates = [codec.encode(tensor, options.blocksize, search=search) for search in {False, options.search}]
+    errors = [codec.squared_error(tensor, *candidate) for candidate in candidates]
+    best = errors.index(min(errors))
+    return candidates[best], math.sqrt(errors[best] / total) if total else 0.0
+
+
+def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Written]) -> dict:
+    packages = ("torch", "lingbot-world")
+    return {
+        "quant": QUANT | {"blocksize": options.blocksize, "scales": "searched" if options.search else "largest value"},
+        "source": source.folder_name,
+        "kept": sorted(name for name in source.tensors if len(source.tensors[name].shape) == 2
+                       and name not in source.quantized),
+        "loras": [{"file": lora.path.name, "strength": lora.strength} for lora in options.loras],
+        "sizes": {"source_bytes": source.nbytes, "parameters": sum(map(math.prod, source.shapes.values()))},
+        "versions": {name: _version(name) for name in packages},
+        "relative_rms": {name: item.error for name, item in sorted(written.items()) if item.error is not None},
+        "sha256": dict(sorted(pair for item in written.values() for pair in item.sha256.items())),
+    }  # fmt: skip
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def worst_layers(meta: dict, count: int = 10) -> list[LayerError]:
+    """The 4-bit weights of the largest relative error."""
+    errors = sorted(meta["relative_rms"].items(), key=lambda item: -item[1])
+    return [LayerError(name, error) for name, error in errors[:count]]

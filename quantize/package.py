@@ -1,0 +1,189 @@
+"""A whole quantization: what is to be made out of what, room on the disk, and a folder that appears when it is done."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..errors import InputError
+from ..loaders import Package, find_package, open_checkpoint
+from ..loaders.files import read_tensors
+from ..loaders.package import is_causal_folder, is_expert_folder
+from ..loaders.writer import file_bytes, write_json
+from ..options import Progress
+from ..text.weights import open_weights, wan_key
+from .model import QuantizeOptions, journal_of, quantize_source
+from .source import CONFIG, Source, open_model, open_text_encoder
+
+WEIGHTS, META = "model.safetensors", "quantization_meta.json"
+TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
+_SPARE = 64 << 20
+"""Bytes that stay free: journals and small files."""
+
+ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file to make: `file` is its path below the destination."""
+
+    name: str
+    source: Source
+    file: Path
+    options: QuantizeOptions
+
+    @property
+    def meta_file(self) -> Path:
+        return meta_of(self.file)
+
+
+@dataclass(frozen=True)
+class QuantizePlan:
+    """What `quantize` will do. `copies` are files that go along unchanged, by their path below the destination."""
+
+    destination: Path
+    jobs: list[Job]
+    copies: dict[Path, Path]
+    notes: list[str]
+
+    @property
+    def unfinished(self) -> Path:
+        """The folder that it is written to, beside the destination; what is found there is gone on with."""
+        return self.destination.with_name(self.destination.name + ".part")
+
+
+def meta_of(file: Path) -> Path:
+    """Where a 4-bit file's checksums are: quantization_meta.json beside a model, a file of its own beside others."""
+    return file.with_name(META if file.name == WEIGHTS else f"{file.stem}_meta.json")
+
+
+def plan_quantize(source: str | Path, destination: str | Path, options: QuantizeOptions) -> QuantizePlan:
+    """Check everything that can be checked from headers. `source` is a model (folder, index, safetensors, torch.save
+    file), a text encoder's file, or a package; `destination` a folder that must not be there yet.
+
+    Raises InputError or CheckpointError.
+    """
+    source, destination = Path(source).expanduser(), Path(destination).expanduser().absolute()
+    if not source.exists():
+        raise InputError(f"{source}: no such file or folder")
+    if destination.exists():
+        raise InputError(f"{destination} exists already; name a folder that does not, or remove it")
+    if source.is_dir() and (is_causal_folder(source) or not is_expert_folder(source)):
+        return _plan_package(source, destination, options)
+    if source.is_file() and _is_text_encoder(source):
+        job = _text_job(source, options)
+    else:
+        job = Job("model", open_model(source, options.keep), Path(WEIGHTS), options)
+    return QuantizePlan(destination, [job], {}, [])
+
+
+def _plan_package(root: Path, destination: Path, options: QuantizeOptions) -> QuantizePlan:
+    package = find_package(root)
+    jobs = list(_models(package, options))
+    copies, notes = _unchanged_parts(root, package)
+    if options.t5:
+        if package.text_encoder is None:
+            raise InputError(f"{root}: no text encoder in it, so `t5` has nothing to quantize")
+        copies.pop(Path(package.text_encoder.name))
+        jobs.append(_text_job(package.text_encoder, options))
+    return QuantizePlan(destination, jobs, copies, notes)
+
+
+def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
+    if package.causal is not None:
+        yield Job("causal model", open_model(package.causal, options.keep), Path(WEIGHTS), options)
+    for role, path in zip(("high", "low"), package.experts or (), strict=False):
+        loras = tuple(lora for lora in options.loras if lora.expert in (None, role))
+        source = open_model(path, options.keep)
+        yield Job(f"{role}-noise expert", source, Path(f"{role}_noise_model_bnb_nf4", WEIGHTS),
+                  replace(options, loras=loras))  # fmt: skip
+
+
+def _text_job(path: Path, options: QuantizeOptions) -> Job:
+    return Job("text encoder", open_text_encoder(path), Path(TEXT_ENCODER), replace(options, loras=()))
+
+
+def _is_text_encoder(path: Path) -> bool:
+    return any(wan_key(name) == "token_embedding.weight" for name in read_tensors(path))
+
+
+def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], list[str]]:
+    parts = {"text encoder": package.text_encoder, "VAE": package.vae, "tokenizer": package.tokenizer}
+    copies = {Path(path.name): path for path in (package.text_encoder, package.vae) if path is not None}
+    if package.tokenizer is not None:
+        files = (item for item in package.tokenizer.iterdir() if item.is_file())
+        copies |= {Path("tokenizer", item.name): item for item in files}
+    absent = ", ".join(name for name, path in parts.items() if path is None)
+    return copies, [f"{root}: no {absent} in it, so none in the new package"] if absent else []
+
+
+def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
+    """Carry a plan out. Returns the content of each quantization_meta.json by its path.
+
+    What is finished when it is stopped, killed even, is used when the same plan is carried out again; the destination
+    appears when all of it is there and was read back. Raises InputError where the disk is full or cannot be written,
+    CheckpointError, and whatever a progress display raises.
+    """
+    try:
+        plan.unfinished.mkdir(parents=True, exist_ok=True)
+        _require_room(plan)
+        metas = {job.meta_file: _carry_out(job, plan.unfinished, show) for job in plan.jobs}
+        for target, source in plan.copies.items():
+            _link(source, plan.unfinished / target)
+        for job in plan.jobs:
+            journal_of(plan.unfinished / job.file).unlink()
+        os.replace(plan.unfinished, plan.destination)
+    except OSError as error:
+        raise InputError(f"{error.filename or plan.unfinished}: {error.strerror or error}. Mend that and run it again: "
+                         f"what is done lies in {plan.unfinished}") from error  # fmt: skip
+    return metas
+
+
+def _carry_out(job: Job, folder: Path, show: ShowProgress) -> dict:
+    file = folder / job.file
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with show(job.name, "B") as progress, show(f"{job.name}, read back", "tensors") as checking:
+        meta = quantize_source(job.source, file, job.options, progress, checking)
+    write_json(folder / job.meta_file, meta)
+    if job.source.config is not None:
+        write_json(file.with_name(CONFIG), job.source.config)
+        open_checkpoint(file)
+    else:
+        open_weights(file)
+    return meta
+
+
+def _require_room(plan: QuantizePlan) -> None:
+    """InputError where the disk has not enough room for what is not written yet."""
+    needed = _SPARE + sum(_bytes_of(job) - _allocated(plan.unfinished / job.file) for job in plan.jobs)
+    device = plan.unfinished.stat().st_dev
+    for source in plan.copies.values():
+        needed += source.stat().st_size if source.stat().st_dev != device else 0
+    free = shutil.disk_usage(plan.unfinished).free
+    if free < needed:
+        raise InputError(f"{plan.unfinished.parent}: {needed / 1e9:.1f} GB needed, {free / 1e9:.1f} GB are free; "
+                         "make room, or name a folder on another disk")  # fmt: skip
+
+
+def _bytes_of(job: Job) -> int:
+    return file_bytes(job.source.shapes, job.source.quantized, job.options.blocksize)
+
+
+def _allocated(file: Path) -> int:
+    """Bytes on the disk. A file that is written in any order may have holes."""
+    if not file.exists():
+        return 0
+    status = file.stat()
+    return status.st_blocks * 512 if hasattr(status, "st_blocks") else 0
+
+
+def _link(source: Path, target: Path) -> None:
+    """The file under another name, without a copy where the file system can do that."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copy2(source, target)

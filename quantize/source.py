@@ -1,0 +1,89 @@
+"""What is to be quantized: the plain tensors of a model or text encoder, and which of them become 4-bit weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from ..errors import CheckpointError, InputError
+from ..loaders import Checkpoint, open_checkpoint
+from ..loaders.files import read_json
+from ..loaders.tensors import TensorEntry
+from ..loaders.writer import config_json, linear_weights
+from ..text.weights import open_weights
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """`tensors` are all parameters by official name, in the order in which they lie in their files. `config` is the
+    content of the config.json that belongs beside them; a text encoder has none."""
+
+    path: Path
+    tensors: Mapping[str, TensorEntry] = field(repr=False)
+    quantized: frozenset[str] = field(repr=False)
+    config: dict | None = field(repr=False)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: entry.shape for name, entry in self.tensors.items()}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(entry.nbytes for entry in self.tensors.values())
+
+    @property
+    def files(self) -> list[Path]:
+        return sorted({entry.path for entry in self.tensors.values()})
+
+    @property
+    def folder_name(self) -> str:
+        """The name of the folder that it was downloaded to."""
+        folder = self.path if self.path.is_dir() else self.path.parent
+        return folder.absolute().name
+
+
+def open_model(path: Path, keep: Sequence[str] = ()) -> Source:
+    """An expert or causal model. `keep` names linear layers (`head.head`, `blocks.0.*`) that are to stay as they are.
+
+    Raises CheckpointError for weights that are quantized already or no such model's, InputError for a name in `keep`
+    that fits no layer.
+    """
+    checkpoint = open_checkpoint(path)
+    if checkpoint.four_bit:
+        raise CheckpointError(f"{path}: the weights are {checkpoint.quantization} already; give the bf16, fp16 or fp32 "
+                              "weights that they were made from")  # fmt: skip
+    return Source(path, _in_file_order(checkpoint.plain), _picked(checkpoint.shapes, keep), _config(checkpoint))
+
+
+def open_text_encoder(path: Path) -> Source:
+    """A umt5 text encoder. Its position biases stay as they are. Raises as `open_model` does, or TextError."""
+    weights = open_weights(path)
+    if weights.four_bit:
+        raise CheckpointError(f"{path}: the weights are 4-bit already; give the official bf16 file")
+    unusual = [name for name in weights.tensors if name.endswith(("scale_weight", "weight_scale"))]
+    if unusual:
+        raise CheckpointError(f"{path}: the weights are scaled fp8 already; give the official bf16 file")
+    matrices = linear_weights({name: entry.shape for name, entry in weights.tensors.items()})
+    quantized = frozenset(name for name in matrices if "pos_embedding" not in name)
+    return Source(path, _in_file_order(weights.tensors), quantized, None)
+
+
+def _in_file_order(tensors: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
+    return dict(sorted(tensors.items(), key=lambda item: (str(item[1].path), item[1].offset)))
+
+
+def _picked(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> frozenset[str]:
+    layers = {name: name.removesuffix(".weight") for name in linear_weights(shapes)}
+    for pattern in keep:
+        if not any(fnmatchcase(layer, pattern) for layer in layers.values()):
+            some = ", ".join(sorted(set(layers.values()) - {"head.head"})[:3])
+            raise InputError(f"`keep`: {pattern} is no linear layer of this model; they are called head.head, {some}, "
+                             "..., and a * stands for anything")  # fmt: skip
+    return frozenset(name for name, layer in layers.items() if not any(fnmatchcase(layer, p) for p in keep))
+
+
+def _config(checkpoint: Checkpoint) -> dict:
+    beside = checkpoint.files[0].parent / CONFIG
+    return read_json(beside) if beside.is_file() else config_json(checkpoint.config)

@@ -1,0 +1,119 @@
+"""Whether a package's files are whole: checksums, finite scales, shapes, and which model each of them is."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import CheckpointError
+from ..loaders import Checkpoint, find_package, open_checkpoint
+from ..loaders.files import read_json
+from ..loaders.four_bit import check_finite
+from ..loaders.package import check_roles, is_causal_folder, is_expert_folder, named_role
+from ..loaders.tensors import TensorEntry
+from ..options import PerExpert, Progress
+from ..text.weights import open_weights
+from .package import meta_of
+
+_THREADS = 4
+_BYTES_AT_A_TIME = 1 << 24
+
+ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A file that was checked: what it is, in words, and how many of its tensors have the checksums written with them;
+    `checked` is None where there are none to compare with."""
+
+    path: Path
+    kind: str
+    tensors: int
+    checked: int | None
+
+
+def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Verified]:
+    """Check a package, or one model or text encoder. With `fast` only headers, shapes and scales are read.
+
+    Raises CheckpointError or TextError naming what is wrong; all damaged tensors of a file in one message.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir() and not (is_expert_folder(path) and not is_causal_folder(path)):
+        return list(_package(path, show, fast))
+    if path.is_file() and ("t5" in path.name.lower() or "text_encoder" in path.name.lower()):
+        return [_text_encoder(path, show, fast)]
+    return [_model(open_checkpoint(path), "", show, fast)]
+
+
+def _package(root: Path, show: ShowProgress, fast: bool) -> Iterator[Verified]:
+    package = find_package(root)
+    if package.experts is not None:
+        experts = PerExpert(*map(open_checkpoint, package.experts))
+        check_roles(experts)
+        yield _model(experts.high, "high-noise ", show, fast)
+        yield _model(experts.low, "low-noise ", show, fast)
+    if package.causal is not None:
+        yield _model(open_checkpoint(package.causal), "", show, fast)
+    if package.text_encoder is not None:
+        yield _text_encoder(package.text_encoder, show, fast)
+
+
+def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) -> Verified:
+    check_finite(checkpoint.name, checkpoint.four_bit.values())
+    named = named_role(checkpoint.path)
+    role = role or (f"{named}-noise " if named else "")
+    kind = f"{role}{checkpoint.kind}, {checkpoint.quantization or 'not quantized'}"
+    return _checked(checkpoint.files[0], kind, checkpoint.tensors, show, fast)
+
+
+def _text_encoder(path: Path, show: ShowProgress, fast: bool) -> Verified:
+    weights = open_weights(path)
+    check_finite(path.name, weights.four_bit.values())
+    kind = f"umt5 text encoder, {'nf4' if weights.four_bit else 'not quantized'}"
+    return _checked(path, kind, weights.tensors, show, fast)
+
+
+def _checked(file: Path, kind: str, tensors: Mapping[str, TensorEntry], show: ShowProgress, fast: bool) -> Verified:
+    meta = read_json(meta_of(file)) if meta_of(file).is_file() else {}
+    source = f", made from {meta['source']}" if isinstance(meta.get("source"), str) else ""
+    stored = meta.get("sha256")
+    if not isinstance(stored, dict):
+        return Verified(file, kind + source, len(tensors), None)
+    differing = sorted(stored.keys() ^ tensors.keys())
+    if differing:
+        raise CheckpointError(f"{file}: {len(differing)} tensors are in the file or in {meta_of(file).name} only "
+                              f"({', '.join(differing[:3])}); the files do not belong together")  # fmt: skip
+    if not fast:
+        wrong = _wrong(file.name, tensors, stored, show)
+        if wrong:
+            raise CheckpointError(f"{file}: {len(wrong)} of {len(tensors)} tensors are not what was written "
+                                  f"({', '.join(wrong[:5])}); the file is damaged, make or download it again"
+                                  )  # fmt: skip
+    return Verified(file, kind + source, len(tensors), None if fast else len(tensors))
+
+
+def _wrong(
+    name: str, tensors: Mapping[str, TensorEntry], stored: Mapping[str, str], show: ShowProgress
+) -> list[str]:
+    wrong, done, total = [], 0, sum(entry.nbytes for entry in tensors.values())
+    with show(f"verify {name}", "B") as progress, ThreadPoolExecutor(_THREADS) as pool:
+        for key, digest in zip(tensors, pool.map(_digest, tensors.values()), strict=True):
+            if digest != stored[key]:
+                wrong.append(key)
+            done += tensors[key].nbytes
+            progress(done, total)
+    return wrong
+
+
+def _digest(entry: TensorEntry) -> str:
+    """SHA-256 of a tensor's bytes. A read error is an exception here, where a look at a mapped page ends the process.
+    """
+    with entry.path.open("rb") as file:
+        file.seek(entry.offset)
+        left, digest = entry.nbytes, hashlib.sha256()
+        while left and (data := file.read(min(left, _BYTES_AT_A_TIME))):
+            digest.update(data)
+            left -= len(data)
+    return digest.hexdigest()

@@ -1,0 +1,180 @@
+"""Quantizing on bad days: killed, out of disk, damaged, refused. What is there is whole, and a second run completes."""
+
+import errno
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from lingbot_world.errors import CheckpointError, InputError
+from lingbot_world.headless.cli import main
+from lingbot_world.loaders import open_checkpoint
+from lingbot_world.loaders.writer import TensorFile
+from lingbot_world.quantize import package, verify
+from quantize_cases import run, silent
+from safetensors.torch import load_file, save_file
+
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+
+# The command with a pause after each tensor, so that a signal finds it in the middle.
+SLOW = """
+import sys, time
+from lingbot_world.loaders.writer import TensorFile
+write = TensorFile.write
+def slow(self, name, source):
+    print("tensor", flush=True)
+    time.sleep(0.02)
+    return write(self, name, source)
+TensorFile.write = slow
+from lingbot_world.headless.cli import main
+main(["quantize", *sys.argv[1:]])
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(golden, tmp_path_factory):
+    """The bytes that an undisturbed run writes."""
+    folder = tmp_path_factory.mktemp("whole") / "nf4"
+    run(golden / "causal/model", folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def killed_after(source, destination, tensors, pause):
+    process = subprocess.Popen([sys.executable, "-c", SLOW, str(source), str(destination), "--device", "cpu"],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+    while tensors and (line := process.stdout.readline()):
+        tensors -= line == "tensor\n"
+    assert not tensors
+    time.sleep(pause)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def kills():
+    """How many runs are killed: two in the suite, more with LINGBOT_KILLS."""
+    chance = random.Random(0)
+    return [(chance.randrange(1, 126), 0.03 * chance.random()) for _ in range(int(os.environ.get("LINGBOT_KILLS", 2)))]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
+@pytest.mark.parametrize(("tensors", "pause"), kills())
+def test_the_run_after_a_killed_one_completes_it(golden, tmp_path, whole, tensors, pause, monkeypatch):
+    source, target = golden / "causal/model", tmp_path / "nf4"
+    killed_after(source, target, tensors, pause)
+    assert not target.exists()
+    assert (tmp_path / "nf4.part/model.safetensors").exists()
+    with pytest.raises(CheckpointError):
+        open_checkpoint(tmp_path / "nf4.part/model.safetensors")
+    written, write = [], TensorFile.write
+    monkeypatch.setattr(TensorFile, "write", lambda self, *args: written.append(args[0]) or write(self, *args))
+    run(source, target)
+    assert len(written) <= 126 - tensors + 6  # what a thread was about to note is done again
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == whole
+
+
+def test_what_the_disk_lost_is_written_again(golden, tmp_path, whole, monkeypatch):
+    source, target = golden / "causal/model", tmp_path / "nf4"
+    monkeypatch.setattr(TensorFile, "finish", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(source, target)
+    monkeypatch.undo()
+    part = tmp_path / "nf4.part/model.safetensors"
+    content = bytearray(part.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 5000] = bytes(5000)
+    part.write_bytes(content)
+    run(source, target)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == whole
+
+
+def test_what_was_begun_with_other_options_is_begun_anew(golden, tmp_path, whole, monkeypatch):
+    source, target = golden / "causal/model", tmp_path / "nf4"
+    monkeypatch.setattr(TensorFile, "finish", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run(source, target, blocksize=128, keep=("head.head",))
+    monkeypatch.undo()
+    run(source, target)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == whole
+
+
+def stopped(_file):
+    raise KeyboardInterrupt
+
+
+def test_a_full_disk_is_said_and_what_is_done_is_kept(golden, tmp_path, whole, monkeypatch):
+    source, target = golden / "causal/model", tmp_path / "nf4"
+    write, calls = TensorFile.write, []
+
+    def full(self, *args):
+        calls.append(args)
+        if len(calls) == 60:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(self, *args)
+
+    monkeypatch.setattr(TensorFile, "write", full)
+    with pytest.raises(InputError, match="No space left on device.*run it again"):
+        run(source, target)
+    assert not target.exists()
+    run(source, target)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == whole
+    assert len(calls) < 60 + 126 - 40
+
+
+def test_too_little_room_is_found_before_anything_is_written(golden, tmp_path, monkeypatch):
+    monkeypatch.setattr(package.shutil, "disk_usage", lambda _path: type("", (), {"free": 1 << 20}))
+    with pytest.raises(InputError, match=r"0\.1 GB needed, 0\.0 GB are free"):
+        run(golden / "causal/model", tmp_path / "nf4")
+
+
+def test_a_destination_that_exists_is_not_touched(golden, tmp_path):
+    with pytest.raises(InputError, match="exists already"):
+        run(golden / "causal/model", tmp_path)
+
+
+def test_numbers_that_are_not_finite_are_refused_by_name(golden, beside_config):
+    tensors = load_file(golden / "model/high_noise_model_fp32.safetensors")
+    tensors["blocks.1.ffn.0.weight"][3, 3] = float("nan")
+    save_file(tensors, beside_config / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"blocks\.1\.ffn\.0\.weight holds NaN or infinity"):
+        run(beside_config / "model.safetensors", beside_config / "nf4")
+
+
+def test_weights_that_are_quantized_already_are_refused(golden, tmp_path):
+    with pytest.raises(CheckpointError, match="nf4 already"):
+        run(golden / "nf4/high_noise_model_bnb_nf4", tmp_path / "nf4")
+
+
+def test_verify_names_a_tensor_with_one_bit_flipped(golden, tmp_path, capsys):
+    run(golden / "causal/model", tmp_path / "nf4")
+    assert main(["verify", str(tmp_path / "nf4")]) == 0
+    assert "causal model, nf4, made from model; 381 tensors, 381 checksums agree" in capsys.readouterr().out
+    entry = open_checkpoint(tmp_path / "nf4").tensors["blocks.1.ffn.2.weight"]
+    with entry.path.open("r+b") as file:
+        file.seek(entry.offset + 100)
+        byte = file.read(1)[0]
+        file.seek(entry.offset + 100)
+        file.write(bytes([byte ^ 1]))
+    assert main(["verify", str(tmp_path / "nf4"), "--fast"]) == 0
+    assert "header and scales only" in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "nf4")]) == 2
+    assert "1 of 381 tensors are not what was written (blocks.1.ffn.2.weight)" in capsys.readouterr().err
+
+
+def test_verify_notices_checksums_of_another_file(golden, tmp_path):
+    run(golden / "causal/model", tmp_path / "nf4")
+    meta = tmp_path / "nf4/quantization_meta.json"
+    content = json.loads(meta.read_text())
+    content["sha256"].popitem()
+    meta.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="do not belong together"):
+        verify(tmp_path / "nf4", silent, fast=True)
+
+
+def test_verify_takes_what_others_made(golden, toy_package):
+    found = verify(golden / "nf4/high_noise_model_bnb_nf4", silent)
+    assert [(item.kind, item.checked) for item in found] == [("high-noise LingBot-World expert, nf4", None)]
+    assert [item.kind.split()[0] for item in verify(toy_package, silent)] == ["high-noise", "low-noise", "umt5"]
