@@ -115,37 +115,6 @@ def test_a_video_part_by_part_has_the_bits_of_all_at_once(path, tiling):
     assert torch.equal(torch.cat(parts), decode_latent(vae, latent))
 
 
-def test_a_video_goes_on_from_a_file(vae, tmp_path):
-    latent = noise(1, 16, 4, 5, 7)
-    stream = VideoDecoder(vae, 5, 7)
-    first = stream.decode(latent[:, :, :2])
-    save_file(stream.state(), tmp_path / "state.safetensors")
-    stream.decode(latent[:, :, 2:])  # what was saved is no longer what the stream has
-    again = VideoDecoder(vae, 5, 7, state=load_file(tmp_path / "state.safetensors"))
-    assert torch.equal(torch.cat([first, again.decode(latent[:, :, 2:])]), decode_latent(vae, latent))
-
-
-def test_a_state_is_two_frames_of_each_layer_whatever_came_before(vae):
-    stream, sizes = VideoDecoder(vae, 4, 4), set()
-    for _ in range(3):
-        stream.decode(noise(1, 16, 2, 4, 4))
-        sizes.add(sum(tensor.nbytes for tensor in stream.state().values()))
-    assert len(sizes) == 1
-
-
-def test_a_state_of_something_else_is_refused(vae, golden, official):
-    stream = VideoDecoder(vae, 4, 6)
-    stream.decode(noise(1, 16, 1, 4, 6))
-    state = stream.state()
-    for other, size in ((vae, (6, 4)), (load_vae(official), (4, 6))):
-        with pytest.raises(CheckpointError, match="not one of this video"):
-            VideoDecoder(other, *size, state=state)
-    name = next(iter(state))
-    for broken in ({**state, "extra": torch.zeros(1)}, {key: state[key] for key in state.keys() - {name}}):
-        with pytest.raises(CheckpointError, match=r"extra|missing"):
-            VideoDecoder(vae, 4, 6, state=broken)
-
-
 def test_empty_frames_settle_and_are_computed_no_more(vae, frame):
     image, empty = frame[None, :, :16, :16], torch.zeros(1, 3, 16, 16)
     encoder, other = Encoder(vae.weights), Encoder(vae.weights)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from itertools import count
 
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
 from ..options import Progress
-from .network import LATENT_CHANNELS, Decoder
+from .network import Decoder
 from .tiles import SCALE, Blender, Corner, Tiling
 from .weights import VAE
 
@@ -24,28 +22,22 @@ def decode_latent(vae: VAE, latent: Tensor, progress: Progress | None = None) ->
 
 
 class VideoDecoder:
-    """Decodes a video part by part, to the same bits as all at once. Its state is two frames for each causal layer, and
-    can be kept in a file for the video to go on later.
+    """Decodes a video part by part, to the same bits as all at once. Between calls it keeps two frames of each causal
+    layer: on the VAE's device, or with `park`, and always with tiles, in host memory.
 
-    `height` and `width` are the latent's, `state` is what `state()` gave. With `park` the state lies in host memory
-    between calls, which tiles always do. Raises CheckpointError for a state of another VAE, size or tiling.
+    `height` and `width` are the latent's. After an exception it cannot be used any more.
     """
 
-    def __init__(
-        self, vae: VAE, height: int, width: int, *, state: Mapping[str, Tensor] | None = None, park: bool = False
-    ) -> None:
+    def __init__(self, vae: VAE, height: int, width: int, *, park: bool = False) -> None:
         self._vae, self._tiling = vae, Tiling.of(height, width, vae.use_tiling)
         self._rest = torch.device("cpu") if park or len(self._tiling.corners) > 1 else vae.device
         self._past: dict[Corner, dict[str, list[Tensor]]] = {corner: {} for corner in self._tiling.corners}
-        if state:
-            self._restore(state)
 
     @torch.no_grad()
     def decode(self, latent: Tensor, progress: Progress | None = None, *, last: bool = False) -> Tensor:
         """The frames uint8 [F, H, W, 3] on the CPU of the next normalised latent frames [1, 16, n, h, w].
 
-        Four of each latent frame, one of a video's first. With `last` no state is kept. After an exception the
-        decoder cannot go on; make another from a state.
+        A latent frame gives four frames, a video's first one gives one. After the `last` call nothing is kept.
         """
         vae, tiling = self._vae, self._tiling
         latents = [vae.denormalized(each) for each in latent.unbind(2)]
@@ -64,46 +56,9 @@ class VideoDecoder:
             self._past[corner] = {} if last else _moved(decoder.past, self._rest)
         return video
 
-    def state(self) -> dict[str, Tensor]:
-        """What the next call needs, copied to host memory: for a file, or for another decoder."""
-        return {name: frames.cpu().contiguous() for name, frames in _named(self._past)}
-
-    def _restore(self, state: Mapping[str, Tensor]) -> None:
-        expected = self._state_shapes()
-        found = {name: tuple(tensor.shape) for name, tensor in state.items()}
-        if found != expected:
-            wrong = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
-            raise CheckpointError(
-                f"the VAE's state is not one of this video: {wrong[0]} is {found.get(wrong[0], 'missing')}, expected "
-                f"{expected.get(wrong[0], 'no such tensor')} ({len(wrong)} of {len(expected)} differ); continue with "
-                "the VAE, the size and the tiling of the run that wrote it"
-            )
-        for name in expected:
-            top, left, layer = name.split(".", 2)
-            self._past[int(top), int(left)][layer] = list(state[name].to(self._vae.dtype).split(1))
-        self._past = {corner: _moved(past, self._rest) for corner, past in self._past.items()}
-
-    def _state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Those that decoders of tensors without data leave behind."""
-        weights = {name: tensor.to("meta") for name, tensor in self._vae.weights.items()}
-        latent = torch.empty(1, LATENT_CHANNELS, self._tiling.height, self._tiling.width, device="meta")
-        past = {}
-        for corner in self._tiling.corners:
-            decoder = Decoder(weights)
-            list(decoder.decode(self._tiling.crop(latent, corner).to(self._vae.dtype)))
-            past[corner] = decoder.past
-        return {name: tuple(frames.shape) for name, frames in _named(past)}
-
-
-def _named(past: Mapping[Corner, Mapping[str, list[Tensor]]]) -> Iterator[tuple[str, Tensor]]:
-    """Both frames [2, C, H, W] of every tile and layer, by names such as `0.24.decoder.conv1`."""
-    for (top, left), layers in past.items():
-        for layer, frames in layers.items():
-            yield f"{top}.{left}.{layer}", torch.cat(frames)
-
 
 def _moved(past: dict[str, list[Tensor]], device: torch.device) -> dict[str, list[Tensor]]:
-    # Other strides would have the convolutions choose other kernels, and round otherwise.
+    # With other strides torch would choose other convolution kernels, which round differently.
     return {
         layer: [frame.to(device, memory_format=torch.channels_last) for frame in frames]
         for layer, frames in past.items()
