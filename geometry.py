@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .camera import frame_count
 from .errors import InputError
+from .options import CELL
 
-CELL = 8  # pixels of a latent cell, each way
 PATCH = 2  # latent cells of a token, each way
 STEP = CELL * PATCH
 LARGEST_SIDE = 8192

@@ -33,6 +33,8 @@ BOUNDARY = 0.947
 STEPS, SHIFT, GUIDE_SCALE, FRAMES, FPS = 40, 5.0, 5.0, 81, 16
 SIZE = 480, 832
 """Height and width of the official videos; their product is the default area."""
+CELL = 8
+"""Pixels of a latent cell, each way."""
 
 
 @dataclass(frozen=True)

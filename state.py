@@ -1,7 +1,7 @@
-"""A world that goes on: what a causal model's video so far has to leave behind for another run to continue it.
+"""The file from which another run continues a causal model's video.
 
-Neither keys and values nor the VAE's state are kept: they would come to 27 GB at 480x832. Both are made again from the
-latents, bit for bit: the keys and values by one forward a chunk, the VAE's state by decoding the last frames.
+Neither keys and values nor the VAE's state are saved: they would take 27 GB at 480x832. Both are computed again from
+the latents, to the same bits: the keys and values by one forward a chunk, the VAE's state by decoding the last frames.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TENSORS = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, its embedding [1, L, D], and for how many chunks it was in force."""
+    """A prompt, its embedding [1, L, D], and how many chunks were made with it."""
 
     text: str
     context: Tensor
@@ -42,12 +42,12 @@ class Prompt:
 
 @dataclass(frozen=True)
 class WorldState:
-    """A video of f latent frames and what it was made from; all tensors on the CPU.
+    """A video of f latent frames and what it was made from; all tensors are on the CPU.
 
-    latent [1, 16, f, h, w] float32. frame [3, H, W] float32: the first frame as the VAE was given it. poses [f, 4, 4]
-    and lens [f, 4] float64: the camera as the model was given it (`camera.model_poses`). last_pose [4, 4]: of the last
-    latent frame, in the world of the path; scale: the length that translations were divided by. window and sink: latent
-    frames, as in `pipeline.rollout`."""
+    latent [1, 16, f, h, w] float32. frame [3, H, W] float32: the VAE's input for the first frame. poses [f, 4, 4] and
+    lens [f, 4] float64: the camera in the form that the model gets (`camera.model_poses`). last_pose [4, 4]: the last
+    latent frame's pose in the world of the path. scale: the length by which translations were divided. window and
+    sink: latent frames, as in `pipeline.rollout`."""
 
     latent: Tensor
     frame: Tensor
@@ -69,13 +69,14 @@ class WorldState:
         return [prompt.context for prompt in self.prompts for _ in range(prompt.chunks)]
 
     def check(self, config: ModelConfig, window: int | None = None, sink: int | None = None) -> None:
-        """Raises InputError unless this model, window and sink can go on with it."""
-        for name, mine, theirs in (("model", self.config, config), ("window", self.window, window),
-                                   ("sink", self.sink, sink)):  # fmt: skip
-            if theirs is not None and mine != theirs:
-                raise InputError(
-                    f"the state was made with another {name}: {_difference(mine, theirs)}; go on with the same"
-                )
+        """Raises InputError unless the video can be continued with this model, window and sink (None: any)."""
+        made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
+        sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
+        if sizes:
+            raise InputError(f"the state was made with another model: {sizes}; go on with the same")
+        for name, value, wanted in (("window", self.window, window), ("sink", self.sink, sink)):
+            if wanted is not None and value != wanted:
+                raise InputError(f"the state was made with another {name}: {value}, not {wanted}; go on with the same")
 
     def save(self, path: str | Path) -> None:
         """Writes a safetensors file beside `path` and renames it when complete. Raises InputError."""
@@ -84,7 +85,7 @@ class WorldState:
         path = Path(path)
         tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
         tensors |= {f"prompt.{index}": prompt.context.contiguous() for index, prompt in enumerate(self.prompts)}
-        told = {
+        metadata = {
             "format": FORMAT, "scale": self.scale, "window": self.window, "sink": self.sink,
             "config": dataclasses.asdict(self.config),
             "prompts": [{"text": prompt.text, "chunks": prompt.chunks} for prompt in self.prompts],
@@ -92,7 +93,7 @@ class WorldState:
         part = path.with_name(path.name + ".part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            save_file(tensors, part, {"lingbot_world": json.dumps(told)})
+            save_file(tensors, part, {"lingbot_world": json.dumps(metadata)})
             os.replace(part, path)
         except OSError as error:
             raise InputError(f"the state {path} cannot be written: {error.strerror}") from error
@@ -106,7 +107,7 @@ def load_state(path: str | Path) -> WorldState:
     if not path.is_file():
         raise InputError(f"the state {path} does not exist")
     tensors = {name: entry.view().clone() for name, entry in read_safetensors(path).items()}
-    told = _told(path)
+    metadata = _metadata(path)
     for name, (dtype, dimensions) in _TENSORS.items():
         tensor = tensors.get(name)
         if tensor is None or tensor.dtype != dtype or tensor.ndim != dimensions or not tensor.isfinite().all():
@@ -114,11 +115,11 @@ def load_state(path: str | Path) -> WorldState:
     try:
         prompts = tuple(
             Prompt(str(prompt["text"]), tensors[f"prompt.{index}"], int(prompt["chunks"]))
-            for index, prompt in enumerate(told["prompts"])
+            for index, prompt in enumerate(metadata["prompts"])
         )
         state = WorldState(
-            **{name: tensors[name] for name in _TENSORS}, scale=float(told["scale"]), prompts=prompts,
-            window=int(told["window"]), sink=int(told["sink"]), config=ModelConfig(**told["config"]),
+            **{name: tensors[name] for name in _TENSORS}, scale=float(metadata["scale"]), prompts=prompts,
+            window=int(metadata["window"]), sink=int(metadata["sink"]), config=ModelConfig(**metadata["config"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path.name}: not a state that can be continued ({error}); write it again") from error
@@ -126,17 +127,17 @@ def load_state(path: str | Path) -> WorldState:
     return state
 
 
-def _told(path: Path) -> dict:
-    """The metadata of the file; its header was checked before."""
+def _metadata(path: Path) -> dict:
+    """What `WorldState.save` wrote beside the tensors; `read_safetensors` has checked the header."""
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     try:
-        told = json.loads(header["__metadata__"]["lingbot_world"])
+        metadata = json.loads(header["__metadata__"]["lingbot_world"])
     except (KeyError, TypeError, ValueError):
-        told = None
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        metadata = None
+    if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise InputError(f"{path.name}: not a state of LingBot-World; expected a file that --save_state wrote")
-    return told
+    return metadata
 
 
 def _check_sizes(name: str, state: WorldState) -> None:
@@ -153,13 +154,6 @@ def _check_sizes(name: str, state: WorldState) -> None:
         raise InputError(f"{name}: its parts do not fit together ({', '.join(wrong) or 'chunks'}); write it again")
 
 
-def _difference(mine: object, theirs: object) -> str:
-    if not isinstance(mine, ModelConfig):
-        return f"{mine}, not {theirs}"
-    told, found = dataclasses.asdict(mine), dataclasses.asdict(theirs)
-    return ", ".join(f"{key} {told[key]}, not {found[key]}" for key in told if told[key] != found[key])
-
-
 def extend(prompts: Sequence[Prompt], text: str, context: Tensor, chunks: int) -> tuple[Prompt, ...]:
-    """The prompts with one more in force for the last `chunks`."""
+    """These prompts and one more, with which the last `chunks` were made."""
     return (*prompts, Prompt(text, context.cpu(), chunks)) if chunks else tuple(prompts)

@@ -1,7 +1,7 @@
-"""Camera paths: made, read, checked, drawn, and turned into what the model is conditioned on.
+"""Camera paths: making, reading, checking and drawing them, and computing the model's camera input from them.
 
-The core (poses, path, rotation, easing, plucker, pose_folder) knows none of the shelves; `moves`, `formats` and
-`preview` stand on the core and not on each other.
+The files here (poses, path, rotation, easing, plucker, pose_folder) import none of the folders. `moves`, `formats` and
+`preview` import these files, but not each other.
 """
 
 from .moves import actions_from_keys, poses_from_keys
@@ -25,8 +25,8 @@ __all__ = [
     "check_poses",
     "continued_poses",
     "frame_count",
-    "load_poses",
     "latent_poses",
+    "load_poses",
     "longest_step",
     "model_poses",
     "pose_embedding",

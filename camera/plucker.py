@@ -1,24 +1,25 @@
-"""From a camera path to what the model is conditioned on: a ray for every pixel of every latent frame.
+"""From a camera path to the model's camera input: a ray for every pixel of every latent frame.
 
-Equal to the official `get_plucker_embeddings` and what leads up to it; computed in float64, written once as
-float32 straight into the folded layout.
+The numbers are those of the official `get_plucker_embeddings` and the steps before it. They are computed in float64 and
+written as float32 in the layout of the latent's cells.
 """
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
 from ..errors import CameraError
-from .poses import LENS_HEIGHT, LENS_WIDTH, check_actions, check_intrinsics, check_poses, frame_count
-from .rotation import interpolate, nearest_rotation
+from ..options import CELL
+from .poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_actions, check_intrinsics, check_poses, frame_count
+from .rotation import interpolate, inverse, nearest_rotation
 
-CELL = 8  # pixels of a latent cell, each way
 STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 
 def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
     """The poses [f, 4, 4] of a path's latent frames: every fourth one of the 4n+1 frames that are used.
 
-    Where latent frames are cut to whole chunks, all of the path is spread evenly over those that remain.
+    If `chunk` cuts latent frames off, the poses that remain are taken at even distances from the whole path.
     """
     used, kept = (frame_count(frames, len(c2w), size) for size in (1, chunk))
     if kept == used:
@@ -35,53 +36,59 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
     return relative
 
 
-def model_poses(c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before=None) -> np.ndarray:
+def model_poses(
+    c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before: ArrayLike | None = None
+) -> np.ndarray:
     """What the model receives of a path [n, 4, 4]: float64 [f, 4, 4], frame to frame, the longest step of length 1.
 
     `scale` and `before` as in `camera_embedding`.
     """
-    if scale is not None and not 0 < scale < np.inf:
-        raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
-    before = None if before is None else check_poses([before], "the pose before")[0]
-    relative, longest = _steps(c2w, frames, chunk, before)
-    relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
-    return relative
+    return _scaled(*_steps(latent_poses(c2w, frames, chunk), before), scale)
 
 
-def continued_poses(c2w, latent_frames: int, *, before: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
+def continued_poses(
+    c2w: ArrayLike, latent_frames: int, *, before: np.ndarray, scale: float
+) -> tuple[np.ndarray, np.ndarray]:
     """A path [n, 4, 4] that goes on where a video ended, as (`model_poses` [f, 4, 4], world poses [f, 4, 4]).
 
-    The path is moved so that it begins at `before` [4, 4], the pose of the video's last latent frame, and spread evenly
-    over the `latent_frames` that come. Its translations are divided by `scale`, the first path's; 0 (a camera that
-    stood still) takes this path's own longest step. Raises CameraError.
+    The path is moved so that it begins at `before` [4, 4], the pose of the video's last latent frame. The new
+    `latent_frames` take their poses at even distances from it. Translations are divided by `scale`, the first path's;
+    if that is 0, because the camera stood still, by this path's own longest step. Raises CameraError.
     """
-    c2w = check_poses(c2w)
-    moved = before @ np.linalg.inv(c2w[0]) @ c2w
-    sampled = interpolate(moved, np.linspace(0, len(c2w) - 1, latent_frames + 1)[1:])
-    poses = model_poses(sampled.repeat(4, axis=0)[3:], 4 * latent_frames - 3, scale=scale or None, before=before)
-    return poses, sampled
+    path = check_poses(c2w)
+    moved = before @ inverse(path[0]) @ path
+    sampled = interpolate(moved, np.linspace(0, len(path) - 1, latent_frames + 1)[1:])
+    return _scaled(*_steps(sampled, before), scale or None), sampled
 
 
-def longest_step(c2w, *, frames: int, chunk: int = 1) -> float:
+def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
     """The longest step between two latent frames of a path, in world units: the scale of `camera_embedding`.
 
     0 for a camera that stands still. Raises CameraError.
     """
-    return _steps(check_poses(c2w), frames, chunk, None)[1]
+    return _steps(latent_poses(check_poses(c2w), frames, chunk))[1]
 
 
-def _steps(c2w: np.ndarray, frames: int, chunk: int, before: np.ndarray | None) -> tuple[np.ndarray, float]:
-    """Latent frames [f, 4, 4], each seen from the one before, and their longest translation.
+def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.ndarray, float]:
+    """Poses [f, 4, 4] of latent frames, each in the frame of the one before it, and their longest translation.
 
-    Rounding left over from how the path was made is no step: it must not be blown up to length 1.
+    A translation as small as a rounding error counts as 0: scaling would otherwise enlarge it to length 1.
     """
-    sampled = latent_poses(c2w, frames, chunk)
-    poses = sampled if before is None else np.concatenate([before[None], sampled])
+    start = [] if before is None else [check_poses(as_float64(before, "the pose before")[None], "the pose before")]
+    poses = np.concatenate([*start, sampled])
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
     relative = framewise_relative(poses)[-len(sampled) :]
     longest = float(np.linalg.norm(relative[:, :3, 3], axis=1).max())
     still = STILL_ABSOLUTE + STILL_RELATIVE * np.abs(poses[:, :3, 3]).max()
     return relative, longest if longest > still else 0.0
+
+
+def _scaled(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:
+    """The poses with translations divided by `scale`, or by the longest one; 0 where the camera stands still."""
+    if scale is not None and not 0 < scale < np.inf:
+        raise CameraError(f"camera scale {scale}: expected a length above 0, in the units of the poses")
+    relative[:, :3, 3] = relative[:, :3, 3] / (longest if scale is None else scale) if longest else 0
+    return relative
 
 
 def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -90,7 +97,7 @@ def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.nda
     return intrinsics[0] * [across, down, across, down]
 
 
-def pixel_rays(intrinsics, height: int, width: int) -> np.ndarray:
+def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
     """Unit ray directions of the pixel centres in camera axes, [3, 64, cells]: row-major inside a cell, then cells."""
     fx, fy, cx, cy = scaled_intrinsics(check_intrinsics(intrinsics), height, width)
     rays = np.ones((3, height, width))
@@ -102,15 +109,15 @@ def pixel_rays(intrinsics, height: int, width: int) -> np.ndarray:
 
 
 def camera_embedding(
-    c2w,
-    intrinsics,
+    c2w: ArrayLike,
+    intrinsics: ArrayLike,
     *,
     frames: int,
     height: int,
     width: int,
     chunk: int = 1,
     scale: float | None = None,
-    before=None,
+    before: ArrayLike | None = None,
 ) -> torch.Tensor:
     """Pluecker map (ray origin, unit ray direction) of a path, folded to latent cells.
 
@@ -118,10 +125,10 @@ def camera_embedding(
     `width` in pixels. Fewer poses than `frames` shorten the result: see `frame_count`. A causal model wants `chunk` 3:
     latent frames are cut to a multiple of it, and all of the path is spread over those that remain.
 
-    Translations are divided by `scale`, or else by the path's longest step (`longest_step`), as officially. A later
-    part of a path goes on at the speed of the first when it is given the first part's `scale`, and `before` [4, 4],
-    the pose of the last latent frame that came before; without it the first pose is the identity. A path that is
-    steered has no longest step beforehand: give the length of four frames at full speed.
+    Translations are divided by `scale`, or else by the path's longest step (`longest_step`), as officially. For a later
+    part of a path give the first part's `scale`, so that the speed stays the same, and as `before` [4, 4] the pose of
+    the latent frame before this part; without it the first pose is the identity. For a path that a user steers, whose
+    longest step is not known beforehand, give the length of four frames at full speed.
 
     Returns float32 [1, 384, f, height/8, width/8], channel = component * 64 + row * 8 + column. Raises CameraError.
     """
@@ -130,7 +137,7 @@ def camera_embedding(
     return pose_embedding(poses, intrinsics, height=height, width=width)
 
 
-def pose_embedding(poses: np.ndarray, intrinsics, *, height: int, width: int) -> torch.Tensor:
+def pose_embedding(poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int) -> torch.Tensor:
     """`camera_embedding` of latent frames [f, 4, 4] as `model_poses` gives them: all of a video's, or some of them."""
     _check_size(height, width)
     embedding = np.empty((6, CELL * CELL, len(poses), height // CELL * (width // CELL)), np.float32)
@@ -139,7 +146,9 @@ def pose_embedding(poses: np.ndarray, intrinsics, *, height: int, width: int) ->
     return _folded(embedding, height, width)
 
 
-def action_embedding(c2w, intrinsics, actions, *, frames: int, height: int, width: int) -> torch.Tensor:
+def action_embedding(
+    c2w: ArrayLike, intrinsics: ArrayLike, actions: ArrayLike, *, frames: int, height: int, width: int
+) -> torch.Tensor:
     """Ray directions (3 values a pixel) and W, A, S, D flags (4 values) for a 7-value ("act") checkpoint.
 
     `actions` [n, 4], one row a frame, every fourth used. Otherwise as `camera_embedding`.
@@ -147,9 +156,10 @@ def action_embedding(c2w, intrinsics, actions, *, frames: int, height: int, widt
     """
     _check_size(height, width)
     poses = model_poses(check_poses(c2w), frames)
-    flags = check_actions(actions)[::4][: len(poses)]
+    rows = check_actions(actions)
+    flags = rows[::4][: len(poses)]
     if len(flags) < len(poses):
-        raise CameraError(f"actions: {len(actions)} rows, expected at least {4 * len(poses) - 3}, as many as poses")
+        raise CameraError(f"actions: {len(rows)} rows, expected at least {4 * len(poses) - 3}, as many as poses")
     embedding = np.empty((7, CELL * CELL, len(poses), height // CELL * (width // CELL)), np.float32)
     _write_directions(embedding[:3], poses, pixel_rays(intrinsics, height, width))
     embedding[3:] = flags.T[:, None, :, None]

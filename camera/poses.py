@@ -4,8 +4,8 @@ Poses are camera-to-world matrices [n, 4, 4] in OpenCV axes (x right, y down, z 
 fx, fy, cx, cy in pixels of an 832x480 image, whatever the size of the video.
 """
 
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..errors import CameraError
 
@@ -33,9 +33,9 @@ def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> i
     return 4 * (latent_frames - 1) + 1
 
 
-def check_poses(c2w, name: str = "poses") -> np.ndarray:
-    """`c2w` as float64 [n, 4, 4]; CameraError when it is not a list of finite rigid transforms, naming the frame."""
-    c2w = as_float64(c2w, name)
+def check_poses(poses: ArrayLike, name: str = "poses") -> np.ndarray:
+    """`poses` as float64 [n, 4, 4]; CameraError when it is not a list of finite rigid transforms, naming the frame."""
+    c2w = as_float64(poses, name)
     if c2w.ndim != 3 or c2w.shape[1:] != (4, 4):
         raise CameraError(f"{name}: shape {list(c2w.shape)}, expected [n, 4, 4] camera-to-world matrices")
     _refuse_rows(~np.isfinite(c2w).all((1, 2)), name, "is not finite (NaN or infinity)")
@@ -47,7 +47,7 @@ def check_poses(c2w, name: str = "poses") -> np.ndarray:
     return c2w
 
 
-def check_actions(actions, name: str = "actions") -> np.ndarray:
+def check_actions(actions: ArrayLike, name: str = "actions") -> np.ndarray:
     """W, A, S, D flags as float64 [n, 4]; CameraError for anything else."""
     flags = as_float64(actions, name, "fiub")
     if flags.ndim != 2 or flags.shape[1] != 4:
@@ -56,7 +56,7 @@ def check_actions(actions, name: str = "actions") -> np.ndarray:
     return flags
 
 
-def check_intrinsics(intrinsics, name: str = "intrinsics") -> np.ndarray:
+def check_intrinsics(intrinsics: ArrayLike, name: str = "intrinsics") -> np.ndarray:
     """`intrinsics` as float64 [n, 4], from [n, 4] or one row [4]; CameraError for anything a lens cannot be."""
     rows = np.atleast_2d(as_float64(intrinsics, name))
     if rows.ndim != 2 or rows.shape[1] != 4 or not len(rows):
@@ -72,7 +72,7 @@ def lens_change(rows: np.ndarray) -> list[str]:
     return [f"The lens varies by {change:.1%}; the model uses the first frame's only."] if change > 0.001 else []
 
 
-def as_float64(values, name: str, kinds: str = "fiu") -> np.ndarray:
+def as_float64(values: ArrayLike, name: str, kinds: str = "fiu") -> np.ndarray:
     """`values` as a float64 array; CameraError when rows are unequal or the dtype is of none of numpy's `kinds`."""
     try:
         array = np.asarray(values)

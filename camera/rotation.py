@@ -4,6 +4,7 @@ Functions import scipy when they are called: importing it takes longer than most
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 def nearest_rotation(matrices: np.ndarray) -> np.ndarray:
@@ -28,7 +29,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
 
-def from_angles(axes: str, degrees) -> np.ndarray:
+def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
     """Right-handed rotations [n, 3, 3] by `degrees` [n] about one of the axes "X", "Y", "Z", or by [n, k] about k.
 
     "YX" is Y @ X. In OpenCV axes +x looks up, +y turns right and +z rolls clockwise as the camera sees it.
@@ -38,7 +39,7 @@ def from_angles(axes: str, degrees) -> np.ndarray:
     return Rotation.from_euler(axes, np.reshape(degrees, (-1, len(axes))), degrees=True).as_matrix()
 
 
-def from_quaternions(quaternions) -> np.ndarray:
+def from_quaternions(quaternions: ArrayLike) -> np.ndarray:
     """Rotations of quaternions [..., 4] in the order x, y, z, w, of any length but zero."""
     from scipy.spatial.transform import Rotation
 

@@ -68,7 +68,7 @@ def estimate_sampling(
     resident = "one expert" if len(checkpoints) == 1 else "both experts"
     if resident_blocks is not None:
         resident = f"{resident_blocks} of {config.num_layers} blocks"
-    inputs = 4 * geometry.tokens * 4 * (3 * 16 + 20 + rows * config.in_dim + camera * (config.control_channels or 0))
+    inputs = 4 * geometry.tokens * 4 * (3 * 16 + 20 + rows * config.in_dim + camera * config.control_channels)
     weights = sum(weight_bytes(checkpoint, resident_blocks) for checkpoint in checkpoints)
     return StageEstimate(f"steps, {resident} resident", weights, step + inputs)
 

@@ -1,25 +1,22 @@
-"""From conditioning to latent: one sampling run over both experts."""
+"""From conditioning to latent with the base model: the high-noise expert's steps, then the low-noise expert's."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
 from ..model.cache import CameraCache
+from ..model.dit import LingBotWorldModel
 from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
 from ..sampling import SOLVERS, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
 from ..sampling.solvers import Callback
 
-if TYPE_CHECKING:
-    from ..model.dit import LingBotWorldModel
-
-    Expert = LingBotWorldModel | Callable[[], LingBotWorldModel]
+Expert = LingBotWorldModel | Callable[[], LingBotWorldModel]
 
 
 @torch.no_grad()
@@ -42,12 +39,12 @@ def sample(
 ) -> Tensor:
     """Denoises `noise` float32 [1, 16, f, h, w], on whose device everything runs; returns the latent, same shape.
 
-    `high` and `low` are experts, or functions without arguments that return one, called at its first step; by then
-    the high-noise expert has been let go. `y` [1, 20, f, h, w] is mask and image latent, `context` and `context_null`
-    [1, L, D] prompt and negative prompt (L may differ), `camera` [1, 384, f, h, w]. `guide_scale` is (low, high) or
-    one for both; where it is 1 the negative prompt is left out, and only there may it be None. `callback(step, x,
-    denoised, sigma)` comes after each step's prediction. What an expert's camera layers compute may take
-    `camera_cache_bytes` to be kept between its steps.
+    `high` and `low` are experts, or functions without arguments that return one. Such a function is called before its
+    expert's first step, when nothing refers to the other expert any more. `y` [1, 20, f, h, w] is mask and image
+    latent, `context` and `context_null` [1, L, D] are prompt and negative prompt (L may differ), `camera` is
+    [1, 384, f, h, w]. `guide_scale` is (low, high) or one number for both; where it is 1 the negative prompt is not
+    used, and it may be None if both are 1. `callback(step, x, denoised, sigma)` is called after each step's prediction.
+    `camera_cache_bytes` limits what is cached of the camera layers' results between an expert's steps.
     """
     device = noise.device
     conditioning = Conditioning(
@@ -69,7 +66,7 @@ def sample(
 
 @dataclass(frozen=True)
 class Conditioning:
-    """What every prediction is made from beside latent and timestep."""
+    """The model's inputs that are the same in every step."""
 
     y: Tensor
     context: Tensor
@@ -85,8 +82,12 @@ def predict(
     scale: float,
     camera_cache: CameraCache | None = None,
 ) -> Tensor:
-    """Guided velocity float32 [1, 16, f, h, w]; both branches, each with the camera, go through one forward."""
-    prompts = [conditioning.context] if scale == 1 else [conditioning.context, conditioning.context_null]
+    """Guided velocity float32 [1, 16, f, h, w]; prompt and negative prompt go through one forward, both with camera."""
+    prompts = [conditioning.context]
+    if scale != 1:
+        if conditioning.context_null is None:
+            raise InputError(f"guidance with scale {scale} needs a negative prompt: give `context_null`, or scale 1")
+        prompts.append(conditioning.context_null)
     rows = len(prompts)
     velocity = model(
         torch.cat([x, conditioning.y.to(x)], dim=1).expand(rows, -1, -1, -1, -1),
@@ -99,13 +100,13 @@ def predict(
 
 
 def _padded(prompts: list[Tensor]) -> Tensor:
-    """Prompts [1, L, D] as rows of the longest, filled with the zeros that the model pads with."""
+    """Prompts [1, L, D] as rows of the same length. The shorter one is padded with zeros, as the model does it."""
     longest = max(prompt.shape[1] for prompt in prompts)
     return torch.cat([torch.nn.functional.pad(prompt, (0, 0, 0, longest - prompt.shape[1])) for prompt in prompts])
 
 
 class _Denoiser:
-    """`denoise(x, sigma) -> x0` for the solvers, called once a step, in order; holds one expert at a time."""
+    """`denoise(x, sigma) -> x0` for the solvers, called once a step, in order. It refers to one expert at a time."""
 
     def __init__(
         self,
@@ -118,23 +119,25 @@ class _Denoiser:
     ) -> None:
         self.experts, self.scales, self.conditioning = experts, scales, conditioning
         self.timesteps, self.boundary, self.cache_bytes = iter(timesteps), boundary, cache_bytes
-        self.model, self.camera_cache, self.serves_high = None, None, None
+        self.model: LingBotWorldModel | None = None
+        self.model_is_high: bool | None = None
+        self.camera_cache: CameraCache | None = None
 
     def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
         timestep = next(self.timesteps)
         high = is_high_noise(timestep, self.boundary)
-        if high is not self.serves_high:
-            self._switch(high)
+        if self.model is None or high is not self.model_is_high:
+            self.model = self.camera_cache = None
+            gc.collect()
+            self.model, self.model_is_high = self._expert(high), high
+            self.camera_cache = CameraCache(self.cache_bytes) if self.cache_bytes else None
         scale = self.scales.of(high)
         return x - sigma * predict(self.model, x, timestep, self.conditioning, scale, self.camera_cache)
 
-    def _switch(self, high: bool) -> None:
-        self.model = self.camera_cache = None
-        gc.collect()
+    def _expert(self, high: bool) -> LingBotWorldModel:
         expert = self.experts.of(high)
-        self.model = expert if isinstance(expert, torch.nn.Module) else expert()
-        if self.model.config.causal:
+        model = expert if isinstance(expert, LingBotWorldModel) else expert()
+        if model.config.causal:
             raise InputError("this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: "
                              "use rollout; sampling over two experts takes those of the base model")  # fmt: skip
-        self.camera_cache = CameraCache(self.cache_bytes) if self.cache_bytes else None
-        self.serves_high = high
+        return model

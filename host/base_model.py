@@ -136,7 +136,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         latent_size: frames, height and width. step_bytes: what the step needs besides the weights."""
         cache, device = self.camera_cache, self.current_patcher.load_device
         in_main_memory = device.type in ("cpu", "mps")
-        if mode == "off" or (mode == "auto" and in_main_memory) or not cache.useful:
+        if mode == "off" or (mode == "auto" and in_main_memory) or cache.given_up:
             cache.clear()
             return None
         wanted = camera_cache_bytes(self.diffusion_model.config, *latent_size, dtype=self.diffusion_model.dtype)

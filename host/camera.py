@@ -22,7 +22,7 @@ from ..camera.path import CameraPath, lens_from_fov
 from ..camera.poses import FEWEST_POSES
 from ..camera.preview import render_preview
 from ..errors import CameraError
-from ..geometry import CELL
+from ..options import CELL
 from .folders import PACKAGES
 
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"

@@ -23,15 +23,15 @@ def is_quantized(weight: Tensor | None) -> bool:
 
 
 @contextmanager
-def weight_and_bias(layer: torch.nn.Module, like: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """A layer's weight and bias on `like`'s device and in its dtype, decoded and with LoRAs, until the context ends.
+def weight_and_bias(layer: torch.nn.Module, reference: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """A layer's weight and bias, decoded and with LoRAs, on the device and in the dtype of `reference`.
 
     ComfyUI has only a few transfer buffers. What comes through one is copied and the buffer is freed at once, so that
     several layers can be in use together."""
     comfy.ops.run_every_op()
-    weight, bias, offload = comfy.ops.cast_bias_weight(layer, like, offloadable=True)
+    weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
     in_transfer_buffer = offload is not None and offload[0] is not None
-    decoded = materialise(weight, like)
+    decoded = materialise(weight, reference)
     if in_transfer_buffer:
         decoded = decoded.clone() if decoded is weight else decoded
         own_bias = None if bias is None else bias.clone()
@@ -54,9 +54,9 @@ class Linear(comfy.ops.manual_cast.Linear):
         self.upload: PendingUpload | None = None  # set while ComfyUI loads the expert statically
 
     @contextmanager
-    def borrow(self, like: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:
-        """This layer as a function whose weight is decoded only once (see the engine's `operations.borrow`)."""
-        with weight_and_bias(self, like) as (weight, bias):
+    def prepared(self, reference: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:
+        """This layer as a function whose weight is decoded once: see `prepared` in the engine's operations.py."""
+        with weight_and_bias(self, reference) as (weight, bias):
             yield lambda x: F.linear(x, weight, bias)
 
     def forward_comfy_cast_weights(self, x: Tensor) -> Tensor:
@@ -161,20 +161,20 @@ def uploading(checkpoint: Checkpoint, network: torch.nn.Module, dtype: torch.dty
     upload.send()
 
 
-class _OwnValues(torch.nn.Module):
+class _NormParameters(torch.nn.Module):
     """Gives the engine a norm's weight and bias, which it uses in fused kernels of its own."""
 
-    def borrow_values(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        with weight_and_bias(self, like) as (weight, bias):
+    def norm_parameters(self, reference: Tensor) -> tuple[Tensor, Tensor | None]:
+        with weight_and_bias(self, reference) as (weight, bias):
             # Copies, because ComfyUI may evict the originals after the context.
             return weight.clone(), None if bias is None else bias.clone()
 
 
-class LayerNorm(_OwnValues, comfy.ops.manual_cast.LayerNorm):
+class LayerNorm(_NormParameters, comfy.ops.manual_cast.LayerNorm):
     """A layer norm on ComfyUI's casting."""
 
 
-class RMSNorm(_OwnValues, comfy.ops.manual_cast.RMSNorm):
+class RMSNorm(_NormParameters, comfy.ops.manual_cast.RMSNorm):
     """A root-mean-square norm on ComfyUI's casting."""
 
 

@@ -1,12 +1,13 @@
 """One block of the transformer: self-attention, camera, cross-attention, feed-forward.
 
-The batch is walked row by row (its rows are the prompts of classifier-free guidance): a weight is made ready once for
-all rows, while activations exist for one row at a time. The residual stream is fp32 and written in place."""
+The rows of the batch are the prompts of classifier-free guidance. A layer prepares its weight once for all rows;
+activations exist for one row at a time, which saves memory. The residual stream is fp32 and written in place."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,35 +16,33 @@ from torch.nn import functional as F
 from .attention import Attention
 from .cache import CameraCache, Pair
 from .config import ModelConfig
-from .operations import borrow, values
-from .pointwise import affine_, gated_add_, gelu_, layer_norm, rms_norm_, rms_rope_, spans
+from .operations import Layer, Operations, norm_parameters, prepared
+from .pointwise import affine_, gated_add_, gelu_, layer_norm, rms_norm_, rms_rope_, slices
 
 FFN_TOKENS = 32768
-"""Tokens in the feed-forward at once. At 480x832x81 that is all: two halves take 1 % longer for the whole step, and the
-self-attention needs more memory anyway."""
+"""Tokens in the feed-forward at once: all of a video of 480x832x81. Two halves would make the step 1 % slower and save
+nothing, because the self-attention needs more memory."""
 
 CAMERA_TOKENS = 32768
-"""Tokens in the camera layers at once; for longer videos scale and shift do not exist for the whole sequence."""
+"""Tokens in the camera layers at once. A longer video's scale and shift are computed and applied part by part."""
 
-Apply = Callable[[Tensor], Tensor]
 Extend = Callable[[Tensor, Tensor], Pair]
 Rope = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Camera:
-    """The camera as the blocks see it: `tokens` [1 or rows, tokens, dim]; `cache` may hold what they lead to."""
+    """The embedded camera: `tokens` [1 or rows, tokens, dim]; `cache` may hold the scale and shift made from them."""
 
     tokens: Tensor
     cache: CameraCache | None = None
 
 
 class _Attention(nn.Module):
-    def __init__(self, config: ModelConfig, operations, attention: Attention, **factory):
+    def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__()
         self.heads, self.eps, self.attention = config.num_heads, config.eps, attention
-        for name in "qkvo":
-            setattr(self, name, operations.Linear(config.dim, config.dim, **factory))
+        self.q, self.k, self.v, self.o = (operations.Linear(config.dim, config.dim, **factory) for _ in range(4))
         self.norm_q = operations.RMSNorm(config.dim, eps=config.eps, **factory)
         self.norm_k = operations.RMSNorm(config.dim, eps=config.eps, **factory)
 
@@ -52,18 +51,25 @@ class _Attention(nn.Module):
 
 
 class SelfAttention(_Attention):
-    """Attention among a row's tokens; q and k are normed over the full width and turned by position."""
+    """Attention among a row's tokens; q and k are normed over all heads together and rotated by position."""
 
     def update_(
-        self, x: Tensor, modulation: Tensor, rope: Rope, like: Tensor, options: Mapping, extend: Extend | None = None
+        self,
+        x: Tensor,
+        modulation: Tensor,
+        rope: Rope,
+        reference: Tensor,
+        options: Mapping,
+        extend: Extend | None = None,
     ) -> None:
         """x [rows, tokens, dim] += gate * attention(norm(x) * (1 + scale) + shift); modulation [rows, 3, dim].
 
-        A causal model has one row; `extend` puts the keys and values of its earlier frames before its own."""
-        norm_q, norm_k = values(self.norm_q, x)[0], values(self.norm_k, x)[0]
-        with borrowed(like, self.q, self.k, self.v, self.o) as (to_q, to_k, to_v, to_out):
+        GEMMs and attention run in the dtype of `reference`. A causal model has one row; `extend(keys, values)` returns
+        the row's own keys and values together with those of earlier frames."""
+        norm_q, norm_k = norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
+        with prepared_layers(reference, self.q, self.k, self.v, self.o) as (to_q, to_k, to_v, to_out):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
-                y = layer_norm(row, 1 + scale, shift, self.eps, like.dtype)
+                y = layer_norm(row, 1 + scale, shift, self.eps, reference.dtype)
                 q = rms_rope_(to_q(y), norm_q, *rope, self.eps)
                 k = rms_rope_(to_k(y), norm_k, *rope, self.eps)
                 v = to_v(y)
@@ -77,36 +83,43 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """Attention to the prompt's tokens; all of them, padding included, as in training."""
+    """Attention to the prompt's tokens: to all of them, padding included, as in training."""
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
-        """Keys, normed, and values of the prompts [rows, text_len, dim], each of the same shape; the norm is in the
-        residual stream's dtype."""
-        norm_k = values(self.norm_k, stream)[0]
-        with borrowed(context, self.k, self.v) as (to_k, to_v):
-            texts = [(rms_norm_(to_k(text), norm_k, self.eps), to_v(text)) for text in context]
-        return tuple(map(torch.stack, zip(*texts, strict=True)))
+        """Normed keys and values of the prompts [rows, text_len, dim], each of the same shape. The norm is computed in
+        the dtype of the residual stream."""
+        norm_k = norm_parameters(self.norm_k, stream)[0]
+        with prepared_layers(context, self.k, self.v) as (to_k, to_v):
+            keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
+            return torch.stack(keys), torch.stack([to_v(prompt) for prompt in context])
 
-    def update_(self, x: Tensor, norm: Pair, texts: Pair, context: Tensor, options: Mapping) -> None:
-        """x [rows, tokens, dim] += attention(norm(x), prompts); norm = weight and bias, texts = keys and values of
-        the prompts `context`, whose dtype is that of GEMMs."""
-        norm_q = values(self.norm_q, x)[0]
-        plainly = x.new_ones(x.shape[-1])  # gated_add_ reads bf16 into fp32 in one pass, add_ takes two thirds longer
-        with borrowed(context, self.q, self.o) as (to_q, to_out):
-            for row, k, v in zip(x, *texts, strict=True):
+    def update_(self, x: Tensor, norm: Pair, keys_values: Pair, context: Tensor, options: Mapping) -> None:
+        """x [rows, tokens, dim] += attention(norm(x), prompts). `norm` is the norm's weight and bias, `keys_values` are
+        those of the prompts `context`. GEMMs run in the dtype of `context`."""
+        norm_q = norm_parameters(self.norm_q, x)[0]
+        ones = x.new_ones(x.shape[-1])  # gated_add_ adds bf16 to fp32 in one pass; torch's add_ takes 5/3 of its time
+        with prepared_layers(context, self.q, self.o) as (to_q, to_out):
+            for row, k, v in zip(x, *keys_values, strict=True):
                 y = layer_norm(row, *norm, self.eps, context.dtype)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
                 y = self._attend(q, k, v, options)
                 del q
-                gated_add_(row, to_out(y), plainly)
+                gated_add_(row, to_out(y), ones)
                 del y
 
 
 class Block(nn.Module):
     """Self-attention, camera layers if the model has them, cross-attention and feed-forward, each around a residual."""
 
-    def __init__(self, index: int, config: ModelConfig, operations, attentions: tuple[Attention, Attention], **factory):
+    def __init__(
+        self,
+        index: int,
+        config: ModelConfig,
+        operations: Operations,
+        attentions: tuple[Attention, Attention],
+        **factory: Any,
+    ) -> None:
         super().__init__()
         self.index, self.eps = index, config.eps
         dim, linear = config.dim, operations.Linear
@@ -135,8 +148,8 @@ class Block(nn.Module):
     ) -> Tensor:
         """The residual stream x [rows, tokens, dim] after this block; `inplace` writes it over x.
 
-        e0: time modulation [rows, 6, dim] in x's dtype. context: embedded prompts [rows, text_len, dim]; their dtype is
-        that of GEMMs and attention. `options` go to the attention function; `kv_cache` may hold a KeyValueCache."""
+        e0: time modulation [rows, 6, dim] in the dtype of x. context: embedded prompts [rows, text_len, dim]; GEMMs and
+        attention run in their dtype. options go to the attention function; "kv_cache" may hold a KeyValueCache."""
         x = x if inplace else x.clone()
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e0
         history = options.get("kv_cache")
@@ -144,88 +157,91 @@ class Block(nn.Module):
         self.self_attn.update_(x, modulation[:, :3], rope, context, options, extend)
         if camera is not None:
             self._inject(x, camera, context)
-        texts = self._texts(x, context, None if camera is None else camera.cache)
-        self.cross_attn.update_(x, values(self.norm3, x), texts, context, options)
+        keys_values = self._prompt_keys_values(x, context, None if camera is None else camera.cache)
+        norm = cast(Pair, norm_parameters(self.norm3, x))  # norm3 has a bias
+        self.cross_attn.update_(x, norm, keys_values, context, options)
         self._feed_forward(x, modulation[:, 3:], context)
         return x
 
-    def _feed_forward(self, x: Tensor, modulation: Tensor, like: Tensor) -> None:
-        with borrowed(like, self.ffn[0], self.ffn[2]) as (widen, narrow):
+    def _feed_forward(self, x: Tensor, modulation: Tensor, reference: Tensor) -> None:
+        with prepared_layers(reference, self.ffn[0], self.ffn[2]) as (up, down):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
-                for span in spans(len(row), FFN_TOKENS):
-                    y = layer_norm(row[span], 1 + scale, shift, self.eps, like.dtype)
-                    y = gelu_(widen(y))
-                    gated_add_(row[span], narrow(y), gate)
+                for part in slices(len(row), FFN_TOKENS):
+                    y = layer_norm(row[part], 1 + scale, shift, self.eps, reference.dtype)
+                    y = gelu_(up(y))
+                    gated_add_(row[part], down(y), gate)
                     del y
 
-    def _texts(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
-        """Keys and values of the prompts, from the cache if that holds them, else into it if there is room."""
+    def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
+        """Keys and values of the prompts, from the cache if it has them. Else they are computed, and put into the cache
+        if it has room."""
         if torch.compiler.is_compiling() or cache is None or cache.prompt.embedded is not context:
             return self.cross_attn.project(context, x)
-        kept = cache.prompt.get(self.index)
-        if kept is None:
-            kept = self.cross_attn.project(context, x)
-            if cache.has_room(2 * kept[0].nbytes):
-                cache.prompt.put(self.index, kept)
-        return kept
+        cached = cache.prompt.get(self.index)
+        if cached is None:
+            cached = self.cross_attn.project(context, x)
+            if cache.has_room(2 * cached[0].nbytes):
+                cache.prompt.put(self.index, cached)
+        return cached
 
-    def _inject(self, x: Tensor, camera: Camera, like: Tensor) -> None:
-        """x = x * (1 + scale) + shift of the camera's tokens, in stretches where they are not kept."""
-        kept = self._kept(camera, like)
-        if kept is not None:
-            for rows, scale, shift in zip(_sharing(x, kept[0]), *kept, strict=True):
-                _apply(rows, scale, shift)
+    def _inject(self, x: Tensor, camera: Camera, reference: Tensor) -> None:
+        """x = x * (1 + scale) + shift, both from the camera's tokens: cached, or computed for a part at a time."""
+        cached = self._cached_scale_and_shift(camera, reference)
+        if cached is not None:
+            for rows, scale, shift in zip(_rows_by_camera(x, cached[0]), *cached, strict=True):
+                _scale_and_shift_rows(rows, scale, shift)
             return
-        with self._camera_layers(like) as layers:
-            for rows, tokens in zip(_sharing(x, camera.tokens), camera.tokens, strict=True):
-                for span in spans(len(tokens), CAMERA_TOKENS):
-                    _apply([row[span] for row in rows], *_scale_and_shift(tokens[span], layers))
+        with self._camera_layers(reference) as layers:
+            for rows, tokens in zip(_rows_by_camera(x, camera.tokens), camera.tokens, strict=True):
+                for part in slices(len(tokens), CAMERA_TOKENS):
+                    _scale_and_shift_rows([row[part] for row in rows], *_scale_and_shift(tokens[part], layers))
 
-    def _kept(self, camera: Camera, like: Tensor) -> Pair | None:
+    def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
+        """From the cache; computed and put there first if it has room. None without a cache, or without room in it."""
         if torch.compiler.is_compiling() or camera.cache is None:
             return None
-        kept = camera.cache.get(self.index)
-        if kept is None and camera.cache.has_room(2 * camera.tokens.nbytes):
-            kept = self._whole_affine(camera.tokens, like)
-            camera.cache.put(self.index, kept)
-        return kept
+        cached = camera.cache.get(self.index)
+        if cached is None and camera.cache.has_room(2 * camera.tokens.nbytes):
+            cached = self._scales_and_shifts(camera.tokens, reference)
+            camera.cache.put(self.index, cached)
+        return cached
 
-    def _whole_affine(self, tokens: Tensor, like: Tensor) -> Pair:
-        scales, shifts = torch.empty_like(tokens), torch.empty_like(tokens)
-        with self._camera_layers(like) as layers:
-            for part, scale, shift in zip(tokens, scales, shifts, strict=True):
-                for span in spans(len(part), CAMERA_TOKENS):
-                    scale[span], shift[span] = _scale_and_shift(part[span], layers)
+    def _scales_and_shifts(self, cameras: Tensor, reference: Tensor) -> Pair:
+        scales, shifts = torch.empty_like(cameras), torch.empty_like(cameras)
+        with self._camera_layers(reference) as layers:
+            for tokens, scale, shift in zip(cameras, scales, shifts, strict=True):
+                for part in slices(len(tokens), CAMERA_TOKENS):
+                    scale[part], shift[part] = _scale_and_shift(tokens[part], layers)
         return scales, shifts
 
-    def _camera_layers(self, like: Tensor):
+    def _camera_layers(self, reference: Tensor) -> AbstractContextManager[tuple[Layer, ...]]:
         layers = self.cam_injector_layer1, self.cam_injector_layer2, self.cam_scale_layer, self.cam_shift_layer
-        return borrowed(like, *layers)
+        return prepared_layers(reference, *layers)
 
 
 @contextmanager
-def borrowed(like: Tensor, *layers: nn.Module) -> Iterator[tuple[Apply, ...]]:
-    """Several layers by `operations.borrow`, freed together."""
+def prepared_layers(reference: Tensor, *layers: nn.Module) -> Iterator[tuple[Layer, ...]]:
+    """Several layers, each `prepared`, freed together."""
     with ExitStack() as stack:
-        yield tuple(stack.enter_context(borrow(layer, like)) for layer in layers)
+        yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
 
 
-def residual_mlp(x: Tensor, first: Apply, second: Apply) -> Tensor:
+def residual_mlp(x: Tensor, first: Layer, second: Layer) -> Tensor:
     """x + second(silu(first(x)))."""
     return second(F.silu(first(x), inplace=True)).add_(x)
 
 
-def _scale_and_shift(tokens: Tensor, layers: tuple[Apply, ...]) -> Pair:
+def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
     first, second, to_scale, to_shift = layers
     hidden = residual_mlp(tokens, first, second)
     return to_scale(hidden), to_shift(hidden)
 
 
-def _sharing(x: Tensor, cameras: Tensor) -> Iterable[Iterable[Tensor]]:
-    """For each camera, the rows of x that it serves: all of them when it is the only one."""
+def _rows_by_camera(x: Tensor, cameras: Tensor) -> Iterable[Iterable[Tensor]]:
+    """The rows of x that each camera is for. A single camera is for all of them."""
     return [x] if len(cameras) == 1 else x.split(1)
 
 
-def _apply(rows: Iterable[Tensor], scale: Tensor, shift: Tensor) -> None:
+def _scale_and_shift_rows(rows: Iterable[Tensor], scale: Tensor, shift: Tensor) -> None:
     for row in rows:
         affine_(row, scale, shift)

@@ -1,4 +1,4 @@
-"""What blocks make of things that stay the same from step to step, kept on GPUs with room for it."""
+"""Tensors that every step would compute again from the same camera and prompt, kept where the GPU has room."""
 
 import weakref
 from collections.abc import Callable
@@ -8,22 +8,30 @@ from torch import Tensor
 
 Pair = tuple[Tensor, Tensor]
 
-PATIENCE = 2
-"""A cache that was filled this often for nothing stays empty."""
+MOST_UNREAD_FILLS = 2
+"""A cache that was filled this many times and emptied before anything was read from it stays empty."""
 
 
 class BlockCache:
-    """Two tensors of every block, made from one source. Another source empties it; where sources take turns, so that
-    nothing is ever read again, it gives up (`useful`)."""
+    """Two tensors of every block, all computed from one source tensor. Another source empties the cache. Where sources
+    alternate, nothing is ever read again, and the cache gives up: it stays empty."""
 
-    def __init__(self):
-        self._wasted = 0
+    _source: Tensor | None
+    """A copy of the source."""
+    _original: tuple[Callable[[], Tensor | None], int | None]
+    """A weak reference to the source itself, and how often it had been written to."""
+    _blocks: dict[int, Pair]
+    _nbytes: int
+    _was_read: bool
+
+    def __init__(self) -> None:
+        self._unread_fills = 0
         self._forget()
 
     @property
-    def useful(self) -> bool:
-        """Whether there is any point in filling it."""
-        return self._wasted < PATIENCE
+    def given_up(self) -> bool:
+        """Whether it stays empty from now on."""
+        return self._unread_fills >= MOST_UNREAD_FILLS
 
     @property
     def nbytes(self) -> int:
@@ -31,24 +39,25 @@ class BlockCache:
         return self._nbytes
 
     def attach(self, source: Tensor) -> bool:
-        """Keep what is held if it was made from this source, by value; else forget it. Returns whether the cache is
-        to be used. The same tensor, not written to since, is not compared: that would wait for the GPU."""
-        if self._source is not None and (self._untouched(source) or _same(self._source, source)):
+        """Empty the cache unless it was filled from a source with the same values. Returns whether the cache is to be
+        used. If the source is the very same tensor and was not written to, its values are not compared: comparing
+        would wait for the GPU."""
+        if self._source is not None and (self._is_original(source) or _same(self._source, source)):
             return True
         self.clear()
-        if self.useful:
-            self._source, self._given = source.clone(), (weakref.ref(source), _version(source))
-        return self.useful
+        if not self.given_up:
+            self._source, self._original = source.clone(), (weakref.ref(source), _version(source))
+        return not self.given_up
 
-    def _untouched(self, source: Tensor) -> bool:
-        given, version = self._given
-        return given() is source and version is not None and version == _version(source)
+    def _is_original(self, source: Tensor) -> bool:
+        original, version = self._original
+        return original() is source and version is not None and version == _version(source)
 
     def clear(self) -> int:
-        """Free everything held; returns how many bytes of the blocks' tensors that were."""
+        """Free everything; returns how many bytes of the blocks' tensors that were."""
         freed = self._nbytes
-        if freed and not self._read:
-            self._wasted += 1
+        if freed and not self._was_read:
+            self._unread_fills += 1
         self._forget()
         return freed
 
@@ -56,45 +65,48 @@ class BlockCache:
         """Free everything and stay empty from now on; returns whether that changed anything."""
         changed = self._source is not None
         self._forget()
-        self._wasted = PATIENCE
+        self._unread_fills = MOST_UNREAD_FILLS
         return changed
 
     def get(self, block: int) -> Pair | None:
-        """A block's tensors, if they are held."""
-        kept = self._blocks.get(block)
-        self._read |= kept is not None
-        return kept
+        """A block's tensors, if the cache has them."""
+        cached = self._blocks.get(block)
+        self._was_read |= cached is not None
+        return cached
 
     def put(self, block: int, pair: Pair) -> None:
-        """Hold a block's tensors."""
+        """Keep a block's tensors."""
         self._blocks[block] = pair
         self._nbytes += sum(tensor.nbytes for tensor in pair)
 
     def _forget(self) -> None:
-        self._source: Tensor | None = None
-        self._given: tuple[Callable[[], Tensor | None], int | None] = (lambda: None, None)
-        self._blocks: dict[int, Pair] = {}
-        self._read, self._nbytes = False, 0
+        self._source, self._original = None, (lambda: None, None)
+        self._blocks, self._nbytes, self._was_read = {}, 0, False
 
 
 class PromptCache(BlockCache):
-    """Keys and values ([rows, text_len, dim] each) of every block's cross-attention. `embedded` is the prompt of the
-    running step as the model embedded it: a block that is given another one has to do without."""
+    """Keys and values ([rows, text_len, dim] each) of every block's cross-attention."""
+
+    embedded: Tensor | None
+    """The embedded prompt of the running step. A block that is called with another prompt does not use the cache."""
 
     def _forget(self) -> None:
         super()._forget()
-        self.embedded: Tensor | None = None
+        self.embedded = None
 
 
 class CameraCache(BlockCache):
-    """Scale and shift ([rows, tokens, dim] each) of every block, for the camera they were made from; beside them, in
-    `prompt`, what the blocks make of the prompt.
+    """Scale and shift ([rows, tokens, dim] each) that every block computes from the camera; `prompt` has the keys and
+    values that it computes from the prompt. They depend on neither timestep nor latent.
 
-    They depend on neither timestep nor latent. Give one cache per expert, as `options["camera_cache"]`; the model fills
-    it in the first step. Once `limit_bytes` are held, further blocks are computed in every step as without a cache. At
-    480x832x81 an expert needs 27.9 GB (`memory.camera_cache_bytes`)."""
+    Give each expert a cache of its own, as `options["camera_cache"]`; the model fills it in the first step. Blocks that
+    do not fit into `limit_bytes` compute theirs in every step, as without a cache. At 480x832x81 an expert needs 27.9
+    GB (`memory.camera_cache_bytes`)."""
 
-    def __init__(self, limit_bytes: float | None = None):
+    tokens: Tensor | None
+    """The camera's embedded tokens [rows, tokens, dim]; the model puts them here."""
+
+    def __init__(self, limit_bytes: float | None = None) -> None:
         self.limit_bytes, self.prompt = limit_bytes, PromptCache()
         super().__init__()
 
@@ -104,7 +116,7 @@ class CameraCache(BlockCache):
         return super().nbytes + self.prompt.nbytes
 
     def clear(self) -> int:
-        """Free everything held; returns how many bytes of the blocks' tensors that were."""
+        """Free everything; returns how many bytes of the blocks' tensors that were."""
         return super().clear() + self.prompt.clear()
 
     def give_up(self) -> bool:
@@ -113,15 +125,15 @@ class CameraCache(BlockCache):
         return super().give_up()
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether that many bytes more stay within the limit. A cache that was emptied in the middle of a step has no
-        room before the next one."""
+        """Whether that many bytes more stay within the limit. A cache that was emptied during a step has no room until
+        the next step begins."""
         if self._source is None:
             return False
         return self.limit_bytes is None or self.nbytes + nbytes <= self.limit_bytes
 
     def _forget(self) -> None:
         super()._forget()
-        self.tokens: Tensor | None = None  # the camera's, [rows, tokens, dim]; put here by the model
+        self.tokens = None
 
 
 def _version(tensor: Tensor) -> int | None:

@@ -23,8 +23,8 @@ _CONTROL = "patch_embedding_wancamctrl.weight"
 @dataclass(frozen=True)
 class ModelConfig:
     """Sizes of one model. `control` is the number of values per pixel that its camera layers take: 6 (camera),
-    7 (action), or None for a model without camera layers. `causal` tells LingBot-World Fast and 2.0, which predict a
-    video chunk by chunk, from the two experts of the base model; the tensors of both are alike."""
+    7 (action), or None for a model without camera layers. `causal` is True for LingBot-World Fast and 2.0, which
+    predict a video chunk by chunk, and False for the experts of the base model. Their tensors have the same shapes."""
 
     dim: int
     ffn_dim: int
@@ -49,9 +49,8 @@ class ModelConfig:
     ) -> "ModelConfig":
         """Read the sizes from logical (de-quantized) weight shapes under the official names.
 
-        Tensors cannot tell the number of heads, nor whether the model is `causal`: heads of 128 unless `num_heads`
-        says otherwise.
-        Raises CheckpointError when the shapes are not those of such a model."""
+        The shapes do not show the number of heads or whether the model is `causal`. Without `num_heads` a head has 128
+        channels. Raises CheckpointError when the shapes are not those of such a model."""
         missing = [name for name in _NAMES.values() if name not in shapes]
         if missing:
             raise CheckpointError(f"not a LingBot-World expert: {', '.join(missing)} missing")
@@ -78,9 +77,9 @@ class ModelConfig:
         return self.dim // self.num_heads
 
     @property
-    def control_channels(self) -> int | None:
-        """Channels of the camera tensor: 384 for a camera model, 448 for an action model."""
-        return None if self.control is None else self.control * CELL_PIXELS
+    def control_channels(self) -> int:
+        """Channels of the camera tensor: 384 for a camera model, 448 for an action model, 0 without camera layers."""
+        return (self.control or 0) * CELL_PIXELS
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter of the model under its official name, with its logical shape."""
@@ -125,9 +124,9 @@ def _with_biases(linears: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int,
 def _heads(dim: int, num_heads: int | None) -> int:
     heads = num_heads or dim // 128
     if heads < 1 or dim % heads or (dim // heads) % 2:
-        told = "heads of 128" if num_heads is None else f"{num_heads} heads"
+        expected = "heads of 128" if num_heads is None else f"{num_heads} heads"
         raise CheckpointError(
-            f"a width of {dim} does not divide into {told}; put a config.json with num_heads beside the weights"
+            f"a width of {dim} does not divide into {expected}; put a config.json with num_heads beside the weights"
         )
     return heads
 
@@ -136,8 +135,8 @@ def _layers(shapes: Mapping[str, Sequence[int]]) -> int:
     found = {int(match[1]) for match in (re.match(r"blocks\.(\d+)\.", name) for name in shapes) if match}
     layers = max(found) + 1
     if len(found) != layers:
-        absent = sorted(set(range(layers)) - found)
-        raise CheckpointError(f"blocks {absent} missing: the highest block is {layers - 1}")
+        missing = sorted(set(range(layers)) - found)
+        raise CheckpointError(f"blocks {missing} missing: the highest block is {layers - 1}")
     return layers
 
 

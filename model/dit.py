@@ -1,11 +1,12 @@
 """The LingBot-World transformer: one expert, from latent, timestep, prompt and camera to velocity.
 
-Parameter names and arithmetic are the official implementation's. Beside a bf16 compute dtype the residual stream,
-norms, modulation, time embedding and head are fp32, as under its autocast."""
+Parameter names and arithmetic are the official implementation's. With a bf16 compute dtype the residual stream, norms,
+modulation, time embedding and head are fp32, as under the official autocast."""
 
 import logging
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -14,10 +15,11 @@ from torch.nn import functional as F
 
 from ..errors import CameraError, InputError
 from .attention import Attention, sdpa
-from .block import Block, Camera, Rope, borrowed, residual_mlp
+from .block import Block, Camera, Rope, prepared_layers, residual_mlp
+from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
-from .operations import TorchOperations, borrow
-from .pointwise import layer_norm, spans, wide
+from .operations import Layer, Operations, TorchOperations, prepared
+from .pointwise import layer_norm, residual_dtype, slices
 from .rope import rope_table
 
 NO_OPTIONS: Mapping = MappingProxyType({})
@@ -29,21 +31,21 @@ class LingBotWorldModel(nn.Module):
     """One expert of LingBot-World.
 
     operations: namespace of Linear, Conv3d, LayerNorm and RMSNorm (see operations.py).
-    attention: function of (q, k, v, heads, options); `cross_attention` is the one for the prompt, by default the same.
-    dtype: of the parameters and of GEMMs and attention (`compute_dtype`)."""
+    attention: function of (q, k, v, heads, options); `cross_attention`, for the prompt, is by default the same.
+    dtype: of the parameters, and of GEMMs and attention (`compute_dtype`)."""
 
     def __init__(
         self,
         config: ModelConfig,
         *,
-        operations=TorchOperations,
+        operations: Operations = TorchOperations,
         attention: Attention = sdpa,
         cross_attention: Attention | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-    ):
+    ) -> None:
         super().__init__()
-        factory = {"device": device, "dtype": dtype}
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
         linear, dim = operations.Linear, config.dim
         self.config, self.compute_dtype = config, dtype or torch.get_default_dtype()
         self.patch_embedding = operations.Conv3d(config.in_dim, dim, kernel_size=PATCH, stride=PATCH, **factory)
@@ -76,12 +78,12 @@ class LingBotWorldModel(nn.Module):
         """Velocity [B, 16, F, H, W] in fp32.
 
         x: latent, mask and image latent [B, 36, F, H, W]. timestep: [B] or [1], 0 to 1000. context: prompts
-        [B or 1, L <= text_len, text_dim], zero-padded here. camera: [B or 1, 384, F, H, W] (448 for an action model);
-        one serves every row, at the cost of one. The arguments are left as they are.
+        [B or 1, L <= text_len, text_dim]; they are padded with zeros here. camera: [B or 1, 384, F, H, W] (448 for an
+        action model); one camera is computed once and used for every row. The arguments are not written to.
 
-        options are handed on to the attention function. `camera_cache` in them may hold a CameraCache: where memory
-        runs out, the forward gives it up and is repeated without it; torch.compile leaves it aside. `kv_cache` may hold
-        the KeyValueCache of a causal model; x [1, 36, 3, H, W] is then its running chunk.
+        options go to the attention function. options["camera_cache"] may be a CameraCache. If memory runs out with it,
+        the forward empties it for good and is repeated. torch.compile ignores it. options["kv_cache"] may be the
+        KeyValueCache of a causal model; x [1, 36, 3, H, W] is then its running chunk.
 
         Raises InputError and CameraError for wrong shapes."""
         self._check(x, timestep, context, camera)
@@ -98,28 +100,28 @@ class LingBotWorldModel(nn.Module):
         return self._velocity(x, timestep, context, camera, options)
 
     def out_of_memory(self, error: Exception) -> bool:
-        """Whether an error means that the device's memory ran out. For hosts to override."""
+        """Whether an error means that the device ran out of memory. Hosts may override this."""
         return isinstance(error, torch.OutOfMemoryError)
 
     def _velocity(
         self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: Mapping
     ) -> Tensor:
         rows = len(x)
-        residual = wide(self.compute_dtype)
+        residual = residual_dtype(self.compute_dtype)
         e, e0 = self.embed_time(timestep.to(x.device).expand(rows))
-        camera = None if camera is None else self.embed_camera(camera.to(x.device), options.get("camera_cache"))
+        embedded = None if camera is None else self.embed_camera(camera.to(x.device), options.get("camera_cache"))
         prompts = context.to(x.device)
         context = self.embed_text(prompts).expand(rows, -1, -1)
-        if camera is not None and camera.cache is not None and camera.cache.prompt.attach(prompts):
-            camera.cache.prompt.embedded = context
+        if embedded is not None and embedded.cache is not None and embedded.cache.prompt.attach(prompts):
+            embedded.cache.prompt.embedded = context
         grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
         history = options.get("kv_cache")
         first_frame = 0 if history is None else history.first_frame
-        tables = rope_table(grid, self.config.head_dim, x.device, first_frame)
-        rope = tuple(table.to(residual) for table in tables)
+        cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame)
+        rope = cos.to(residual), sin.to(residual)
         x = self.embed_patches(x)
         for index, block in enumerate(self.blocks):
-            x = self.run_block(index, block, x, e0, context, camera, rope, options)
+            x = self.run_block(index, block, x, e0, context, embedded, rope, options)
         frames, height, width = grid
         return rearrange(
             self.head(x, e), "b (f h w) (p q c) -> b c f (h p) (w q)", f=frames, h=height, w=width, p=2, q=2
@@ -127,8 +129,8 @@ class LingBotWorldModel(nn.Module):
 
     def run_block(
         self,
-        index: int,
-        block: Block,
+        index: int,  # noqa: ARG002
+        block: nn.Module,
         x: Tensor,
         e0: Tensor,
         context: Tensor,
@@ -136,23 +138,23 @@ class LingBotWorldModel(nn.Module):
         rope: Rope,
         options: Mapping,
     ) -> Tensor:
-        """The residual stream after a block; x may be overwritten. For hosts to override: a block called without
-        `inplace` leaves x alone."""
+        """The residual stream after block `index`; x may be overwritten. Hosts may override this. They call the block
+        without `inplace` where x has to stay as it is."""
         return block(x, e0, context, camera, rope, options, inplace=True)
 
     def embed_time(self, timestep: Tensor) -> tuple[Tensor, Tensor]:
         """Time embedding e [B, dim] and the blocks' modulation e0 [B, 6, dim] of timestep [B], in fp32."""
-        e = sinusoid(timestep, self.config.freq_dim).to(wide(self.compute_dtype))
+        e = sinusoid(timestep, self.config.freq_dim).to(residual_dtype(self.compute_dtype))
         e = self.time_embedding(e)
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
     def embed_text(self, context: Tensor) -> Tensor:
-        """Prompts [B, L, text_dim], padded to text_len, as the blocks attend to them: [B, text_len, dim]."""
+        """Prompts [B, L, text_dim], padded to text_len and embedded: [B, text_len, dim]."""
         missing = self.config.text_len - context.shape[1]
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
-    def embed_camera(self, camera: Tensor, cache=None) -> Camera:
-        """The camera's tokens [1 or B, tokens, dim]; equal rows are folded into one."""
+    def embed_camera(self, camera: Tensor, cache: CameraCache | None = None) -> Camera:
+        """The camera's tokens [1 or B, tokens, dim]; one row if all rows are equal."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
         if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):
@@ -164,7 +166,7 @@ class LingBotWorldModel(nn.Module):
     def embed_patches(self, x: Tensor) -> Tensor:
         """Tokens [B, F*H/2*W/2, dim] of x [B, 36, F, H, W], in the residual stream's dtype."""
         tokens = x.shape[2] * (x.shape[3] // 2) * (x.shape[4] // 2)
-        out = x.new_empty(len(x), tokens, self.config.dim, dtype=wide(self.compute_dtype))
+        out = x.new_empty(len(x), tokens, self.config.dim, dtype=residual_dtype(self.compute_dtype))
         for row, latent in zip(out, x, strict=True):
             row.copy_(self.patch_embedding(latent[None].to(self.compute_dtype))[0].flatten(1).t())
         return out
@@ -175,10 +177,10 @@ class LingBotWorldModel(nn.Module):
         )
         layers = self.patch_embedding_wancamctrl, self.c2ws_hidden_states_layer1, self.c2ws_hidden_states_layer2
         out = patches.new_empty(*patches.shape[:2], self.config.dim)
-        with borrowed(patches, *layers) as (embed, first, second):
+        with prepared_layers(patches, *layers) as (embed, first, second):
             for row, tokens in zip(out, patches, strict=True):
-                for span in spans(len(tokens), EMBEDDING_TOKENS):
-                    row[span] = residual_mlp(embed(tokens[span]), first, second)
+                for part in slices(len(tokens), EMBEDDING_TOKENS):
+                    row[part] = residual_mlp(embed(tokens[part]), first, second)
         return out
 
     def _check(self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None) -> None:
@@ -201,7 +203,7 @@ class LingBotWorldModel(nn.Module):
 class Head(nn.Module):
     """Norm, modulation and projection of the tokens to their 2x2 latent cells, all in the residual stream's dtype."""
 
-    def __init__(self, config: ModelConfig, operations, **factory):
+    def __init__(self, config: ModelConfig, operations: Operations, **factory: Any) -> None:
         super().__init__()
         self.eps = config.eps
         self.head = operations.Linear(config.dim, config.out_dim * 4, **factory)
@@ -210,14 +212,14 @@ class Head(nn.Module):
     def forward(self, x: Tensor, e: Tensor) -> Tensor:
         """Cells [B, tokens, 4*16] of the residual stream x [B, tokens, dim] and the time embedding e [B, dim]."""
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e.unsqueeze(1)
-        with borrow(self.head, x) as project:
+        with prepared(self.head, x) as project:
             return torch.stack(
                 [self._row(row, shift, 1 + scale, project) for row, (shift, scale) in zip(x, modulation, strict=True)]
             )
 
-    def _row(self, row: Tensor, shift: Tensor, scale: Tensor, project) -> Tensor:
-        parts = (row[span] for span in spans(len(row), EMBEDDING_TOKENS))
-        return torch.cat([project(layer_norm(part, scale, shift, self.eps, row.dtype)) for part in parts])
+    def _row(self, row: Tensor, shift: Tensor, scale: Tensor, project: Layer) -> Tensor:
+        tokens = (row[part] for part in slices(len(row), EMBEDDING_TOKENS))
+        return torch.cat([project(layer_norm(part, scale, shift, self.eps, row.dtype)) for part in tokens])
 
 
 def sinusoid(timestep: Tensor, width: int) -> Tensor:
@@ -235,7 +237,7 @@ def check_camera(camera: Tensor, x: Tensor, config: ModelConfig) -> None:
         raise CameraError(f"{given}, but this checkpoint has no camera layers: load one that has, or drop the camera")
     channels = config.control_channels
     if camera.ndim != 5 or camera.shape[1] != channels:
-        values = camera.shape[1] // 64 if camera.ndim == 5 else None
+        values = camera.shape[1] // 64 if camera.ndim == 5 else 0
         found = f" ({CONTROLS[values]})" if values in CONTROLS else ""
         raise CameraError(
             f"{given}{found}; this checkpoint takes [rows, {channels}, frames, height, width] "

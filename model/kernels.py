@@ -1,6 +1,8 @@
-"""Triton kernels behind pointwise.py: each reads and writes a token once. Imported on GPUs with Triton only.
+"""Triton kernels of pointwise.py: each reads and writes a token once. Imported on GPUs with Triton only.
 
-One program serves one token (or a stretch of it, where no statistics are needed). Arithmetic is fp32."""
+One program computes one token, or a part of it where no statistics are needed. Arithmetic is fp32."""
+
+from typing import Any
 
 import torch
 import triton
@@ -8,7 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-STRETCH = 1024
+PART = 1024
+"""Channels, or packed bytes, that a program takes at once."""
 
 
 @triton.jit
@@ -37,7 +40,7 @@ def _rms(
         x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
         total += x * x
     scale = tl.rsqrt(tl.sum(total, axis=0) / dim + eps)
-    for block in tl.static_range(BLOCKS):  # read a second time, from the cache
+    for block in tl.static_range(BLOCKS):  # the second read comes from the GPU's cache
         cols = block * BLOCK + tl.arange(0, BLOCK)
         at = x_ptr + row * dim + cols
         x = tl.load(at, mask=cols < dim, other=0.0).to(tl.float32)
@@ -53,10 +56,10 @@ def _rms(
 
 @triton.jit
 def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr):
-    stretches = tl.cdiv(dim, BLOCK)
-    cols = tl.program_id(0) % stretches * BLOCK + tl.arange(0, BLOCK)
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
-    at = (tl.program_id(0) // stretches).to(tl.int64) * dim + cols
+    at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
     x = tl.load(x_ptr + at, mask=inside)
     y = tl.load(y_ptr + at, mask=inside).to(tl.float32)
     gate = tl.load(gate_ptr + cols, mask=inside)
@@ -65,10 +68,10 @@ def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr):
 
 @triton.jit
 def _affine(x_ptr, scale_ptr, shift_ptr, dim, BLOCK: tl.constexpr):
-    stretches = tl.cdiv(dim, BLOCK)
-    cols = tl.program_id(0) % stretches * BLOCK + tl.arange(0, BLOCK)
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
-    at = (tl.program_id(0) // stretches).to(tl.int64) * dim + cols
+    at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
     x = tl.load(x_ptr + at, mask=inside)
     scale = tl.load(scale_ptr + at, mask=inside).to(tl.float32)
     shift = tl.load(shift_ptr + at, mask=inside).to(tl.float32)
@@ -133,9 +136,9 @@ def _decode_4bit(
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """See pointwise.layer_norm."""
     out = torch.empty_like(x, dtype=dtype)
-    with _on(x):
+    with torch.cuda.device_of(x):
         _layer_norm[(len(x),)](
-            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, DTYPE=_TYPES[dtype], **_whole(x)
+            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, DTYPE=_TYPES[dtype], **_token_block(x)
         )
     return out
 
@@ -152,23 +155,23 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
 
 def _normalise(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, half: int, eps: float, rope: bool) -> Tensor:
     dim, weight = x.shape[1], weight.float().contiguous()
-    sizes = {"BLOCK": STRETCH, "BLOCKS": triton.cdiv(dim, STRETCH), "HALF": half, "ROPE": rope, "num_warps": 8}
-    with _on(x):
+    sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": half, "ROPE": rope, "num_warps": 8}
+    with torch.cuda.device_of(x):
         _rms[(len(x),)](x, weight, cos, sin, dim, eps, **sizes)
     return x
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
     """See pointwise.gated_add_."""
-    with _on(x):
-        _gated_add[_stretches(x)](x, y, gate.contiguous(), x.shape[1], BLOCK=STRETCH)
+    with torch.cuda.device_of(x):
+        _gated_add[_parts(x)](x, y, gate.contiguous(), x.shape[1], BLOCK=PART)
     return x
 
 
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """See pointwise.affine_."""
-    with _on(x):
-        _affine[_stretches(x)](x, scale, shift, x.shape[1], BLOCK=STRETCH)
+    with torch.cuda.device_of(x):
+        _affine[_parts(x)](x, scale, shift, x.shape[1], BLOCK=PART)
     return x
 
 
@@ -176,53 +179,50 @@ def blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     """See pointwise.blend_."""
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
-    with _on(x):
+    with torch.cuda.device_of(x):
         _blend[(triton.cdiv(len(x), rows),)](x, y, share, len(x), x.shape[1], ROWS=rows, BLOCK=block)
     return x
 
 
 def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor) -> Tensor:
-    """See pointwise.encode_8bit. A program serves a few heads of tokens."""
-    _by_heads(_encode_8bit, scales, values, scales, x.contiguous())
+    """See pointwise.encode_8bit."""
+    _run_by_head(_encode_8bit, scales, values, scales, x.contiguous())
     return values
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     """See pointwise.decode_8bit_."""
-    _by_heads(_decode_8bit, scales, out, values, scales)
+    _run_by_head(_decode_8bit, scales, out, values, scales)
     return out
 
 
-def decode_4bit(packed: Tensor, scales, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """See loaders.codec.decode, whose `Scales` these are. Products and sums are rounded one by one, as there."""
+def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """See loaders.codec.decode; `scales` are its `Scales`. Each product and sum is rounded, as there."""
     out = torch.empty(shape, dtype=dtype, device=packed.device)
     nested = scales.nested_absmax is not None
     tables = (scales.nested_absmax, scales.nested_code, scales.offset) if nested else (scales.code,) * 3
-    with _on(packed):
-        _decode_4bit[(triton.cdiv(out.numel(), 2 * STRETCH),)](
+    with torch.cuda.device_of(packed):
+        _decode_4bit[(triton.cdiv(out.numel(), 2 * PART),)](
             out, packed, scales.absmax, scales.code, *tables, out.numel(),
-            BLOCKSIZE=scales.blocksize, NESTED=nested, NESTED_BLOCKSIZE=scales.nested_blocksize, BLOCK=STRETCH,
+            BLOCKSIZE=scales.blocksize, NESTED=nested, NESTED_BLOCKSIZE=scales.nested_blocksize, BLOCK=PART,
             enable_fp_fusion=False,
         )  # fmt: skip
     return out
 
 
-def _by_heads(kernel, scales: Tensor, first: Tensor, *others: Tensor) -> None:
+def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor) -> None:
+    """A row of the kernel is one head of one token; a program computes several rows."""
     rows, dim = scales.numel(), first.numel() // scales.numel()
     block = triton.next_power_of_2(dim)
     count = max(1, 4096 // block)
-    with _on(first):
+    with torch.cuda.device_of(first):
         kernel[(triton.cdiv(rows, count),)](first, *others, rows, dim, ROWS=count, BLOCK=block)
 
 
-def _on(x: Tensor) -> torch.cuda.device_of:
-    return torch.cuda.device_of(x)
-
-
-def _whole(x: Tensor) -> dict[str, int]:
+def _token_block(x: Tensor) -> dict[str, int]:
     block = triton.next_power_of_2(x.shape[1])
     return {"BLOCK": block, "num_warps": max(1, min(16, block // 512))}
 
 
-def _stretches(x: Tensor) -> tuple[int]:
-    return (len(x) * triton.cdiv(x.shape[1], STRETCH),)
+def _parts(x: Tensor) -> tuple[int]:
+    return (len(x) * triton.cdiv(x.shape[1], PART),)

@@ -47,7 +47,7 @@ class KeyValueCache:
         dtype: torch.dtype,
         eight_bit: bool = False,
         on_host: bool = False,
-    ):
+    ) -> None:
         """`frame_tokens`: tokens of a latent frame. `window`: latent frames that the cache holds, those of the running
         chunk included. `dtype`: of the model's keys and values. Raises InputError for a window that `sink` leaves no
         room in."""
@@ -60,8 +60,8 @@ class KeyValueCache:
         self._past: list[slice] = []
         self._used = 0
         shapes = _shapes(config, window * frame_tokens, dtype, eight_bit)
-        storage: type[Storage] = HostStorage if on_host else DeviceStorage
-        self._storage = storage(shapes, config.num_layers, torch.device(device))
+        storage = HostStorage if on_host else DeviceStorage
+        self._storage: Storage = storage(shapes, config.num_layers, torch.device(device))
         self._decoded = (window * frame_tokens, config.dim), dtype
         self._eight_bit = eight_bit
 
@@ -94,9 +94,9 @@ class KeyValueCache:
         return seen[0][: self._used], seen[1][: self._used]
 
     def _keep(self, block: int, keys: Tensor, values: Tensor) -> None:
-        rows = (keys, values)
+        rows = [keys, values]
         if self._eight_bit:
-            rows = (*encode_8bit(keys, self._heads), *encode_8bit(values, self._heads))
+            rows = [*encode_8bit(keys, self._heads), *encode_8bit(values, self._heads)]
         for chunk, cache in self._slots:
             self._storage.store(block, cache, [row[chunk] for row in rows])
 
@@ -113,7 +113,8 @@ class KeyValueCache:
 
     def _token_slices(self, slots: list[int]) -> list[Slots]:
         """The slots as slices of tokens; neighbours make one."""
-        size, found = self._frame_tokens, []
+        size = self._frame_tokens
+        found: list[Slots] = []
         for index, slot in enumerate(slots):
             if found and slot == slots[index - 1] + 1:
                 chunk, cache = found[-1]

@@ -32,7 +32,7 @@ class Storage(Protocol):
 class DeviceStorage:
     """All blocks' tensors on the device."""
 
-    def __init__(self, shapes: Shapes, blocks: int, device: torch.device):
+    def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
         self._blocks = [[torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
                         for _ in range(blocks)]  # fmt: skip
 
@@ -63,8 +63,9 @@ class HostStorage:
 
     BUFFERS = 2
 
-    def __init__(self, shapes: Shapes, blocks: int, device: torch.device):
-        self._device, self._past = device, []
+    def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
+        self._device = device
+        self._past: list[slice] = []
         self._host = [[torch.empty(shape, dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
         self._buffers = [[torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
                          for _ in range(self.BUFFERS)]  # fmt: skip

@@ -2,11 +2,11 @@
 
 import torch
 
-from .attention import LONG, TILE
+from .attention import MIN_KEYS_TO_SPLIT, TILE
 from .block import CAMERA_TOKENS, FFN_TOKENS
 from .config import ModelConfig
 from .dit import EMBEDDING_TOKENS
-from .pointwise import wide
+from .pointwise import residual_dtype
 
 
 def token_count(frames: int, height: int, width: int) -> int:
@@ -26,18 +26,18 @@ def activation_bytes(
 ) -> int:
     """Peak bytes of a forward over the stored weights, for a latent of `frames`, `height` and `width` latent cells.
 
-    Counted: the residual stream of every row, the camera's tokens, rope tables, prompts and modulation, which last
-    through all blocks; over them the hungriest stage, with the weights that it decodes (weights stored in `dtype` need
-    no decoding: then this is too high by 0.3 GB at most). Not counted: inputs and output, the camera cache, GEMM
-    workspaces. One camera is taken to serve all rows."""
+    Counted: what exists during all blocks (the residual stream of every row, the camera's tokens, rope tables, prompts,
+    modulation), and the largest stage with the weights that it decodes. Weights stored in `dtype` need no decoding: for
+    them the result is too high by 0.3 GB at most. Not counted: inputs and output, the camera cache, GEMM workspaces.
+    All rows are taken to have the same camera."""
     tokens, size = token_count(frames, height, width), dtype.itemsize
     camera = camera and config.control is not None
     row = tokens * config.dim * size
-    modulation = 14 * wide(dtype).itemsize  # of the step (7 vectors) and of the block at hand
+    modulation = 14 * residual_dtype(dtype).itemsize  # 7 vectors of the step, 7 of the running block
     prompts = batch * config.dim * (config.text_len * size + modulation)
-    rope = tokens * config.head_dim * wide(dtype).itemsize
-    lasting = prompts + rope + camera * row
-    residual = batch * tokens * config.dim * wide(dtype).itemsize
+    rope = tokens * config.head_dim * residual_dtype(dtype).itemsize
+    shared = prompts + rope + camera * row
+    residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
     embedding = max(_time_stage(config, dtype), camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
         _self_attention(config, tokens, size),
@@ -46,16 +46,14 @@ def activation_bytes(
         _feed_forward(config, tokens, size),
         camera * _camera_stage(config, tokens, size),
     )
-    return max(embedding, residual + lasting + blocks)
+    return max(embedding, residual + shared + blocks)
 
 
 def camera_cache_bytes(
     config: ModelConfig, frames: int, height: int, width: int, *, batch: int = 2, dtype: torch.dtype = torch.bfloat16
 ) -> int:
-    """Bytes of a full CameraCache: scale and shift of every block for one camera, and the fp32 camera itself; keys and
-    values of `batch` prompts.
-
-    The camera's tokens, held as well, are part of `activation_bytes`."""
+    """Bytes of a full CameraCache: every block's scale and shift for one camera, its keys and values for `batch`
+    prompts, and a copy of the fp32 camera. The camera's tokens are counted in `activation_bytes`."""
     if config.control is None:
         return 0
     tokens = token_count(frames, height, width)
@@ -64,9 +62,9 @@ def camera_cache_bytes(
 
 
 def _self_attention(config: ModelConfig, tokens: int, size: int) -> int:
-    """Normed tokens, q, k, v; later q, k, v and the result, and that of the last keys where those are attended to
-    apart (see attention.py); the softmax's fp32 sums; four weights."""
-    parts = 2 if tokens >= LONG and tokens % TILE else 1
+    """q, k, v and the result; a second result where the last keys are attended to in a call of their own (see
+    attention.py); the softmax's fp32 sums; four weights."""
+    parts = 2 if tokens >= MIN_KEYS_TO_SPLIT and tokens % TILE else 1
     sums = parts * tokens * config.num_heads * 4
     return (3 + parts) * tokens * config.dim * size + sums + 4 * config.dim**2 * size
 
@@ -77,19 +75,19 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int) -> int:
 
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int) -> int:
-    """Hidden, scale and shift of a stretch; four weights."""
+    """Hidden, scale and shift of a part; four weights."""
     return (3 * min(tokens, CAMERA_TOKENS) + 4 * config.dim) * config.dim * size
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
-    """The camera in the compute dtype and folded to tokens; then its embedding, three stretches and the weights."""
-    channels = config.control_channels or 0
+    """The camera in the compute dtype and folded to tokens; then its embedding, three parts of it, and the weights."""
+    channels = config.control_channels
     folded = tokens * 4 * channels * size
     weights = (4 * channels + 2 * config.dim) * config.dim * size
-    stretches = 3 * min(tokens, EMBEDDING_TOKENS)
-    return folded + max(folded, (tokens + stretches) * config.dim * size + weights)
+    parts = 3 * min(tokens, EMBEDDING_TOKENS)
+    return folded + max(folded, (tokens + parts) * config.dim * size + weights)
 
 
 def _time_stage(config: ModelConfig, dtype: torch.dtype) -> int:
-    """The time projection, decoded, then in fp32."""
-    return 6 * config.dim**2 * (dtype.itemsize + wide(dtype).itemsize)
+    """The decoded weight of the time projection, and its fp32 copy."""
+    return 6 * config.dim**2 * (dtype.itemsize + residual_dtype(dtype).itemsize)

@@ -1,29 +1,35 @@
-"""The layers of the model, and two ways to reach their values without a copy per use.
+"""The layers of the model, and how the model gets their weights.
 
-A host may bring its own namespace with the names of `TorchOperations`. Its layers may keep their weights elsewhere,
-in another dtype or quantized, and may apply LoRAs as they hand them out, so the model never touches `layer.weight`: it
-asks `borrow` for a linear layer and `values` for a norm."""
+A host may bring its own namespace with the names of `TorchOperations`. Its layers may keep their weights on another
+device, in another dtype or quantized, and may add LoRAs to them. So the model never reads `layer.weight`: it calls
+`prepared` for a linear layer and `norm_parameters` for a norm. Both prepare a weight once for several uses."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+Layer = Callable[[Tensor], Tensor]
 
-def materialise(weight: Tensor, like: Tensor) -> Tensor:
-    """The weight as a plain tensor on `like`'s device and in its dtype; a quantized one is decoded.
+Operations: TypeAlias = Any
+"""A namespace with the names of `TorchOperations`, whose layers have the same constructors."""
 
-    Quantized are loaders' FourBitParameter, which has a `decode`, and comfy_kitchen's QuantizedTensor."""
+
+def materialise(weight: Tensor, reference: Tensor) -> Tensor:
+    """The weight as a plain tensor with the device and dtype of `reference`; a quantized weight is decoded.
+
+    A quantized weight is the loaders' FourBitParameter, which has a `decode`, or comfy_kitchen's QuantizedTensor."""
     if hasattr(weight, "decode"):
-        return weight.decode(like.dtype)
-    weight = weight.to(device=like.device, dtype=like.dtype)
+        return weight.decode(reference.dtype)
+    weight = weight.to(device=reference.device, dtype=reference.dtype)
     return weight.dequantize() if hasattr(weight, "_qdata") else weight
 
 
-def _optional(tensor: Tensor | None, like: Tensor) -> Tensor | None:
-    return None if tensor is None else tensor.to(device=like.device, dtype=like.dtype)
+def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
+    return None if tensor is None else tensor.to(device=reference.device, dtype=reference.dtype)
 
 
 class Linear(torch.nn.Linear):
@@ -33,7 +39,7 @@ class Linear(torch.nn.Linear):
         """Left empty: every weight is loaded."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, materialise(self.weight, x), _optional(self.bias, x))
+        return F.linear(x, materialise(self.weight, x), _cast(self.bias, x))
 
 
 class Conv3d(torch.nn.Conv3d):
@@ -43,21 +49,21 @@ class Conv3d(torch.nn.Conv3d):
         """Left empty: every weight is loaded."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._conv_forward(x, materialise(self.weight, x), _optional(self.bias, x))
+        return self._conv_forward(x, materialise(self.weight, x), _cast(self.bias, x))
 
 
 class LayerNorm(torch.nn.LayerNorm):
     """A layer norm in its input's dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, *values(self, x), self.eps)
+        return F.layer_norm(x, self.normalized_shape, *norm_parameters(self, x), self.eps)
 
 
 class RMSNorm(torch.nn.RMSNorm):
     """A root-mean-square norm in its input's dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, values(self, x)[0], self.eps)
+        return F.rms_norm(x, self.normalized_shape, norm_parameters(self, x)[0], self.eps)
 
 
 class TorchOperations:
@@ -70,30 +76,35 @@ class TorchOperations:
 
 
 @contextmanager
-def borrow(layer: torch.nn.Module, like: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:
-    """A linear layer as a function whose weight is made ready once, for inputs of `like`'s device and dtype.
+def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
+    """A linear layer as a function for inputs with the device and dtype of `reference`. Its weight is cast or decoded
+    once, and freed when the context ends.
 
-    A layer's own `borrow(like)` is used when it has one. A layer that is not ours, or whose call somebody has changed
-    (hooks, a replaced `forward`), is called as it stands, so that what they did takes part: each call then
-    prepares the weight anew. The weight is freed when the context ends."""
-    if _altered(layer):
+    A host's layer does this in a method `prepared(reference)` of its own. A layer of an unknown class, or one with
+    hooks or a replaced `forward`, is returned as it is, so that the hooks run: it prepares its weight in every call."""
+    own = getattr(layer, "prepared", None)
+    if _is_patched(layer):
         yield layer
-    elif hasattr(layer, "borrow"):
-        with layer.borrow(like) as apply:
-            yield apply
-    elif type(layer).forward is Linear.forward:
-        weight, bias = materialise(layer.weight, like), _optional(layer.bias, like)
+    elif own is not None:
+        with own(reference) as function:
+            yield function
+    elif isinstance(layer, Linear) and type(layer).forward is Linear.forward:
+        weight, bias = materialise(layer.weight, reference), _cast(layer.bias, reference)
         yield lambda x: F.linear(x, weight, bias)
     else:
         yield layer
 
 
-def values(layer: torch.nn.Module, like: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A norm's weight and bias on `like`'s device and in its dtype; a layer's own `borrow_values(like)` comes first."""
-    if hasattr(layer, "borrow_values"):
-        return layer.borrow_values(like)
-    return _optional(layer.weight, like), _optional(getattr(layer, "bias", None), like)
+def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A norm's weight and bias with the device and dtype of `reference`.
+
+    A host's layer gives them in a method `norm_parameters(reference)` of its own."""
+    own = getattr(layer, "norm_parameters", None)
+    if own is not None:
+        return own(reference)
+    weight, bias = layer.get_parameter("weight"), getattr(layer, "bias", None)
+    return weight.to(device=reference.device, dtype=reference.dtype), _cast(bias, reference)
 
 
-def _altered(layer: torch.nn.Module) -> bool:
+def _is_patched(layer: torch.nn.Module) -> bool:
     return "forward" in vars(layer) or bool(layer._forward_hooks or layer._forward_pre_hooks)

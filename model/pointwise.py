@@ -1,15 +1,16 @@
-"""The element-wise parts of a block: one pass each over a row's tokens, with fp32 arithmetic and no fp32 copies.
+"""The element-wise operations of a block: one pass each over a row's tokens, in fp32 but without fp32 copies.
 
-Every function takes the tokens of one row, [tokens, dim]; those whose name ends in _ write into their first argument.
-`LINGBOT_POINTWISE` chooses how they run: `triton` (hand-written kernels, on a GPU), `compile` (torch.compile), `eager`
-(plain torch, a few thousand tokens at a time, so that fp32 temporaries stay small), or `auto`: triton where it works,
-else eager. Tests hold the three to one another."""
+Every function takes the tokens of one row, [tokens, dim]. A function whose name ends in _ writes into its first
+argument. `LINGBOT_POINTWISE` chooses how they run: `triton` (hand-written kernels, on a GPU), `compile`
+(torch.compile), `eager` (plain torch, 2048 tokens at a time, so that fp32 temporaries stay small), or `auto` (triton
+where it works, else eager). Tests compare the three."""
 
 import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,8 +19,8 @@ from torch.nn import functional as F
 EAGER_TOKENS = 2048
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of statistics and of the residual stream beside a compute dtype: fp32, or fp64 for fp64."""
+def residual_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the residual stream and of statistics for a compute dtype: fp32, or fp64 for fp64."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -34,7 +35,7 @@ def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    """`rms_norm_`, then every head's interleaved pairs turned by the angles of cos and sin [tokens, head_dim/2]."""
+    """`rms_norm_`, then every head's interleaved pairs rotated by the angles of cos and sin [tokens, head_dim/2]."""
     return _run("rms_rope_", x, weight, cos, sin, eps)
 
 
@@ -54,15 +55,15 @@ def blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
 
 
 def encode_8bit(x: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """x [tokens, heads*head_dim] as int8 of the same shape, and fp32 scales [tokens, heads]: the largest value of each
-    token and head becomes 127."""
+    """x [tokens, heads*head_dim] as int8 of the same shape, and fp32 scales [tokens, heads]. The largest value of each
+    token and head becomes 127 or -127."""
     values, scales = torch.empty_like(x, dtype=torch.int8), x.new_empty(len(x), heads, dtype=torch.float32)
     _run("encode_8bit_", values, scales, x)
     return values, scales
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """`out` [tokens, heads*head_dim] = what `encode_8bit` was given, rounded to 8 bits."""
+    """`out` [tokens, heads*head_dim] becomes the x that `encode_8bit` got, rounded to 8 bits."""
     return _run("decode_8bit_", out, values, scales)
 
 
@@ -71,8 +72,9 @@ def gelu_(x: Tensor) -> Tensor:
     return torch.ops.aten.gelu_(x, approximate="tanh")
 
 
-def spans(length: int, limit: int, multiple: int = 128) -> Iterator[slice]:
-    """Slices that cover `length`, nearly equal and at most `limit` long; all but the last a multiple of `multiple`."""
+def slices(length: int, limit: int, multiple: int = 128) -> Iterator[slice]:
+    """Slices that cover `length`, nearly equal and at most `limit` long; all but the last are multiples of `multiple`.
+    """
     count = -(-length // limit)
     size = -(-length // count // multiple) * multiple
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
@@ -90,12 +92,12 @@ def _plain_rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: f
     pairs = _rms(x, weight, eps).unflatten(-1, (-1, cos.shape[-1], 2))
     even, odd = pairs.unbind(-1)
     cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
-    turned = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
-    return x.copy_(turned.flatten(-3))
+    rotated = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    return x.copy_(rotated.flatten(-3))
 
 
 def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    x = x.to(wide(x.dtype))
+    x = x.to(residual_dtype(x.dtype))
     return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
 
 
@@ -121,7 +123,7 @@ def _plain_decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     return out.copy_((values.unflatten(-1, (scales.shape[-1], -1)) * scales[..., None]).flatten(-2))
 
 
-_PLAIN = {
+_PLAIN: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _plain_layer_norm,
     "rms_norm_": _plain_rms_norm_,
     "rms_rope_": _plain_rms_rope_,
@@ -133,7 +135,7 @@ _PLAIN = {
 }
 
 
-def _run(name: str, x: Tensor, *arguments) -> Tensor:
+def _run(name: str, x: Tensor, *arguments: Any) -> Tensor:
     if torch.compiler.is_compiling():
         return _PLAIN[name](x, *arguments)
     return implementation(name, x.device.type)(x, *arguments)
@@ -141,7 +143,7 @@ def _run(name: str, x: Tensor, *arguments) -> Tensor:
 
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
-    """The function that serves `name` on such a device under `mode`, by default that of LINGBOT_POINTWISE."""
+    """The function that runs `name` on such a device in `mode`, by default that of LINGBOT_POINTWISE."""
     mode = mode or os.environ.get("LINGBOT_POINTWISE", "auto")
     eager = partial(_eager_layer_norm if name == "layer_norm" else _eager_in_place, _PLAIN[name])
     if mode == "compile":
@@ -153,29 +155,29 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
     return eager
 
 
-def _eager_layer_norm(plain: Callable, x: Tensor, *arguments) -> Tensor:
+def _eager_layer_norm(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
     out = torch.empty_like(x, dtype=arguments[-1])
-    for span in spans(len(x), EAGER_TOKENS):
-        out[span] = plain(x[span], *arguments)
+    for part in slices(len(x), EAGER_TOKENS):
+        out[part] = plain(x[part], *arguments)
     return out
 
 
-def _eager_in_place(plain: Callable, x: Tensor, *arguments) -> Tensor:
-    for span in spans(len(x), EAGER_TOKENS):
-        plain(x[span], *(_cut(argument, span) for argument in arguments))
+def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
+    for part in slices(len(x), EAGER_TOKENS):
+        plain(x[part], *(_tokens_of(argument, part) for argument in arguments))
     return x
 
 
-def _cut(argument: Tensor | float, span: slice) -> Tensor | float:
-    per_token = isinstance(argument, Tensor) and argument.ndim == 2
-    return argument[span] if per_token else argument
+def _tokens_of(argument: Tensor | float, part: slice) -> Tensor | float:
+    """These tokens of an argument that has a row for each token; other arguments as they are."""
+    return argument[part] if isinstance(argument, Tensor) and argument.ndim == 2 else argument
 
 
 def or_else(fast: Callable[..., Tensor], plain: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
-    """`fast`, until it cannot be built here (no compiler, an unknown device): then `plain` for good, said once."""
+    """`fast`, or `plain` once `fast` has failed here (no compiler, an unknown device). The failure is logged once."""
     broken = False
 
-    def run(*arguments) -> Tensor:
+    def run(*arguments: Any) -> Tensor:
         nonlocal broken
         if not broken:
             try:

@@ -11,7 +11,7 @@ from ..errors import InputError
 from .schedule import flow_sigmas, flow_timesteps
 
 TABLE_STEPS = 1000
-"""The few steps are picked out of UniPC's schedule of this many."""
+"""The few steps are taken from UniPC's schedule of this many steps."""
 
 FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
 """The official steps of LingBot-World Fast (v1) and 2.0."""
@@ -22,8 +22,8 @@ Predict = Callable[[Tensor, int], Tensor]
 
 @dataclass(frozen=True)
 class FewStepSchedule:
-    """Each step's `timesteps` (integers) and `sigmas` (float64, for x0 = x - sigma * velocity); `renoise_sigmas`
-    (float32), one fewer: the noise levels that x0 is brought back to before every step but the first."""
+    """Each step's `timesteps` (integers) and `sigmas` (float64, for x0 = x - sigma * velocity). `renoise_sigmas`
+    (float32), one fewer: before every step but the first, noise is added to x0 up to this level."""
 
     timesteps: tuple[int, ...]
     sigmas: tuple[float, ...]
@@ -33,8 +33,8 @@ class FewStepSchedule:
 def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
     """The steps at these indices (rising, 0 to 999) of the 1,000-step schedule with this shift.
 
-    The official code looks a step's sigma up by its truncated timestep, and many sigmas share one. For x0 it takes the
-    first of them, for re-noising the second where there is one; both look-ups are kept. Raises InputError."""
+    The official code finds a step's sigma by its truncated timestep, which several sigmas may share. For x0 it takes
+    the first of them, for re-noising the second if there is one. This does the same. Raises InputError."""
     indices = tuple(indices)
     rising = all(low < high for low, high in zip(indices, indices[1:], strict=False))
     if not indices or not rising or indices[0] < 0 or indices[-1] >= TABLE_STEPS:
@@ -65,5 +65,3 @@ def sample_few_steps(predict: Predict, x: Tensor, schedule: FewStepSchedule, ren
         velocity = predict(x, timestep)
         denoised = (x.double() - schedule.sigmas[step] * velocity.double()).float()
     return denoised
-
-

@@ -1,7 +1,7 @@
 """Flow-matching schedules of Wan: shifted sigmas and the integer timesteps that the model is given.
 
-The model sees the timestep truncated from the float64 sigma, the solver the sigma rounded to float32. Both are
-made from (steps, shift, solver), because DPM++'s timesteps cannot be recovered from float32 sigmas.
+The model gets the timestep, truncated from the float64 sigma; the solver gets the sigma, rounded to float32. Both are
+computed from (steps, shift, solver), because DPM++'s timesteps cannot be recovered from float32 sigmas.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 
 from ..errors import InputError
 
-# UniPC's table of sigmas ends at float32(0.999), and that rounding decides some of the truncated timesteps.
+# UniPC's sigmas begin at float32(0.999): without this rounding some truncated timesteps would differ.
 SIGMA_MAX = {"unipc": float(np.float32(0.999)), "dpmpp": 1.0}
 TRAIN_TIMESTEPS = 1000
 

@@ -1,32 +1,32 @@
 """Multistep solvers for flow matching as pure loops over `denoise(x, sigma) -> x0`.
 
-Both predict data and step in `lambda = log((1 - sigma) / sigma)`. Coefficients are float64 scalars made on the host;
-tensors keep the shape, device and dtype of `x`. `callback(step, x, denoised, sigma)` comes after each model call,
-with the `x` that the model was given, so the state after step i is the `x` of step i + 1. An exception raised in it
+Both predict x0 and integrate over `lambda = log((1 - sigma) / sigma)`. Coefficients are float64 numbers computed on
+the CPU; tensors keep the shape, device and dtype of `x`. `callback(step, x, denoised, sigma)` is called after each
+model call with the `x` that the model got: the result of step i is the `x` of step i + 1. An exception raised in it
 ends the loop.
 """
 
 import math
 from collections.abc import Callable
 
-import torch
+from torch import Tensor
 
 from ..errors import InputError
 
-Denoise = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-Callback = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], None]
+Denoise = Callable[[Tensor, Tensor], Tensor]
+Callback = Callable[[int, Tensor, Tensor, Tensor], None]
 
 
 def sample_flow_unipc(
-    denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor, callback: Callback | None = None
-) -> torch.Tensor:
+    denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None
+) -> Tensor:
     """UniPC (Zhao et al. 2023, arXiv 2302.04867), order 2, B(h) = expm1(-h), corrector on every step but the first.
 
-    `sigmas` float [steps + 1], falling; the last may be 0, which returns the last x0 itself. The first and the last
+    `sigmas` float [steps + 1], falling. The last one may be 0: the result is then the last x0. The first and the last
     step are of order 1. One model call a step.
     """
     levels = _levels(sigmas)
-    start, before, current, order = x, None, None, 1
+    start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read them
     for step in range(len(levels) - 1):
         denoised = denoise(x, sigmas[step])
         if callback is not None:
@@ -40,11 +40,11 @@ def sample_flow_unipc(
 
 
 def sample_flow_dpmpp(
-    denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor, callback: Callback | None = None
-) -> torch.Tensor:
+    denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None
+) -> Tensor:
     """DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint. Arguments as in `sample_flow_unipc`."""
     levels = _levels(sigmas)
-    before = None
+    before = x  # not read in the first step, whose order is 1
     for step in range(len(levels) - 1):
         denoised = denoise(x, sigmas[step])
         if callback is not None:
@@ -55,7 +55,7 @@ def sample_flow_dpmpp(
     return x
 
 
-def _levels(sigmas: torch.Tensor) -> list[float]:
+def _levels(sigmas: Tensor) -> list[float]:
     levels = sigmas.double().tolist()
     falling = all(high > low for high, low in zip(levels, levels[1:], strict=False))
     if levels and not (falling and levels[0] <= 1 and levels[-1] >= 0):
@@ -63,15 +63,17 @@ def _levels(sigmas: torch.Tensor) -> list[float]:
     return levels
 
 
-def _predict(x, before, current, levels, order):
-    """From the last level but one of `levels` to its last; `before` is the data of the level ahead of these."""
+def _predict(x: Tensor, before: Tensor, current: Tensor, levels: list[float], order: int) -> Tensor:
+    """The step between the last two of `levels`. `current` is x0 at its start, `before` x0 one level earlier."""
     if order == 2:
         current = current + 0.5 * (before - current) / _ratio(levels)
     return _move(x, current, levels[-2], levels[-1])
 
 
-def _correct(start, before, current, denoised, levels, order):
-    """The step that led to the last of `levels` again, now knowing `denoised` there."""
+def _correct(
+    start: Tensor, before: Tensor, current: Tensor, denoised: Tensor, levels: list[float], order: int
+) -> Tensor:
+    """The step between the last two of `levels` once more, now that the x0 at its end, `denoised`, is known."""
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
     ratio = _ratio(levels)
@@ -81,21 +83,21 @@ def _correct(start, before, current, denoised, levels, order):
     return _move(start, data, levels[-2], levels[-1])
 
 
-def _move(x, data, sigma, target):
-    """The exact solution from `sigma` to `target` for constant `data`; `data` itself at target 0."""
+def _move(x: Tensor, data: Tensor, sigma: float, target: float) -> Tensor:
+    """The exact solution from `sigma` to `target` if x0 is `data` all the way; `data` itself at target 0."""
     if target == 0:
         return data.clone()
     h = _log_snr(target) - _log_snr(sigma)
     return (target / sigma) * x - (1 - target) * math.expm1(-h) * data
 
 
-def _ratio(levels):
-    """The step before, measured backwards, in units of the step between the last two levels."""
+def _ratio(levels: list[float]) -> float:
+    """The step before the last one over the last one, in lambda; negative."""
     earlier, here, there = (_log_snr(sigma) for sigma in levels[-3:])
     return (earlier - here) / (there - here)
 
 
-def _moments(h):
+def _moments(h: float) -> tuple[float, float]:
     """Right-hand sides of UniPC's 2x2 system (phi functions of -h over B(h))."""
     phi_1 = math.expm1(-h)
     phi_2 = phi_1 / -h - 1
@@ -103,7 +105,7 @@ def _moments(h):
     return phi_2 / phi_1, 2 * phi_3 / phi_1
 
 
-def _log_snr(sigma):
+def _log_snr(sigma: float) -> float:
     if sigma in (0.0, 1.0):
         return math.inf if sigma == 0 else -math.inf
     return math.log1p(-sigma) - math.log(sigma)

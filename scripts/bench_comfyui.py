@@ -115,7 +115,7 @@ def prompt_for(run: str, seed: int, config: ModelConfig, options: argparse.Names
             "package": "bench", "high_noise_expert": "from the package", "low_noise_expert": "from the package",
             "weight_dtype": "default"}),
         INPUTS: ("BenchInputs", {"frames": options.frame_num, "height": height, "width": width,
-                                 "text_dim": config.text_dim, "camera_channels": config.control_channels or 0}),
+                                 "text_dim": config.text_dim, "camera_channels": config.control_channels}),
         SAMPLER: ("LingBotWorldSampler", {
             "high_noise": high, "low_noise": low, "positive": [INPUTS, 0], "negative": [INPUTS, 1],
             "latent": [INPUTS, 2], "seed": seed, "steps": options.steps, "shift": options.shift,

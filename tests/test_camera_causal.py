@@ -4,7 +4,15 @@ import json
 
 import numpy as np
 import pytest
-from lingbot_world.camera import camera_embedding, frame_count, longest_step, poses_from_keys
+from lingbot_world.camera import (
+    camera_embedding,
+    continued_poses,
+    frame_count,
+    latent_poses,
+    longest_step,
+    model_poses,
+    poses_from_keys,
+)
 from lingbot_world.errors import CameraError, LingBotError
 from lingbot_world.geometry import explicit_geometry, output_geometry
 
@@ -59,6 +67,24 @@ def test_a_path_in_two_parts_is_the_path():
     assert whole.shape[2] == 12
     assert first.shape[2] == second.shape[2] == 6
     np.testing.assert_allclose(np.concatenate([first, second], axis=2), whole, rtol=0, atol=1e-6)
+
+
+def test_a_path_that_continues_another_is_the_later_part_of_one_path():
+    """The new path is the frames from 20 on, in another place: it has to be moved to where the first one ended."""
+    poses = walk(45)
+    whole, scale = model_poses(poses, 45), longest_step(poses, frames=45)
+    elsewhere = poses_from_keys("sl-9")[-1] @ np.linalg.inv(poses[20]) @ poses[20:]
+    later, world = continued_poses(elsewhere, 6, before=poses[20], scale=scale)
+    np.testing.assert_allclose(later, whole[6:], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(world, latent_poses(poses, 45)[6:], rtol=0, atol=1e-9)
+
+
+def test_after_a_camera_that_stood_still_a_path_has_its_own_scale():
+    later, world = continued_poses(walk(25), 6, before=np.eye(4), scale=0)
+    assert np.linalg.norm(later[:, :3, 3], axis=1).max() == pytest.approx(1)
+    np.testing.assert_allclose(world, latent_poses(walk(25), 25)[1:], rtol=0, atol=1e-9)
+    with pytest.raises(CameraError, match="camera scale -1"):
+        continued_poses(walk(25), 6, before=np.eye(4), scale=-1)
 
 
 def test_the_scale_is_the_longest_step_unless_given():

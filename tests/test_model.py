@@ -110,11 +110,11 @@ def test_options_and_both_attentions_reach_the_host():
     assert seen == [("self", 36, 36, 2, 7), ("cross", 36, 24, 2, 7)] * SMALL.num_layers
 
 
-def test_a_weight_is_made_ready_once_for_all_rows():
+def test_a_weight_is_prepared_once_for_all_rows():
     counts = Counter()
 
     class CountingLinear(Linear):
-        def borrow(self, like):
+        def prepared(self, reference):
             counts[self] += 1
             return nullcontext(lambda x: F.linear(x, self.weight, self.bias))
 

@@ -31,7 +31,7 @@ def test_cameras_that_take_turns_make_the_cache_give_up(model):
     cache = CameraCache()
     for given in (inputs, other, inputs, other):
         assert torch.equal(model(**given, options={"camera_cache": cache}), model(**given))
-    assert (cache.useful, cache.nbytes, cache.tokens) == (False, 0, None)
+    assert (cache.given_up, cache.nbytes, cache.tokens) == (True, 0, None)
 
 
 def test_a_cache_that_was_read_may_be_filled_again_and_again(model):
@@ -41,7 +41,7 @@ def test_a_cache_that_was_read_may_be_filled_again_and_again(model):
         for _ in range(2):
             model(**inputs, options={"camera_cache": cache})
         assert cache.clear() == 2 * (3 * 3 * 4 + SMALL.text_len) * SMALL.dim * 4 * SMALL.num_layers
-    assert cache.useful
+    assert not cache.given_up
 
 
 def test_a_cache_emptied_in_the_middle_of_a_step_changes_nothing(model):
@@ -85,11 +85,11 @@ def test_prompts_that_take_turns_leave_the_camera_its_cache(model):
     for step in range(4):
         given = inputs | {"context": inputs["context"] + step % 2}
         assert torch.equal(model(**given, options={"camera_cache": cache}), model(**given))
-    assert (cache.useful, cache.prompt.useful, cache.prompt.nbytes) == (True, False, 0)
+    assert (cache.given_up, cache.prompt.given_up, cache.prompt.nbytes) == (False, True, 0)
     assert cache.nbytes > 0
 
 
-def test_a_block_that_is_given_another_prompt_does_not_use_the_kept_one(model):
+def test_a_block_that_is_given_another_prompt_does_not_use_the_cached_one(model):
     inputs, cache = random_inputs(SMALL, 1, GRID), CameraCache()
     swap = lambda block, given: (*given[:2], given[2] * 2, *given[3:])  # noqa: E731
     hook = model.blocks[1].register_forward_pre_hook(swap)

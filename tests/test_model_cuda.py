@@ -25,7 +25,7 @@ def test_triton(name, dim, dtype, caplog):
     assert "slower" not in caplog.text, "fell back to eager"
 
 
-@pytest.mark.parametrize("tokens", [900, attention.LONG + 120])
+@pytest.mark.parametrize("tokens", [900, attention.MIN_KEYS_TO_SPLIT + 120])
 def test_attention_is_exact_and_remembers_its_kernel(tokens):
     q, k, v = (torch.randn(1, tokens, 1024, device=GPU, dtype=torch.bfloat16) for _ in range(3))
     got = attention.sdpa(q, k, v, 8, {})

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 from lingbot_world.model import pointwise
-from lingbot_world.model.pointwise import implementation, spans
+from lingbot_world.model.pointwise import implementation, slices
 from pointwise_cases import CASES, NAMES, check
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
@@ -39,12 +39,12 @@ def test_what_cannot_be_built_falls_back_once_and_says_so(caplog):
         calls.append(1)
         raise RuntimeError("no compiler")
 
-    run = pointwise._or_else(broken, implementation("gated_add_", "cpu", "eager"))
+    run = pointwise.or_else(broken, implementation("gated_add_", "cpu", "eager"), "gated_add_")
     for _ in range(2):
         check(run, "gated_add_", 5, 8, torch.float32, "cpu", 1e-6)
     assert len(calls) == 1
     assert [record.getMessage() for record in caplog.records] == [
-        "_plain_gated_add_ runs in plain torch, slower: no compiler"
+        "gated_add_ runs in plain torch, slower: no compiler"
     ]
 
 
@@ -53,14 +53,14 @@ def test_running_out_of_memory_is_not_a_reason_to_fall_back():
         raise torch.OutOfMemoryError("full")
 
     with pytest.raises(torch.OutOfMemoryError):
-        pointwise._or_else(full, implementation("gated_add_", "cpu", "eager"))(
+        pointwise.or_else(full, implementation("gated_add_", "cpu", "eager"), "gated_add_")(
             *CASES["gated_add_"](5, 8, torch.float32, "cpu")
         )
 
 
 @pytest.mark.parametrize(("length", "limit"), [(1, 128), (128, 128), (32760, 16384), (32761, 8192), (75600, 16384)])
-def test_spans_cover_the_tokens_in_nearly_equal_parts(length, limit):
-    parts = list(spans(length, limit))
+def test_slices_cover_the_tokens_in_nearly_equal_parts(length, limit):
+    parts = list(slices(length, limit))
     sizes = [part.stop - part.start for part in parts]
     assert [part.start for part in parts] == [sum(sizes[:n]) for n in range(len(sizes))]
     assert sum(sizes) == length

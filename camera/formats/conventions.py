@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...errors import CameraError
 from ..poses import as_float64, check_poses
@@ -30,9 +31,9 @@ CONVENTIONS: dict[str, Convention] = {
 }
 
 
-def to_opencv(matrices, convention: Convention, name: str) -> np.ndarray:
+def to_opencv(values: ArrayLike, convention: Convention, name: str) -> np.ndarray:
     """Matrices [n, 4, 4], [n, 3, 4] or [n, 16] under a convention, as checked c2w float64 [n, 4, 4] in OpenCV axes."""
-    matrices = as_float64(matrices, name)
+    matrices = as_float64(values, name)
     if matrices.ndim == 2 and matrices.shape[1] == 16:
         matrices = matrices.reshape(-1, 4, 4)
     elif convention.by_column:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
     return lens_rows([[fx, *(_float(value, where) for value in values)]], width, height, where)
 
 
-def _object(data, where: str) -> Mapping:
+def _object(data: Any, where: str) -> Mapping:
     if not isinstance(data, Mapping):
         raise CameraError(f"{where}: {type(data).__name__}, expected an object")
     return data
@@ -94,13 +95,13 @@ def _entries(data: Mapping, key: str, path: Path) -> list[Mapping]:
     return entries
 
 
-def _field(data: Mapping, key: str, where: str):
+def _field(data: Mapping, key: str, where: str) -> Any:
     if key not in data:
         raise CameraError(f"{where}: no {key}; found {', '.join(map(str, list(data)[:8])) or 'nothing'}")
     return data[key]
 
 
-def _float(value, where: str) -> float:
+def _float(value: Any, where: str) -> float:
     array = as_float64(value, where)
     if array.ndim or not np.isfinite(array):
         raise CameraError(f"{where}: {value!r}, expected a finite number")

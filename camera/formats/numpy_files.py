@@ -51,7 +51,7 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     check_file(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
-            _refuse_bomb(archive, path)
+            _refuse_bomb(archive.zip, path)
             data, frames = (as_float64(archive[key], f"{path}: {key}") for key in ("data", "inds"))
     except CameraError:
         raise
@@ -62,7 +62,7 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return data, frames
 
 
-def _refuse_bomb(archive, path: Path) -> None:
-    unpacked = sum(entry.file_size for entry in archive.zip.infolist())
+def _refuse_bomb(archive: ZipFile, path: Path) -> None:
+    unpacked = sum(entry.file_size for entry in archive.infolist())
     if unpacked > LARGEST_UNPACKED:
         raise CameraError(f"{path}: unpacks to {unpacked} bytes, expected at most {LARGEST_UNPACKED}")

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -48,7 +48,7 @@ def lens_notes(rows: np.ndarray, width: float, height: float, distortion: Sequen
     return tuple(notes)
 
 
-def refuse_gaps(indices, name: str) -> None:
+def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
     """CameraError when frame numbers or times [n] do not rise in even steps: a frame is missing or out of order."""
     steps = np.diff(np.asarray(indices, dtype=np.float64))
     if not len(steps):
@@ -85,7 +85,7 @@ def read_text(path: Path) -> str:
         raise CameraError(f"{path}: not a text file") from error
 
 
-def read_json(path: Path):
+def read_json(path: Path) -> Any:
     """What a JSON file of at most 64 MiB holds."""
     try:
         return json.loads(read_text(path))

@@ -6,13 +6,14 @@
 Keyframes are camera-to-world, OpenCV axes. Frame i of the path is the keyframes' track at time
 (frames - 1) * ease(i / (frames - 1)). Between keyframes positions follow `keyframes.spline` and rotations slerp; before
 the first and after the last keyframe the camera stands still. With `loop`, a copy of the first keyframe takes the last
-frame. A keyframe may have an `ease` of its own, for the way to the next keyframe. web/ holds the same in JavaScript;
-tests/data/editor_cases.json keeps the two in step.
+frame. A keyframe may have an `ease` of its own, for the way to the next keyframe. web/ has the same in JavaScript;
+tests/data/editor_cases.json is run by the tests of both.
 """
 
 import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def _parsed(state: str | Mapping) -> Mapping:
     return state
 
 
-def _keyframes(entries, frames: int) -> list[tuple]:
+def _keyframes(entries: Any, frames: int) -> list[tuple]:
     if not isinstance(entries, list) or not 1 <= len(entries) <= MOST_KEYFRAMES:
         found = f"{len(entries)} of them" if isinstance(entries, list) else type(entries).__name__
         raise CameraError(f"camera editor: keyframes is {found}, expected a list of 1 to {MOST_KEYFRAMES}")
@@ -75,7 +76,7 @@ def _ease_between(knots: np.ndarray, easings: Sequence[str], times: np.ndarray) 
             times[between] = start + (end - start) * eased(ease, (times[between] - start) / (end - start))
 
 
-def _keyframe(entry, name: str, frames: int) -> tuple[int, list[float], list[float], str]:
+def _keyframe(entry: Any, name: str, frames: int) -> tuple[int, list[float], list[float], str]:
     if not isinstance(entry, Mapping):
         raise CameraError(f"camera editor: {name} is {type(entry).__name__}, expected an object")
     frame = _whole(entry.get("frame"), f"{name} frame", 0, frames - 1)
@@ -88,7 +89,7 @@ def _keyframe(entry, name: str, frames: int) -> tuple[int, list[float], list[flo
     return frame, _floats(entry.get("position"), 3, f"{name} position"), quaternion, ease
 
 
-def _looped(keyframes: list[tuple], frames: int, loop) -> list[tuple]:
+def _looped(keyframes: list[tuple], frames: int, loop: Any) -> list[tuple]:
     if not isinstance(loop, bool):
         raise CameraError(f"camera editor: loop is {loop!r}, expected true or false")
     if not loop:
@@ -96,19 +97,19 @@ def _looped(keyframes: list[tuple], frames: int, loop) -> list[tuple]:
     return [key for key in keyframes if key[0] < frames - 1] + [(frames - 1, *keyframes[0][1:])]
 
 
-def _floats(value, count: int, name: str) -> list[float]:
+def _floats(value: Any, count: int, name: str) -> list[float]:
     if not isinstance(value, list) or len(value) != count:
         raise CameraError(f"camera editor: {name} is {value!r}, expected {count} numbers")
     return [_float(part, name) for part in value]
 
 
-def _float(value, name: str) -> float:
+def _float(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= 1e9:
         raise CameraError(f"camera editor: {name} is {value!r}, expected a finite number")
     return float(value)
 
 
-def _whole(value, name: str, least: int, most: int) -> int:
+def _whole(value: Any, name: str, least: int, most: int) -> int:
     number = _float(value, name)
     if number != int(number) or not least <= number <= most:
         raise CameraError(f"camera editor: {name} is {value!r}, expected a whole number from {least} to {most}")

@@ -1,8 +1,10 @@
 """Paths through a few keyframes: positions on a cubic spline, rotations on arcs between neighbours."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ...errors import CameraError
 from ...options import FPS
@@ -49,7 +51,14 @@ def _squad_controls(rotations: np.ndarray) -> np.ndarray:
 
 
 def path_through(
-    knots, positions, rotations, times, *, lens, fps: float = FPS, smooth_turns: bool = False
+    knots: ArrayLike,
+    positions: ArrayLike,
+    rotations: np.ndarray,
+    times: ArrayLike,
+    *,
+    lens: np.ndarray,
+    fps: float = FPS,
+    smooth_turns: bool = False,
 ) -> CameraPath:
     """The path at `times` [n] through keyframes at rising `knots` [k]: positions [k, 3], rotations [k, 3, 3].
 
@@ -127,7 +136,7 @@ def _xyz(camera: Mapping, key: str, name: str) -> np.ndarray:
     return _vector(camera[key], "xyz", f"{name} {key}")
 
 
-def _vector(value, parts: str, name: str) -> np.ndarray:
+def _vector(value: Any, parts: str, name: str) -> np.ndarray:
     try:
         vector = np.array([float(value[part]) for part in parts])
     except (KeyError, TypeError, ValueError) as error:

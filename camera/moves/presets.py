@@ -110,15 +110,15 @@ def _poses(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 def _travel(*direction: float) -> Move:
-    return lambda u, amount, subject: _poses(np.eye(3), amount * u[:, None] * np.array(direction))
+    return lambda u, amount, _subject: _poses(np.eye(3), amount * u[:, None] * np.array(direction))
 
 
 def _turn(axis: str, sign: float) -> Move:
-    return lambda u, amount, subject: _poses(from_angles(axis, sign * amount * u), np.zeros((len(u), 3)))
+    return lambda u, amount, _subject: _poses(from_angles(axis, sign * amount * u), np.zeros((len(u), 3)))
 
 
 def _swing(axis: str, sign: float) -> Move:
-    def move(u, amount, subject):
+    def move(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
         rotations = from_angles(axis, sign * amount * u)
         return _poses(rotations, subject - rotations @ subject)
 
@@ -126,7 +126,7 @@ def _swing(axis: str, sign: float) -> Move:
 
 
 def _crane(sign: float) -> Move:
-    def move(u, amount, subject):
+    def move(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
         rise = sign * amount * u[:, None] * np.array([0.0, 1.0, 0.0])
         return _from_first(facing(rise, subject))
 
@@ -140,7 +140,7 @@ def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
     return _from_first(facing(subject + away * (1 - 0.5 * u[:, None]) + lift, subject))
 
 
-def _figure_eight(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
+def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndarray:
     angle = 2 * np.pi * u
     return _poses(np.eye(3), amount * np.stack([np.sin(angle), np.sin(2 * angle) / 2, np.zeros_like(u)], -1))
 

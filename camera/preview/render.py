@@ -11,7 +11,7 @@ from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
 from . import drawing
 from .advice import motion, warnings
-from .drawing import FROM_ABOVE, FROM_THE_SIDE, Box, View, at_an_angle, color_at, font, frustum
+from .drawing import FROM_ABOVE, FROM_THE_SIDE, Box, Color, View, at_an_angle, color_at, font, frustum
 
 FINER = 2  # drawn this many times larger, then reduced: smooth lines without a drawing library
 FRUSTA = 7
@@ -57,7 +57,7 @@ def render_preview(
 class _Sheet:
     """The canvas and its layout: three columns of panels under a header, words below."""
 
-    def __init__(self, size: tuple[int, int]):
+    def __init__(self, size: tuple[int, int]) -> None:
         self.canvas = Image.new("RGB", size, drawing.BACKGROUND)
         self.unit = min(size[0] / 800, size[1] / 500)  # one pixel of an 800x500 sheet
         self.text = 13 * self.unit
@@ -125,7 +125,7 @@ def _draw_received(sheet: _Sheet, path: CameraPath, frames: int) -> None:
     _draw_chart(sheet, (0.75, 1), f"turn (up to {most:.1f} degrees)", turns_deg, max(most, 1.0), drawing.TURN)
 
 
-def _draw_chart(sheet: _Sheet, rows: tuple, title: str, values: np.ndarray, most: float, color) -> None:
+def _draw_chart(sheet: _Sheet, rows: tuple, title: str, values: np.ndarray, most: float, color: Color) -> None:
     left, top, right, bottom = sheet.panel((0.69, 1), rows, title)
     inset = 8 * sheet.unit
     drawing.bars(sheet.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
