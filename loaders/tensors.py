@@ -119,8 +119,8 @@ def _read_header(path: Path) -> tuple[dict, int]:
     header.pop("__metadata__", None)
     longest = max(map(len, header), default=0)
     if len(header) > _MOST_TENSORS or longest > _LONGEST_NAME:
-        raise CheckpointError(f"{path}: {len(header):,} tensors, the longest name of {longest:,} characters; expected at "
-                              f"most {_MOST_TENSORS:,} and {_LONGEST_NAME:,}; this is no model's file")  # fmt: skip
+        raise CheckpointError(f"{path}: {len(header):,} tensors, the longest name of {longest:,} characters; expected "
+                              f"at most {_MOST_TENSORS:,} and {_LONGEST_NAME:,}; this is no model's file")  # fmt: skip
     return header, 8 + length
 
 

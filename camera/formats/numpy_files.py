@@ -1,6 +1,7 @@
 """Camera paths in numpy files: LingBot-World's own folders, and ViPE's archives."""
 
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 
