@@ -1,6 +1,6 @@
 """Camera paths: made, read, checked, drawn, and turned into what the model is conditioned on.
 
-The core (poses, path, rotation, easing, plucker, pose_folder) knows none of the shelves; `moves`, `formats` and
+The core (poses, path, rotation, easing, plucker, track, pose_folder) knows none of the shelves; `moves`, `formats` and
 `preview` stand on the core and not on each other.
 """
 
@@ -16,13 +16,17 @@ from .plucker import (
 )
 from .pose_folder import load_poses, read_pose_folder
 from .poses import check_intrinsics, check_poses, frame_count
+from .track import CameraTrack, begin_track, continue_track
 
 __all__ = [
+    "CameraTrack",
     "action_embedding",
     "actions_from_keys",
+    "begin_track",
     "camera_embedding",
     "check_intrinsics",
     "check_poses",
+    "continue_track",
     "continued_poses",
     "frame_count",
     "load_poses",
