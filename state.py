@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from .camera import CameraTrack, continue_track
 from .errors import InputError
 from .geometry import CHUNK
 from .loaders.tensors import read_safetensors
@@ -77,6 +78,12 @@ class WorldState:
         for name, value, wanted in (("window", self.window, window), ("sink", self.sink, sink)):
             if wanted is not None and value != wanted:
                 raise InputError(f"the state was made with another {name}: {value}, not {wanted}; go on with the same")
+
+    def continue_track(self, c2w: np.ndarray | None, lens: np.ndarray | None, frames: int) -> CameraTrack:
+        """A path's first `frames` poses over the latent frames that come next; without a path the camera stands still,
+        without a `lens` it keeps the last one. Raises CameraError."""
+        lens = self.lens[-1].numpy() if lens is None else lens
+        return continue_track(c2w, lens, frames, CHUNK, before=self.last_pose.numpy(), scale=self.scale)
 
     def save(self, path: str | Path) -> None:
         """Writes a safetensors file beside `path` and renames it when complete. Raises InputError."""
@@ -154,6 +161,32 @@ def _check_sizes(name: str, state: WorldState) -> None:
         raise InputError(f"{name}: its parts do not fit together ({', '.join(wrong) or 'chunks'}); write it again")
 
 
-def extend(prompts: Sequence[Prompt], text: str, context: Tensor, chunks: int) -> tuple[Prompt, ...]:
-    """These prompts and one more, with which the last `chunks` were made."""
-    return (*prompts, Prompt(text, context.cpu(), chunks)) if chunks else tuple(prompts)
+def grow(
+    state: WorldState | None,
+    latent: Tensor,
+    track: CameraTrack,
+    prompt: str,
+    context: Tensor,
+    *,
+    frame: Tensor,
+    window: int,
+    sink: int,
+    config: ModelConfig,
+) -> WorldState:
+    """The state after the latent frames [1, 16, f, h, w] that went on from `state`, or began a video (None).
+
+    `track` may be longer than they are; `context` is the embedding of `prompt`, which was in force for all of them."""
+    done = latent.shape[2]
+    parts = {
+        "latent": latent,
+        "poses": torch.from_numpy(track.poses[:done].copy()),
+        "lens": torch.from_numpy(np.tile(track.lens, (done, 1))),
+    }
+    if state is not None:
+        parts = {name: torch.cat([getattr(state, name), new], dim=2 if name == "latent" else 0)
+                 for name, new in parts.items()}  # fmt: skip
+    prompts = () if state is None else state.prompts
+    return WorldState(
+        **parts, frame=frame, last_pose=torch.from_numpy(track.world[done - 1].copy()), scale=track.scale,
+        prompts=(*prompts, Prompt(prompt, context.cpu(), done // CHUNK)), window=window, sink=sink, config=config,
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 """Camera paths: making, reading, checking and drawing them, and computing the model's camera input from them.
 
-The files here (poses, path, rotation, easing, plucker, pose_folder) import none of the folders. `moves`, `formats` and
-`preview` import these files, but not each other.
+The files here (poses, path, rotation, easing, plucker, track, pose_folder) import none of the folders. `moves`,
+`formats` and `preview` import these files, but not each other.
 """
 
 from .moves import actions_from_keys, poses_from_keys
@@ -16,13 +16,17 @@ from .plucker import (
 )
 from .pose_folder import load_poses, read_pose_folder
 from .poses import check_intrinsics, check_poses, frame_count
+from .track import CameraTrack, begin_track, continue_track
 
 __all__ = [
+    "CameraTrack",
     "action_embedding",
     "actions_from_keys",
+    "begin_track",
     "camera_embedding",
     "check_intrinsics",
     "check_poses",
+    "continue_track",
     "continued_poses",
     "frame_count",
     "latent_poses",

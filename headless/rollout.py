@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +13,11 @@ from ..camera import pose_embedding
 from ..geometry import CHUNK
 from ..loaders import load_expert
 from ..options import Progress
-from ..pipeline import World
-from ..state import WorldState, extend
+from ..state import WorldState, grow
 from ..vae import VAE, VideoDecoder, encode_first_frame, load_vae
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
+from ..world import World, chunk_conditioning
 from .memory import MARGIN, estimate_vae, free_memory
 from .profile import StageRecorder
 from .rollout_memory import choose_rollout_memory
@@ -43,7 +42,7 @@ def run_rollout(
     )
     size = plan.geometry.lat_h, plan.geometry.lat_w
     world = World(
-        model, size, plan.held_frames, min(plan.sink, plan.held_frames - CHUNK), device=plan.device,
+        model, size, plan.held_frames, plan.held_sink, device=plan.device,
         eight_bit=memory.eight_bit, on_host=memory.on_host, camera_cache_bytes=memory.camera_cache_bytes,
     )  # fmt: skip
     run = _Run(plan, world, vae, image, memory.park_decoder)
@@ -68,18 +67,12 @@ class _Run:
     def __init__(self, plan: RolloutPlan, world: World, vae: VAE, image: Tensor, park_decoder: bool) -> None:
         self._plan, self._world = plan, world
         self._decoder = VideoDecoder(vae, plan.geometry.lat_h, plan.geometry.lat_w, park=park_decoder)
-        self._conditioning = _conditioning(image)
+        self._conditioning = chunk_conditioning(image)
         self.latents: list[Tensor] = []
 
     def remember(self, state: WorldState, progress: Progress) -> None:
         """Make the memory of a state's chunks again: the model's by a forward each, the decoder's from the last."""
-        poses, lens = state.poses.numpy(), state.lens.numpy()
-        for chunk, context in enumerate(state.contexts()):
-            part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
-            self._world.prompt = context.to(self._plan.device)
-            camera = self._camera(poses[part], lens[part])
-            self._world.replay(state.latent[:, :, part], next(self._conditioning), camera)
-            progress(chunk + 1, state.chunks)
+        self._world.continue_from(state, self._conditioning, self._camera, progress)
         for latent in state.latent[:, :, -REACH:].split(CHUNK, dim=2):
             self._decoder.decode(latent)
 
@@ -105,19 +98,10 @@ class _Run:
 
     def state(self, context: Tensor) -> WorldState:
         """What is done, to be continued; the state that this run continued is part of it."""
-        old, track, done = self._plan.state, self._plan.track, CHUNK * len(self.latents)
-        new = {
-            "latent": torch.cat(self.latents, dim=2),
-            "poses": torch.from_numpy(track.poses[:done]),
-            "lens": torch.from_numpy(np.tile(track.lens, (done, 1))),
-        }
-        if old is not None:
-            new = {name: torch.cat([getattr(old, name), value], dim=2 if name == "latent" else 0)
-                   for name, value in new.items()}  # fmt: skip
-        return WorldState(
-            **new, frame=self._plan.frame, last_pose=torch.from_numpy(track.world[done - 1].copy()), scale=track.scale,
-            prompts=extend(() if old is None else old.prompts, self._plan.options.prompt, context, len(self.latents)),
-            window=self._plan.window, sink=self._plan.sink, config=self._plan.checkpoint.config,
+        plan = self._plan
+        return grow(
+            plan.state, torch.cat(self.latents, dim=2), plan.track, plan.options.prompt, context,
+            frame=plan.frame, window=plan.window, sink=plan.sink, config=plan.checkpoint.config,
         )  # fmt: skip
 
     def _camera(self, poses: np.ndarray, lens: np.ndarray) -> Tensor:
@@ -133,12 +117,3 @@ def _encode_image(plan: RolloutPlan, vae: VAE, progress: Progress) -> Tensor:
     needed = estimate_vae(vae.width, plan.geometry)[0].work + MARGIN
     vae.use_tiling = plan.options.vae_tiling or needed > free_memory(plan.device)
     return encode_first_frame(vae, plan.frame, frames, progress).cpu()
-
-
-def _conditioning(image: Tensor) -> Iterator[Tensor]:
-    """`y` [1, 20, 3, h, w] of each chunk of a video without an end; the mask is 1 in its first latent frame."""
-    mask = torch.zeros_like(image[:, :4, :1])
-    for first in count(0, CHUNK):
-        frames = [image[:, :, min(index, image.shape[2] - 1)] for index in range(first, first + CHUNK)]
-        masks = [mask + (index == 0) for index in range(first, first + CHUNK)]
-        yield torch.cat([torch.cat(masks, dim=2), torch.stack(frames, dim=2)], dim=1)

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..geometry import CHUNK
 from ..loaders.offload import weight_bytes
-from ..model.kv_cache import KeyValueBytes, key_value_bytes
+from ..model.kv_cache import HOST_SHARE, KEY_VALUE_PLACES, KeyValueBytes, key_value_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
@@ -31,18 +31,6 @@ class RolloutMemory:
     camera_cache_bytes: int = 0
 
 
-_STORAGES = {
-    "gpu": ({"eight_bit": False, "on_host": False},),
-    "8bit": ({"eight_bit": True, "on_host": False}, {"eight_bit": True, "on_host": True}),
-    "host": ({"eight_bit": False, "on_host": True},),
-}
-_STORAGES["auto"] = _STORAGES["gpu"] + _STORAGES["8bit"][:1] + _STORAGES["host"] + _STORAGES["8bit"][1:]
-"""Where keys and values may lie for each mode, the first that fits."""
-
-HOST_SHARE = 0.7
-"""Of the host memory that is free, what keys and values may take pinned."""
-
-
 def choose_rollout_memory(plan: RolloutPlan, free: int, free_host: int | None = None) -> RolloutMemory:
     """What a causal run keeps where, with so many bytes free on its device and in host memory.
 
@@ -56,8 +44,8 @@ def choose_rollout_memory(plan: RolloutPlan, free: int, free_host: int | None = 
     layers = plan.checkpoint.config.num_layers
     blocks = [0] if asked == "stream" else [None] if asked in ("one", "both") else [None, *range(layers - 1, -1, -1)]
     for resident, whole in [(None, True), (None, False), *((count, False) for count in blocks if count is not None)]:
-        for storage in _STORAGES[mode]:
-            memory = RolloutMemory(**storage, resident_blocks=resident, vae_tiling=not whole, park_decoder=not whole)
+        for place in KEY_VALUE_PLACES[mode]:
+            memory = RolloutMemory(*place, resident_blocks=resident, vae_tiling=not whole, park_decoder=not whole)
             allowed = resident in blocks and not (whole and plan.options.vae_tiling)
             needed, host = estimate_rollout(plan, memory).total, _key_values(plan, memory).host
             if allowed and needed + MARGIN <= free and host <= HOST_SHARE * free_host:

@@ -9,47 +9,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..camera import continued_poses, latent_poses, longest_step, model_poses
-from ..camera.path import lens_from_fov
+from ..camera import CameraTrack, begin_track
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..geometry import CHUNK, Geometry, explicit_geometry, first_frame
 from ..loaders import Checkpoint
-from ..sampling import FAST_INDICES, V2_INDICES, FewStepSchedule, few_step_schedule
+from ..sampling import CAUSAL_SHIFT, FewStepSchedule, few_step_schedule, release_of, step_indices
 from ..state import WorldState, load_state
+from ..world import check_window, held_frames
 from .checks import Plan, frame_notes, geometry_of, pose_folder, refuse_options
 from .options import BASE_ONLY, GenerateOptions
 
-CAUSAL_SHIFT = 10.0
 STANDING_STILL = "There is no `action_path`: the camera stands still."
-
-
-@dataclass(frozen=True)
-class Release:
-    """What a release of the causal model was made for; `window` and `sink` in latent frames, 0 is the whole video."""
-
-    name: str
-    indices: tuple[int, ...]
-    window: int
-    sink: int
-    licence: str
-
-
-RELEASES = {
-    "v1": Release("LingBot-World Fast", FAST_INDICES, 0, 0, "Apache-2.0"),
-    "v2": Release("LingBot-World 2.0", V2_INDICES, 18, 6, "CC BY-NC-SA 4.0, for non-commercial use"),
-}
-
-
-@dataclass(frozen=True)
-class CameraTrack:
-    """A camera over the latent frames of a run: `poses` [f, 4, 4] as the model is given them, `lens` [4] at 832x480,
-    `world` [f, 4, 4] the same poses in the path's own world, and the length that translations were divided by."""
-
-    poses: np.ndarray
-    lens: np.ndarray
-    world: np.ndarray
-    scale: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +38,16 @@ class RolloutPlan(Plan):
     @property
     def held_frames(self) -> int:
         """Latent frames whose keys and values are held at once."""
-        whole = self.made_frames + self.geometry.lat_f
-        return min(self.window, whole) if self.window else whole
+        return self._held[0]
+
+    @property
+    def held_sink(self) -> int:
+        """Of them, the video's first ones, which stay for good."""
+        return self._held[1]
+
+    @property
+    def _held(self) -> tuple[int, int]:
+        return held_frames(self.window, self.sink, self.made_frames + self.geometry.lat_f)
 
     @property
     def made_frames(self) -> int:
@@ -83,14 +62,14 @@ def plan_rollout(
     refuse_options(options, BASE_ONLY, "a causal model takes a few unguided steps a chunk, and is one model")
     if checkpoint.config.control == 7:
         raise CameraError(f"{checkpoint.path}: a causal model that takes actions; only those that take a camera work")
-    release = RELEASES[release_of(checkpoint)]
+    release = release_of(checkpoint.names)
     state = None if options.continue_from is None else load_state(options.continue_from)
     window = release.window if options.window is None else options.window
     sink = release.sink if options.sink is None else options.sink
     if state is not None:
         state.check(checkpoint.config, options.window, options.sink)
         window, sink = state.window, state.sink
-    _check_window(window, sink)
+    check_window(window, sink)
     folder = None if options.action_path is None else pose_folder(Path(options.action_path), checkpoint)
     geometry, frame = _geometry_and_frame(options, image, folder, state)
     shift = CAUSAL_SHIFT if options.shift is None else options.shift
@@ -100,39 +79,13 @@ def plan_rollout(
         checkpoint=checkpoint,
         frame=frame,
         geometry=geometry,
-        track=_track(options, folder, geometry, state),
-        schedule=few_step_schedule(_indices(options.schedule, release), shift),
+        track=_track(options, folder, state),
+        schedule=few_step_schedule(step_indices(options.schedule, release), shift),
         window=window,
         sink=sink,
         state=state,
         notes=(named, *_notes(options, geometry, folder, state)),
     )
-
-
-def release_of(checkpoint: Checkpoint) -> str:
-    """The key of RELEASES. The files of both are alike: 2.0 is told by the name of its folder, or of the folder that it
-    was quantized from."""
-    names = " ".join([*checkpoint.path.parts[-3:], checkpoint.source]).lower()
-    return "v2" if "v2" in names else "v1"
-
-
-def _check_window(window: int, sink: int) -> None:
-    if sink < 0 or window < 0 or (window and window < sink + CHUNK):
-        raise InputError(f"`window` {window} and `sink` {sink}: a window holds its sink and a chunk of {CHUNK} latent "
-                         f"frames, so at least {max(sink, 0) + CHUNK}, or 0 for the whole video")  # fmt: skip
-
-
-def _indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
-    if schedule is None:
-        return release.indices
-    if isinstance(schedule, tuple):
-        return schedule
-    if schedule in RELEASES:
-        return RELEASES[schedule].indices
-    try:
-        return tuple(int(index) for index in schedule.split(","))
-    except ValueError:
-        raise InputError(f"`schedule` {schedule}: expected v1, v2 or indices such as 0,250,500,750") from None
 
 
 def _geometry_and_frame(
@@ -151,21 +104,12 @@ def _geometry_and_frame(
     return replace(geometry, frames=4 * geometry.lat_f), state.frame
 
 
-def _track(
-    options: GenerateOptions, folder: PoseFolder | None, geometry: Geometry, state: WorldState | None
-) -> CameraTrack:
+def _track(options: GenerateOptions, folder: PoseFolder | None, state: WorldState | None) -> CameraTrack:
     """The path over a new video's latent frames, or over those that go on from a state."""
-    if folder is None:
-        lens = lens_from_fov() if state is None else state.lens[-1].numpy()
-        folder = PoseFolder(np.tile(np.eye(4), (max(5, options.frame_num), 1, 1)), np.atleast_2d(lens), None, ())
-    lens = folder.intrinsics[0]
-    if state is not None:
-        before = state.last_pose.numpy()
-        poses, world = continued_poses(folder.c2w, geometry.lat_f, before=before, scale=state.scale)
-        return CameraTrack(poses, lens, world, state.scale)
-    frames = options.frame_num
-    scale = longest_step(folder.c2w, frames=frames, chunk=CHUNK)
-    return CameraTrack(model_poses(folder.c2w, frames, CHUNK), lens, latent_poses(folder.c2w, frames, CHUNK), scale)
+    c2w, lens = (None, None) if folder is None else (folder.c2w, folder.intrinsics[0])
+    if state is None:
+        return begin_track(c2w, lens, options.frame_num, CHUNK)
+    return state.continue_track(c2w, lens, options.frame_num)
 
 
 def _notes(

@@ -55,6 +55,11 @@ class Checkpoint:
         return self.path.name
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """What the model is called: the end of its path, and its source."""
+        return (*self.path.parts[-3:], self.source)
+
+    @property
     def kind(self) -> str:
         """What the model is, in words."""
         if self.config.causal:

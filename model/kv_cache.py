@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..options import KeyValueMode
 from .config import ModelConfig
 from .kv_storage import DeviceStorage, HostStorage, Pair, Storage
 from .pointwise import decode_8bit_, encode_8bit
@@ -152,3 +153,24 @@ def key_value_bytes(
     if on_host:
         return KeyValueBytes(HostStorage.BUFFERS * block_bytes(eight_bit), decoded, stored)
     return KeyValueBytes(stored, decoded, 0)
+
+
+class KeyValuePlace(NamedTuple):
+    """Where a KeyValueCache's tensors lie, and in how many bits."""
+
+    eight_bit: bool = False
+    on_host: bool = False
+
+
+_GPU, _HOST = KeyValuePlace(), KeyValuePlace(on_host=True)
+_8BIT, _8BIT_ON_HOST = KeyValuePlace(eight_bit=True), KeyValuePlace(eight_bit=True, on_host=True)
+KEY_VALUE_PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
+    "auto": (_GPU, _8BIT, _HOST, _8BIT_ON_HOST),
+    "gpu": (_GPU,),
+    "8bit": (_8BIT, _8BIT_ON_HOST),
+    "host": (_HOST,),
+}
+"""Where keys and values may lie for each mode, the best first."""
+
+HOST_SHARE = 0.7
+"""Of the host memory that is free, what keys and values may take pinned."""

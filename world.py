@@ -1,0 +1,165 @@
+"""A causal model with the keys and values of the video so far: LingBot-World Fast and 2.0, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .errors import InputError
+from .geometry import CHUNK
+from .model.cache import CameraCache
+from .model.config import ModelConfig
+from .model.kv_cache import KeyValueCache
+from .sampling import FewStepSchedule, sample_few_steps
+from .sampling.few_steps import Predict
+
+if TYPE_CHECKING:
+    from .options import Progress
+    from .state import WorldState
+
+MakeCamera = Callable[[np.ndarray, np.ndarray], "Tensor | None"]
+"""(poses [3, 4, 4], lens [n, 4]) of a chunk -> the camera that the model is given."""
+
+
+class CausalModel(Protocol):
+    """What a World asks of its model: `LingBotWorldModel`, or a host's way to call one."""
+
+    config: ModelConfig
+    compute_dtype: torch.dtype
+
+    def __call__(
+        self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: dict, /
+    ) -> Tensor: ...
+
+
+def check_causal(config: ModelConfig) -> None:
+    """Raises InputError for an expert of the base model."""
+    if not config.causal:
+        raise InputError("this is an expert of the base model, which makes a video as a whole; a rollout takes a "
+                         "causal checkpoint (LingBot-World Fast or 2.0)")  # fmt: skip
+
+
+def check_window(window: int, sink: int) -> None:
+    """Raises InputError for a window (latent frames, 0 is the whole video) that its sink leaves no room in."""
+    if sink < 0 or window < 0 or (window and window < sink + CHUNK):
+        raise InputError(f"`window` {window} and `sink` {sink}: a window holds its sink and a chunk of {CHUNK} latent "
+                         f"frames, so at least {max(sink, 0) + CHUNK}, or 0 for the whole video")  # fmt: skip
+
+
+def held_frames(window: int, sink: int, frames: int) -> tuple[int, int]:
+    """Latent frames whose keys and values are held at once in a video of `frames`, and how many of them stay for good;
+    a `window` of 0 is the whole video."""
+    held = min(window, frames) if window else frames
+    return held, min(sink, held - CHUNK)
+
+
+def chunk_conditioning(image: Tensor) -> Iterator[Tensor]:
+    """`y` [1, 20, 3, h, w] of each chunk of a video without an end; the mask is 1 in its first latent frame.
+
+    image [1, 16, n, h, w]: the start image and the grey frames after it, up to where they repeat."""
+    mask = torch.zeros_like(image[:, :4, :1])
+    for first in count(0, CHUNK):
+        frames = [image[:, :, min(index, image.shape[2] - 1)] for index in range(first, first + CHUNK)]
+        masks = [mask + (index == 0) for index in range(first, first + CHUNK)]
+        yield torch.cat([torch.cat(masks, dim=2), torch.stack(frames, dim=2)], dim=1)
+
+
+class World:
+    """A causal model with the keys and values of the video so far.
+
+    `prompt` [1, L, D] may be replaced between chunks; frames made before keep what they were made with."""
+
+    prompt: Tensor
+
+    def __init__(
+        self,
+        model: CausalModel,
+        size: tuple[int, int],
+        window: int,
+        sink: int = 0,
+        *,
+        device: torch.device | str,
+        eight_bit: bool = False,
+        on_host: bool = False,
+        camera_cache_bytes: float | None = None,
+    ) -> None:
+        """`size`: height and width of the latent. `window` and `sink` as in `rollout`; `eight_bit` and `on_host` as in
+        `KeyValueCache`. `camera_cache_bytes` limits what is cached for a chunk's forwards, of which there are usually
+        five: the camera layers' results, and the prompt's keys and values (None: no limit). Raises InputError for a
+        model that is not causal and a window that is too small."""
+        check_causal(model.config)
+        if window < sink + CHUNK:
+            raise InputError(f"window is {window} latent frames, expected at least sink ({sink}) + {CHUNK}")
+        self._model, self._device = model, torch.device(device)
+        self._history = KeyValueCache(
+            model.config, size[0] * size[1] // 4, window, sink,
+            device=self._device, dtype=model.compute_dtype, eight_bit=eight_bit, on_host=on_host,
+        )  # fmt: skip
+        self._camera_cache = None if camera_cache_bytes == 0 else CameraCache(camera_cache_bytes)
+
+    @torch.no_grad()
+    def chunk(
+        self,
+        noise: Tensor,
+        y: Tensor,
+        camera: Tensor | None,
+        schedule: FewStepSchedule,
+        renoise: Callable[[tuple[int, ...]], Tensor],
+        callback: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """The next three latent frames, float32 [1, 16, 3, h, w]. The arguments are those of `rollout`, for these
+        frames. `callback(forward)` is called after each of the chunk's forwards."""
+        predict = self._begin_chunk(y, camera, callback)
+        clean = sample_few_steps(predict, noise.to(self._device).float(), schedule, renoise)
+        self._remember(predict, clean)
+        return clean
+
+    @torch.no_grad()
+    def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
+        """Go on after a chunk [1, 16, 3, h, w] that was made before. One forward gives the same keys and values as when
+        it was made."""
+        self._remember(self._begin_chunk(y, camera, None), latent.to(self._device).float())
+
+    def continue_from(
+        self, state: WorldState, conditioning: Iterator[Tensor], camera: MakeCamera, progress: Progress | None = None
+    ) -> None:
+        """Replay the chunks of a state, each with its own prompt and camera; `conditioning` gives their `y`."""
+        poses, lens = state.poses.numpy(), state.lens.numpy()
+        for chunk, context in enumerate(state.contexts()):
+            part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+            self.prompt = context.to(self._device)
+            self.replay(state.latent[:, :, part], next(conditioning), camera(poses[part], lens[part]))
+            if progress is not None:
+                progress(chunk + 1, state.chunks)
+
+    def _begin_chunk(self, y: Tensor, camera: Tensor | None, callback: Callable[[int], None] | None) -> Predict:
+        """Begin the next chunk. Returns the function that predicts its velocity."""
+        y = y.to(self._device)
+        camera = None if camera is None else camera.to(self._device)
+        options = {"kv_cache": self._history, "camera_cache": self._camera_cache}
+        self._history.begin(CHUNK)
+        done = 0
+
+        def predict(x: Tensor, timestep: int) -> Tensor:
+            nonlocal done
+            timesteps = torch.full((1,), timestep, device=self._device)
+            velocity = self._model(torch.cat([x, y.to(x)], dim=1), timesteps, self.prompt, camera, options).float()
+            if callback is not None:
+                callback(done)
+            done += 1
+            return velocity
+
+        return predict
+
+    def _remember(self, predict: Predict, clean: Tensor) -> None:
+        """Keep the clean chunk's keys and values for later chunks."""
+        self._history.keep = True
+        try:
+            predict(clean, 0)
+        finally:
+            self._history.keep = False
