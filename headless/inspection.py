@@ -6,13 +6,18 @@ from pathlib import Path
 import torch
 
 from ..errors import InputError
-from ..geometry import Geometry, explicit_geometry
+from ..geometry import CHUNK, Geometry, explicit_geometry
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.package import is_expert_folder
 from ..options import DtypeName, torch_dtype
+from ..sampling.releases import release_of
 from ..text.weights import open_weights
 from ..vae import read_vae, vae_width
+from ..world import held_frames
 from .memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
+from .rollout_memory import RolloutMemory, estimate_rollout
+
+PACKAGE_VAE_WIDTH = 96
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ def _report(path: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
     if path.is_file() and ("t5" in path.name.lower() or "text_encoder" in path.name.lower()):
         return _text(path, dtype)
     checkpoint = open_checkpoint(path)
+    if checkpoint.config.causal:
+        return _causal(checkpoint, geometry, dtype)
     return _expert("expert", checkpoint) + _steps(checkpoint, geometry, dtype)
 
 
@@ -58,7 +65,7 @@ def _package(folder: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
     if package.vae is not None:
         report += _vae(package.vae, geometry)
     if package.causal is not None:
-        return report + _expert("causal model", open_checkpoint(package.causal))
+        return report + _causal(open_checkpoint(package.causal), geometry, dtype)
     assert package.experts is not None  # a package has either
     high, low = map(open_checkpoint, package.experts)
     report += _expert("high-noise expert", high) + _expert("low-noise expert", low)
@@ -73,6 +80,23 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
     )
     sizes = f"  {config.num_layers} blocks of {config.dim}, {config.num_heads} heads, in {', '.join(summary['files'])}"
     return Report([line, sizes], [])
+
+
+def _causal(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> Report:
+    """A causal model with the window that it was made for: keys and values on the GPU, in 8 bits, in host memory."""
+    release = release_of(checkpoint.names)
+    frames = held_frames(release.window, release.sink, max(CHUNK, geometry.lat_f // CHUNK * CHUNK))[0]
+    report = _expert(f"{release.name} ({release.licence})", checkpoint)
+    modes = [RolloutMemory(), RolloutMemory(eight_bit=True), RolloutMemory(on_host=True),
+             RolloutMemory(on_host=True, resident_blocks=0, vae_tiling=True, park_decoder=True)]  # fmt: skip
+    for memory in modes:
+        stage, pinned = estimate_rollout(
+            checkpoint, geometry, dtype, memory, held_frames=frames, vae_width=PACKAGE_VAE_WIDTH
+        )
+        name = f"{stage.name}{f' ({_amount(pinned)})' if pinned else ''}"
+        stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
+        report += Report([], [stage])
+    return report
 
 
 def _steps(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> Report:

@@ -6,10 +6,13 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from ..errors import InputError
-from ..geometry import CHUNK
+from ..geometry import CHUNK, Geometry
+from ..loaders import Checkpoint
 from ..loaders.offload import weight_bytes
-from ..model.kv_cache import HOST_SHARE, KEY_VALUE_PLACES, KeyValueBytes, key_value_bytes
+from ..model.kv_cache import HOST_SHARE, KEY_VALUE_PLACES, key_value_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
@@ -47,7 +50,8 @@ def choose_rollout_memory(plan: RolloutPlan, free: int, free_host: int | None = 
         for place in KEY_VALUE_PLACES[mode]:
             memory = RolloutMemory(*place, resident_blocks=resident, vae_tiling=not whole, park_decoder=not whole)
             allowed = resident in blocks and not (whole and plan.options.vae_tiling)
-            needed, host = estimate_rollout(plan, memory).total, _key_values(plan, memory).host
+            stage, host = _estimate(plan, memory)
+            needed = stage.total
             if allowed and needed + MARGIN <= free and host <= HOST_SHARE * free_host:
                 if resident is not None:
                     log.warning("The model does not fit into the GPU beside its work: %d of its %d blocks stay there, "
@@ -60,21 +64,33 @@ def choose_rollout_memory(plan: RolloutPlan, free: int, free_host: int | None = 
     )
 
 
-def estimate_rollout(plan: RolloutPlan, memory: RolloutMemory) -> StageEstimate:
-    """A causal run's chunks: weights, and keys and values, the VAE and a forward's work; without the camera cache."""
-    geometry, config = plan.geometry, plan.checkpoint.config
-    held = _key_values(plan, memory)
-    forward = activation_bytes(config, CHUNK, geometry.lat_h, geometry.lat_w, batch=1, dtype=plan.dtype) + held.working
-    vae = estimate_vae(vae_width(plan.vae), replace(geometry, frames=4 * CHUNK), tiling=memory.vae_tiling)[1]
-    weights = weight_bytes(plan.checkpoint, memory.resident_blocks) + vae.weights
-    parked = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
-    return StageEstimate("chunks", weights, held.device + max(forward + parked, vae.work))
+def _estimate(plan: RolloutPlan, memory: RolloutMemory) -> tuple[StageEstimate, int]:
+    return estimate_rollout(
+        plan.checkpoint, plan.geometry, plan.dtype, memory, held_frames=plan.held_frames, vae_width=vae_width(plan.vae)
+    )
 
 
-def _key_values(plan: RolloutPlan, memory: RolloutMemory) -> KeyValueBytes:
-    tokens = plan.held_frames * plan.geometry.lat_h * plan.geometry.lat_w // 4
-    storage = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
-    return key_value_bytes(plan.checkpoint.config, tokens, plan.dtype, **storage)
+def estimate_rollout(
+    checkpoint: Checkpoint,
+    geometry: Geometry,
+    dtype: torch.dtype,
+    memory: RolloutMemory,
+    *,
+    held_frames: int,
+    vae_width: int,
+) -> tuple[StageEstimate, int]:
+    """A causal run's chunks with keys and values of so many latent frames: weights, and keys and values, the VAE and a
+    forward's work, without the camera cache; and the bytes of host memory that are pinned."""
+    cells = geometry.lat_h, geometry.lat_w
+    place = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
+    held = key_value_bytes(checkpoint.config, held_frames * cells[0] * cells[1] // 4, dtype, **place)
+    forward = activation_bytes(checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype) + held.working
+    vae = estimate_vae(vae_width, replace(geometry, frames=4 * CHUNK), tiling=memory.vae_tiling)[1]
+    decoder = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
+    weights = weight_bytes(checkpoint, memory.resident_blocks) + vae.weights
+    where = f"keys and values of {held_frames} latent frames {'in 8 bits ' * memory.eight_bit}"
+    name = f"chunks, {where}{'in host memory' if memory.on_host else 'on the GPU'}"
+    return StageEstimate(name, weights, held.device + max(forward + decoder, vae.work)), held.host
 
 
 def _rollout_camera_cache(plan: RolloutPlan, room: int) -> int:
