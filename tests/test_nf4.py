@@ -233,3 +233,24 @@ def test_importing_the_loader_imports_neither_package():
         "sys.exit(any(name.split('.')[0] in ('comfy_kitchen', 'bitsandbytes') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd="/").returncode == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("shape", "blocksize", "nested"),
+    [
+        ((512, 1024), 64, True),
+        ((48, 96), 64, True),
+        ((100, 80), 64, True),
+        ((256, 512), 128, False),
+        ((33, 1), 64, True),
+    ],
+)
+def test_the_gpu_kernel_gives_the_bits_of_plain_torch(shape, blocksize, nested, dtype):
+    from lingbot_world.model import kernels
+
+    packed, scales = codec.encode(torch.randn(shape) * 0.02, blocksize, nested)
+    scales = codec.Scales(*(part.to("cuda") if isinstance(part, torch.Tensor) else part for part in scales))
+    packed = packed.to("cuda")
+    assert torch.equal(kernels.decode_4bit(packed, scales, shape, dtype), codec.decode(packed, scales, shape, dtype))

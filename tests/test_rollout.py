@@ -52,10 +52,10 @@ def run(model, case, given, **changes):
     return torch.cat(list(chunks), dim=2)[0]
 
 
-def by_chunk(model, case, given, **storage):
+def by_chunk(model, case, given, device="cpu", **storage):
     """The same through a World, whose keys and values may lie elsewhere."""
     noise, window = given["noise"][None], settings(case)["window"] or given["noise"].shape[1]
-    world = World(model, noise.shape[-2:], window, case["sink_size"], device="cpu", **storage)
+    world = World(model, noise.shape[-2:], window, case["sink_size"], device=device, **storage)
     world.prompt = given["context"][None]
     schedule, renoise = settings(case)["schedule"], draws(given["renoise"])
     parts = [slice(start, start + 3) for start in range(0, noise.shape[2], 3)]
@@ -230,3 +230,21 @@ def test_the_estimate_is_what_a_cache_holds(storage, model):
     cache.begin(3)
     seen = cache.extend(0, *torch.zeros(2, 3 * 18, model.config.dim, dtype=torch.bfloat16))
     assert wanted.working == ("eight_bit" in storage) * 2 * sum(each.nbytes for each in seen)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("storage", STORAGES)
+def test_on_a_gpu_it_does_not_matter_where_keys_and_values_lie(storage, golden, model):
+    """The copies run beside the computing; a wrong order would show in the bits."""
+    case = CASES[1]
+    given = {name: tensor.to("cuda") for name, tensor in arrays(golden, case).items()}
+    on_gpu = LingBotWorldModel(model.config, device="meta", dtype=torch.float32)
+    on_gpu.load_state_dict({name: tensor.to("cuda") for name, tensor in model.state_dict().items()}, assign=True)
+    there = {"eight_bit": True} if storage == "host8bit" else {}
+    if storage == "8bit":
+        error = by_chunk(on_gpu, case, given, device="cuda", **STORAGES[storage]) - given["latent"]
+        assert error.norm() / given["latent"].norm() < 2e-3  # float32 products are tf32 here
+        return
+    wanted = by_chunk(on_gpu, case, given, device="cuda", **there)
+    for _ in range(3):
+        assert torch.equal(by_chunk(on_gpu, case, given, device="cuda", **STORAGES[storage]), wanted)
