@@ -1,6 +1,7 @@
 """The tensors of a checkpoint, be it one file, a set of shards or a folder: experts, text encoder and VAE alike."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def _indexed_files(index: Path) -> list[Path]:
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise CheckpointError(f"{index}: no weight_map in this index of shards; download it again")
     # Only the last part of each name counts: an index must not lead out of its folder.
-    return _existing(index, [index.with_name(Path(name).name) for name in sorted(set(names.values()))])
+    return _existing(index, [index.parent / (Path(name).name or ".") for name in sorted(set(names.values()))])
 
 
 def _shard_files(path: Path, shard: re.Match) -> list[Path]:
@@ -74,10 +75,11 @@ def _shard_files(path: Path, shard: re.Match) -> list[Path]:
 
 
 def _existing(path: Path, files: list[Path]) -> list[Path]:
-    absent = [file.name for file in files if not file.is_file()]
+    # Unlike Path.is_file, os.path.isfile takes any name that an index may hold, one that is too long too.
+    absent = [file.name for file in files if not os.path.isfile(file)]
     if absent:
         raise CheckpointError(f"{path.name}: {len(absent)} of its {len(files)} shards missing in {path.parent}: "
-                              f"{', '.join(absent[:5])}; download them")  # fmt: skip
+                              f"{', '.join(absent[:5]):.500}; download them")  # fmt: skip
     return files
 
 

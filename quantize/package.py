@@ -73,9 +73,11 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
     if source.is_dir() and (is_causal_folder(source) or not is_expert_folder(source)):
         return _plan_package(source, destination, options)
     if source.is_file() and _is_text_encoder(source):
+        if options.loras or options.keep:
+            raise InputError(f"{source}: a text encoder takes neither `lora` nor `keep`; they are for models")
         job = _text_job(source, options)
     else:
-        job = Job("model", open_model(source, options.keep), Path(WEIGHTS), options)
+        job = _single("model", source, options)
     return QuantizePlan(destination, [job], {}, [])
 
 
@@ -93,12 +95,20 @@ def _plan_package(root: Path, destination: Path, options: QuantizeOptions) -> Qu
 
 def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
     if package.causal is not None:
-        yield Job("causal model", open_model(package.causal, options.keep), Path(WEIGHTS), options)
+        yield _single("causal model", package.causal, options)
     for role, path in zip(("high", "low"), package.experts or (), strict=False):
         loras = tuple(lora for lora in options.loras if lora.expert in (None, role))
         source = open_model(path, options.keep)
         yield Job(f"{role}-noise expert", source, Path(f"{role}_noise_model_bnb_nf4", WEIGHTS),
                   replace(options, loras=loras))  # fmt: skip
+
+
+def _single(name: str, path: Path, options: QuantizeOptions) -> Job:
+    for_one = [lora for lora in options.loras if lora.expert is not None]
+    if for_one:
+        raise InputError(f"`lora`: {for_one[0].path} is for the {for_one[0].expert}-noise expert, and {path} is one "
+                         "model by itself; leave the `high=` or `low=` out")  # fmt: skip
+    return Job(name, open_model(path, options.keep), Path(WEIGHTS), options)
 
 
 def _text_job(path: Path, options: QuantizeOptions) -> Job:

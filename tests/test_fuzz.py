@@ -129,6 +129,14 @@ def test_indexes_of_shards(tmp_path):
     fuzz(lambda: read_tensors(tmp_path), content.encode(), index)
 
 
+@pytest.mark.parametrize("name", ["x" * 3000, "a\0b", "", "..", "/etc/passwd"])
+def test_names_in_an_index_that_are_no_files(tmp_path, name):
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(LingBotError, match="1 of its 1 shards missing"):
+        read_tensors(index)
+
+
 def test_tokenizers(toy_package, tmp_path):
     file = tmp_path / "tokenizer.json"
     content = (toy_package / "tokenizer/tokenizer.json").read_bytes()

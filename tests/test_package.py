@@ -91,6 +91,12 @@ def test_files_are_plain_ascii_without_what_scanners_refuse(path):
     assert not {"eval", "exec", "__import__"} & called
 
 
+@EVERY_FILE
+def test_no_file_opens_a_connection_or_unpickles(path):
+    refused = {"socket", "ssl", "urllib", "http", "ftplib", "requests", "aiohttp", "httpx", "huggingface_hub", "pickle"}
+    assert not {module.split(".")[0] for level, module in imports(path) if level == 0} & refused
+
+
 @pytest.mark.parametrize("path", ENGINE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_the_engine_knows_no_host(path):
     for level, module in imports(path):

@@ -1,5 +1,7 @@
 """LoRAs merged before quantizing: the sums in float32, every key name that is around, and refusals."""
 
+import shutil
+
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError, InputError
@@ -85,6 +87,28 @@ def test_a_lora_on_the_command_line():
     for name in (r"C:\loras\a.safetensors", "a=b.safetensors"):
         assert (str(lora_of(name).path), lora_of(name).strength, lora_of(name).expert) == (name, 1.0, None)
     assert str(lora_of(r"high=C:\loras\a.safetensors:0.8").path) == r"C:\loras\a.safetensors"
+
+
+def test_a_lora_for_one_expert_is_refused_where_there_is_one_model(golden, tmp_path):
+    with pytest.raises(InputError, match="one model by itself"):
+        run(golden / "causal/model", tmp_path / "nf4", loras=(LoraFile(tmp_path / "x.safetensors", 1.0, "high"),))
+
+
+def test_an_expert_gets_its_own_lora(golden, tmp_path, halves):
+    for role in ("high", "low"):
+        (tmp_path / "package" / f"{role}_noise_model").mkdir(parents=True)
+        folder = tmp_path / "package" / f"{role}_noise_model"
+        shutil.copy(golden / f"model/{role}_noise_model_fp32.safetensors", folder / "model.safetensors")
+        shutil.copy(golden / "model/config.json", folder)
+    down, up = halves
+    save_file({f"{LAYER}.lora_A.weight": down, f"{LAYER}.lora_B.weight": up}, tmp_path / "lora.safetensors")
+    run(tmp_path / "package", tmp_path / "nf4", loras=(LoraFile(tmp_path / "lora.safetensors", 1.0, "low"),))
+    run(tmp_path / "package", tmp_path / "plain")
+    name = f"{LAYER}.weight"
+    for role, same in (("high", True), ("low", False)):
+        merged, plain = (load_file(tmp_path / folder / f"{role}_noise_model_bnb_nf4/model.safetensors")[name]
+                         for folder in ("nf4", "plain"))  # fmt: skip
+        assert torch.equal(merged, plain) == same
 
 
 def test_layers_that_are_kept_stay_as_they_are_and_the_loader_takes_them(golden, tmp_path, weights):
