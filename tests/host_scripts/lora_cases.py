@@ -48,8 +48,8 @@ def load_reference(path):
     """The engine's expert with every 4-bit weight decoded to fp32."""
     model = load_expert(path, dtype=torch.float32)
     for layer in model.modules():
-        if hasattr(getattr(layer, "weight", None), "_qdata"):
-            layer.weight = torch.nn.Parameter(layer.weight.dequantize(), requires_grad=False)
+        if hasattr(getattr(layer, "weight", None), "decode"):
+            layer.weight = torch.nn.Parameter(layer.weight.decode(torch.float32), requires_grad=False)
     return model
 
 
