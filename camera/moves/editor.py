@@ -84,7 +84,7 @@ def _keyframe(entry: Any, name: str, frames: int) -> tuple[int, list[float], lis
     if math.hypot(*quaternion) < 1e-6:
         raise CameraError(f"camera editor: {name} quaternion is zero, expected a rotation x, y, z, w")
     ease = entry.get("ease", "linear")
-    if ease not in EASINGS:
+    if not isinstance(ease, str) or ease not in EASINGS:
         raise CameraError(f"camera editor: {name} ease is {ease!r}, expected one of {', '.join(EASINGS)}")
     return frame, _floats(entry.get("position"), 3, f"{name} position"), quaternion, ease
 
