@@ -29,6 +29,6 @@ EASINGS: dict[str, Curve] = {
 
 def eased(name: str, time: np.ndarray) -> np.ndarray:
     """Progress at each `time` in 0..1 under the easing `name`; CameraError for an unknown one."""
-    if name not in EASINGS:
+    if not isinstance(name, str) or name not in EASINGS:
         raise CameraError(f"easing {name!r}: expected one of {', '.join(EASINGS)}")
     return EASINGS[name](np.asarray(time, dtype=np.float64))
