@@ -142,7 +142,7 @@ class _Chunks:
     def make(self, world: World) -> None:
         """Remember the chunks of the state, then make the new ones."""
         plan, bar = self._plan, comfy.utils.ProgressBar(self._plan.video_frames)
-        previewer = latent_preview.get_previewer(plan.patcher.load_device, plan.patcher.model.latent_format)
+        previewer = _previewer(plan.patcher)
         if plan.state is not None:
             world.continue_from(plan.state, self._conditioning, self._camera, bar.update_absolute)
         world.prompt = plan.context
@@ -159,7 +159,7 @@ class _Chunks:
                 self._noise[:, :, part], next(self._conditioning), camera, plan.schedule, self._renoise, told
             )
             self.latents.append(latent.cpu())
-            picture = previewer.decode_latent_to_preview_image("JPEG", latent[:, :, -1:]) if previewer else None
+            picture = previewer.decode_latent_to_preview_image("JPEG", latent[:, :, -1:])
             bar.update_absolute(last, plan.video_frames, picture)
 
     def _frames_until(self, latent_frames: int) -> int:
@@ -171,6 +171,13 @@ class _Chunks:
         height, width = self._plan.frame.shape[1:]
         # In the model's dtype from the start: the camera cache knows a tensor that comes back from one that is new.
         return pose_embedding(poses, lens, height=height, width=width).to(self._dtype)
+
+
+def _previewer(patcher) -> latent_preview.LatentPreviewer:
+    """The one that ComfyUI is set to; where its previews are off the cheapest, as it serves once a chunk."""
+    space = patcher.model.latent_format
+    chosen = latent_preview.get_previewer(patcher.load_device, space)
+    return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
 
 
 def _config(patcher):

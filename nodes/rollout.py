@@ -4,7 +4,7 @@ from comfy_api.latest import io
 
 from ..errors import InputError
 from ..options import KEY_VALUE_MODES
-from ..sampling import CAUSAL_SHIFT, FAST_INDICES, RELEASES, V2_INDICES
+from ..sampling import CAUSAL_SHIFT, FAST_INDICES, RELEASES, V2_INDICES, few_step_schedule
 from .camera_sockets import Camera, frames_input
 from .refusal import refusal, show_warning
 
@@ -69,8 +69,9 @@ class LingBotWorldRollout(io.ComfyNode):
                     default=0,
                     min=0,
                     max=0xFFFFFFFFFFFFFFFF,
-                    control_after_generate=True,
-                    tooltip="The noise to start from. The same seed gives the same video.",
+                    control_after_generate=io.ControlAfterGenerate.fixed,
+                    tooltip="The noise to start from. The same seed gives the same video; while it stays, a shot is "
+                    "kept and those that go on from it can be tried again.",
                 ),
                 io.Combo.Input(
                     "steps",
@@ -123,8 +124,8 @@ class LingBotWorldRollout(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, steps, shift, indices):
-        return refusal(_check_schedule, steps, shift, indices)
+    def validate_inputs(cls, steps, indices):
+        return refusal(_check_steps, steps, indices)
 
     @classmethod
     def execute(
@@ -155,7 +156,9 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
         raise InputError(f"indices are {custom!r}, expected numbers such as {_told(V2_INDICES)}") from None
 
 
-def _check_schedule(steps: str, shift: float, custom: str) -> None:
-    from ..sampling import few_step_schedule
-
-    few_step_schedule(_indices(steps, custom) or FAST_INDICES, shift)
+def _check_steps(steps: str | None, custom: str | None) -> None:
+    """Raises InputError; None is a value that another node gives when the prompt runs."""
+    if steps not in (None, *STEPS, CUSTOM):
+        raise InputError(f"steps are {steps!r}, expected one of {', '.join([*STEPS, CUSTOM])}")
+    if steps == CUSTOM and custom is not None:
+        few_step_schedule(_indices(steps, custom), CAUSAL_SHIFT)
