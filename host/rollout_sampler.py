@@ -4,7 +4,7 @@ ComfyUI prepares the run for one chunk of three latent frames. What changes from
 forward in transformer_options: the cache of keys and values, and a `ChunkInputs`, which LingBotWorldExpert gives to the
 model. So LoRAs, hooks, wrappers and memory management are ComfyUI's own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import comfy.model_management as management
@@ -89,11 +89,8 @@ def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callab
 def plan_key_values(patcher, held: int, size: tuple[int, int], mode: KeyValueMode) -> KeyValuePlan:
     """Where the keys and values of `held` latent frames go: the best place that leaves room for all of the weights, or
     else the one that leaves most. Raises InputError where not even that fits beside a forward."""
-    config, dtype, device = (
-        patcher.model.diffusion_model.config,
-        patcher.model.get_dtype_inference(),
-        patcher.load_device,
-    )
+    config, dtype = patcher.model.diffusion_model.config, patcher.model.get_dtype_inference()
+    device = patcher.load_device
     tokens = held * size[0] * size[1] // 4
     plans = [KeyValuePlan(place, key_value_bytes(config, tokens, dtype, **place._asdict()))
              for place in KEY_VALUE_PLACES[mode]]  # fmt: skip
@@ -118,7 +115,5 @@ def _on_device(plan: KeyValuePlan) -> int:
 
 def _room(device: torch.device) -> int:
     """What would be free on the device if ComfyUI unloaded everything there."""
-    loaded: Iterator[int] = (
-        each.model_loaded_memory() for each in management.current_loaded_models if each.device == device
-    )
-    return management.get_free_memory(device) + sum(loaded)
+    there = (each for each in management.current_loaded_models if each.device == device and each.model is not None)
+    return management.get_free_memory(device) + sum(each.model_loaded_memory() for each in there)
