@@ -1,7 +1,7 @@
 """An expert as the model that ComfyUI samples: its conditioning, the memory of a step, and its camera cache."""
 
 import logging
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import comfy.conds
 import comfy.context_windows
@@ -10,8 +10,11 @@ import comfy.model_management as management
 import comfy.supported_models
 import comfy.utils
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
+from ..errors import InputError
+from ..geometry import CHUNK
 from ..loaders import Checkpoint
 from ..model.cache import CameraCache
 from ..model.dit import check_camera
@@ -28,6 +31,24 @@ gpu: ComfyUI unloads other models for it first. off: nothing is kept."""
 
 BATCH_HEADROOM = 1.5
 """ComfyUI runs prompt and negative prompt as one batch only if this many times the step's memory is free."""
+
+
+CHUNK_INPUTS = "lingbot_world_chunk"
+"""Key in transformer_options: the `ChunkInputs` of a rollout's running chunk."""
+
+ONLY_ROLLOUT = (
+    "this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: connect it to "
+    "LingBot-World Rollout; samplers take the experts of Load LingBot-World Experts"
+)
+
+
+class ChunkInputs(NamedTuple):
+    """What a rollout gives the model for three latent frames, in place of what ComfyUI has prepared: image conditioning
+    [1, 20, 3, h, w], prompt [1, L, D] and camera [1, 384, 3, h, w]."""
+
+    y: Tensor
+    context: Tensor
+    camera: Tensor | None
 
 
 Role = Literal["high", "low"]
@@ -73,12 +94,18 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.diffusion_model = model.requires_grad_(False).eval()
         self.checkpoint, self.role = checkpoint, role
         self.last_memory_required, self.solver_timestep = 0, None
+        self.key_value_bytes = 0  # of the running rollout's cache, on the device
         self.camera_cache = CameraCache()
         management.archive_model_dtypes(model)
 
     def _apply_model(self, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs):
         # Read here and not in the model: torch.compile treats what is in transformer_options as constant.
         self.solver_timestep = transformer_options.get(TIMESTEP)
+        chunk = transformer_options.get(CHUNK_INPUTS)
+        if chunk is not None:
+            c_concat, c_crossattn, kwargs[CAMERA] = chunk.y, self._padded(chunk.context), chunk.camera
+        elif self.diffusion_model.config.causal:
+            raise InputError(ONLY_ROLLOUT)
         cache = None
         if self.current_patcher is not None and kwargs.get(CAMERA) is not None:  # only a sampling run frees the cache
             mode = transformer_options.get(CAMERA_CACHE_MODE, "auto")
@@ -119,13 +146,16 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         )
 
     def memory_required(self, input_shape, cond_shapes=None):
-        """Bytes that a step with a camera needs besides the weights, for a latent [rows, 16, f, h, w]."""
-        self.last_memory_required = self._step_bytes(input_shape)
+        """Bytes that a step with a camera needs besides the weights, for a latent [rows, 16, f, h, w]; a rollout's keys
+        and values included."""
+        self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes
         return self.last_memory_required
 
     def _step_bytes(self, shape) -> int:
         rows, _, frames, height, width = shape
         config, dtype = self.diffusion_model.config, self.get_dtype_inference()
+        if config.causal:
+            rows, frames = 1, CHUNK
         return activation_bytes(config, frames, height, width, batch=rows, dtype=dtype)
 
     def camera_cache_for_step(
@@ -169,3 +199,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         if freed:
             management.soft_empty_cache()
         return freed
+
+
+def is_causal(patcher) -> bool | None:
+    """Whether a MODEL is a causal LingBot-World model; None for a MODEL of another kind."""
+    return patcher.model.diffusion_model.config.causal if isinstance(patcher.model, LingBotWorldExpert) else None

@@ -15,7 +15,7 @@ import folder_paths
 
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
-from ..loaders.package import TOKENIZER_FOLDERS, tokenizer_in
+from ..loaders.package import TOKENIZER_FOLDERS, is_causal_folder, tokenizer_in
 
 PACKAGES = "lingbot_world"
 AUTO = "auto"
@@ -48,6 +48,29 @@ def expert_choices() -> list[str]:
 def resolve_expert(name: str) -> Path:
     """The file or folder of an expert. Raises InputError."""
     return _resolve(name, ("diffusion_models", PACKAGES), "expert", Path.exists)
+
+
+def causal_choices() -> list[str]:
+    """Folders of causal models (LingBot-World Fast, 2.0), as their config.json says: in `diffusion_models`, packages
+    themselves, and folders in them."""
+    names = {name.rpartition("/")[0] for name in _listed("diffusion_models")} - {""}
+    roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
+    found = {name for root in roots for name in names if _is_causal(root / name)}
+    for package in _folders():
+        folders = (package, *sorted(package.iterdir()))
+        found |= {folder.relative_to(package.parent).as_posix() for folder in folders if _is_causal(folder)}
+    return sorted(found)
+
+
+def resolve_causal(name: str) -> Path:
+    """The folder of a causal model. Raises InputError, also for a folder that holds something else."""
+    return _resolve(name, ("diffusion_models", PACKAGES), "causal model", _is_causal)
+
+
+def _is_causal(folder: Path) -> bool:
+    with suppress(CheckpointError):
+        return is_causal_folder(folder)
+    return False
 
 
 def text_encoder_choices() -> list[str]:

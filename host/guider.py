@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..options import BOUNDARY, CAMERA_CACHE_MODES, CameraCacheMode, PerExpert
 from ..sampling import first_low_step, is_high_noise
-from .base_model import CAMERA_CACHE_MODE, Role
+from .base_model import CAMERA_CACHE_MODE, ONLY_ROLLOUT, Role, is_causal
 from .model import TIMESTEP, truncated_timesteps
 
 READ_AHEAD_STEPS = 2
@@ -32,9 +32,12 @@ _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 class ExpertGuider(comfy.samplers.CFGGuider):
     """Guider of both experts: the low-noise expert predicts below the boundary (0 to 1), the high-noise expert above.
 
-    Raises InputError for one model given twice, for swapped experts and for a boundary outside of 0 to 1."""
+    Raises InputError for one model given twice, for swapped experts, for a causal model and for a boundary outside
+    of 0 to 1."""
 
     def __init__(self, models: PerExpert, boundary: float):
+        if any(map(is_causal, models)):
+            raise InputError(ONLY_ROLLOUT)
         if models.high.is_clone(models.low):
             raise InputError(
                 "the high-noise and the low-noise expert are the same model; connect the two outputs of "

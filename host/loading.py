@@ -11,10 +11,12 @@ import torch
 from comfy.memory_management import TensorFileSlice
 from torch import Tensor
 
+from ..geometry import CHUNK
 from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import open_experts
 from ..model.memory import activation_bytes
 from ..options import DTYPE_NAMES, PerExpert, Progress, torch_dtype
+from ..sampling import release_of
 from .base_model import LingBotWorldExpert, Role
 from .model import HostModel
 from .operations import Linear
@@ -31,6 +33,14 @@ def load_experts(
     low = load_patcher(checkpoints.low, weight_dtype, "low")
     progress(2, 2)
     return PerExpert(high, low)
+
+
+def load_causal(folder: Path, weight_dtype: str) -> ExactPatches:
+    """A causal model as a MODEL; its release and licence are a line in the log. Raises CheckpointError."""
+    patcher = load_patcher(folder, weight_dtype)
+    release = release_of(patcher.model.checkpoint.names)
+    logging.info("%s (%s): %s", release.name, release.licence, patcher.model.checkpoint.name)
+    return patcher
 
 
 def load_patcher(
@@ -77,11 +87,12 @@ def _set_parameter(model: HostModel, name: str, tensor: Tensor) -> None:
 
 
 def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
-    frames, height, width = 21, 60, 104
+    causal, (height, width) = checkpoint.config.causal, (60, 104)
+    frames, made = (CHUNK, "a chunk") if causal else (21, "81 frames")
     step = activation_bytes(checkpoint.config, frames, height, width, dtype=dtype)
     logging.info(
-        "%s: %.2f GB of weights (%s), and %.2f GB besides for a step at 480x832, 81 frames",
-        checkpoint.name, checkpoint.nbytes / 1e9, checkpoint.quantization or "not quantized", step / 1e9,
+        "%s: %.2f GB of weights (%s), and %.2f GB besides for a step at 480x832, %s",
+        checkpoint.name, checkpoint.nbytes / 1e9, checkpoint.quantization or "not quantized", step / 1e9, made,
     )  # fmt: skip
 
 

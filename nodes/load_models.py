@@ -1,4 +1,4 @@
-"""LingBotWorldLoadExperts and LingBotWorldLoadVAE: model files to MODEL and VAE."""
+"""LingBotWorldLoadExperts, LingBotWorldLoadCausal and LingBotWorldLoadVAE: model files to MODEL and VAE."""
 
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from ..host import folders
 from ..options import DTYPE_NAMES, PerExpert
 from .refusal import refusal
 
+NO_CAUSAL = "none (see the tooltip)"
 NO_PACKAGE = "none (choose both experts)"
 FROM_PACKAGE = "from the package"
 CATEGORY = "LingBot-World"
@@ -22,6 +23,17 @@ def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
         default=FROM_PACKAGE,
         tooltip=f"{task} '{FROM_PACKAGE}', or a file of its own from models/diffusion_models or from a folder in "
         "models/lingbot_world, which is then used instead of the package's.",
+    )
+
+
+def _weight_dtype() -> io.Combo.Input:
+    return io.Combo.Input(
+        "weight_dtype",
+        options=["default", *DTYPE_NAMES],
+        default="default",
+        advanced=True,
+        tooltip="What the model computes in; 4-bit weights are decoded to it where they are used. default: bf16, or "
+        "what your device is good at.",
     )
 
 
@@ -47,14 +59,7 @@ class LingBotWorldLoadExperts(io.ComfyNode):
                 ),
                 _expert_input("high_noise_expert", experts, "Predicts the first steps, where the noise is strong."),
                 _expert_input("low_noise_expert", experts, "Predicts the last steps, below the boundary."),
-                io.Combo.Input(
-                    "weight_dtype",
-                    options=["default", *DTYPE_NAMES],
-                    default="default",
-                    advanced=True,
-                    tooltip="What the model computes in; 4-bit weights are decoded to it where they are used. default: "
-                    "bf16, or what your device is good at.",
-                ),
+                _weight_dtype(),
             ],
             outputs=[
                 io.Model.Output(
@@ -81,6 +86,47 @@ class LingBotWorldLoadExperts(io.ComfyNode):
         bar = comfy.utils.ProgressBar(2)
         paths = _expert_paths(package, high_noise_expert, low_noise_expert)
         return io.NodeOutput(*load_experts(paths, weight_dtype, bar.update_absolute))
+
+
+class LingBotWorldLoadCausal(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        choices = folders.causal_choices() or [NO_CAUSAL]
+        return io.Schema(
+            node_id="LingBotWorldLoadCausal",
+            display_name="Load LingBot-World Causal Model",
+            category=CATEGORY,
+            description="Opens LingBot-World Fast or 2.0, for LingBot-World Rollout. The file is only mapped here. "
+            "LingBot-World 2.0 is licensed CC BY-NC-SA 4.0, for non-commercial use; Fast is Apache-2.0.",
+            search_aliases=["lingbot", "fast", "causal", "v2", "autoregressive", "load model", "load checkpoint"],
+            inputs=[
+                io.Combo.Input(
+                    "model_name",
+                    options=choices,
+                    default=choices[0],
+                    tooltip="A folder whose config.json says WanModelFast: in models/diffusion_models, a package of "
+                    "models/lingbot_world, or lingbot_world_fast inside one.",
+                ),
+                _weight_dtype(),
+            ],
+            outputs=[
+                io.Model.Output("model", display_name="model", tooltip="For LingBot-World Rollout. LoRA loaders work.")
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, model_name):
+        return refusal(_causal_path, model_name)
+
+    @classmethod
+    def fingerprint_inputs(cls, model_name, weight_dtype):
+        return folders.fingerprint([_causal_path(model_name)]) + weight_dtype
+
+    @classmethod
+    def execute(cls, model_name, weight_dtype) -> io.NodeOutput:
+        from ..host.loading import load_causal
+
+        return io.NodeOutput(load_causal(_causal_path(model_name), weight_dtype))
 
 
 class LingBotWorldLoadVAE(io.ComfyNode):
@@ -123,6 +169,16 @@ class LingBotWorldLoadVAE(io.ComfyNode):
         return io.NodeOutput(vae)
 
 
+def _causal_path(name: str) -> Path:
+    """Raises InputError."""
+    if name == NO_CAUSAL:
+        raise InputError(
+            "there is no causal model yet: put LingBot-World Fast or 2.0 at models/lingbot_world/<package>, with its "
+            "config.json, and press R"
+        )
+    return folders.resolve_causal(name)
+
+
 def _expert_paths(package: str, high: str, low: str) -> PerExpert[Path]:
     """Raises InputError, CheckpointError."""
     from ..loaders import find_package
@@ -138,5 +194,6 @@ def _expert_paths(package: str, high: str, low: str) -> PerExpert[Path]:
         return PerExpert(**chosen)
     experts = find_package(folders.resolve_package(package), **chosen).experts
     if experts is None:
-        raise InputError(f"{package} holds a causal model, not two experts; choose another package")
+        raise InputError(f"{package} holds a causal model, not two experts; open it with Load LingBot-World "
+                         "Causal Model, or choose another package")  # fmt: skip
     return experts

@@ -18,6 +18,7 @@ from pathlib import Path
 import tomllib
 from workflow_graph import CORE, PACK, Graph, Node, Server, dump
 from workflow_parts import DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, SIZES, STYLE, UMT5, VIOLET, Parts
+from workflow_rollouts import fast, fast_long, fast_lora
 from workflow_samplers import own_sampler, two_samplers
 
 WORKFLOWS = Path(__file__).resolve().parent.parent / "workflows"
@@ -235,6 +236,9 @@ WORKFLOW_MAKERS: list[Callable[[Server], Graph]] = [
     keys,
     fly,
     from_video,
+    fast,
+    fast_long,
+    fast_lora,
     toy,
 ]
 

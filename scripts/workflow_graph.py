@@ -93,7 +93,8 @@ class Node:
             value = self.inputs[name]
             values.append(default((kind, options)) if isinstance(value, Output) else value)
             if kind == "INT" and (options.get("control_after_generate") or name in SEEDS):
-                values.append("randomize" if options.get("control_after_generate") else "fixed")
+                control = options.get("control_after_generate", "fixed")
+                values.append("randomize" if control is True else control)
             if options.get("image_upload"):
                 values.append("image")
         return values

@@ -17,6 +17,7 @@ EXPERTS = [f"{level}_noise_model_bnb_nf4/model.safetensors" for level in ("high"
 T5, VAE = "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth"
 UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
 LIGHTNING = [f"wan2.2_i2v_lightx2v_4steps_lora_v1_{level}_noise.safetensors" for level in ("high", "low")]
+FAST_LORA = "my_lora.safetensors"
 STYLE = [f"my_lora_{level}_noise.safetensors" for level in ("high", "low")]
 
 PROMPT = (
@@ -66,23 +67,38 @@ class Parts:
 
     def models(self) -> tuple[Output, Output, Output]:
         """High-noise expert, low-noise expert, VAE."""
-        vae = f"{self.package}/{VAE}"
         with self.graph.group("1. Models", 1, RED):
             experts = self.graph.add("LingBotWorldLoadExperts", **self.experts())
-            loader = self.graph.add("LingBotWorldLoadVAE", vae_name=vae, models=self.offer(vae, VAE))
-        return experts["high noise"], experts["low noise"], loader["VAE"]
+            vae = self.vae()
+        return experts["high noise"], experts["low noise"], vae
+
+    def causal_model(self, name: str) -> Output:
+        """LingBot-World Fast or 2.0."""
+        with self.graph.group("1. Models", 1, RED):
+            return self.graph.add("LingBotWorldLoadCausal", model_name=name)["MODEL"]
+
+    def vae(self) -> Output:
+        """The VAE, in the group that was begun last."""
+        vae = f"{self.package}/{VAE}"
+        return self.graph.add("LingBotWorldLoadVAE", vae_name=vae, models=self.offer(vae, VAE))["VAE"]
 
     def text(self, **prompts: str) -> tuple[Output, Output]:
         """Positive, negative; the encoder streams and is gone afterwards."""
-        encoder = f"{self.package}/{T5}"
         with self.graph.group("2. Prompt", 1, BLUE):
-            node = self.graph.add(
-                "LingBotWorldTextEncode",
-                text_encoder=encoder,
-                models=self.offer(encoder, T5),
-                **{"prompt": PROMPT, **prompts},
-            )
+            node = self.text_node(**prompts)
         return node["positive"], node["negative"]
+
+    def text_node(self, **prompts: str) -> Node:
+        """LingBot-World Text Encode, in the group that was begun last."""
+        encoder, values = f"{self.package}/{T5}", {"prompt": PROMPT, **prompts}
+        return self.graph.add(
+            "LingBotWorldTextEncode", text_encoder=encoder, models=self.offer(encoder, T5), **values
+        )
+
+    def rollout(self, model: Output, text: Output, vae: Output, path: Node, **values) -> Node:
+        """LingBot-World Rollout along a path, in the group that was begun last."""
+        given = {"model": model, "positive": text, "vae": vae, "camera": path["camera"], "frames": path["frames"]}
+        return self.graph.add("LingBotWorldRollout", extra_height=PREVIEW_HEIGHT, **given, **values)
 
     def core_clip(self) -> Output:
         """Core's loader, with the umt5 file that Wan users own."""
@@ -165,10 +181,16 @@ class Parts:
 
     def save(self, latent: Output, vae: Output, column: int = 3) -> None:
         with self.graph.group("8. Save", column, GREY):
-            images = self.graph.add("VAEDecode", samples=latent, vae=vae)["IMAGE"]
-            video = self.graph.add("CreateVideo", images=images, fps=FPS)["VIDEO"]
-            prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
-            self.graph.add("SaveVideo", box_width=420, video=video, extra_height=PREVIEW_HEIGHT, **prefix)
+            self._video_file(self.graph.add("VAEDecode", samples=latent, vae=vae)["IMAGE"])
+
+    def save_images(self, images: Output, column: int) -> None:
+        with self.graph.group("6. Save", column, GREY):
+            self._video_file(images)
+
+    def _video_file(self, images: Output) -> None:
+        video = self.graph.add("CreateVideo", images=images, fps=FPS)["VIDEO"]
+        prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
+        self.graph.add("SaveVideo", box_width=420, video=video, extra_height=PREVIEW_HEIGHT, **prefix)
 
     def film(self, camera: Node | None, size: dict | None = None, prompts: dict | None = None, **sampling) -> Graph:
         """Everything around a camera path, or without one."""

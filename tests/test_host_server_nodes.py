@@ -16,7 +16,7 @@ IDS = {
     "LingBotWorldPrepareImage", "LingBotWorldLoadPoses", "LingBotWorldApplyCamera", "LingBotWorldGuider",
     "LingBotWorldSolver", "LingBotWorldSigmas", "LingBotWorldSampler", "LingBotWorldCameraPreset",
     "LingBotWorldCameraKeys", "LingBotWorldCameraKeyframes", "LingBotWorldCameraChain", "LingBotWorldCameraEditor",
-    "LingBotWorldCameraImport", "LingBotWorldCameraPreview",
+    "LingBotWorldCameraImport", "LingBotWorldCameraPreview", "LingBotWorldLoadCausal", "LingBotWorldRollout",
 }  # fmt: skip
 
 

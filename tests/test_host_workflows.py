@@ -20,7 +20,7 @@ from browser_runner import run_script
 from comfy_server import PACK_NAME, ComfyServer
 from lingbot_world.toy.weights import EXPERT
 from safetensors.torch import load_file, save_file
-from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, WORKFLOWS, as_toy, as_toy_canvas
+from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_LENGTHS, TOY_WIDTH, WORKFLOWS, as_toy, as_toy_canvas
 
 pytestmark = pytest.mark.host
 
@@ -57,6 +57,7 @@ def write_loras(folder: Path) -> None:
     for name in LORAS:
         for level in ("high", "low"):
             save_file(lora, folder / f"{name.format(level)}.safetensors")
+    save_file(lora, folder / "my_lora.safetensors")
 
 
 def write_paths(folder: Path, example: Path) -> None:
@@ -73,7 +74,7 @@ def test_it_runs_and_gives_a_video(server, name):
     (path,) = (file for file in run.files(server.base / "output") if file.suffix == ".mp4")
     with av.open(str(path)) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video.streams.video[0])]
-    assert np.stack(frames).shape == (TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, 3)
+    assert np.stack(frames).shape == (TOY_LENGTHS.get(name, TOY_FRAMES), TOY_HEIGHT, TOY_WIDTH, 3)
 
 
 def test_own_sampler_gives_what_the_one_node_gives(server):
@@ -184,7 +185,7 @@ def test_run_shows_a_video_on_the_canvas(canvas_reports, name):
     assert (report["missing"], report["errors"]) == ([], [])
     (video,) = report["videos"]
     assert (video["width"], video["height"]) == (TOY_WIDTH, TOY_HEIGHT)
-    assert video["seconds"] == pytest.approx(TOY_FRAMES / 16, abs=0.01)
+    assert video["seconds"] == pytest.approx(TOY_LENGTHS.get(name, TOY_FRAMES) / 16, abs=0.01)
 
 
 def test_a_workflow_that_was_saved_earlier_opens_and_runs(canvas_reports):

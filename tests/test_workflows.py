@@ -23,6 +23,7 @@ def read(name: str) -> tuple[dict, dict]:
 
 def test_the_list_is_complete():
     assert {"camera", "no_camera", "lora", "clip_text", "two_samplers", "own_sampler", "keys", "toy"} <= set(NAMES)
+    assert {"fast", "fast_long", "fast_lora"} <= set(NAMES)
     assert sorted(path.stem for path in (WORKFLOWS / "api").glob("*.json")) == NAMES
 
 
@@ -81,7 +82,7 @@ def test_there_is_a_note_and_a_small_thumbnail(name):
         assert image.width >= 300
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("toy", "lora")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("toy", "lora", "fast_lora")])
 def test_every_chosen_model_file_has_an_address(name):
     """The missing-model dialog looks at values that end like weights, and at entries of exactly that name."""
     ui, _ = read(name)

@@ -9,6 +9,7 @@ from pathlib import Path
 WORKFLOWS = Path(__file__).parent.parent / "workflows"
 CANVAS_VALUES = ("randomize", "fixed", "image")  # of the widgets that the canvas adds to seeds and uploads
 TOY_WIDTH, TOY_HEIGHT, TOY_FRAMES = 96, 64, 9
+TOY_LENGTHS = {"fast_long": TOY_FRAMES + 2 * 12}  # of the workflows whose videos are not of TOY_FRAMES
 
 
 class ToyPrompt(dict):
@@ -53,7 +54,7 @@ def as_toy(name: str) -> ToyPrompt:
             node["class_type"] = "LingBotWorldLoadTextEncoder"
             node["inputs"] = {"text_encoder": "toy/models_t5_umt5-xxl-enc-bf16.pth"}
         for length in ("frames", "length"):
-            if inputs.get(length) == 81:
+            if inputs.get(length) in (81, 321):
                 inputs[length] = TOY_FRAMES
         if isinstance(inputs.get("path"), str):
             inputs["path"] = short_flight(inputs["path"])

@@ -1,0 +1,164 @@
+"""LingBotWorldRollout: a causal model's video, chunk by chunk, that can go on later."""
+
+from comfy_api.latest import io
+
+from ..errors import InputError
+from ..options import KEY_VALUE_MODES
+from ..sampling import CAUSAL_SHIFT, FAST_INDICES, RELEASES, V2_INDICES, few_step_schedule
+from .camera_sockets import Camera, frames_input
+from .refusal import refusal, show_warning
+
+State = io.Custom("LINGBOT_STATE")
+AS_TRAINED, CUSTOM = "as the model was trained", "custom"
+STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
+UNSET = -1
+
+
+def _latent_frames(name: str, tooltip: str) -> io.Int.Input:
+    return io.Int.Input(name, default=UNSET, min=UNSET, max=10_000, advanced=True, tooltip=tooltip)
+
+
+class LingBotWorldRollout(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        v2 = RELEASES["v2"]
+        return io.Schema(
+            node_id="LingBotWorldRollout",
+            display_name="LingBot-World Rollout",
+            category="LingBot-World/sampling",
+            description="Makes a video with LingBot-World Fast or 2.0: chunks of twelve frames, a few steps each, for "
+            "as long as you like. The newest frame is shown after every chunk. Wire the state into another Rollout to "
+            "go on with another camera and prompt.",
+            search_aliases=[
+                "lingbot",
+                "fast",
+                "causal",
+                "autoregressive",
+                "sampler",
+                "long video",
+                "infinite",
+                "world",
+            ],
+            inputs=[
+                io.Model.Input("model", tooltip="Load LingBot-World Causal Model, with its LoRAs if you use any."),
+                io.Conditioning.Input("positive", tooltip="The prompt, straight from the text node."),
+                io.Vae.Input("vae", tooltip="The VAE of Wan 2.1."),
+                io.Image.Input(
+                    "start_image",
+                    optional=True,
+                    tooltip="The video's first frame, from Prepare Image; its size is the video's. Not needed where a "
+                    "state is connected.",
+                ),
+                Camera.Input(
+                    "camera",
+                    optional=True,
+                    tooltip="The camera path of these frames. Without one the camera stands still.",
+                ),
+                State.Input(
+                    "state",
+                    optional=True,
+                    tooltip="What another Rollout has made: the video goes on from there, with this camera and prompt.",
+                ),
+                frames_input(
+                    "Frames to make, in chunks of twelve: 9, 21, 33, ... 81, and twelve a chunk where a video goes on. "
+                    "A shorter camera path shortens the video.",
+                    least=9,
+                ),
+                io.Int.Input(
+                    "seed",
+                    default=0,
+                    min=0,
+                    max=0xFFFFFFFFFFFFFFFF,
+                    control_after_generate=io.ControlAfterGenerate.fixed,
+                    tooltip="The noise to start from. The same seed gives the same video; while it stays, a shot is "
+                    "kept and those that go on from it can be tried again.",
+                ),
+                io.Combo.Input(
+                    "steps",
+                    options=[*STEPS, CUSTOM],
+                    default=AS_TRAINED,
+                    tooltip=f"The steps of a chunk. Fast: {_told(FAST_INDICES)}. 2.0: {_told(V2_INDICES)}. Which of "
+                    f"them the model was trained for is told by its folder's name. {CUSTOM}: the indices below.",
+                ),
+                io.Float.Input(
+                    "shift",
+                    default=CAUSAL_SHIFT,
+                    min=0.01,
+                    max=100.0,
+                    step=0.1,
+                    round=0.0001,
+                    tooltip="Moves the steps towards strong noise. 10 is what the official command takes.",
+                ),
+                io.String.Input(
+                    "indices",
+                    default=_told(V2_INDICES),
+                    advanced=True,
+                    tooltip=f"For steps {CUSTOM}: rising numbers from 0 to 999, of the schedule of 1,000 steps.",
+                ),
+                _latent_frames(
+                    "window",
+                    "Latent frames (four frames each) that a chunk looks back on, itself included. 0: the whole video, "
+                    f"which takes more and more memory. {UNSET}: as the model was trained, for 2.0 {v2.window}.",
+                ),
+                _latent_frames(
+                    "sink",
+                    f"Of the window, the video's first latent frames, which stay for good. {UNSET}: as the model was "
+                    f"trained, for 2.0 {v2.sink}.",
+                ),
+                io.Combo.Input(
+                    "kv_cache",
+                    options=list(KEY_VALUE_MODES),
+                    default=KEY_VALUE_MODES[0],
+                    advanced=True,
+                    tooltip="Where the keys and values of the frames before lie: on the gpu, there in 8bit (half the "
+                    "memory, nearly the same video), or in host memory (the same video). auto: by what is free.",
+                ),
+            ],
+            outputs=[
+                io.Latent.Output(
+                    "latent", display_name="latent", tooltip="The whole video's latent, from its very first frame on."
+                ),
+                io.Image.Output("images", display_name="images", tooltip="The frames that this node made."),
+                State.Output("out_state", display_name="state", tooltip="For another Rollout that goes on from here."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, steps, indices):
+        return refusal(_check_steps, steps, indices)
+
+    @classmethod
+    def execute(
+        cls, model, positive, vae, frames, seed, steps, shift, indices, window, sink, kv_cache,
+        start_image=None, camera=None, state=None,
+    ) -> io.NodeOutput:  # fmt: skip
+        from ..host.rollout import plan_rollout, run_rollout
+
+        plan = plan_rollout(
+            model, positive, start_image, camera, state, frames=frames, indices=_indices(steps, indices), shift=shift,
+            window=None if window == UNSET else window, sink=None if sink == UNSET else sink,
+        )  # fmt: skip
+        show_warning(" ".join(plan.notes))
+        return io.NodeOutput(*run_rollout(plan, vae, seed, kv_cache))
+
+
+def _told(indices: tuple[int, ...]) -> str:
+    return ", ".join(map(str, indices))
+
+
+def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
+    """Raises InputError."""
+    if steps != CUSTOM:
+        return STEPS[steps]
+    try:
+        return tuple(int(index) for index in custom.split(","))
+    except ValueError:
+        raise InputError(f"indices are {custom!r}, expected numbers such as {_told(V2_INDICES)}") from None
+
+
+def _check_steps(steps: str | None, custom: str | None) -> None:
+    """Raises InputError; None is a value that another node gives when the prompt runs."""
+    if steps not in (None, *STEPS, CUSTOM):
+        raise InputError(f"steps are {steps!r}, expected one of {', '.join([*STEPS, CUSTOM])}")
+    if steps == CUSTOM and custom is not None:
+        few_step_schedule(_indices(steps, custom), CAUSAL_SHIFT)

@@ -1,0 +1,296 @@
+"""Rollouts inside ComfyUI: the golden runs, the command's own latents, LoRAs, memory, interrupts and refusals.
+
+Arguments: the toy package, the state of a video that the command made of it, and of one that goes on from there."""
+
+import sys
+
+from embed import embed
+
+TOY, FIRST, SECOND = sys.argv[1:]
+embed()
+
+import json  # noqa: E402
+from dataclasses import replace  # noqa: E402
+from types import SimpleNamespace  # noqa: E402
+
+import comfy.model_management as management  # noqa: E402
+import comfy.samplers  # noqa: E402
+import comfy.sd  # noqa: E402
+import comfy.utils  # noqa: E402
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from common import FP32, GOLDEN, check, experts, gap, report  # noqa: E402
+from lingbot_world.camera.path import CameraPath  # noqa: E402
+from lingbot_world.host.guider import ExpertGuider  # noqa: E402
+from lingbot_world.host.loading import load_causal, load_patcher  # noqa: E402
+from lingbot_world.host.rollout import plan_rollout, run_rollout  # noqa: E402
+from lingbot_world.host.rollout_sampler import RolloutSampler, plan_key_values  # noqa: E402
+from lingbot_world.loaders import load_expert  # noqa: E402
+from lingbot_world.model.kv_cache import KeyValuePlace  # noqa: E402
+from lingbot_world.options import PerExpert  # noqa: E402
+from lingbot_world.pipeline import rollout as engine_rollout  # noqa: E402
+from lingbot_world.sampling import few_step_schedule  # noqa: E402
+from lingbot_world.state import load_state  # noqa: E402
+
+torch.set_num_threads(1)  # toys are too small for more
+
+CAUSAL = GOLDEN / "causal"
+CASES = json.loads((CAUSAL / "manifest.json").read_text())
+STATES = load_state(FIRST), load_state(SECOND)
+VAE = comfy.sd.VAE(sd=comfy.utils.load_torch_file(f"{TOY}/Wan2.1_VAE.pth"))
+PATH = CameraPath(*(np.load(f"{TOY}/example/{name}.npy") for name in ("poses", "intrinsics")))
+IMAGE = (STATES[0].frame.permute(1, 2, 0)[None] + 1) / 2
+SETTINGS = {"frames": 21, "indices": None, "shift": 10.0, "window": None, "sink": None}
+
+
+def golden_model():
+    return load_causal(CAUSAL / "model", "fp32")
+
+
+def toy_model():
+    return load_causal(f"{TOY}/lingbot_world_fast", "fp32")
+
+
+def positive(state=STATES[0]):
+    return [[state.prompts[-1].context, {}]]
+
+
+class Latents:
+    """A VAE that encodes each length of IMAGE once and does not decode, for checks of latents alone."""
+
+    encoded: dict[int, torch.Tensor] = {}
+
+    @classmethod
+    def encode(cls, pixels):
+        if len(pixels) not in cls.encoded:
+            cls.encoded[len(pixels)] = VAE.encode(pixels)
+        return cls.encoded[len(pixels)].clone()
+
+    @staticmethod
+    def decode(latent):
+        frames, height, width = latent.shape[2:]
+        return torch.empty(1, 4 * frames - 3, 8 * height, 8 * width, 3)
+
+
+def roll(model, state=None, image=IMAGE, seed=1, prompt=None, vae=Latents, **changes):
+    prompt = positive() if prompt is None else prompt
+    plan = plan_rollout(model, prompt, image, PATH, state, **SETTINGS | changes)
+    return run_rollout(plan, vae, seed)
+
+
+def golden_run(model, case, place=KeyValuePlace()):  # noqa: B008
+    """The latent of a golden case through ComfyUI's sampling."""
+    given = {name: torch.from_numpy(array) for name, array in np.load(CAUSAL / case["file"]).items()}
+    schedule, made = few_step_schedule(case["timesteps_index"], case["shift"]), []
+    frames, *size = given["noise"].shape[1:]
+    window = case["local_attn_size"] if case["local_attn_size"] > 0 else frames
+
+    def work(world):
+        world.prompt, left = given["context"][None], iter(given["renoise"])
+        for first in range(0, frames, 3):
+            parts = [t[:, :, first : first + 3] for t in (given["noise"][None], given["y"][None], given["plucker"])]
+            made.append(world.chunk(*parts, schedule, lambda shape: next(left)[None]))
+
+    guider = comfy.samplers.CFGGuider(model)
+    guider.inner_set_conds({"positive": [[given["context"][None], {}]]})
+    sampler = RolloutSampler(work, schedule, tuple(size), (window, case["sink_size"]), place)
+    chunk = torch.zeros(1, 16, 3, *size)
+    guider.sample(chunk, chunk, sampler, torch.tensor([*schedule.sigmas, 0.0]), disable_pbar=True, seed=0)
+    return torch.cat(made, dim=2)[0], given
+
+
+@check
+def golden():
+    """The official latents, wherever keys and values lie (8 bits are compared elsewhere)."""
+    model, found = golden_model(), {}
+    for case in CASES:
+        for place in (KeyValuePlace(), KeyValuePlace(on_host=True)):
+            latent, given = golden_run(model, case, place)
+            found[f"{case['name']} {place.on_host}"] = gap(latent, given["latent"])
+    return found
+
+
+@check
+def the_command():
+    """The latents of `lingbot-world generate` with the same seed, begun and continued; and the frames."""
+    model = toy_model()
+    first = roll(model, vae=VAE)
+    second = roll(model, first.state, image=None, seed=2, prompt=positive(STATES[1]), vae=VAE)
+    from_file = roll(model, STATES[0], image=None, seed=2, prompt=positive(STATES[1]))
+    whole = VAE.decode(second.latent["samples"])[0]
+    return {
+        "first": gap(first.state.latent, STATES[0].latent),
+        "second": gap(second.state.latent, STATES[1].latent),
+        "from the command's state": gap(from_file.state.latent, STATES[1].latent),
+        "poses": gap(second.state.poses, STATES[1].poses),
+        "last pose": gap(second.state.last_pose, STATES[1].last_pose),
+        "prompts": [prompt.chunks for prompt in second.state.prompts],
+        "frames": [len(first.images), len(second.images)],
+        "images": max(gap(first.images, whole[:21]), gap(second.images, whole[21:])),
+        "latent": gap(model.model.process_latent_in(second.latent["samples"]), second.state.latent),
+        "effect of the path": gap(roll(model, frames=9).state.latent, STATES[0].latent[:, :, :3]),
+    }
+
+
+@check
+def other_chunks_stay():
+    """A longer video begins like a shorter one only in its noise; what a state holds never changes."""
+    model = toy_model()
+    first = roll(model, frames=9)
+    kept = first.state.latent.clone()
+    second = roll(model, first.state, image=None, frames=9)
+    return {"kept": torch.equal(kept, second.state.latent[:, :, :3]), "grown": second.state.latent.shape[2]}
+
+
+@check
+def grey_frames():
+    """ComfyUI's VAE, too, gives grey frames that repeat: 36 latent frames at once against 30 and their last."""
+    from lingbot_world.host.rollout import _encode_image
+
+    model = toy_model()
+    plan = plan_rollout(model, positive(), IMAGE, None, None, **SETTINGS | {"frames": 141})
+    pixels = torch.full((141, *IMAGE.shape[1:]), 0.5)
+    pixels[0] = IMAGE[0]
+    whole = model.model.process_latent_in(VAE.encode(pixels))
+    short = _encode_image(plan, VAE)
+    return {"frames": short.shape[2], "settled": gap(whole[:, :, 30:], short[:, :, -1:].expand_as(whole[:, :, 30:])),
+            "before": gap(whole[:, :, :30], short)}  # fmt: skip
+
+
+@check
+def lora():
+    """A LoRA through ComfyUI's loader: as in an engine whose weights have it added; and how much it does."""
+    case, tensors = CASES[1], {}
+    engine = load_expert(CAUSAL / "model", dtype=torch.float32)
+    given = golden_run(golden_model(), case)[1]
+    for seed, (name, layer) in enumerate(engine.named_modules()):
+        if isinstance(layer, torch.nn.Linear):
+            generator = torch.Generator().manual_seed(seed)
+            out, into = layer.weight.shape
+            up, down = (torch.randn(shape, generator=generator) * 0.05 for shape in ((out, 4), (4, into)))
+            tensors |= {f"diffusion_model.{name}.lora_B.weight": up, f"diffusion_model.{name}.lora_A.weight": down}
+            layer.weight.data += up @ down
+    left = iter(given["renoise"])
+    chunks = engine_rollout(
+        engine, given["noise"][None], given["y"][None], given["context"][None], given["plucker"],
+        schedule=few_step_schedule(case["timesteps_index"], case["shift"]), window=case["local_attn_size"],
+        sink=case["sink_size"], renoise=lambda shape: next(left)[None],
+    )  # fmt: skip
+    want = torch.cat(list(chunks), dim=2)[0]
+    patched = comfy.sd.load_lora_for_models(golden_model(), None, tensors, 1.0, 0)[0]
+    return {"gap": gap(golden_run(patched, case)[0], want), "effect": gap(want, given["latent"])}
+
+
+@check
+def interrupted():
+    """An interrupt in the second chunk's third forward stops there; the next run is as good as any."""
+    model = toy_model()
+    want, forwards = roll(model).state.latent, []
+
+    def count(module, arguments):
+        forwards.append(1)
+        if len(forwards) == 8:
+            management.interrupt_current_processing(True)
+
+    hook = model.model.diffusion_model.blocks[0].register_forward_pre_hook(count)
+    try:
+        roll(model)
+        stopped = False
+    except management.InterruptProcessingException:
+        stopped = True
+    hook.remove()
+    left, after = model.model.key_value_bytes, gap(roll(model).state.latent, want)
+    return {"stopped": stopped, "forwards": len(forwards), "bytes": left, "after": after}
+
+
+@check
+def memory():
+    """What ComfyUI is told that a rollout needs: a chunk's work, and the keys and values of its window."""
+    model, asked = toy_model(), []
+    load = management.load_models_gpu
+
+    def spy(models, memory_required=0, **options):
+        if models[0].model is model.model:
+            asked.append(memory_required)
+        return load(models, memory_required=memory_required, **options)
+
+    management.load_models_gpu = spy
+    try:
+        roll(model, frames=9)
+        roll(model, frames=21)
+        roll(model, frames=69, window=6, sink=3)
+    finally:
+        management.load_models_gpu = load
+    config, tokens = model.model.diffusion_model.config, 3 * 6 * 8 // 4
+    return {"asked": asked, "chunk of keys and values": 2 * 4 * tokens * config.dim * config.num_layers}
+
+
+@check
+def places():
+    """Where keys and values go on a GPU with so much memory: weights of 9.6 GB, 18 latent frames at 480x832."""
+    model = toy_model()
+    config = replace(model.model.diffusion_model.config, dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
+    fake = SimpleNamespace(
+        load_device=torch.device("cuda"),
+        model_size=lambda: int(9.6e9),
+        model=SimpleNamespace(
+            diffusion_model=SimpleNamespace(config=config), get_dtype_inference=lambda: torch.bfloat16
+        ),
+    )  # fmt: skip
+    found, real = {}, management.get_free_memory
+    try:
+        for gigabytes, host, mode in (
+            (80, 64, "auto"), (30, 64, "auto"), (20, 64, "auto"), (20, 24, "auto"), (8, 64, "auto"), (30, 64, "host"),
+            (20, 64, "gpu"),
+        ):  # fmt: skip
+            management.get_free_memory = lambda device=None: int((host if device.type == "cpu" else gigabytes) * 1e9)  # noqa: B023
+            try:
+                found[f"{gigabytes} {host} {mode}"] = list(plan_key_values(fake, 18, (60, 104), mode).place)
+            except ValueError as error:
+                found[f"{gigabytes} {host} {mode}"] = str(error)
+    finally:
+        management.get_free_memory = real
+    return found
+
+
+def refused(function, *arguments, **options):
+    try:
+        function(*arguments, **options)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+@check
+def refusals():
+    model, state = toy_model(), STATES[0]
+    base = load_patcher(FP32[0], "fp32")
+    wide = torch.zeros(1, 64, 96, 3)
+    other = replace(state, config=replace(state.config, num_layers=7))
+    return {
+        "base expert": refused(roll, base),
+        "no image": refused(roll, model, image=None),
+        "odd image": refused(roll, model, image=wide[:, :50]),
+        "state of another size": refused(roll, model, state, image=wide),
+        "state of another model": refused(roll, model, other, image=None),
+        "state of another window": refused(roll, model, state, image=None, window=9),
+        "window": refused(roll, model, window=5, sink=3),
+        "short path": refused(roll, model, frames=5),
+        "indices": refused(roll, model, indices=(5, 4)),
+        "prompt": refused(roll, model, prompt=[[torch.zeros(1, 4, 7), {}]]),
+        "two prompts": refused(roll, model, prompt=positive() * 2),
+        "camera in the prompt": refused(roll, model, prompt=[[positive()[0][0], {"lingbot_camera": torch.zeros(1)}]]),
+        "guider": refused(ExpertGuider, PerExpert(model, model), 0.9),
+        "guider with one": refused(ExpertGuider, PerExpert(experts()[0], model), 0.9),
+        "core's sampler": refused(core_sample, model),
+    }
+
+
+def core_sample(model):
+    guider = comfy.samplers.CFGGuider(model)
+    guider.set_conds(positive(), positive())
+    latent = torch.zeros(1, 16, 3, 6, 8)
+    guider.sample(latent, latent, comfy.samplers.sampler_object("euler"), torch.tensor([1.0, 0.5, 0.0]), seed=0)
+
+
+report()

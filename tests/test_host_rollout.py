@@ -1,0 +1,95 @@
+"""LingBot-World Rollout on a real ComfyUI: equal to the official runs and to the command, and well-behaved."""
+
+import pytest
+from host_runner import Report, run_checks
+from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.run import generate
+
+pytestmark = pytest.mark.host
+
+
+@pytest.fixture(scope="module")
+def found(comfy_host, toy_package, tmp_path_factory) -> Report:
+    folder = tmp_path_factory.mktemp("states")
+    first, second = folder / "first.state", folder / "second.state"
+    options = {"ckpt_dir": toy_package / "lingbot_world_fast", "action_path": toy_package / "example", "frame_num": 21,
+               "device": "cpu", "output": folder / "*.png"}  # fmt: skip
+    image = {"image": toy_package / "example/image.png", "width": 64, "height": 48}
+    generate(GenerateOptions(prompt="a castle", seed=1, save_state=first, **image, **options))
+    generate(GenerateOptions(prompt="a tower", seed=2, continue_from=first, save_state=second, **options))
+    return run_checks(comfy_host, "rollout_checks.py", str(toy_package), str(first), str(second))
+
+
+def test_the_latents_are_the_official_ones(found):
+    assert len(found["golden"]) == 6
+    assert max(found["golden"].values()) < 1e-4
+
+
+def test_a_rollout_is_what_the_command_makes_of_the_same_seed(found):
+    command = found["the_command"]
+    assert max(command[name] for name in ("first", "second", "from the command's state")) < 1e-4
+    assert max(command["poses"], command["last pose"]) < 1e-7  # a CameraPath makes rotations orthonormal
+    assert command["prompts"] == [2, 2]
+    assert command["effect of the path"] > 1e-3
+
+
+def test_images_are_the_new_frames_and_the_latent_is_the_whole_video(found):
+    command = found["the_command"]
+    assert command["frames"] == [21, 24]
+    assert command["images"] == 0
+    assert command["latent"] < 1e-5
+    assert found["other_chunks_stay"] == {"kept": True, "grown": 6}
+
+
+def test_grey_frames_are_encoded_until_they_repeat(found):
+    assert found["grey_frames"] == {"frames": 30, "settled": 0, "before": 0}
+
+
+def test_a_lora_acts_in_every_forward(found):
+    assert found["lora"]["gap"] < 1e-4
+    assert found["lora"]["effect"] > 1e-2
+
+
+def test_an_interrupt_stops_within_a_forward_and_leaves_the_next_run_alone(found):
+    assert found["interrupted"] == {"stopped": True, "forwards": 8, "bytes": 0, "after": 0}
+
+
+def test_comfyui_is_told_of_a_chunk_and_of_the_keys_and_values(found):
+    short, twice, windowed = found["memory"]["asked"]
+    assert twice - short == windowed - short == found["memory"]["chunk of keys and values"]
+
+
+def test_keys_and_values_go_where_there_is_room(found):
+    places = found["places"]
+    assert places.pop("80 64 auto") == [False, False]
+    assert places.pop("30 64 auto") == [True, False]
+    assert places.pop("20 64 auto") == [False, True]
+    assert places.pop("20 24 auto") == [True, True]
+    assert places.pop("8 64 auto") == [False, True]
+    assert places.pop("30 64 host") == [False, True]
+    assert "too little for keys and values of 18 latent frames with kv_cache gpu" in places.pop("20 64 gpu")
+    assert not places
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("base expert", "expert of the base model"),
+        ("no image", "start_image is missing"),
+        ("odd image", "start_image is 96x50, and both have to be multiples of 16"),
+        ("state of another size", "the state is of 64x48, start_image is 96x64"),
+        ("state of another model", "another model: num_layers 7, not 3"),
+        ("state of another window", "another window: 0, not 9"),
+        ("window", "`window` 5 and `sink` 3: a window holds its sink and a chunk of 3"),
+        ("short path", "5 frames do not fill a chunk of 3 latent frames: at least 9"),
+        ("indices", "expected one or more rising numbers"),
+        ("prompt", "embeddings of 7 values, the model takes 64"),
+        ("two prompts", "a rollout takes one"),
+        ("camera in the prompt", "connect the text node itself"),
+        ("guider", "connect it to LingBot-World Rollout"),
+        ("guider with one", "connect it to LingBot-World Rollout"),
+        ("core's sampler", "connect it to LingBot-World Rollout"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_words(found, case, words):
+    assert words in (found["refusals"][case] or "nothing was refused")

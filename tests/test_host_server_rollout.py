@@ -1,0 +1,158 @@
+"""LingBot-World Rollout through ComfyUI's queue: progress, pictures, states, interrupts and bad input."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+
+import pytest
+import torch
+from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
+from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.run import generate
+from lingbot_world.state import load_state
+from lingbot_world.vae.weights import MEAN, STD
+from safetensors.torch import load_file
+from toy_prompt import ToyPrompt, as_toy
+
+pytestmark = pytest.mark.host
+
+ROLLOUT, CAUSAL, TEXT = "LingBotWorldRollout", "LingBotWorldLoadCausal", "LingBotWorldTextEncode"
+EXPERTS, SAMPLER, PRESET = "LingBotWorldLoadExperts", "LingBotWorldSampler", "LingBotWorldCameraPreset"
+PACKAGE, SIZE = "lingbot-world-base-cam-nf4", {"width": 64, "height": 48}
+
+
+@pytest.fixture(scope="module")
+def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
+    """The shared server with the toy under the name that the workflows want."""
+    package = comfy_server.base / "models" / "lingbot_world"
+    shutil.copytree(package / "toy", package / PACKAGE)
+    yield comfy_server
+    shutil.rmtree(package / PACKAGE)
+
+
+@pytest.fixture
+def fast() -> ToyPrompt:
+    """The fast workflow at toy size with a seed of its own, its latent saved. Without the camera's preview, which would
+    run by itself where the video is refused."""
+    prompt = as_toy("fast")
+    del prompt[prompt.node_id("LingBotWorldCameraPreview")]
+    prompt = prompt.set("LingBotWorldPrepareImage", **SIZE).set(ROLLOUT, seed=random.randrange(2**32))
+    return prompt.add("latent", "SaveLatent", samples=prompt.link(ROLLOUT), filename_prefix="rollout")
+
+
+def going_on(prompt: ToyPrompt, seed: int) -> ToyPrompt:
+    """With a second Rollout, whose latent is saved."""
+    first = prompt[prompt.node_id(ROLLOUT)]["inputs"]
+    values = {name: value for name, value in first.items() if name != "start_image"}
+    prompt = prompt.add("second", ROLLOUT, **values | {"seed": seed, "state": prompt.link(ROLLOUT, 2)})
+    return prompt.add("second latent", "SaveLatent", samples=["second", 0], filename_prefix="second")
+
+
+def latent(server: ComfyServer, run: Run, node: str) -> torch.Tensor:
+    (path,) = Run(run.prompt_id, {node: run.outputs[node]}).files(server.base / "output")
+    return load_file(path)["latent_tensor"]
+
+
+def test_progress_counts_frames_and_every_chunk_has_a_picture(server, fast):
+    run = server.queue(fast.set(PRESET, frames=33))
+    progress = run.progress(fast.node_id(ROLLOUT))
+    assert progress[-1] == (33, 33)
+    assert {9, 21} <= {value for value, _ in progress}
+    assert [value for value, _ in progress] == sorted(value for value, _ in progress)
+    assert run.previews == 3
+
+
+def test_a_world_goes_on_in_a_second_run_from_the_state_that_the_queue_kept(server, fast):
+    first = latent(server, server.queue(fast), "latent")
+    prompt = going_on(fast, seed=3)
+    run = server.queue(prompt)
+    assert fast.node_id(ROLLOUT) not in run.executed
+    whole = latent(server, run, "second latent")
+    assert whole.shape[2] == first.shape[2] + 3
+    assert torch.equal(whole[:, :, :3], first)
+    server.free()
+    assert torch.equal(latent(server, server.queue(prompt), "second latent"), whole)
+
+
+def test_the_queue_gives_what_the_command_gives(server, fast, tmp_path):
+    """The same image at the same size, prompt, camera standing still and seed."""
+    inputs = fast[fast.node_id(ROLLOUT)]["inputs"]
+    del inputs["camera"]
+    prompt = fast.set(ROLLOUT, seed=7, frames=21).set(CAUSAL, weight_dtype="fp32")
+    run = server.queue(prompt)
+    said = [text for node, text in run.texts if node == prompt.node_id(ROLLOUT)]
+    assert said == ["No camera is connected: it stands still."]
+    package = server.base / "models" / "lingbot_world" / "toy"
+    state = tmp_path / "a.state"
+    generate(GenerateOptions(
+        ckpt_dir=package / "lingbot_world_fast", image=server.base / "input" / "example.png", seed=7,
+        device="cpu", dtype="fp32",
+        prompt=prompt[prompt.node_id(TEXT)]["inputs"]["prompt"], output=tmp_path / "*.png", frame_num=21,
+        save_state=state, **SIZE,
+    ))  # fmt: skip
+    made = latent(server, run, "latent")
+    assert (_normal(made) - load_state(state).latent).abs().max() < 1e-3
+
+
+def _normal(latent: torch.Tensor) -> torch.Tensor:
+    """As the model sees it: Wan's mean and deviation of every channel taken out."""
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1, 1) for values in (MEAN, STD))
+    return (latent - mean) / std
+
+
+def test_interrupt_ends_within_a_forward_and_the_next_prompt_runs(server, fast):
+    def stop(kind: str, data: dict) -> None:
+        if kind == "progress" and data["node"] == rollout and data["value"] >= 9:
+            server.interrupt()
+
+    rollout = fast.node_id(ROLLOUT)
+    run = server.queue(fast.set(PRESET, frames=961).set(ROLLOUT, window=6, sink=3), on_event=stop, timeout=90)
+    assert run.interrupted
+    assert run.progress(rollout)[-1][0] <= 200
+    assert server.queue(fast).outputs
+
+
+@pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "", f"{PACKAGE}/high_noise_model_bnb_nf4", "gone"])
+def test_names_of_no_causal_model_are_refused_before_anything_runs(server, fast, name):
+    with pytest.raises(RejectedPromptError) as refused:
+        server.queue(fast.set(CAUSAL, model_name=name))
+    assert list(refused.value.node_errors) == [fast.node_id(CAUSAL)]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"steps": "custom", "indices": "500, 250"}, "rising numbers"),
+        ({"steps": "custom", "indices": "a few"}, "expected numbers such as"),
+        ({"steps": "v3"}, "expected one of"),
+        ({"frames": 5}, "smaller than min"),
+        ({"kv_cache": "disk"}, "disk"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_before_anything_runs(server, fast, values, words):
+    with pytest.raises(RejectedPromptError, match=words) as refused:
+        server.queue(fast.set(ROLLOUT, **values))
+    assert list(refused.value.node_errors) == [fast.node_id(ROLLOUT)]
+
+
+def test_models_of_the_other_kind_are_refused_on_the_sampling_node(server, fast):
+    experts = as_toy("no_camera")
+    loader = experts[experts.node_id(EXPERTS)]["inputs"]
+    prompt = fast.add("experts", EXPERTS, **loader).set(ROLLOUT, model=["experts", 0])
+    with pytest.raises(FailedPromptError, match="expert of the base model") as failed:
+        server.queue(prompt)
+    assert failed.value.node_type == ROLLOUT
+    prompt = experts.add("causal", CAUSAL, **fast[fast.node_id(CAUSAL)]["inputs"])
+    with pytest.raises(FailedPromptError, match="connect it to LingBot-World Rollout") as failed:
+        server.queue(prompt.set(SAMPLER, low_noise=["causal", 0]))
+    assert failed.value.node_type == SAMPLER
+
+
+def test_a_state_of_another_window_is_refused(server, fast):
+    prompt = going_on(fast, seed=1)
+    prompt["second"]["inputs"]["window"] = 9
+    with pytest.raises(FailedPromptError, match="another window: 0, not 9") as failed:
+        server.queue(prompt)
+    assert failed.value.node_type == ROLLOUT
