@@ -8,16 +8,19 @@ from workflow_parts import BLUE, FAST_LORA, GREEN, GREY, PACKAGE, RED, VIOLET, P
 FAST = f"{PACKAGE}/lingbot_world_fast"
 SHOT_FRAMES, WINDOW, SINK = 321, 18, 6
 
-CAUSAL_MODELS = f"""**Model**: LingBot-World Fast goes into the base model's package, beside text encoder and VAE:
+CAUSAL_MODELS = f"""**Model**: LingBot-World Fast goes into the base model's package, beside text encoder and VAE. Fetch
+it, and make 4-bit weights of it once, with the Python that runs ComfyUI:
 
 ```
-hf download robbyant/lingbot-world-fast
-  --local-dir ComfyUI/models/lingbot_world/{PACKAGE}/lingbot_world_fast
+pip install -e ComfyUI/custom_nodes/lingbot-world-comfyui
+hf download robbyant/lingbot-world-fast --local-dir fast
+lingbot-world quantize fast
+  ComfyUI/models/lingbot_world/{PACKAGE}/lingbot_world_fast
 ```
 
-Then press **R** and choose it in *Load Causal Model*. LingBot-World 2.0 works the same in a folder of its own; name it
-as it is released (**v2** in the name), so that steps, window and sink are its own. Fast is Apache-2.0, 2.0 is
-CC BY-NC-SA 4.0: not for commercial use. NF4 packages of both work.
+Then press **R** and choose it in *Load Causal Model*. LingBot-World 2.0 works the same in a folder of its own; keep
+**v2** in its name, so that steps, window and sink are its own. Fast is Apache-2.0, 2.0 is CC BY-NC-SA 4.0: not for
+commercial use.
 
 Text encoder and VAE come from ComfyUI's list of missing models.
 """

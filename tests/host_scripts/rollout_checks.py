@@ -128,7 +128,6 @@ def the_command():
         "frames": [len(first.images), len(second.images)],
         "images": max(gap(first.images, whole[:21]), gap(second.images, whole[21:])),
         "latent": gap(model.model.process_latent_in(second.latent["samples"]), second.state.latent),
-        "effect of the path": gap(roll(model, frames=9).state.latent, STATES[0].latent[:, :, :3]),
     }
 
 
