@@ -251,6 +251,6 @@ def test_the_gpu_kernel_gives_the_bits_of_plain_torch(shape, blocksize, nested, 
     from lingbot_world.model import kernels
 
     packed, scales = codec.encode(torch.randn(shape) * 0.02, blocksize, nested)
-    scales = codec.Scales(*(part.to("cuda") if isinstance(part, torch.Tensor) else part for part in scales))
-    packed = packed.to("cuda")
+    scales = codec.Scales(*(part.to(device="cuda") if isinstance(part, torch.Tensor) else part for part in scales))
+    packed = packed.to(device="cuda")
     assert torch.equal(kernels.decode_4bit(packed, scales, shape, dtype), codec.decode(packed, scales, shape, dtype))

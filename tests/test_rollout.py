@@ -237,9 +237,9 @@ def test_the_estimate_is_what_a_cache_holds(storage, model):
 def test_on_a_gpu_it_does_not_matter_where_keys_and_values_lie(storage, golden, model):
     """The copies run beside the computing; a wrong order would show in the bits."""
     case = CASES[1]
-    given = {name: tensor.to("cuda") for name, tensor in arrays(golden, case).items()}
+    given = {name: tensor.to(device="cuda") for name, tensor in arrays(golden, case).items()}
     on_gpu = LingBotWorldModel(model.config, device="meta", dtype=torch.float32)
-    on_gpu.load_state_dict({name: tensor.to("cuda") for name, tensor in model.state_dict().items()}, assign=True)
+    on_gpu.load_state_dict({name: tensor.to(device="cuda") for name, tensor in model.state_dict().items()}, assign=True)
     there = {"eight_bit": True} if storage == "host8bit" else {}
     if storage == "8bit":
         error = by_chunk(on_gpu, case, given, device="cuda", **STORAGES[storage]) - given["latent"]
