@@ -36,6 +36,10 @@ SIZE = 480, 832
 CELL = 8
 """Pixels of a latent cell, each way."""
 
+CAUSAL_SHIFT = 10.0
+FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
+"""The official steps of LingBot-World Fast (v1) and 2.0, as indices of a schedule of 1,000 steps."""
+
 
 @dataclass(frozen=True)
 class PerExpert(Generic[T]):
@@ -50,6 +54,23 @@ class PerExpert(Generic[T]):
     def of(self, high: bool) -> T:
         """The high-noise expert's value, or else the low-noise expert's."""
         return self.high if high else self.low
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a release of the causal model was made for; `window` and `sink` in latent frames, 0 is the whole video."""
+
+    name: str
+    indices: tuple[int, ...]
+    window: int
+    sink: int
+    licence: str
+
+
+RELEASES = {
+    "v1": Release("LingBot-World Fast", FAST_INDICES, 0, 0, "Apache-2.0"),
+    "v2": Release("LingBot-World 2.0", V2_INDICES, 18, 6, "CC BY-NC-SA 4.0, for non-commercial use"),
+}
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:

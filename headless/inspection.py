@@ -10,7 +10,7 @@ from ..geometry import CHUNK, Geometry, explicit_geometry
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.package import is_expert_folder
 from ..options import DtypeName, torch_dtype
-from ..sampling.releases import release_of
+from ..sampling import release_of
 from ..text.weights import open_weights
 from ..vae import read_vae, vae_width
 from ..world import held_frames

@@ -14,7 +14,8 @@ from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..geometry import CHUNK, Geometry, explicit_geometry, first_frame
 from ..loaders import Checkpoint
-from ..sampling import CAUSAL_SHIFT, FewStepSchedule, few_step_schedule, release_of, step_indices
+from ..options import CAUSAL_SHIFT
+from ..sampling import FewStepSchedule, few_step_schedule, release_of, step_indices
 from ..state import WorldState, load_state
 from ..world import check_window, held_frames
 from .checks import Plan, frame_notes, geometry_of, pose_folder, refuse_options
@@ -121,5 +122,3 @@ def _notes(
     made = 4 * state.latent.shape[2] - 3
     after = f"{options.continue_from} holds {made} frames; this video has the {geometry.frames} that follow."
     return (*notes, *(() if folder is None else folder.notes), after)
-
-

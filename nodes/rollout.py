@@ -3,8 +3,7 @@
 from comfy_api.latest import io
 
 from ..errors import InputError
-from ..options import KEY_VALUE_MODES
-from ..sampling import CAUSAL_SHIFT, FAST_INDICES, RELEASES, V2_INDICES, few_step_schedule
+from ..options import CAUSAL_SHIFT, FAST_INDICES, KEY_VALUE_MODES, RELEASES, V2_INDICES
 from .camera_sockets import Camera, frames_input
 from .refusal import refusal, show_warning
 
@@ -161,4 +160,6 @@ def _check_steps(steps: str | None, custom: str | None) -> None:
     if steps not in (None, *STEPS, CUSTOM):
         raise InputError(f"steps are {steps!r}, expected one of {', '.join([*STEPS, CUSTOM])}")
     if steps == CUSTOM and custom is not None:
+        from ..sampling import few_step_schedule
+
         few_step_schedule(_indices(steps, custom), CAUSAL_SHIFT)

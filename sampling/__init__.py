@@ -1,21 +1,15 @@
 """Schedules, solvers and the choice between the two experts: pure functions, no model and no user interface."""
 
 from .experts import first_low_step, guide, guide_scales, is_high_noise
-from .few_steps import FAST_INDICES, V2_INDICES, FewStepSchedule, few_step_schedule, sample_few_steps
-from .releases import CAUSAL_SHIFT, RELEASES, Release, release_of, step_indices
+from .few_steps import FewStepSchedule, few_step_schedule, release_of, sample_few_steps, step_indices
 from .schedule import TRAIN_TIMESTEPS, flow_sigmas, flow_timesteps
 from .solvers import sample_flow_dpmpp, sample_flow_unipc
 
 SOLVERS = {"unipc": sample_flow_unipc, "dpmpp": sample_flow_dpmpp}
 
 __all__ = [
-    "CAUSAL_SHIFT",
-    "RELEASES",
-    "Release",
     "SOLVERS",
     "TRAIN_TIMESTEPS",
-    "FAST_INDICES",
-    "V2_INDICES",
     "FewStepSchedule",
     "few_step_schedule",
     "first_low_step",

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from ..errors import InputError
+from ..options import FAST_INDICES, RELEASES, V2_INDICES, Release
 from .schedule import flow_sigmas, flow_timesteps
 
 TABLE_STEPS = 1000
 """The few steps are taken from UniPC's schedule of this many steps."""
-
-FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)
-"""The official steps of LingBot-World Fast (v1) and 2.0."""
 
 Predict = Callable[[Tensor, int], Tensor]
 """(x, timestep) -> velocity."""
@@ -65,3 +63,24 @@ def sample_few_steps(predict: Predict, x: Tensor, schedule: FewStepSchedule, ren
         velocity = predict(x, timestep)
         denoised = (x.double() - schedule.sigmas[step] * velocity.double()).float()
     return denoised
+
+
+def release_of(names: Iterable[str]) -> Release:
+    """The release of a checkpoint with these `names`. The files of both are alike: 2.0 is told by the name of its
+    folder, or of the folder that it was quantized from."""
+    return RELEASES["v2" if "v2" in " ".join(names).lower() else "v1"]
+
+
+def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
+    """The steps that a `schedule` names: v1, v2 or indices such as 0,250,500,750; None takes the release's own.
+    Raises InputError."""
+    if schedule is None:
+        return release.indices
+    if isinstance(schedule, tuple):
+        return schedule
+    if schedule in RELEASES:
+        return RELEASES[schedule].indices
+    try:
+        return tuple(int(index) for index in schedule.split(","))
+    except ValueError:
+        raise InputError(f"`schedule` {schedule}: expected v1, v2 or indices such as 0,250,500,750") from None

@@ -22,8 +22,9 @@ from bench_kernels import print_profile
 from bench_parts import geometry_of
 from bench_report import GB, Report
 from lingbot_world.loaders import load_expert
+from lingbot_world.options import FAST_INDICES
 from lingbot_world.pipeline import CHUNK, World
-from lingbot_world.sampling import FAST_INDICES, few_step_schedule
+from lingbot_world.sampling import few_step_schedule
 from memory_watch import Memory, process_bytes
 
 STORAGES = {

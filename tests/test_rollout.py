@@ -12,8 +12,9 @@ from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValueCache, key_value_bytes
 from lingbot_world.model.rope import rope_table
+from lingbot_world.options import FAST_INDICES, V2_INDICES
 from lingbot_world.pipeline import World, rollout, sample
-from lingbot_world.sampling import FAST_INDICES, V2_INDICES, few_step_schedule
+from lingbot_world.sampling import few_step_schedule
 from safetensors.torch import load_file
 
 CASES = json.loads((Path(__file__).parent / "golden/causal/manifest.json").read_text())
