@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import CheckpointError
+from ..options import CELL
 
 PATCH = (1, 2, 2)  # latent frames, rows and columns of a token
-CELL_PIXELS = 64  # 8x8 pixels of one latent cell
 CONTROLS = {6: "camera: ray origin and direction", 7: "action: ray direction and W, A, S, D flags"}
 
 _NAMES = {
@@ -79,7 +79,7 @@ class ModelConfig:
     @property
     def control_channels(self) -> int:
         """Channels of the camera tensor: 384 for a camera model, 448 for an action model, 0 without camera layers."""
-        return (self.control or 0) * CELL_PIXELS
+        return (self.control or 0) * CELL * CELL
 
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter of the model under its official name, with its logical shape."""
@@ -145,6 +145,6 @@ def _control(shapes: Mapping[str, Sequence[int]]) -> int | None:
         return None
     width = tuple(shapes[_CONTROL])[-1]
     for values in CONTROLS:
-        if width == values * CELL_PIXELS * 4:
+        if width == values * CELL * CELL * 4:
             return values
     raise CheckpointError(f"{_CONTROL} takes {width} values a token; 1536 (camera) and 1792 (action) are known")

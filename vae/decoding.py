@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..model.host_memory import pin
-from ..options import Progress
+from ..options import CELL, Progress
 from .network import Decoder
-from .tiles import SCALE, Blender, Corner, Tiling
+from .tiles import Blender, Corner, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]
@@ -51,8 +51,8 @@ class VideoDecoder:
         vae, tiling = self._vae, self._tiling
         latents = [vae.denormalized(each) for each in latent.unbind(2)]
         length = 4 * len(latents) - (0 if self._past[0, 0] else 3)
-        video = torch.empty(length, SCALE * tiling.height, SCALE * tiling.width, 3, dtype=torch.uint8)
-        blender, done = Blender(tiling, SCALE), count(1)
+        video = torch.empty(length, CELL * tiling.height, CELL * tiling.width, 3, dtype=torch.uint8)
+        blender, done = Blender(tiling, CELL), count(1)
         for corner in tiling.corners:
             decoder, index = Decoder(vae.weights, _moved(self._past.pop(corner), vae.device)), count()
             for each in latents:

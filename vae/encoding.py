@@ -8,9 +8,9 @@ from itertools import chain, count, repeat
 import torch
 from torch import Tensor
 
-from ..options import Progress
+from ..options import CELL, Progress
 from .network import LATENT_CHANNELS, Encoder
-from .tiles import SCALE, Blender, Tiling
+from .tiles import Blender, Tiling
 from .weights import VAE
 
 SETTLED = 30
@@ -23,12 +23,12 @@ def encode_first_frame(vae: VAE, frame: Tensor, frames: int, progress: Progress 
     Returns float32 [1, 16, (frames - 1) // 4 + 1, H / 8, W / 8] on the VAE's device. Nothing is computed any more
     once the zeros have settled, after 117 frames.
     """
-    height, width = (size // SCALE for size in frame.shape[1:])
+    height, width = (size // CELL for size in frame.shape[1:])
     length, tiling = (frames - 1) // 4 + 1, Tiling.of(height, width, vae.use_tiling)
     latent = torch.empty(1, LATENT_CHANNELS, length, height, width, device=vae.device)
     blender, done = Blender(tiling), count(1)
     for corner in tiling.corners:
-        for index, tile in zip(range(length), _latents(vae, tiling.crop(frame, corner, SCALE)), strict=False):
+        for index, tile in zip(range(length), _latents(vae, tiling.crop(frame, corner, CELL)), strict=False):
             (rows, columns), own = blender.add(index, corner, tile)
             latent[:, :, index, rows, columns] = own
             if progress is not None:

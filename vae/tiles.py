@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 TILE, STRIDE = 32, 24  # latent pixels
-SCALE = 8  # pixels to a latent pixel
 
 Corner = tuple[int, int]
 

@@ -80,3 +80,12 @@ def predict(patcher, timestep=413.0, options=None):
 
 def gap(left, right) -> float:
     return (left.double() - right.double()).abs().max().item()
+
+
+def refused(function, *arguments, **options) -> str | None:
+    """The message of the ValueError that a call raises, None where it raises none."""
+    try:
+        function(*arguments, **options)
+    except ValueError as error:
+        return str(error)
+    return None

@@ -19,20 +19,12 @@ from lingbot_world import comfy_entrypoint  # noqa: E402
 NODES = asyncio.run(asyncio.run(comfy_entrypoint()).get_node_list())
 
 import torch  # noqa: E402
-from common import INPUTS, NF4, check, experts, gap, predict, report  # noqa: E402
+from common import INPUTS, NF4, check, experts, gap, predict, refused, report  # noqa: E402
 from lingbot_world.host import folders  # noqa: E402
 from lingbot_world.nodes.load_models import FROM_PACKAGE, NO_PACKAGE, LingBotWorldLoadExperts  # noqa: E402
 from lingbot_world.nodes.sampling import LingBotWorldSampler, LingBotWorldSigmas  # noqa: E402
 
 BY_ID = {node.GET_SCHEMA().node_id: node for node in NODES}
-
-
-def refused(function, *arguments, **options):
-    try:
-        function(*arguments, **options)
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 @check

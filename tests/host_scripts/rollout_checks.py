@@ -19,7 +19,7 @@ import comfy.sd  # noqa: E402
 import comfy.utils  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-from common import FP32, GOLDEN, check, experts, gap, report  # noqa: E402
+from common import FP32, GOLDEN, check, experts, gap, refused, report  # noqa: E402
 from lingbot_world.camera.path import CameraPath  # noqa: E402
 from lingbot_world.host.guider import ExpertGuider  # noqa: E402
 from lingbot_world.host.loading import load_causal, load_patcher  # noqa: E402
@@ -250,14 +250,6 @@ def places():
     finally:
         management.get_free_memory = real
     return found
-
-
-def refused(function, *arguments, **options):
-    try:
-        function(*arguments, **options)
-    except ValueError as error:
-        return str(error)
-    return None
 
 
 @check
