@@ -37,18 +37,18 @@ export class Painter {
     this.context.beginPath();
     for (const line of lines) {
       const points = line.map((point) => this.view.toCamera(point));
-      for (let i = 1; i < points.length; i += 1) this.#edge(points[i - 1], points[i]);
+      for (let i = 1; i < points.length; i += 1) this.#edge(points[i - 1], points[i], i === 1);
     }
     this.context.strokeStyle = color;
     this.context.lineWidth = width;
     this.context.stroke();
   }
 
-  /** Adds the part of an edge, given in camera space, that is in front of the eye. */
-  #edge(a, b) {
+  /** Adds the part of an edge, given in camera space, that is in front of the eye; it may go on from the one before. */
+  #edge(a, b, isFirst) {
     if (a[2] < NEAR && b[2] < NEAR) return;
     const cut = (from, to) => (from[2] < NEAR ? mixVectors(from, to, (NEAR - from[2]) / (to[2] - from[2])) : from);
-    this.context.moveTo(...this.view.toScreen(cut(a, b)));
+    if (isFirst || a[2] < NEAR) this.context.moveTo(...this.view.toScreen(cut(a, b)));
     this.context.lineTo(...this.view.toScreen(cut(b, a)));
   }
 
