@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 FOLDER = Path(__file__).parent / "browser"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -22,11 +23,12 @@ def missing() -> str | None:
         return "no Chromium; install chromium or set CHROMIUM_PATH"
     if not (shutil.which("node") and shutil.which("npm")):
         return "no node and npm"
-    if (FOLDER / "node_modules" / "playwright-core").is_dir():
-        return None
-    installed = subprocess.run(
-        ["npm", "ci", "--no-audit", "--no-fund"], cwd=FOLDER, capture_output=True, text=True, timeout=120
-    )
+    with FileLock(FOLDER / ".npm.lock"):  # of the processes that run tests, one installs
+        if (FOLDER / "node_modules" / "playwright-core").is_dir():
+            return None
+        installed = subprocess.run(
+            ["npm", "ci", "--no-audit", "--no-fund"], cwd=FOLDER, capture_output=True, text=True, timeout=240
+        )
     return None if installed.returncode == 0 else f"npm ci failed: {installed.stderr[-300:]}"
 
 

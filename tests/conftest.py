@@ -12,6 +12,11 @@ HERE = Path(__file__).parent
 BESIDE = HERE.parent.parent / "shared"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that need a real ComfyUI first: they take long, and the short ones fill up the other processes' ends."""
+    items.sort(key=lambda item: item.get_closest_marker("host") is None)
+
+
 @pytest.fixture(scope="session")
 def golden() -> Path:
     """The official implementation's inputs and outputs that travel with the repository."""

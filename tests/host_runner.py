@@ -29,7 +29,7 @@ class Report:
 def run_checks(host: Host, script: str, *arguments: str) -> Report:
     """The report of a script of tests/host_scripts; RuntimeError with its output when it ends badly."""
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    environment |= {"COMFYUI_PATH": str(host.root), "OMP_NUM_THREADS": "2"}
+    environment |= {"COMFYUI_PATH": str(host.root), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [host.python, SCRIPTS / script, *arguments],
         cwd=SCRIPTS, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False,
