@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"lingbot-world: {with_flags(str(error))}", file=sys.stderr)
         return BAD_INPUT
     except OSError as error:  # a folder that may not be read, a disk that went away
-        print(f"lingbot-world: {error}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"lingbot-world: {where}{error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("\nlingbot-world: interrupted; nothing was written", file=sys.stderr)
