@@ -20,9 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 OUT = ROOT / "out" / "fuzz"
-WORDS = ("dtype", "shape", "data_offsets", "F32", "BF16", "U8", "I64", "[0,48]", "[2,6]", "1e999", "NaN", "null", "true",
-         "{}", "[]", ":", ",", "-1", "99999999999999999999", "weight_map", "transform_matrix", "frames", "fl_x", "descr",
-         "fortran_order", "<f8", "(4,4)", "\\x93NUMPY", "PK\\x03\\x04", "vocab", "model", "added_tokens")  # fmt: skip
+WORDS = ("dtype", "shape", "data_offsets", "F32", "BF16", "U8", "I64", "[0,48]", "[2,6]", "1e999", "NaN", "null",
+         "true", "{}", "[]", ":", ",", "-1", "99999999999999999999", "weight_map", "transform_matrix", "frames", "fl_x",
+         "descr", "fortran_order", "<f8", "(4,4)", "\\x93NUMPY", "PK\\x03\\x04", "vocab", "model", "added_tokens")  # fmt: skip
 KINDS = ("header", "safetensors", "config", "index", "torch", "tokenizer", "npy", "npz", "json_path", "text_path")
 
 
@@ -87,13 +87,13 @@ def camera_reader(kind: str, folder: Path, load_array, read_camera) -> tuple[Pat
     if kind == "npz":
         with first.open("wb") as file:
             np.savez(file, data=poses, inds=np.arange(5))
-        return folder / "poses.npz", lambda: read_camera(folder / "poses.npz", "auto"), [first]
+        return folder / "poses.npz", lambda: read_camera(folder / "poses.npz", "vipe"), [first]
     if kind == "json_path":
         frames = [{"file_path": f"{i}.png", "transform_matrix": matrix.tolist()} for i, matrix in enumerate(poses)]
         first.write_text(json.dumps({"w": 832, "h": 480, "fl_x": 500, "frames": frames}))
-        return folder / "transforms.json", lambda: read_camera(folder / "transforms.json", "auto"), [first]
+        return folder / "transforms.json", lambda: read_camera(folder / "transforms.json", "transforms"), [first]
     first.write_text("https://a.b/c\n" + "\n".join(f"{i} .5 .9 .5 .5 0 0 1 0 0 0 0 1 0 0 0 0 1 {i}" for i in range(5)))
-    return folder / "path.txt", lambda: read_camera(folder / "path.txt", "auto"), [first]
+    return folder / "path.txt", lambda: read_camera(folder / "path.txt", "realestate10k"), [first]
 
 
 def fuzz(kind: str, seconds: int) -> None:
