@@ -33,6 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except LingBotError as error:
         print(f"lingbot-world: {with_flags(str(error))}", file=sys.stderr)
         return BAD_INPUT
+    except OSError as error:  # a folder that may not be read, a disk that went away
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"lingbot-world: {where}{error.strerror or error}", file=sys.stderr)
+        return BAD_INPUT
     except KeyboardInterrupt:
         print("\nlingbot-world: interrupted; nothing was written", file=sys.stderr)
         return INTERRUPTED

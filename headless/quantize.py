@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,7 @@ def lora_of(text: str) -> LoraFile:
 
 
 def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
-    from ..quantize import QuantizeOptions, plan_quantize, quantize
+    from ..quantize import QuantizeOptions, plan_quantize, quantize, report
 
     options = QuantizeOptions(
         search=arguments.search, keep=tuple(arguments.keep), blocksize=arguments.blocksize, t5=arguments.t5,
@@ -67,18 +67,8 @@ def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
     for note in plan.notes:
         print(note)
     for file, meta in quantize(plan, show).items():
-        print("\n".join(_report(file, meta)))
+        print(f"\n{report(file, meta)}")
     print(f"\n{plan.destination}")
-
-
-def _report(file: Path, meta: dict) -> Iterator[str]:
-    from ..quantize.model import worst_layers
-
-    errors = meta["relative_rms"].values()
-    mean = sum(errors) / max(1, len(errors))
-    yield f"\n{file}: {len(errors)} weights in 4 bits, relative error {mean:.4f} on average"
-    for layer in worst_layers(meta):
-        yield f"  {layer.error:.4f}  {layer.name}"
 
 
 def _verify(arguments: argparse.Namespace, show: ShowProgress) -> None:

@@ -56,7 +56,7 @@ def resolve(name: str) -> Path:
         raise CameraError(f"{name!r} is not the name of a camera file inside ComfyUI's input folder")
     for root in _roots():
         path = root.joinpath(*parts)
-        if path.exists() and path.resolve().is_relative_to(root.resolve()):
+        if path.exists() and _inside(path):
             return path
     raise CameraError(f"{name!r} was not found in {', '.join(map(str, _roots()))}: put it there, or choose another")
 
@@ -67,12 +67,19 @@ def pose_files(poses: str, lens: str) -> tuple[Path, Path | None, Path]:
     path = path / "poses.npy" if path.is_dir() else path
     if not path.is_file():
         raise CameraError(f"{path}: no such file")
-    if lens == DEFAULT_LENS:
-        return path, None, path.with_name("action.npy")
-    lens_path = path.with_name("intrinsics.npy") if lens == BESIDE else resolve(lens)
-    if not lens_path.is_file():
+    lens_path = None if lens == DEFAULT_LENS else path.with_name("intrinsics.npy") if lens == BESIDE else resolve(lens)
+    if lens_path is not None and not lens_path.is_file():
         raise CameraError(f"{lens_path}: no such file; choose {DEFAULT_LENS!r} or another lens file")
-    return path, lens_path, path.with_name("action.npy")
+    actions = path.with_name("action.npy")
+    for file in (path, lens_path, actions):
+        if file is not None and not _inside(file):
+            raise CameraError(f"{file}: a link that leaves ComfyUI's input folder; put the file itself there")
+    return path, lens_path, actions
+
+
+def _inside(path: Path) -> bool:
+    """Whether a path that was found below the input folder or a package is there when links are followed."""
+    return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:

@@ -16,6 +16,7 @@ import folder_paths
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
 from ..loaders.package import TOKENIZER_FOLDERS, is_causal_folder, tokenizer_in
+from .names import parts_of
 
 PACKAGES = "lingbot_world"
 AUTO = "auto"
@@ -37,7 +38,7 @@ def package_choices() -> list[str]:
 
 def resolve_package(name: str) -> Path:
     """The folder of a package. Raises InputError for a name that leaves the model folders or is not there."""
-    return _resolve(name, (PACKAGES,), "package", Path.is_dir)
+    return resolve(name, (PACKAGES,), "package", Path.is_dir)
 
 
 def expert_choices() -> list[str]:
@@ -47,7 +48,7 @@ def expert_choices() -> list[str]:
 
 def resolve_expert(name: str) -> Path:
     """The file or folder of an expert. Raises InputError."""
-    return _resolve(name, ("diffusion_models", PACKAGES), "expert", Path.exists)
+    return resolve(name, ("diffusion_models", PACKAGES), "expert", Path.exists)
 
 
 def causal_choices() -> list[str]:
@@ -57,14 +58,14 @@ def causal_choices() -> list[str]:
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
     found = {name for root in roots for name in names if _is_causal(root / name)}
     for package in _folders():
-        folders = (package, *sorted(package.iterdir()))
+        folders = (package, *sorted(folder for folder in package.iterdir() if not _unfinished(folder)))
         found |= {folder.relative_to(package.parent).as_posix() for folder in folders if _is_causal(folder)}
     return sorted(found)
 
 
 def resolve_causal(name: str) -> Path:
     """The folder of a causal model. Raises InputError, also for a folder that holds something else."""
-    return _resolve(name, ("diffusion_models", PACKAGES), "causal model", _is_causal)
+    return resolve(name, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
 
 def _is_causal(folder: Path) -> bool:
@@ -80,7 +81,7 @@ def text_encoder_choices() -> list[str]:
 
 def resolve_text_encoder(name: str) -> Path:
     """The file of a text encoder. Raises InputError."""
-    return _resolve(name, ("text_encoders", PACKAGES), "text encoder", Path.is_file)
+    return resolve(name, ("text_encoders", PACKAGES), "text encoder", Path.is_file)
 
 
 def vae_choices() -> list[str]:
@@ -90,7 +91,7 @@ def vae_choices() -> list[str]:
 
 def resolve_vae(name: str) -> Path:
     """The file of a VAE. Raises InputError."""
-    return _resolve(name, ("vae", PACKAGES), "VAE", Path.is_file)
+    return resolve(name, ("vae", PACKAGES), "VAE", Path.is_file)
 
 
 def tokenizer_choices() -> list[str]:
@@ -103,7 +104,7 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
     """The folder of a tokenizer, or a file with one inside. `auto` looks beside the encoder, in the packages, in the
     encoder's own file and in the umt5 files of `text_encoders`. Raises InputError where there is none."""
     if choice != AUTO:
-        return _resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
+        return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
     candidates = (folder / name for folder in (encoder.parent, *_folders()) for name in TOKENIZER_FOLDERS)
     found = next(filter(tokenizer_in, candidates), None) or next(_with_tokenizer_inside(encoder), None)
     if found is None:
@@ -136,7 +137,12 @@ def _folders() -> Iterator[Path]:
     """Folders of `models/lingbot_world`: packages, complete or still being downloaded."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
         if root.is_dir():
-            yield from (folder for folder in sorted(root.iterdir()) if folder.is_dir())
+            yield from (folder for folder in sorted(root.iterdir()) if folder.is_dir() and not _unfinished(folder))
+
+
+def _unfinished(folder: Path) -> bool:
+    """Whether a quantization is still writing to a folder, or was stopped."""
+    return folder.name.endswith(".part")
 
 
 def _packages() -> Iterator[Path]:
@@ -145,7 +151,8 @@ def _packages() -> Iterator[Path]:
 
 def _package_experts() -> Iterator[str]:
     for package in _folders():
-        files = (file for pattern in ("*/*", "*_noise*") for file in package.glob(pattern))
+        patterns = ("*/*", "*_noise*", *(() if _is_causal(package) else ("model.safetensors",)))
+        files = (file for pattern in patterns for file in package.glob(pattern) if not _unfinished(file.parent))
         weights = (file for file in files if file.suffix in _WEIGHTS and file.is_file())
         yield from (f"{package.name}/{file.relative_to(package).as_posix()}" for file in weights)
 
@@ -181,12 +188,14 @@ def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: (rank(name), name))
 
 
-def _resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
-    parts = re.split(r"[\\/]+", name)
-    if not name or any(part in ("", ".", "..") or ":" in part or "\0" in part for part in parts):
-        raise InputError(f"{name!r} is not the name of a {what} inside ComfyUI's model folders")
+def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
+    """What is called `name` in the first of ComfyUI's model folders that has it. Raises InputError."""
+    parts = parts_of(name, what)
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
-    found = next((path for path in (root.joinpath(*parts) for root in roots) if exists(path)), None)
+    try:
+        found = next((path for path in (root.joinpath(*parts) for root in roots) if exists(path)), None)
+    except OSError as error:
+        raise InputError(f"{what} {name!r}: {error.filename}: {error.strerror}; check its rights") from error
     if found is not None:
         return found
     raise InputError(f"{what} {name!r} was not found in {', '.join(map(str, roots))}: put it there, or choose another")

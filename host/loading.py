@@ -14,6 +14,7 @@ from torch import Tensor
 from ..geometry import CHUNK
 from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import open_experts
+from ..loaders.tensors import MappedFile
 from ..model.memory import activation_bytes
 from ..options import DTYPE_NAMES, PerExpert, Progress, torch_dtype
 from ..sampling import release_of
@@ -108,9 +109,9 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
     }
 
     @cache
-    def opened(path: Path):
+    def opened(file: MappedFile):
         """The file and the lock that its readers share."""
-        return path.open("rb", buffering=0), threading.Lock()
+        return file.open(), threading.Lock()
 
     marked = 0
     for parameter in model.parameters():
@@ -118,6 +119,6 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
         entry = mapped.get(tensor.data_ptr())
         if entry is not None and entry.nbytes == tensor.nbytes:
             storage: Any = tensor.untyped_storage()
-            storage._comfy_tensor_file_slice = TensorFileSlice(*opened(entry.path), entry.offset, entry.nbytes)
+            storage._comfy_tensor_file_slice = TensorFileSlice(*opened(entry.source), entry.offset, entry.nbytes)
             marked += 1
     return marked

@@ -7,13 +7,12 @@ weights lie as close together as in the file, so that one copy brings forty of t
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .tensors import TensorEntry
+from .tensors import MappedFile, TensorEntry
 
 ALIGNMENT = 256
 SMALL = 1 << 16
@@ -48,10 +47,10 @@ class Target(NamedTuple):
 
 @dataclass
 class Chunk:
-    """Bytes [start, stop) of a file, or of a mapped tensor. Each of `copies` says from which byte of the chunk to copy,
+    """Bytes [start, stop) of a file, or of a tensor in memory. Each of `copies` says from which byte to copy,
     and where to."""
 
-    source: Path | Tensor
+    source: MappedFile | Tensor
     start: int
     stop: int
     copies: list[tuple[int, Target]]
@@ -116,7 +115,7 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int)
     file and in their buffer are copied together."""
     chunk: Chunk | None = None
     for entry in _in_file_order(entries):
-        source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.path
+        source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.source
         buffer, first, _ = targets[entry.name]
         done = 0
         while done < entry.nbytes:
@@ -133,7 +132,7 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int)
         yield chunk
 
 
-def _reaches(chunk: Chunk, source: Path | Tensor, begin: int, size: int) -> bool:
+def _reaches(chunk: Chunk, source: MappedFile | Tensor, begin: int, size: int) -> bool:
     """Whether byte `begin` of the source belongs in the chunk too."""
     return chunk.source is source and 0 <= begin - chunk.stop <= _GAP and begin < chunk.start + size
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ..errors import CheckpointError
-from .tensors import TensorEntry, read_safetensors, read_torch_file
+from .tensors import TensorEntry, read_safetensors, read_torch_file, unreadable
 
 WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.[a-z]+)$")
@@ -88,7 +88,7 @@ def _read_file(file: Path) -> dict[str, TensorEntry]:
         with file.open("rb") as opened:
             start = opened.read(64)
     except OSError as error:
-        raise CheckpointError(f"{file}: cannot be opened ({error.strerror}); check the path and its rights") from error
+        raise unreadable(file, error) from error
     if start.startswith(b"PK\x03\x04"):
         return read_torch_file(file)
     _refuse_other_formats(file, start)
@@ -115,6 +115,8 @@ def read_json(path: Path) -> dict:
     """A JSON object from a small file. Raises CheckpointError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise unreadable(path, error) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(content, dict):

@@ -43,7 +43,7 @@ def load_expert(
 
     The model is built on the meta device, so that no weight is made twice. On the CPU the weights are views of the
     mapped file, or with `copy` in memory of their own; on another device they are uploaded, and `progress(bytes,
-    total)` is called meanwhile. Raises CheckpointError for bad files, OSError, whatever `progress` raises; nothing of
+    total)` is called meanwhile. Raises CheckpointError for bad files, whatever `progress` raises; nothing of
     the expert is left on the device then.
 
     For a GPU that is too small, only the first `resident_blocks` blocks stay there; the weights of the others come from

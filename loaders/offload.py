@@ -80,7 +80,7 @@ class BlockStreamer:
     def serve(self, model: LingBotWorldModel) -> None:
         """Upload the first blocks now, and the others while `model` runs. Threads and slots go with the model.
 
-        A forward raises CheckpointError or OSError when the file cannot be read any more."""
+        A forward raises CheckpointError when the file cannot be read any more."""
         weakref.finalize(model, self._uploader.close)
         for index in self._blocks:
             model.blocks[index].register_forward_pre_hook(partial(self._before, index))

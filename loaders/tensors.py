@@ -4,9 +4,11 @@ The safetensors reader is our own, because uploads need the byte ranges, which t
 Format: 8 bytes little-endian length, that much JSON, then the tensors without gap or overlap.
 """
 
+import io
 import json
 import math
 import mmap
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,11 +28,11 @@ DTYPES = {
 }  # fmt: skip
 _HEADER_LIMIT = 100_000_000
 _SIZE_LIMIT = 1 << 48
+_READ_BYTES = 1 << 22
 _MOST_TENSORS, _LONGEST_NAME = 100_000, 1000
 _WRAPPERS = ("state_dict", "model", "module")
 
 
-@dataclass
 class MappedFile:
     """A weight file, mapped into memory when a tensor of it is first looked at.
 
@@ -38,12 +40,35 @@ class MappedFile:
     never the file.
     """
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written = _written(path.stat())
+
+    def open(self) -> io.FileIO:
+        """The file, to be read. Raises CheckpointError where it is another one than that whose header was read: its
+        tensors lie elsewhere."""
+        try:
+            file = self.path.open("rb", buffering=0)
+        except OSError as error:
+            raise unreadable(self.path, error) from error
+        if _written(os.fstat(file.fileno())) == self._written:
+            return file
+        file.close()
+        raise CheckpointError(f"{self.path}: was replaced or changed since its header was read; run it again")
 
     @cached_property
     def mapping(self) -> mmap.mmap:
-        with self.path.open("rb") as file:
+        with self.open() as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+    def read_through(self, offset: int, nbytes: int) -> None:
+        """Read bytes and forget them. What a disk refuses, or lost, is a CheckpointError here; a look at a mapped page
+        would end the process."""
+        buffer = memoryview(bytearray(min(nbytes, _READ_BYTES)))
+        with self.open() as file:
+            file.seek(offset)
+            while nbytes:
+                nbytes -= read_into(self.path, file, buffer[: min(nbytes, len(buffer))])
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor at byte `offset`: a view, or a copy where the offset is not a multiple of the item size."""
@@ -54,6 +79,27 @@ class MappedFile:
             raw = torch.frombuffer(self.mapping, dtype=torch.uint8, count=count * dtype.itemsize, offset=offset)
             return raw.clone().view(dtype).view(shape)
         return torch.frombuffer(self.mapping, dtype=dtype, count=count, offset=offset).view(shape)
+
+
+def read_into(path: Path, file: io.FileIO, buffer: memoryview) -> int:
+    """Fill the start of `buffer` with what the file gives at once. Raises CheckpointError, also at the file's end."""
+    try:
+        got = file.readinto(buffer)
+        size = os.fstat(file.fileno()).st_size if buffer and not got else 0
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if buffer and not got:
+        raise CheckpointError(f"{path}: ends at byte {size:,} while it is being read, expected more; it changed or is "
+                              "truncated")  # fmt: skip
+    return got
+
+
+def unreadable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{path}: cannot be read ({error.strerror or error}); check its rights, and the disk")
+
+
+def _written(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -81,9 +127,13 @@ class TensorEntry:
 
 def read_safetensors(path: Path) -> dict[str, TensorEntry]:
     """The tensors of a file by name. Raises CheckpointError when the header and the file do not agree."""
-    header, data_start = _read_header(path)
-    data_bytes = path.stat().st_size - data_start
-    source, entries = MappedFile(path), {}
+    try:
+        source = MappedFile(path)
+        header, data_start = _read_header(path)
+        data_bytes = path.stat().st_size - data_start
+    except OSError as error:
+        raise unreadable(path, error) from error
+    entries: dict[str, TensorEntry] = {}
     end = 0
     for name, begin, stop, dtype, shape in sorted(_byte_ranges(path, header), key=lambda found: found[1:3]):
         if begin != end:

@@ -13,16 +13,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from copy import copy
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
 from ..options import Progress
 from .chunks import Chunk, allocate, block_of, chunks_of, tensor_at
-from .tensors import TensorEntry
+from .tensors import MappedFile, TensorEntry, read_into
 
 _THREAD_NAME = "lingbot-upload"
 _POLL_SECONDS = 0.1
@@ -126,7 +124,7 @@ class Upload:
         """Return when all copies are started, and make the caller's CUDA stream wait for their end.
 
         `progress(bytes, total)` is called ten times a second, and at the end. What a reader thread raised
-        (CheckpointError for a file that ends early, OSError) is raised here, each time that this is called."""
+        (CheckpointError for a file that ends early or cannot be read) is raised here, each time that this is called."""
         waiting = set(self._readers)
         while waiting:  # in short turns, so that Ctrl-C is noticed on every system
             done, waiting = wait(waiting, _POLL_SECONDS, return_when="FIRST_EXCEPTION")
@@ -177,7 +175,7 @@ class Lane:
     Files are read with seek and readinto, which every system has and which release the interpreter lock."""
 
     def __init__(self, _device: torch.device, settings: UploadSettings) -> None:
-        self._files: dict[Path, io.FileIO] = {}
+        self._files: dict[MappedFile, io.FileIO] = {}
         self._buffer = torch.empty(settings.chunk_bytes, dtype=torch.uint8)
 
     def wait_for(self, allowed: torch.cuda.Event | None) -> None:
@@ -185,7 +183,7 @@ class Lane:
 
     def carry(self, chunk: Chunk) -> torch.cuda.Event | None:
         """Read a chunk and start its copies. Returns the event behind them. Raises CheckpointError for a file that
-        ends early."""
+        ends early, was replaced, or cannot be read."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
             target.view().copy_(self._buffer[start : start + target.nbytes])
@@ -198,16 +196,11 @@ class Lane:
             np.copyto(buffer.numpy()[:nbytes], chunk.source[chunk.start : chunk.stop].numpy())
             return
         if chunk.source not in self._files:
-            self._files[chunk.source] = chunk.source.open("rb", buffering=0)
+            self._files[chunk.source] = chunk.source.open()
         file, rest = self._files[chunk.source], buffer.numpy().data[:nbytes]
         file.seek(chunk.start)
         while rest:
-            got = file.readinto(rest)
-            if not got:
-                size = os.fstat(file.fileno()).st_size
-                raise CheckpointError(f"{chunk.source}: ends at byte {size:,} while it is being read, expected "
-                                      f"{chunk.stop:,}; it changed or is truncated")  # fmt: skip
-            rest = rest[got:]
+            rest = rest[read_into(chunk.source.path, file, rest) :]
 
     def close(self) -> None:
         """Wait for the copies that were started, and close the files."""

@@ -5,10 +5,10 @@ from types import ModuleType
 from comfy_api.latest import ComfyExtension, io
 
 from ..host import folders
-from . import camera, camera_files, camera_make, camera_preview, image, rollout, sampling, text
+from . import camera, camera_files, camera_make, camera_preview, image, quantize, rollout, sampling, text
 from . import load_models as experts
 
-MODULES = (experts, text, image, camera, camera_make, camera_files, camera_preview, sampling, rollout)
+MODULES = (experts, text, image, camera, camera_make, camera_files, camera_preview, sampling, rollout, quantize)
 
 folders.register()
 

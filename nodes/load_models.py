@@ -163,7 +163,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
         import comfy.sd
 
         path = str(folders.resolve_vae(vae_name))
-        weights, metadata = comfy.utils.load_torch_file(path, return_metadata=True)
+        weights, metadata = comfy.utils.load_torch_file(path, safe_load=True, return_metadata=True)
         vae = comfy.sd.VAE(sd=weights, metadata=metadata)
         vae.throw_exception_if_invalid()
         return io.NodeOutput(vae)

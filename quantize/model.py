@@ -5,16 +5,16 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from .. import __version__
 from ..errors import CheckpointError
 from ..loaders import codec
-from ..loaders.tensors import TensorEntry
+from ..loaders.tensors import MappedFile, TensorEntry
 from ..loaders.uploader import Uploader, UploadSettings
 from ..loaders.writer import QUANT, TensorFile
 from ..loaders.writer import Source as Stored
@@ -86,10 +86,14 @@ def damaged(target: TensorFile, written: Mapping[str, Written], progress: Progre
     with ThreadPoolExecutor(WRITERS) as pool:
         intact = pool.map(lambda item: all(target.digest(key) == digest for key, digest in item.sha256.items()),
                           written.values())  # fmt: skip
-        for done, (name, whole) in enumerate(zip(written, intact, strict=True), 1):
-            if not whole:
-                wrong.append(name)
-            progress(done, len(written))
+        try:
+            for done, (name, whole) in enumerate(zip(written, intact, strict=True), 1):
+                if not whole:
+                    wrong.append(name)
+                progress(done, len(written))
+        except BaseException:  # Ctrl-C, or ComfyUI's interrupt: nobody waits for the rest of 30 GB
+            pool.shutdown(cancel_futures=True)
+            raise
     return wrong
 
 
@@ -135,7 +139,10 @@ def _note(journal: Journal, target: TensorFile, name: str, error: float | None, 
 def _tensors(entries: list[TensorEntry], device: torch.device) -> Iterator[tuple[TensorEntry, Tensor]]:
     """Each tensor on the device. On the CPU it is a view of the mapped file; on its way to a GPU is the next one."""
     if device.type == "cpu":
-        yield from ((entry, entry.view()) for entry in entries)
+        for entry in entries:
+            if isinstance(entry.source, MappedFile):
+                entry.source.read_through(entry.offset, entry.nbytes)
+            yield entry, entry.view()
         return
     with Uploader(device, SETTINGS) as uploader:
         ahead = uploader.upload(entries[:1])
@@ -163,7 +170,6 @@ def _stored(
 
 
 def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Written]) -> dict:
-    packages = ("torch", "lingbot-world")
     return {
         "quant": QUANT | {"blocksize": options.blocksize, "scales": "searched" if options.search else "largest value"},
         "source": source.folder_name,
@@ -171,20 +177,21 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
                        and name not in source.quantized),
         "loras": [{"file": lora.path.name, "strength": lora.strength} for lora in options.loras],
         "sizes": {"source_bytes": source.nbytes, "parameters": sum(map(math.prod, source.shapes.values()))},
-        "versions": {name: _version(name) for name in packages},
+        "versions": {"torch": str(torch.__version__), "lingbot-world": __version__},
         "relative_rms": {name: item.error for name, item in sorted(written.items()) if item.error is not None},
         "sha256": dict(sorted(pair for item in written.values() for pair in item.sha256.items())),
     }  # fmt: skip
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def worst_layers(meta: dict, count: int = 10) -> list[LayerError]:
     """The 4-bit weights of the largest relative error."""
     errors = sorted(meta["relative_rms"].items(), key=lambda item: -item[1])
     return [LayerError(name, error) for name, error in errors[:count]]
+
+
+def report(file: Path, meta: dict) -> str:
+    """What a quantization_meta.json says of its file, in words: the error on average and of the worst layers."""
+    errors = meta["relative_rms"].values()
+    mean = sum(errors) / max(1, len(errors))
+    worst = (f"  {layer.error:.4f}  {layer.name}" for layer in worst_layers(meta))
+    return "\n".join((f"{file}: {len(errors)} weights in 4 bits, relative error {mean:.4f} on average", *worst))

@@ -125,6 +125,26 @@ def test_names_outside_the_model_and_input_folders_are_refused(server, kind, wid
     assert "root:" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["linked", "linked_file", "linked/poses.npy", "linked_lens"])
+def test_links_that_leave_the_input_folder_are_refused(server, tmp_path, name):
+    still = np.tile(np.eye(4), (9, 1, 1))
+    np.save(tmp_path / "poses.npy", still)
+    np.save(tmp_path / "intrinsics.npy", np.tile([500.0, 500.0, 416.0, 240.0], (9, 1)))
+    folder = server.base / "input" / name.partition("/")[0]
+    if folder.name == "linked":
+        folder.unlink(missing_ok=True)
+        folder.symlink_to(tmp_path, target_is_directory=True)
+    else:
+        folder.mkdir()
+        for file, linked in (("poses.npy", "linked_file"), ("intrinsics.npy", "linked_lens")):
+            if name == linked:
+                (folder / file).symlink_to(tmp_path / file)
+            else:
+                np.save(folder / file, np.load(tmp_path / file))
+    with pytest.raises(RejectedPromptError, match=r"was not found|leaves ComfyUI's input folder"):
+        server.queue(toy().set(POSES, poses=name))
+
+
 @pytest.mark.parametrize(
     ("high", "low", "words"),
     [

@@ -200,7 +200,7 @@ def test_a_file_that_shrinks_is_an_error_of_the_forward_every_time(copy):
     model = load(copy, 0)
     os.truncate(copy, copy.stat().st_size // 2)
     for _ in range(2):
-        with pytest.raises(CheckpointError, match="model.safetensors: ends at byte .* while it is being read"):
+        with pytest.raises(CheckpointError, match=r"model.safetensors: (ends at byte .* being read|was replaced)"):
             steps(model)
 
 

@@ -1,0 +1,91 @@
+"""Quantizing in ComfyUI: which models are there to be made smaller, where the result goes, progress and interrupt."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import comfy.model_management
+import comfy.utils
+import folder_paths
+
+from ..errors import CheckpointError, InputError
+from ..loaders.files import read_tensors
+from ..loaders.four_bit import component_owner
+from ..loaders.package import find_package, is_causal_folder, is_expert_folder
+from ..options import Progress
+from . import folders
+from .names import new_parts
+
+_MODEL, _TEXT_ENCODER = "patch_embedding.weight", ("token_embedding.weight", "shared.weight", "embed_tokens.weight")
+_SCALED = ("scale_weight", "weight_scale", "scaled_fp8")
+
+
+def source_choices() -> list[str]:
+    """What is not in 4 bits yet: packages, causal models, experts and text encoders. A file that cannot be read is
+    among them: choosing it tells why."""
+    names = {*folders.package_choices(), *folders.causal_choices(), *folders.expert_choices(),
+             *folders.text_encoder_choices()}  # fmt: skip
+    return sorted(name for name in names if _fits(resolve_source(name)))
+
+
+def resolve_source(name: str) -> Path:
+    """The file or folder of a model. Raises InputError."""
+    return folders.resolve(name, ("diffusion_models", folders.PACKAGES, "text_encoders"), "model", Path.exists)
+
+
+def new_package(name: str) -> Path:
+    """The folder of that name below `models/lingbot_world`, which is to be made. Raises InputError for a name that
+    leaves it, or that is there."""
+    parts = new_parts(name, "folder")
+    roots = [Path(root) for root in folder_paths.get_folder_paths(folders.PACKAGES)]
+    there = next((folder for folder in (root.joinpath(*parts) for root in roots) if folder.exists()), None)
+    if there is not None:
+        raise InputError(f"`name`: {there} exists already; choose another name, or remove it")
+    return roots[0].joinpath(*parts)
+
+
+def lora_choices() -> list[str]:
+    return [name.replace(os.sep, "/") for name in folder_paths.get_filename_list("loras")]
+
+
+def device() -> str:
+    """ComfyUI's device where it is a CUDA one, else the CPU."""
+    chosen = comfy.model_management.get_torch_device()
+    return str(chosen) if chosen.type == "cuda" else "cpu"
+
+
+@contextmanager
+def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
+    """A progress bar on the running node; ComfyUI's interrupt ends the work at the next report."""
+    bar = comfy.utils.ProgressBar(1)
+
+    def update(done: int, total: int) -> None:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        bar.update_absolute(done, total)
+
+    yield update
+
+
+def _fits(path: Path) -> bool:
+    try:
+        models = _models_of(path)
+        return any(_fits_as_it_is(model, folders.fingerprint([model])) for model in models)
+    except (CheckpointError, OSError):
+        return True
+
+
+def _models_of(path: Path) -> list[Path]:
+    if path.is_file() or (is_expert_folder(path) and not is_causal_folder(path)):
+        return [path]
+    package = find_package(path)
+    return [*(package.experts or ()), *([package.causal] if package.causal else [])]
+
+
+@lru_cache(1024)
+def _fits_as_it_is(path: Path, _written: str) -> bool:
+    """Whether a file or folder holds a model or a text encoder in 16 or 32 bits. `_written` changes with it."""
+    names = list(read_tensors(path))
+    known = any(name.endswith((_MODEL, *_TEXT_ENCODER)) for name in names)
+    return known and not any(component_owner(name) or name.endswith(_SCALED) for name in names)

@@ -1,0 +1,121 @@
+"""LingBotWorldQuantize: official weights become a 4-bit package, without a terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from comfy_api.latest import io, ui
+
+from ..errors import InputError
+from ..host import folders
+from ..host import quantize as host
+from .load_models import CATEGORY
+from .refusal import refusal, show_text
+
+if TYPE_CHECKING:
+    from ..quantize.package import QuantizePlan
+
+NOTHING = "nothing to quantize (see the tooltip)"
+NO_LORA = "none"
+
+
+class LingBotWorldQuantize(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        sources = host.source_choices() or [NOTHING]
+        return io.Schema(
+            node_id="LingBotWorldQuantize",
+            display_name="Quantize LingBot-World",
+            category=CATEGORY,
+            description="Makes a 4-bit package for cards of 8 to 24 GB out of official weights or your own. Takes "
+            "about a minute a model on a GPU. Stopped, it goes on where it was when it is queued again.",
+            search_aliases=["lingbot", "quantize", "nf4", "4-bit", "convert model", "shrink model", "merge lora"],
+            is_output_node=True,
+            inputs=[
+                io.Combo.Input(
+                    "source",
+                    options=sources,
+                    default=sources[0],
+                    tooltip="Weights in bf16, fp16 or fp32: a package or a causal model of models/lingbot_world, a "
+                    "model of models/diffusion_models, a T5 of models/text_encoders. Press R when you have added one.",
+                ),
+                io.String.Input(
+                    "name",
+                    default="my-lingbot-world-nf4",
+                    tooltip="The folder to make below models/lingbot_world. It must not be there yet.",
+                ),
+                io.Boolean.Input(
+                    "search",
+                    default=False,
+                    tooltip="Looks for the scales of least error: 9 % less error, same format and size, several times "
+                    "as long.",
+                ),
+                io.Boolean.Input(
+                    "t5",
+                    default=False,
+                    tooltip="Quantizes a package's text encoder as well: 11.4 GB become 3.2 GB. Otherwise it "
+                    "goes along unchanged.",
+                ),
+                io.Combo.Input(
+                    "lora",
+                    options=[NO_LORA, *host.lora_choices()],
+                    default=NO_LORA,
+                    optional=True,
+                    advanced=True,
+                    tooltip="A LoRA of models/loras that is merged into the weights before; in a package of two "
+                    "experts into both.",
+                ),
+                io.Float.Input(
+                    "lora_strength",
+                    default=1.0,
+                    min=-10.0,
+                    max=10.0,
+                    step=0.05,
+                    optional=True,
+                    advanced=True,
+                    tooltip="How strongly the LoRA is merged.",
+                ),
+            ],
+            outputs=[
+                io.String.Output("report", tooltip="Where the result is, and the layers that lost most.")
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, source, name, search=False, t5=False, lora=NO_LORA, lora_strength=1.0):
+        given = (source, name, search, t5, lora, lora_strength)
+        return None in given or refusal(_plan, *given)  # None is a wire: `execute` looks
+
+    @classmethod
+    def fingerprint_inputs(cls, **_):
+        return float("nan")  # never answered from the cache: what it made may be gone
+
+    @classmethod
+    def execute(cls, source, name, search, t5, lora=NO_LORA, lora_strength=1.0) -> io.NodeOutput:
+        from ..quantize import quantize, report
+
+        plan = _plan(source, name, search, t5, lora, lora_strength)
+        show_text(f"Writing to {plan.unfinished}. Stopped, it goes on there when it is queued again.")
+        metas = quantize(plan, host.show_stage)
+        ready = f"{plan.destination} is ready. Press R, and the loaders list it."
+        words = "\n\n".join((ready, *plan.notes, *(report(file, meta) for file, meta in metas.items())))
+        show_text(words)
+        return io.NodeOutput(words, ui=ui.PreviewText(words))
+
+
+def _plan(source: str, name: str, search: bool, t5: bool, lora: str, lora_strength: float) -> QuantizePlan:
+    """Raises InputError, CheckpointError."""
+    from ..quantize import QuantizeOptions, plan_quantize
+    from ..quantize.lora import LoraFile
+
+    if source == NOTHING:
+        raise InputError("there is nothing to quantize yet: put official weights at models/lingbot_world/<folder>, as "
+                         "`hf download` leaves them, and press R")  # fmt: skip
+    loras = () if lora == NO_LORA else (LoraFile(_lora_path(lora), lora_strength),)
+    options = QuantizeOptions(search=search, t5=t5, loras=loras, device=host.device())
+    return plan_quantize(host.resolve_source(source), host.new_package(name), options)
+
+
+def _lora_path(name: str) -> Path:
+    return folders.resolve(name, ("loras",), "LoRA", Path.is_file)

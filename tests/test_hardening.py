@@ -1,0 +1,77 @@
+"""What SECURITY.md promises of the shipped code, held to its syntax trees."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from test_package import EVERY_FILE, ROOT, SHIPPED, dotted
+
+PROCESSES = ("popen", "fork", "forkpty", "startfile", "posix_spawn")
+BY_NAME = {"errors.py": "require", "__init__.py": "__getattr__", "loaders/__init__.py": "__getattr__"}
+"""Where a module is imported by a name that is no constant: what the callers of `require` write out, and two tables."""
+
+
+def calls(path: Path):
+    """(what is called, its call) for every call in a file: `np.load` for np.load(...)."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def keyword(call: ast.Call, name: str):
+    """The constant that a keyword is given."""
+    given = {word.arg: word.value for word in call.keywords}.get(name)
+    return given.value if isinstance(given, ast.Constant) else None
+
+
+@EVERY_FILE
+def test_no_file_runs_a_program_or_text(path):
+    for name, _ in calls(path):
+        owner, _, last = name.rpartition(".")
+        assert not (owner == "os" and (last in PROCESSES or last.startswith(("exec", "spawn")))), name
+        assert last != "compile" or owner in ("re", "torch"), name
+        assert name not in ("runpy.run_path", "runpy.run_module", "code.interact", "marshal.loads"), name
+
+
+@EVERY_FILE
+def test_what_is_unpickled_is_tensors_only(path):
+    for name, call in calls(path):
+        if name == "torch.load":
+            assert keyword(call, "weights_only") is True
+        if name == "np.load":
+            assert keyword(call, "allow_pickle") is False
+        if name == "comfy.utils.load_torch_file":
+            assert keyword(call, "safe_load") is True
+
+
+@EVERY_FILE
+def test_modules_are_imported_by_fixed_names(path):
+    place = path.relative_to(ROOT).as_posix()
+    for name, call in calls(path):
+        if name.rpartition(".")[2] in ("import_module", "require", "spec_from_file_location", "LoadLibrary"):
+            first = call.args[0]
+            assert isinstance(first, ast.Constant) or place in BY_NAME, f"{place}: {ast.unparse(call)}"
+
+
+def test_the_tables_of_names_hold_constants():
+    """`__getattr__` of these files takes a module's name out of a table; another name is an AttributeError."""
+    import lingbot_world
+    from lingbot_world import loaders
+
+    for module in (lingbot_world, loaders):
+        with pytest.raises(AttributeError):
+            _ = module.os
+
+
+def test_what_is_not_shipped_is_left_out():
+    ignored = (ROOT / ".comfyignore").read_text().split()
+    assert {"tests/", "scripts/", "docs/"} <= set(ignored)
+    assert not [path for path in SHIPPED if path.relative_to(ROOT).parts[0] + "/" in ignored]
+    assert len({dotted(path) for path in SHIPPED}) > 100
+
+
+def test_the_browser_s_code_asks_no_other_server():
+    for path in (ROOT / "web").rglob("*.js"):
+        text = path.read_text(encoding="utf-8")
+        for refused in ("XMLHttpRequest", "WebSocket", "eval(", "new Function", "http://", "https://", "innerHTML"):
+            assert refused not in text, f"{path}: {refused}"

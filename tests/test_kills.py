@@ -1,0 +1,120 @@
+"""`kill -9` at random moments of generate: there is no output, or a whole one, and the next run makes it."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import av
+import pytest
+from lingbot_world.state import load_state
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
+
+KILLS = int(os.environ.get("LINGBOT_KILLS", 4))
+
+# A command for each line of JSON, in a process of its own that need not import torch again: it says its id and its end.
+RUNS = """
+import json, os, sys
+import torch
+import lingbot_world.headless.run, lingbot_world.state, av, tokenizers, safetensors.torch
+from lingbot_world.headless.cli import main
+torch.set_num_threads(1)
+say = lambda text: os.write(1, (text + chr(10)).encode())
+
+say("ready")
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os._exit(main(json.loads(line)))
+    say(str(child))
+    say(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])))
+"""
+
+
+class Runs:
+    """Commands in processes that can be killed."""
+
+    def __init__(self):
+        self._parent = subprocess.Popen([sys.executable, "-c", RUNS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+                                        )  # fmt: skip
+        assert self._said() == "ready"
+
+    def _said(self):
+        return self._parent.stdout.readline().strip()
+
+    def run(self, arguments, killed_after=None):
+        """The exit code; -9 where it was killed in time."""
+        self._parent.stdin.write(json.dumps(arguments) + "\n")
+        self._parent.stdin.flush()
+        child = int(self._said())
+        if killed_after is not None:
+            time.sleep(killed_after)
+            with contextlib.suppress(ProcessLookupError):  # it is done
+                os.kill(child, signal.SIGKILL)
+        return int(self._said())
+
+    def close(self):
+        self._parent.stdin.close()
+        self._parent.wait(20)
+
+
+@pytest.fixture(scope="module")
+def runs():
+    made = Runs()
+    yield made
+    made.close()
+
+
+def options(kind, toy_package, folder):
+    """Arguments of a small run, and the files that it makes."""
+    values = {"image": toy_package / "example/image.png", "prompt": "a castle", "action_path": toy_package / "example",
+              "width": 32, "height": 32, "seed": 1, "device": "cpu", "output": folder / "video.mp4"}  # fmt: skip
+    if kind == "base":
+        values |= {"ckpt_dir": toy_package, "frame_num": 5, "sampling_steps": 2}
+    else:
+        values |= {"ckpt_dir": toy_package / "lingbot_world_fast", "frame_num": 21, "save_state": folder / "a.state"}
+    return ["generate", *(str(word) for name, value in values.items() for word in (f"--{name}", value))]
+
+
+@pytest.fixture(scope="module", params=["base", "causal"])
+def whole(request, runs, toy_package, tmp_path_factory):
+    """What an undisturbed run makes, by name, and how long it takes."""
+    folder = tmp_path_factory.mktemp(request.param)
+    assert runs.run(options(request.param, toy_package, folder)) == 0
+    begin = time.monotonic()
+    assert runs.run(options(request.param, toy_package, folder)) == 0
+    seconds = time.monotonic() - begin
+    return request.param, {file.name: file.read_bytes() for file in folder.iterdir()}, seconds
+
+
+@pytest.mark.parametrize("moment", range(KILLS // 2))
+def test_a_killed_run_leaves_nothing_or_all_of_it(runs, whole, toy_package, tmp_path, moment):
+    kind, wanted, seconds = whole
+    pause = seconds * random.Random(f"{kind} {moment}").uniform(0.02, 1.02)
+    code = runs.run(options(kind, toy_package, tmp_path), killed_after=pause)
+    assert code in (0, -9)
+    files = (file for file in tmp_path.iterdir() if file.suffix != ".part")
+    made = {file.name for file in files if not file.name.startswith(".lingbot-")}
+    print(f"{kind}: killed after {pause:.2f} of {seconds:.2f} s, left {sorted(made) or 'nothing'}")
+    assert made <= wanted.keys()
+    for name in made:
+        check(tmp_path / name, frames=5 if kind == "base" else 21)
+    assert runs.run(options(kind, toy_package, tmp_path)) == 0
+    assert {name: (tmp_path / name).read_bytes() for name in wanted} == wanted
+    assert not list(tmp_path.glob("*.part"))
+
+
+def check(file, frames):
+    """Whole, or an error."""
+    if file.suffix == ".state":
+        assert load_state(file).latent.shape[2] == 6
+        return
+    with av.open(str(file)) as video:
+        assert sum(1 for _ in video.decode(video=0)) == frames
