@@ -145,7 +145,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             cond_key, cond_value, window, x_in, device, retain_index_list=list(retain_index_list)
         )
 
-    def memory_required(self, input_shape, cond_shapes=None):
+    def memory_required(self, input_shape, cond_shapes=None, **later_versions_options):
         """Bytes that a step with a camera needs besides the weights, for a latent [rows, 16, f, h, w]; a rollout's keys
         and values included."""
         self.last_memory_required = self._step_bytes(input_shape) + self.key_value_bytes

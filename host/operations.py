@@ -59,7 +59,8 @@ class Linear(comfy.ops.manual_cast.Linear):
         with weight_and_bias(self, reference) as (weight, bias):
             yield lambda x: F.linear(x, weight, bias)
 
-    def forward_comfy_cast_weights(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
+        # Whole, and not core's own with a part replaced: that part has another signature in later versions.
         with weight_and_bias(self, x) as (weight, bias):
             return F.linear(x, weight, bias)
 

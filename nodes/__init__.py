@@ -1,23 +1,27 @@
 """ComfyUI's V3 node classes: words and sockets, no maths."""
 
+from importlib import import_module
 from types import ModuleType
 
 from comfy_api.latest import ComfyExtension, io
 
-from ..host import folders
-from . import camera, camera_files, camera_make, camera_preview, image, quantize, rollout, sampling, text
-from . import load_models as experts
+from .. import __version__
+from ..host import folders, needs
 
-MODULES = (experts, text, image, camera, camera_make, camera_files, camera_preview, sampling, rollout, quantize)
+MODULES = (
+    "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "sampling", "rollout",
+    "quantize",
+)  # fmt: skip
 
 folders.register()
 
 
 class LingBotWorldExtension(ComfyExtension):
-    """Every node class of the modules above."""
+    """Every node class of those modules above of which ComfyUI has what they need."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return [node for module in MODULES for node in _nodes_of(module)]
+        modules = [import_module(f".{name}", __name__) for name in needs.usable(MODULES, __version__)]
+        return [node for module in modules for node in _nodes_of(module)]
 
 
 def _nodes_of(module: ModuleType) -> list[type[io.ComfyNode]]:

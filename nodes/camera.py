@@ -4,7 +4,6 @@ from comfy_api.latest import io
 
 from ..host import camera as host
 from ..host.folders import fingerprint
-from . import camera_files, camera_make, camera_preview
 from .camera_sockets import CATEGORY, Camera, camera_outputs, frames_input
 from .refusal import refusal
 
@@ -98,12 +97,3 @@ class LingBotWorldApplyCamera(io.ComfyNode):
     def execute(cls, positive, negative, camera, latent, control) -> io.NodeOutput:
         embedding = host.embedding_for(camera, latent, control)
         return io.NodeOutput(host.with_camera(positive, embedding), host.with_camera(negative, embedding))
-
-
-NODES = [
-    LingBotWorldLoadPoses,
-    LingBotWorldApplyCamera,
-    *camera_make.NODES,
-    *camera_files.NODES,
-    *camera_preview.NODES,
-]

@@ -100,6 +100,3 @@ class LingBotWorldCameraImport(io.ComfyNode):
         path = path[start:]
         path = path.for_video(frames) if fit == RESAMPLE else path[: frame_count(frames, len(path))]
         return io.NodeOutput(path, len(path), "\n".join(notes))
-
-
-NODES = [LingBotWorldCameraImport]

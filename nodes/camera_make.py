@@ -254,12 +254,3 @@ def _first_frame(image) -> dict:
     """The first of IMAGE [B, H, W, C] as a temporary file, which the editor shows."""
     name = "lingbot_world_first_frame"
     return {"first_frame": ui.ImageSaveHelper.save_images(image[:1], name, io.FolderType.temp, None, compress_level=1)}
-
-
-NODES = [
-    LingBotWorldCameraPreset,
-    LingBotWorldCameraKeys,
-    LingBotWorldCameraKeyframes,
-    LingBotWorldCameraChain,
-    LingBotWorldCameraEditor,
-]

@@ -48,6 +48,3 @@ class LingBotWorldCameraPreview(io.ComfyNode):
         frames = frames or len(camera)
         drawing = preview_image(camera, image, frames, (width, height))
         return io.NodeOutput(drawing, "\n".join(warnings(camera, frames)), ui=ui.PreviewImage(drawing, cls=cls))
-
-
-NODES = [LingBotWorldCameraPreview]

@@ -83,6 +83,10 @@ def test_the_lens_is_the_first_cameras_unless_told():
     assert wide.fov_deg == pytest.approx(90)
     np.testing.assert_allclose(wide.intrinsics[0], [416, 416, 416, 240])
     assert path_from_load3d([at(0, 0, 1, fov=60)], 5, fov_deg=50).fov_deg == pytest.approx(50)
+    zoomed = path_from_load3d([at(0, 0, 1, fov=2 * np.rad2deg(np.arctan(240 / 416)), zoom=2)], 5)
+    np.testing.assert_allclose(zoomed.intrinsics[0], [832, 832, 416, 240])
+    with pytest.raises(CameraError, match="camera 1: zoom -2"):
+        path_from_load3d([at(0, 0, 1, fov=60, zoom=-2)], 5)
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,19 @@ def test_keyframes_come_from_comfyui_3d_cameras(server):
     torch.testing.assert_close(given(server, graph(keyframes(3), **nodes)), expected(path_from_load3d(views, 17)))
 
 
+def test_a_keyframe_comes_from_create_camera_info_with_its_zoom(server):
+    """Half way between two orbits of the same distance, seen through a lens that the first one's zoom narrows."""
+    made = {"roll": 0, "target_x": 0, "target_y": 0, "target_z": 0, "fov": 60, "camera_type": "perspective"}
+    orbits = {f"view{i}": node("CreateCameraInfo", mode="orbit", zoom=2 - i, **{
+        "mode.yaw": 40 * i, "mode.pitch": 0, "mode.distance": 4}, **made) for i in (0, 1)}  # fmt: skip
+    angles = np.deg2rad([0, 40])
+    views = [{"position": {"x": 4 * np.sin(a), "y": 0, "z": 4 * np.cos(a)}, "target": {"x": 0, "y": 0, "z": 0},
+              "fov": 60, "zoom": 2} for a in angles]  # fmt: skip
+    path = path_from_load3d(views, 17)
+    assert path.fov_deg == pytest.approx(np.rad2deg(2 * np.arctan(np.tan(np.deg2rad(30)) / 2 * 832 / 480)))
+    torch.testing.assert_close(given(server, graph(keyframes(2), **orbits)), expected(path), atol=1e-5, rtol=1e-5)
+
+
 def test_the_editor_state_is_what_the_model_gets(server):
     state = next(case["state"] for case in json.loads(EDITOR)["paths"] if len(case["state"]["keyframes"]) == 3)
     camera = node("LingBotWorldCameraEditor", path=json.dumps(state))

@@ -1,4 +1,5 @@
-"""How the pack starts: with hardly an import, without bitsandbytes too, and without asking the network for anything."""
+"""How the pack starts: with hardly an import, without bitsandbytes too, without asking the network for anything, and on
+a ComfyUI whose code lacks what some of its nodes need."""
 
 from __future__ import annotations
 
@@ -13,15 +14,17 @@ from pathlib import Path
 import pytest
 from comfy_server import PACK_NAME, ComfyServer
 from comfy_tree import PACK, Host
+from lingbot_world import __version__
+from test_host_server_nodes import IDS
 from toy_prompt import toy_prompt
 
 pytestmark = pytest.mark.host
 
 SCRIPT = Path(__file__).parent / "host_scripts" / "imports_at_start.py"
 # Runs before ComfyUI imports anything of note: bitsandbytes cannot be imported, and whoever looks for the network is
-# written down and refused.
+# written down and refused. Two names of ComfyUI's own are gone by the time this pack is loaded.
 CRIPPLED = """
-import socket, sys, traceback
+import importlib.util, socket, sys, traceback
 sys.modules["bitsandbytes"] = None
 LOCAL = ("127.0.0.1", "0.0.0.0", "localhost", "::1", "::", "", None)
 look_up, connect = socket.getaddrinfo, socket.socket.connect
@@ -38,7 +41,21 @@ def checked_connect(self, address):
     return connect(self, address) if not isinstance(address, tuple) or address[0] in LOCAL else refuse(address)
 
 socket.getaddrinfo, socket.socket.connect = checked_look_up, checked_connect
+find = importlib.util.spec_from_file_location
+
+def find_on_another_core(name, location=None, **options):
+    if str(location).endswith({pack!r}):
+        import latent_preview
+        from comfy_api.latest import io
+        del latent_preview.LatentPreviewer, io.Load3DCamera
+    return find(name, location, **options)
+
+importlib.util.spec_from_file_location = find_on_another_core
 """
+LACKING = {
+    "camera_make": "comfy_api.latest.io.Load3DCamera",
+    "rollout": "latent_preview.LatentPreviewer",
+}
 
 
 def test_the_start_imports_no_other_package_and_no_model(comfy_host: Host):
@@ -55,13 +72,15 @@ def test_the_start_imports_no_other_package_and_no_model(comfy_host: Host):
 
 @pytest.fixture(scope="module")
 def crippled(comfy_host: Host, comfy_base: Path, tmp_path_factory) -> Iterator[ComfyServer]:
-    """A server without bitsandbytes and network, with previews, its packages where extra_model_paths.yaml says."""
+    """A server without bitsandbytes, network and two names of core, with previews, its packages where
+    extra_model_paths.yaml says."""
     base = tmp_path_factory.mktemp("crippled")
     (base / "input").symlink_to(comfy_base / "input", target_is_directory=True)
     hook = base / "custom_nodes" / "a-crippled-python"
     hook.mkdir(parents=True)
     (hook / "__init__.py").write_text("NODE_CLASS_MAPPINGS = {}\n")
-    (hook / "prestartup_script.py").write_text(CRIPPLED.format(log=str(base / "asked.txt")))
+    pack = str(Path(PACK_NAME) / "__init__.py")
+    (hook / "prestartup_script.py").write_text(CRIPPLED.format(log=str(base / "asked.txt"), pack=pack))
     paths = base / "extra_model_paths.yaml"
     paths.write_text(f"elsewhere:\n    base_path: {comfy_base / 'models'}\n    lingbot_world: lingbot_world\n")
     options = ["--extra-model-paths-config", str(paths), "--preview-method", "latent2rgb"]
@@ -88,3 +107,21 @@ def test_the_toy_runs_without_bitsandbytes_and_without_a_network(crippled):
 def test_sampling_shows_previews(crippled):
     run = crippled.queue(toy_prompt().set("LingBotWorldSampler", seed=random.randrange(2**32)))
     assert run.previews > 0
+
+
+def test_what_comfyui_lacks_is_said_once_with_both_versions(crippled):
+    theirs = crippled.get("/system_stats")["system"]["comfyui_version"]
+    said = [line[line.index("LingBot-World") :] for line in crippled.log().splitlines() if "lacks" in line]
+    assert said == [
+        f"LingBot-World {__version__} needs ComfyUI 0.33 or newer, and this ComfyUI {theirs} lacks "
+        f"{', '.join(LACKING.values())}: update the older of the two; the nodes that do without it are there",
+        *(f"LingBot-World left out the nodes of nodes/{module}.py: ComfyUI lacks {name}"
+          for module, name in LACKING.items()),
+    ]  # fmt: skip
+
+
+def test_only_the_nodes_that_need_it_are_left_out(crippled):
+    left_out = {node for node in IDS if not crippled.object_info(node)}
+    text = "".join((PACK / "nodes" / f"{module}.py").read_text(encoding="utf-8") for module in LACKING)
+    assert left_out == {node for node in IDS if f"class {node}(" in text}
+    assert {"LingBotWorldCameraEditor", "LingBotWorldRollout"} <= left_out

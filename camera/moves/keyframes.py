@@ -93,8 +93,9 @@ def path_from_load3d(
 ) -> CameraPath:
     """Path through ComfyUI's LOAD3D_CAMERA values (y up, looking down -z), in order, over `frames` frames.
 
-    `spacing` is "even" in time or "distance". The lens is `fov_deg`, else the first camera's own, else 79 degrees
-    across. The world is turned so that y points down. Raises CameraError naming the camera that is wrong.
+    `spacing` is "even" in time or "distance". The lens is `fov_deg`, else the first camera's own (its field of view and
+    zoom), else 79 degrees across. The world is turned so that y points down. Raises CameraError naming the camera that
+    is wrong.
     """
     if len(cameras) < 1 or spacing not in ("even", "distance"):
         raise CameraError(f"{len(cameras)} keyframes, spacing {spacing!r}: expected at least one, even or distance")
@@ -121,13 +122,16 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _load3d_fov(camera: Mapping) -> float:
-    """Degrees across at 832x480 of a camera whose own field of view counts top to bottom."""
-    down_deg = camera.get("fov") or 0
+    """Degrees across at 832x480 of a camera whose own field of view counts top to bottom, narrowed by its zoom."""
+    down_deg, zoom = camera.get("fov") or 0, camera.get("zoom") or 1
     if not down_deg:
         return DEFAULT_FOV_DEG
     if not isinstance(down_deg, int | float) or not 0 < down_deg < 180:
         raise CameraError(f"camera 1: field of view {down_deg!r}, expected degrees between 0 and 180")
-    return float(np.rad2deg(2 * np.arctan(np.tan(np.deg2rad(float(down_deg)) / 2) * LENS_WIDTH / LENS_HEIGHT)))
+    if not isinstance(zoom, int | float) or not 0 < zoom < np.inf:
+        raise CameraError(f"camera 1: zoom {zoom!r}, expected a number above 0")
+    half_height = np.tan(np.deg2rad(float(down_deg)) / 2) / zoom
+    return float(np.rad2deg(2 * np.arctan(half_height * LENS_WIDTH / LENS_HEIGHT)))
 
 
 def _xyz(camera: Mapping, key: str, name: str) -> np.ndarray:

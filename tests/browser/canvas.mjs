@@ -65,7 +65,7 @@ export async function loadWorkflow(page, path, nodeCount) {
   await page.waitForFunction((count) => {
     const { nodes } = window.app.graph
     return nodes.length === count && nodes[0] !== window.__before
-  }, nodeCount, { timeout: 20000 })
+  }, nodeCount, { timeout: 60000 })
   await settle(page)
 }
 

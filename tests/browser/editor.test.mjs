@@ -7,7 +7,7 @@ import { addEditorNode, drag, EDITOR, eventually, graphState, inBothRenderers, m
 
 const reaches = (editor, frame) => eventually(async () => assert.ok(await playhead(editor) >= frame));
 
-/** The views that are drawn anew while something is done. */
+/** The views that are drawn anew while something is done. What was done before is let come to rest first. */
 async function drawnViews(page, act) {
   await page.evaluate(() => {
     const { prototype } = CanvasRenderingContext2D, { clearRect } = prototype, views = new Set();
@@ -15,11 +15,17 @@ async function drawnViews(page, act) {
       if (this.canvas.dataset.view) views.add(this.canvas.dataset.view);
       return clearRect.apply(this, box);
     };
+    window.forgetDrawing = () => {
+      const some = views.size > 0;
+      views.clear();
+      return some;
+    };
     window.endDrawing = () => {
       prototype.clearRect = clearRect;
       return [...views];
     };
   });
+  do await settle(page); while (await page.evaluate(() => window.forgetDrawing()));
   await act();
   await settle(page);
   return page.evaluate(() => window.endDrawing());
