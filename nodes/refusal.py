@@ -1,13 +1,11 @@
-"""What nodes tell the user: refusals before a prompt runs, warnings while it does."""
+"""What nodes tell the user: refusals before a prompt runs, and, from `host.notice`, warnings while it does."""
 
-import logging
 from collections.abc import Callable
 
-from comfy_execution.utils import get_executing_context
-
 from ..errors import LingBotError
+from ..host.notice import show_warning
 
-_warned_nodes: set[str] = set()
+__all__ = ["refusal", "show_warning"]
 
 
 def refusal(check: Callable[..., object], *arguments) -> bool | str:
@@ -17,16 +15,3 @@ def refusal(check: Callable[..., object], *arguments) -> bool | str:
     except LingBotError as error:
         return str(error)
     return True
-
-
-def show_warning(text: str) -> None:
-    """Show a warning on the running node, and log it. An empty one removes the warning of the node's last run."""
-    if text:
-        logging.warning(text)
-    context = get_executing_context()
-    if context is None or not (text or context.node_id in _warned_nodes):
-        return
-    from server import PromptServer
-
-    PromptServer.instance.send_progress_text(text, context.node_id, PromptServer.instance.client_id)
-    (_warned_nodes.add if text else _warned_nodes.discard)(context.node_id)

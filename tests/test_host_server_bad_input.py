@@ -181,6 +181,18 @@ def test_a_latent_of_another_size_than_the_camera_fails_before_sampling(server):
     assert failed.value.node_type == SAMPLER
 
 
+def test_a_latent_of_another_size_than_the_start_image_fails_before_weights_are_loaded(server):
+    video = toy().node_id("WanImageToVideo")
+    without_camera = toy().set(SAMPLER, positive=[video, 0], negative=[video, 1], latent=["900", 0])
+    size = {"height": TOY_HEIGHT, "batch_size": 1}
+    longer = without_camera.add("900", "EmptyHunyuanLatentVideo", **size, width=TOY_WIDTH, length=17)
+    with pytest.raises(FailedPromptError, match="17 frames, the start image was prepared for .* 9 frames") as failed:
+        server.queue(longer)
+    assert failed.value.node_type == SAMPLER
+    wider = without_camera.add("900", "EmptyHunyuanLatentVideo", **size, width=TOY_WIDTH + 32, length=9)
+    assert "start image, prepared for 96x64 with 9 frames, is stretched" in server.queue(wider).texts[0][1]
+
+
 def test_a_latent_of_images_fails_in_words(server):
     prompt = toy().add("900", "EmptyLatentImage", width=TOY_WIDTH, height=TOY_HEIGHT, batch_size=1)
     with pytest.raises(FailedPromptError, match="WanImageToVideo") as failed:
