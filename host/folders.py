@@ -45,9 +45,9 @@ def expert_choices() -> list[str]:
     return sorted({*_shards_merged(_listed("diffusion_models")), *_shards_merged(_package_experts())})
 
 
-def resolve_expert(name: str) -> Path:
-    """The file or folder of an expert. Raises InputError."""
-    return _resolve(name, ("diffusion_models", PACKAGES), "expert", Path.exists)
+def resolve_expert(name: str, what: str = "expert") -> Path:
+    """The file or folder of an expert, which errors call `what`. Raises InputError."""
+    return _resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
 
 
 def causal_choices() -> list[str]:
@@ -184,9 +184,10 @@ def _best_first(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 def _resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callable[[Path], bool]) -> Path:
     parts = re.split(r"[\\/]+", name)
     if not name or any(part in ("", ".", "..") or ":" in part or "\0" in part for part in parts):
-        raise InputError(f"{name!r} is not the name of a {what} inside ComfyUI's model folders")
+        raise InputError(f"the {what} {name!r} is not a name inside ComfyUI's model folders: choose one from the list")
     roots = [Path(root) for folder in model_folders for root in folder_paths.get_folder_paths(folder)]
     found = next((path for path in (root.joinpath(*parts) for root in roots) if exists(path)), None)
     if found is not None:
         return found
-    raise InputError(f"{what} {name!r} was not found in {', '.join(map(str, roots))}: put it there, or choose another")
+    places = ", ".join(map(str, roots))
+    raise InputError(f"the {what} {name!r} was not found in {places}: put it there, or choose another")

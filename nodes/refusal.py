@@ -9,7 +9,12 @@ __all__ = ["refusal", "show_warning"]
 
 
 def refusal(check: Callable[..., object], *arguments) -> bool | str:
-    """True, or the message of the LingBotError that `check(*arguments)` raises."""
+    """True, or the message of the LingBotError that `check(*arguments)` raises. An argument of None comes from another
+    node and is not known yet: nothing is checked.
+
+    ComfyUI repeats the message for each input that `validate_inputs` names: name as few as the check can do with."""
+    if None in arguments:
+        return True
     try:
         check(*arguments)
     except LingBotError as error:
