@@ -1,7 +1,25 @@
-"""`python -m lingbot_world` is the `lingbot-world` command."""
+"""`python -m lingbot_world`, and `python FOLDER` for a folder of any name that is not installed: the `lingbot-world`
+command."""
 
+import importlib.util
 import sys
+from pathlib import Path
 
-from .headless.cli import main
 
-sys.exit(main())
+def _import_folder() -> None:
+    """Make this folder the package lingbot_world. Python has put it on the path, where its modules hide others."""
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
+    spec = importlib.util.spec_from_file_location("lingbot_world", here / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["lingbot_world"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["lingbot_world"])
+
+
+if __name__ == "__main__":
+    if not __package__:
+        _import_folder()
+    from lingbot_world.headless.cli import main
+
+    sys.exit(main())

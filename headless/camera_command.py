@@ -12,7 +12,7 @@ from ..camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
 from ..camera.moves import PRESETS, path_from_keys, preset_path
 from ..camera.moves.presets import DEFAULT_RADIUS
 from ..camera.path import DEFAULT_FOV_DEG, CameraPath
-from ..camera.preview import render_preview, warnings
+from ..camera.preview import hints, render_preview, warnings
 from ..errors import CameraError
 from ..options import FRAMES
 
@@ -97,6 +97,8 @@ def _make(arguments: argparse.Namespace) -> None:
 def _warn(path: CameraPath, frames: int) -> None:
     for warning in warnings(path, frames):
         print(f"! {warning}")
+    for hint in hints(path, frames):
+        print(hint)
 
 
 def _read(arguments: argparse.Namespace) -> CameraPath:

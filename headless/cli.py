@@ -16,6 +16,7 @@ from ..errors import LingBotError
 from ..options import DTYPE_NAMES, FRAMES, SIZE, Progress
 from .options import CHOICES, PARTS, GenerateOptions
 from .quantize import add_quantize_command, add_verify_command
+from .queue import add_queue_command
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -57,6 +58,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     _add_toy(commands)
     add_quantize_command(commands, progress_bar)
     add_verify_command(commands, progress_bar)
+    add_queue_command(commands)
     if argv[:1] == ["camera"]:
         from .camera_command import add_camera_command
 

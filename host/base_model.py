@@ -130,11 +130,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return out
 
     def _padded(self, text: torch.Tensor) -> torch.Tensor:
-        """The prompt [rows, tokens, dim] at the model's length, so that prompt and negative prompt run as one batch."""
-        length = self.diffusion_model.config.text_len
-        if text.shape[1] > length:
-            logging.warning("the prompt has %d tokens; the model reads the first %d", text.shape[1], length)
-        return F.pad(text[:, :length], (0, 0, 0, max(0, length - text.shape[1])))
+        """The prompt [rows, tokens, dim] at the model's length, so that prompt and negative prompt run as one batch. A
+        longer one (Conditioning Concat) stays as it is."""
+        return F.pad(text, (0, 0, 0, max(0, self.diffusion_model.config.text_len - text.shape[1])))
 
     def resize_cond_for_context_window(self, cond_key, cond_value, window, x_in, device, retain_index_list=()):
         if cond_key == CAMERA:

@@ -3,7 +3,6 @@
 A LINGBOT_CAMERA is a `camera.path.CameraPath`.
 """
 
-import logging
 import os
 import re
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from ..camera.preview import render_preview
 from ..errors import CameraError
 from ..options import CELL
 from .folders import PACKAGES
+from .notice import show_warning
 
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
@@ -82,22 +82,32 @@ def _inside(path: Path) -> bool:
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
+def check_poses(poses: str) -> None:
+    """Raises CameraError for a pose file that is missing, damaged, or too short."""
+    pose_file, *_ = pose_files(poses, DEFAULT_LENS)
+    _check_length(pose_file, len(read_pose_folder(pose_file, lens=lens_from_fov()).c2w), 0)
+
+
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
     """The 4n+1 poses of a file from frame `start` on that a video of `frames` frames uses. Raises CameraError.
 
-    What of the files is not used is a line in ComfyUI's log.
+    What of the files is not used is said on the node.
     """
     pose_file, lens_file, _ = pose_files(poses, lens)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
+    show_warning("")
     for note in folder.notes:
-        logging.warning("camera: %s", note)
-    available = len(folder.c2w) - start
-    if available < FEWEST_POSES:
-        raise CameraError(
-            f"{pose_file}: {len(folder.c2w)} poses, fewer than {FEWEST_POSES} of them from frame {start} on"
-        )
+        show_warning(note)
+    available = _check_length(pose_file, len(folder.c2w), start)
     path = CameraPath(folder.c2w, folder.intrinsics, actions=folder.actions)
     return path[start : start + frame_count(frames, available)]
+
+
+def _check_length(pose_file: Path, poses: int, start: int) -> int:
+    """The number of poses from frame `start` on."""
+    if poses - start < FEWEST_POSES:
+        raise CameraError(f"{pose_file}: {poses} poses, fewer than {FEWEST_POSES} of them from frame {start} on")
+    return poses - start
 
 
 def chain(paths: list[CameraPath]) -> CameraPath:

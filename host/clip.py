@@ -21,8 +21,9 @@ from ..loaders.files import read_tensors
 from ..options import Progress
 from ..text.encoder import check_vocabulary, encode
 from ..text.prompts import clean_prompt
-from ..text.tokenizer import MAX_TOKENS, Tokenizer, load_tokenizer, warn_of_cut
+from ..text.tokenizer import MAX_TOKENS, Tokenizer, cut_warning, load_tokenizer
 from ..text.weights import UMT5Config, UMT5Weights, huggingface_key, open_weights
+from .notice import show_warning
 
 Conditioning = list[list]
 
@@ -36,10 +37,11 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
     The node's bar shows progress after each block, and ComfyUI's interrupt ends the encoding there. Raises TextError as
     `text.encode` does.
     """
+    show_warning("")
     weights = open_weights(encoder)
     device = _encoding_device(weights)
     dtype = torch.bfloat16 if mm.should_use_bf16(device) else torch.float32
-    embeddings = encode(prompts, weights, tokenizer, device, dtype, _progress())
+    embeddings = encode(prompts, weights, tokenizer, device, dtype, _progress(), show_warning)
     conditionings = [_as_conditioning(embedding) for embedding in embeddings]
     del embeddings
     mm.soft_empty_cache()
@@ -152,10 +154,11 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
         )
 
     def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **kwargs) -> list[list[tuple]]:
-        """One list of (id, weight) pairs, padded to 512. A longer one is cut before its eos, which is logged."""
+        """One list of (id, weight) pairs, padded to 512. A longer one is cut before its eos, which is said."""
+        show_warning("")
         (tokens,) = super().tokenize_with_weights(text, return_word_ids, **kwargs)
         if len(tokens) > MAX_TOKENS:
-            warn_of_cut(len(tokens), text)
+            show_warning(cut_warning(len(tokens), text))
             tokens = [*tokens[: MAX_TOKENS - 1], tokens[-1]]
         return [tokens]
 

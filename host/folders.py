@@ -46,9 +46,9 @@ def expert_choices() -> list[str]:
     return sorted({*_shards_merged(_listed("diffusion_models")), *_shards_merged(_package_experts())})
 
 
-def resolve_expert(name: str) -> Path:
-    """The file or folder of an expert. Raises InputError."""
-    return resolve(name, ("diffusion_models", PACKAGES), "expert", Path.exists)
+def resolve_expert(name: str, what: str = "expert") -> Path:
+    """The file or folder of an expert, which errors call `what`. Raises InputError."""
+    return resolve(name, ("diffusion_models", PACKAGES), what, Path.exists)
 
 
 def causal_choices() -> list[str]:
@@ -198,4 +198,5 @@ def resolve(name: str, model_folders: tuple[str, ...], what: str, exists: Callab
         raise InputError(f"{what} {name!r}: {error.filename}: {error.strerror}; check its rights") from error
     if found is not None:
         return found
-    raise InputError(f"{what} {name!r} was not found in {', '.join(map(str, roots))}: put it there, or choose another")
+    places = ", ".join(map(str, roots))
+    raise InputError(f"the {what} {name!r} was not found in {places}: put it there, or choose another")

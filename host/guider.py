@@ -76,6 +76,13 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         used = self.original_conds if self.cfg != 1 or self.low.cfg != 1 else ["positive"]
         return [name for name in used if not any("concat_latent_image" in cond for cond in self.original_conds[name])]
 
+    def patched_shifts(self) -> list[float]:
+        """Shifts of ModelSamplingSD3 and its like on the experts, which ComfyUI's schedulers read."""
+        patched = [model.object_patches.get("model_sampling") for model in self.get_models()]
+        shifts = [getattr(sampling, "shift", None) for sampling in patched]
+        own = self.model_patcher.model.model_sampling.shift
+        return [shift for shift in dict.fromkeys(shifts) if shift not in (None, own)]
+
     def get_models(self) -> list:
         """Both experts' patchers."""
         return [self.model_patcher, self.low.model_patcher]

@@ -19,6 +19,7 @@ from ..model.memory import activation_bytes
 from ..options import DTYPE_NAMES, PerExpert, Progress, torch_dtype
 from ..sampling import release_of
 from .base_model import LingBotWorldExpert, Role
+from .before_sampling import add_checks
 from .model import HostModel
 from .operations import Linear
 from .patcher import DynamicExpertPatcher, ExactPatches, patcher_class
@@ -62,6 +63,7 @@ def load_patcher(
     offload_device = comfy.model_management.unet_offload_device()
     patcher = make(LingBotWorldExpert(model, checkpoint, role), device, offload_device, size=checkpoint.nbytes)
     patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype, role))
+    add_checks(patcher)
     _log_memory(checkpoint, dtype)
     return patcher
 

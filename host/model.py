@@ -12,6 +12,7 @@ from torch import Tensor
 from ..model.attention import sdpa
 from ..model.config import ModelConfig
 from ..model.dit import LingBotWorldModel
+from ..model.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 
 TIMESTEP = "lingbot_world_timestep"
@@ -73,6 +74,17 @@ class HostModel(LingBotWorldModel):
 
     def out_of_memory(self, error):
         return comfy.model_management.is_oom(error)
+
+    def rope_scale(self, options):
+        """What the ScaleROPE node asks for, as core's Wan reads it."""
+        given = options.get("rope_options")
+        if not given:
+            return AS_TRAINED
+        scales, shifts = (
+            tuple(float(given.get(f"{what}_{axis}", default)) for axis in "tyx")
+            for what, default in (("scale", 1.0), ("shift", 0.0))
+        )
+        return RopeScale(scales, shifts)
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
         comfy.model_management.throw_exception_if_processing_interrupted()

@@ -19,7 +19,7 @@ def parts_of(name: str, what: str) -> list[str]:
     if len(name) > _MOST_CHARACTERS or any(_bytes(part) > _MOST_BYTES for part in parts):
         raise InputError(f"{name[:60]!r}... is too long for the name of a {what}")
     if any(part in ("", ".", "..") or ":" in part or "\0" in part for part in parts):
-        raise InputError(f"{name!r} is not the name of a {what} inside ComfyUI's model folders")
+        raise InputError(f"the {what} {name!r} is not a name inside ComfyUI's model folders: choose one from the list")
     return parts
 
 

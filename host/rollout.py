@@ -228,6 +228,9 @@ def _with_notes(plan: RolloutPlan, camera: CameraPath | None, frames: int) -> Ro
         if camera is not None and len(camera) < frames:
             reason = f"The camera path has {len(camera)} poses"
         notes.append(f"{reason}. The video has {plan.video_frames} frames, not {frames}.")
+    given, read = plan.positive[0][0].shape[1], plan.context.shape[1]
+    if given > read:
+        notes.append(f"The prompt has {given} tokens; a rollout reads the first {read}.")
     return replace(plan, notes=tuple(notes))
 
 

@@ -56,9 +56,11 @@ class FlowSolver(comfy.samplers.Sampler):
 
 
 def initial_latent(model_sampling, sigma: Tensor, noise: Tensor, latent: Tensor | None) -> Tensor:
-    """What the solver starts from: for an empty latent at full noise the noise alone, else the latent with noise."""
+    """What the solver starts from: for an empty latent at full noise the noise alone, else the latent with noise.
+    ModelNoiseScale scales the noise."""
     if latent is None or (float(sigma) >= FULL_NOISE and not latent.any()):
-        return noise
+        scale = getattr(model_sampling, "noise_scale", 1.0)
+        return noise if scale == 1 else noise * scale
     return model_sampling.noise_scaling(sigma, noise, latent)
 
 

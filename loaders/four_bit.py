@@ -187,7 +187,7 @@ def _read_state(name: str, entry: TensorEntry, suffix: str) -> dict:
         kind, blocksize, dtype, shape = (state[key] for key in ("quant_type", "blocksize", "dtype", "shape"))
         kind, dtype = str(kind), str(dtype)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{name}: unreadable quant_state ({type(error).__name__}: {error})") from error
+        raise CheckpointError(f"{name}: unreadable quant_state ({error})") from error
     _need(kind in CODES and kind == suffix, name,
           f"quant type {kind!r} under bitsandbytes__{suffix}, expected nf4 or fp4")  # fmt: skip
     _need(blocksize in _BLOCKSIZES, name, f"block size {blocksize}, expected one of {_BLOCKSIZES}")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -154,8 +154,10 @@ def check_roles(experts: PerExpert[Checkpoint]) -> None:
     if _same_weights(experts):
         raise CheckpointError(f"{high} and {low} are the same weights; give the high-noise and the low-noise expert")
     if experts.high.config != experts.low.config:
-        raise CheckpointError(f"the experts are of different architectures: {high} has {experts.high.config}, {low} "
-                              f"has {experts.low.config}; both have to come from one release")  # fmt: skip
+        ours, theirs = asdict(experts.high.config), asdict(experts.low.config)
+        other = [f"{key} {ours[key]} and {theirs[key]}" for key in ours if ours[key] != theirs[key]]
+        raise CheckpointError(f"the experts are of different architectures: {high} and {low} have {', '.join(other)}; "
+                              "both have to come from one release")  # fmt: skip
 
 
 def named_role(path: Path) -> str | None:

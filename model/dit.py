@@ -20,7 +20,7 @@ from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
 from .operations import Layer, Operations, TorchOperations, prepared
 from .pointwise import layer_norm, residual_dtype, slices
-from .rope import rope_table
+from .rope import AS_TRAINED, RopeScale, rope_table
 
 NO_OPTIONS: Mapping = MappingProxyType({})
 EMBEDDING_TOKENS = 8192
@@ -78,8 +78,8 @@ class LingBotWorldModel(nn.Module):
         """Velocity [B, 16, F, H, W] in fp32.
 
         x: latent, mask and image latent [B, 36, F, H, W]. timestep: [B] or [1], 0 to 1000. context: prompts
-        [B or 1, L <= text_len, text_dim]; they are padded with zeros here. camera: [B or 1, 384, F, H, W] (448 for an
-        action model); one camera is computed once and used for every row. The arguments are not written to.
+        [B or 1, L, text_dim]; those shorter than text_len are padded with zeros here. camera: [B or 1, 384, F, H, W]
+        (448 for an action model); one camera is computed once and used for every row. The arguments are not written to.
 
         options go to the attention function. options["camera_cache"] may be a CameraCache. If memory runs out with it,
         the forward empties it for good and is repeated. torch.compile ignores it. options["kv_cache"] may be the
@@ -117,7 +117,7 @@ class LingBotWorldModel(nn.Module):
         grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
         history = options.get("kv_cache")
         first_frame = 0 if history is None else history.first_frame
-        cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame)
+        cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame, self.rope_scale(options))
         rope = cos.to(residual), sin.to(residual)
         x = self.embed_patches(x)
         for index, block in enumerate(self.blocks):
@@ -126,6 +126,10 @@ class LingBotWorldModel(nn.Module):
         return rearrange(
             self.head(x, e), "b (f h w) (p q c) -> b c f (h p) (w q)", f=frames, h=height, w=width, p=2, q=2
         )
+
+    def rope_scale(self, options: Mapping) -> RopeScale:  # noqa: ARG002
+        """What positions are scaled and shifted by. Hosts may override this."""
+        return AS_TRAINED
 
     def run_block(
         self,
@@ -149,8 +153,8 @@ class LingBotWorldModel(nn.Module):
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
     def embed_text(self, context: Tensor) -> Tensor:
-        """Prompts [B, L, text_dim], padded to text_len and embedded: [B, text_len, dim]."""
-        missing = self.config.text_len - context.shape[1]
+        """Prompts [B, L, text_dim], padded to text_len where they are shorter, and embedded: [B, tokens, dim]."""
+        missing = max(0, self.config.text_len - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None) -> Camera:
@@ -194,8 +198,6 @@ class LingBotWorldModel(nn.Module):
             raise InputError(f"timestep is {list(timestep.shape)}, expected one for each of {len(x)} rows")
         if context.ndim != 3 or context.shape[2] != config.text_dim or context.shape[0] not in (1, len(x)):
             raise InputError(f"the prompt is {list(context.shape)}, expected [{len(x)}, tokens, {config.text_dim}]")
-        if context.shape[1] > config.text_len:
-            raise InputError(f"the prompt has {context.shape[1]} tokens, the model takes {config.text_len}")
         if camera is not None:
             check_camera(camera, x, config)
 

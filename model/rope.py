@@ -1,6 +1,7 @@
 """Rotary positions of the token grid."""
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,9 +9,19 @@ from torch import Tensor
 THETA = 10000.0
 
 
+class RopeScale(NamedTuple):
+    """What a position is multiplied by, and what is added to it then: for the frame, the row and the column."""
+
+    scales: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    shifts: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+
+AS_TRAINED = RopeScale()
+
+
 @lru_cache(maxsize=4)
 def rope_table(
-    grid: tuple[int, int, int], head_dim: int, device: torch.device, first_frame: int = 0
+    grid: tuple[int, int, int], head_dim: int, device: torch.device, first_frame: int = 0, scale: RopeScale = AS_TRAINED
 ) -> tuple[Tensor, Tensor]:
     """Cosine and sine of every token's angles, fp32 [frames*rows*columns, head_dim/2] each.
 
@@ -20,7 +31,7 @@ def rope_table(
     side = 2 * (head_dim // 6)
     widths = head_dim - 2 * side, side, side
     starts = first_frame, 0, 0
-    angles = [_angles(*axis) for axis in zip(starts, grid, widths, strict=True)]
+    angles = [_angles(*axis) for axis in zip(starts, grid, widths, *scale, strict=True)]
     cos, sin = (_table([wave(part) for part in angles], grid, device) for wave in (torch.cos, torch.sin))
     return cos, sin
 
@@ -30,9 +41,9 @@ def _table(waves: list[Tensor], grid: tuple[int, int, int], device: torch.device
     return torch.cat(parts, dim=-1).flatten(0, 2)
 
 
-def _angles(start: int, length: int, width: int) -> Tensor:
+def _angles(start: int, length: int, width: int, scale: float, shift: float) -> Tensor:
     rates = THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    return torch.outer(torch.arange(start, start + length, dtype=torch.float64), rates)
+    return torch.outer(torch.arange(start, start + length, dtype=torch.float64) * scale + shift, rates)
 
 
 def _broadcast(part: Tensor, axis: int, grid: tuple[int, int, int]) -> Tensor:

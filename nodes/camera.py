@@ -47,8 +47,8 @@ class LingBotWorldLoadPoses(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, poses, lens, start):
-        return refusal(host.pose_files, poses, lens)
+    def validate_inputs(cls, poses):
+        return refusal(host.check_poses, poses)
 
     @classmethod
     def fingerprint_inputs(cls, poses, lens, frames, start):

@@ -2,9 +2,10 @@
 
 from comfy_api.latest import io, ui
 
-from ..camera.preview import warnings
+from ..camera.preview import hints, warnings
 from ..host.camera import preview_image
 from .camera_sockets import CATEGORY, Camera
+from .refusal import show_warning
 
 
 class LingBotWorldCameraPreview(io.ComfyNode):
@@ -39,7 +40,7 @@ class LingBotWorldCameraPreview(io.ComfyNode):
             ],
             outputs=[
                 io.Image.Output("drawing", display_name="image", tooltip="The drawing."),
-                io.String.Output("warnings", tooltip="What the model will not follow, one line each; often empty."),
+                io.String.Output("warnings", tooltip="What the model will not follow, one line each, then hints."),
             ],
         )
 
@@ -47,4 +48,7 @@ class LingBotWorldCameraPreview(io.ComfyNode):
     def execute(cls, camera, frames, width, height, image=None) -> io.NodeOutput:
         frames = frames or len(camera)
         drawing = preview_image(camera, image, frames, (width, height))
-        return io.NodeOutput(drawing, "\n".join(warnings(camera, frames)), ui=ui.PreviewImage(drawing, cls=cls))
+        warned = warnings(camera, frames)
+        show_warning("\n".join(warned))
+        words = "\n".join([*warned, *hints(camera, frames)])
+        return io.NodeOutput(drawing, words, ui=ui.PreviewImage(drawing, cls=cls))

@@ -1,5 +1,6 @@
 """LingBotWorldLoadExperts, LingBotWorldLoadCausal and LingBotWorldLoadVAE: model files to MODEL and VAE."""
 
+from functools import lru_cache
 from pathlib import Path
 
 import comfy.utils
@@ -7,6 +8,7 @@ from comfy_api.latest import io
 
 from ..errors import InputError
 from ..host import folders
+from ..loaders.files import read_tensors
 from ..options import DTYPE_NAMES, PerExpert
 from .refusal import refusal
 
@@ -14,6 +16,7 @@ NO_CAUSAL = "none (see the tooltip)"
 NO_PACKAGE = "none (choose both experts)"
 FROM_PACKAGE = "from the package"
 CATEGORY = "LingBot-World"
+TINY_VAE_KEY = "decoder.22.bias"
 
 
 def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
@@ -73,7 +76,7 @@ class LingBotWorldLoadExperts(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, package, high_noise_expert, low_noise_expert):
-        return refusal(_expert_paths, package, high_noise_expert, low_noise_expert)
+        return refusal(_check_experts, package, high_noise_expert, low_noise_expert)
 
     @classmethod
     def fingerprint_inputs(cls, package, high_noise_expert, low_noise_expert, weight_dtype):
@@ -152,7 +155,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, vae_name):
-        return refusal(folders.resolve_vae, vae_name)
+        return refusal(_check_vae, vae_name)
 
     @classmethod
     def fingerprint_inputs(cls, vae_name):
@@ -179,12 +182,36 @@ def _causal_path(name: str) -> Path:
     return folders.resolve_causal(name)
 
 
+def _check_vae(name: str) -> None:
+    """Raises InputError, CheckpointError. Besides Wan 2.1's VAE ComfyUI reads its tiny stand-ins, by this key."""
+    from ..vae.weights import check_weights
+
+    path = folders.resolve_vae(name)
+    tensors = read_tensors(path)
+    if TINY_VAE_KEY not in tensors:
+        check_weights(str(path), {name: entry.view() for name, entry in tensors.items()})
+
+
+def _check_experts(package: str, high: str, low: str) -> None:
+    """The headers of both files, once for each version of them. Raises InputError, CheckpointError."""
+    paths = _expert_paths(package, high, low)
+    _check_pair(paths, folders.fingerprint(paths))
+
+
+@lru_cache(maxsize=8)
+def _check_pair(paths: PerExpert[Path], version: str) -> None:
+    from ..loaders.package import open_experts
+
+    open_experts(paths)
+
+
 def _expert_paths(package: str, high: str, low: str) -> PerExpert[Path]:
     """Raises InputError, CheckpointError."""
     from ..loaders import find_package
 
     names = {"high": high, "low": low}
-    chosen = {role: folders.resolve_expert(name) for role, name in names.items() if name != FROM_PACKAGE}
+    given = {role: name for role, name in names.items() if name != FROM_PACKAGE}
+    chosen = {role: folders.resolve_expert(name, f"{role}-noise expert") for role, name in given.items()}
     if package == NO_PACKAGE and len(chosen) < 2:
         raise InputError(
             "no package is chosen: put one at models/lingbot_world/<package>, press R and choose it, or choose both "

@@ -221,6 +221,9 @@ class LingBotWorldSampler(io.ComfyNode):
 
         models, cfg = PerExpert(high_noise, low_noise), PerExpert(cfg_high, cfg_low)
         guider = _guider(models, positive, negative, cfg, boundary, camera_cache)
+        shifts = " and ".join(f"{patched:g}" for patched in guider.patched_shifts() if patched != shift)
+        if shifts:
+            show_warning(f"Shift {shifts} of a model sampling node is not used: this node's own shift is {shift:g}.")
         sampler = FlowSolver(solver, flow_timesteps(steps, shift, solver))
         return io.NodeOutput(sample_latent(guider, sampler, flow_sigmas(steps, shift, solver), latent, seed))
 

@@ -44,18 +44,19 @@ def _paths(text_encoder: str, tokenizer: str) -> tuple[Path, Path]:
     return encoder, folders.resolve_tokenizer(tokenizer, encoder)
 
 
-def _check_files(text_encoder: str, tokenizer: str) -> None:
-    """Raises LingBotError for a file that is missing or is something else; the encoder is checked first."""
+def _check_files(text_encoder: str) -> None:
+    """Raises LingBotError for a file that is missing or is something else; the encoder is checked first. Where one
+    tokenizer can be chosen from the list, `auto` finds one too."""
     open_weights(folders.resolve_text_encoder(text_encoder))
-    find_tokenizer(_paths(text_encoder, tokenizer)[1])
+    find_tokenizer(_paths(text_encoder, folders.AUTO)[1])
 
 
 class _WithFiles:
     """Both nodes refuse a prompt whose files are bad, and run again when a file has changed."""
 
     @classmethod
-    def validate_inputs(cls, text_encoder, tokenizer=folders.AUTO) -> bool | str:
-        return refusal(_check_files, text_encoder, tokenizer)
+    def validate_inputs(cls, text_encoder) -> bool | str:
+        return refusal(_check_files, text_encoder)
 
     @classmethod
     def fingerprint_inputs(cls, text_encoder, tokenizer=folders.AUTO, **_) -> str:
@@ -79,7 +80,7 @@ class LingBotWorldTextEncode(_WithFiles, io.ComfyNode):
                     multiline=True,
                     dynamic_prompts=True,
                     default="A slow flight over a quiet mountain lake at sunrise, mist drifting between the pines.",
-                    tooltip="What the video shows. At most 512 tokens; a longer prompt is cut, and the log says so.",
+                    tooltip="What the video shows. At most 512 tokens; a longer prompt is cut, and the node says so.",
                 ),
                 io.String.Input(
                     "negative",

@@ -10,7 +10,8 @@ import subprocess
 import time
 
 import torch
-from queue_workflow import QueueError, Server
+from lingbot_world.errors import InputError
+from lingbot_world.headless.server import Server
 
 MODES = {
     "default": [],
@@ -58,9 +59,9 @@ class ComfyUI:
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
                 return self.api.request("/system_stats")
-            except QueueError:
+            except InputError:
                 time.sleep(0.2)
-        raise QueueError(f"ComfyUI did not start (exit status {self.process.poll()})")
+        raise InputError(f"ComfyUI did not start (exit status {self.process.poll()})")
 
     def __exit__(self, *_) -> None:
         if self.process.poll() is None:
@@ -98,7 +99,7 @@ class Timeline:
         self._node = None
 
     def take(self, kind: str, data: dict) -> bool:
-        """Note one event; True at the end of the run. Raises QueueError when a node failed."""
+        """Note one event; True at the end of the run. Raises InputError when a node failed."""
         now = time.perf_counter()
         if kind == "executing":
             if self._node is not None:
@@ -112,7 +113,7 @@ class Timeline:
             self.latent = output.get("latent", [None])[0] or self.latent
             self.held = output.get("held", [0])[0] or self.held
         elif kind in ("execution_error", "execution_interrupted"):
-            raise QueueError(f"{data['node_type']}: {data.get('exception_message', kind)}")
+            raise InputError(f"{data['node_type']}: {data.get('exception_message', kind)}")
         return False
 
     def seconds(self, node: str) -> float:

@@ -5,7 +5,7 @@ import pytest
 from lingbot_world.camera import camera_embedding
 from lingbot_world.camera.moves import PRESETS, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
-from lingbot_world.camera.preview.advice import motion, warnings
+from lingbot_world.camera.preview.advice import hints, motion, warnings
 
 
 def told(path: CameraPath, frames: int = 81) -> str:
@@ -18,10 +18,11 @@ def test_a_gentle_orbit_with_easing_needs_no_words():
 
 def test_an_even_speed_cancels_and_easing_it_does_not():
     slow, fast = preset_path("dolly_in", amount=1), preset_path("dolly_in", amount=9)
-    assert "Even speed" in told(slow)
+    assert hints(slow, 81)[0].startswith("Even speed")
+    assert told(slow) == ""  # a hint, no warning: the editor's own default moves like that
     one, other = (camera_embedding(p.c2w, p.intrinsics, frames=81, height=16, width=16) for p in (slow, fast))
     np.testing.assert_allclose(one, other, atol=1e-6)
-    assert "Even speed" not in told(preset_path("dolly_in", easing="ease_in"))
+    assert hints(preset_path("dolly_in", easing="ease_in"), 81) == hints(preset_path("pan_left"), 81) == []
 
 
 def test_a_standing_camera():

@@ -153,6 +153,10 @@ def test_blocks_can_be_replaced(found):
     assert result["effect"] > 1e-3
 
 
+def test_rope_is_scaled_as_core_scales_it(found):
+    assert found["rope_as_core"] < 1e-5
+
+
 def test_attention_override_is_asked(found):
     result = found["attention_override"]
     assert result["calls"] == 6  # self and cross in each of three blocks

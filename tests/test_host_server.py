@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import av
 import numpy as np
 import pytest
 from comfy_server import ComfyServer, Run
-from comfy_tree import PACK, Host
+from comfy_tree import Host
 from PIL import Image
 from safetensors.torch import load_file
 from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt
@@ -22,7 +20,6 @@ pytestmark = pytest.mark.host
 SAMPLER = "LingBotWorldSampler"
 EXPERTS = "LingBotWorldLoadExperts"
 TEXT = "LingBotWorldTextEncode"
-QUEUE_TOY = [str(PACK / "scripts" / "queue_workflow.py"), str(PACK / "workflows" / "api" / "toy.json")]
 
 
 @pytest.fixture
@@ -149,42 +146,3 @@ def test_thirty_prompts_do_not_grow_the_server(exact_server, toy):
 
     settled = after(5)
     assert after(30) < settled * 1.01
-
-
-def test_queue_workflow_fills_in_runs_and_saves(comfy_server, tmp_path):
-    Image.new("RGB", (TOY_WIDTH, TOY_HEIGHT), (90, 120, 60)).save(tmp_path / "start image.png")
-    command = [
-        sys.executable,
-        str(PACK / "scripts" / "queue_workflow.py"),
-        str(PACK / "workflows" / "api" / "toy.json"),
-    ]
-    command += ["--server", comfy_server.url, "--image", "start image.png", "--prompt", "a green field", "--seed", "5"]
-    command += ["--poses", str(comfy_server.base / "models/lingbot_world/toy/example"), "--output", "clip.mp4"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "clip.mp4"
-    with av.open(str(tmp_path / "clip.mp4")) as video:
-        assert sum(1 for _ in video.decode(video.streams.video[0])) == TOY_FRAMES
-    assert "4/4" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--set", "Nobody.steps=3"], "no node 'Nobody'"),
-        (["--set", f"{SAMPLER}.boundary=7"], "boundary"),
-        (["--image", "none.png"], "none.png does not exist"),
-        (["--server", "http://127.0.0.1:9"], "no ComfyUI answers"),
-    ],
-)
-def test_queue_workflow_says_what_is_wrong(comfy_server, tmp_path, options, words):
-    command = [
-        sys.executable,
-        str(PACK / "scripts" / "queue_workflow.py"),
-        str(PACK / "workflows" / "api" / "toy.json"),
-    ]
-    command += ["--server", comfy_server.url, *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr

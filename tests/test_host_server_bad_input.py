@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
     models = comfy_server.base / "models" / "diffusion_models"
     models.mkdir(parents=True, exist_ok=True)
     write_bad_experts(models, comfy_server.base / "models" / "lingbot_world" / "toy")
+    write_bad_vaes(comfy_server.base / "models" / "vae", comfy_server.base / "models" / "lingbot_world" / "toy")
     write_bad_poses(comfy_server.base / "input")
     write_bad_loras(comfy_server.base / "models" / "loras")
     yield comfy_server
@@ -53,6 +55,15 @@ def write_bad_experts(models: Path, toy_package: Path) -> None:
     save_file({"text_model.embeddings.weight": torch.zeros(4, 4)}, models / "something_else.safetensors")
     whole = next((toy_package / "high_noise_model_bnb_nf4").glob("*.safetensors")).read_bytes()
     (models / "truncated.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def write_bad_vaes(folder: Path, toy_package: Path) -> None:
+    """Half of a VAE, another model's VAE, and a text under a VAE's name."""
+    folder.mkdir(exist_ok=True)
+    whole = (toy_package / "Wan2.1_VAE.pth").read_bytes()
+    (folder / "truncated.pth").write_bytes(whole[: len(whole) // 2])
+    save_file({"decoder.conv_in.weight": torch.zeros(4, 4)}, folder / "ae.safetensors")
+    (folder / "text.safetensors").write_text("<html>Access to this model is restricted</html>")
 
 
 def write_bad_loras(folder: Path) -> None:
@@ -159,10 +170,50 @@ def test_links_that_leave_the_input_folder_are_refused(server, tmp_path, name):
 )
 def test_checkpoints_that_are_not_a_pair_of_experts_fail_on_the_loader(server, high, low, words):
     prompt = toy().set(EXPERTS, high_noise_expert=high, low_noise_expert=low)
-    with pytest.raises((FailedPromptError, RejectedPromptError), match=words) as failed:
+    with pytest.raises(RejectedPromptError, match=words) as refused:
         server.queue(prompt)
-    if isinstance(failed.value, FailedPromptError):
-        assert failed.value.node_type == EXPERTS
+    assert list(refused.value.node_errors) == [prompt.node_id(EXPERTS)]
+    assert "ModelConfig(" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [("truncated.pth", "truncated.pth"), ("ae.safetensors", "not a Wan VAE"), ("text.safetensors", "text.safetensors")],
+)
+def test_a_file_that_is_no_wan_vae_is_refused_before_anything_runs(server, file, words):
+    prompt = toy().set(VAE, vae_name=file)
+    with pytest.raises(RejectedPromptError, match=words) as refused:
+        server.queue(prompt)
+    (problem,) = refused.value.node_errors[prompt.node_id(VAE)]["errors"]
+    assert "zlib" not in problem["details"]
+
+
+@pytest.mark.parametrize(("kind", "widget"), [(TEXT, "text_encoder"), (VAE, "vae_name"), (POSES, "poses")])
+def test_one_fault_is_one_message_on_its_input(server, kind, widget):
+    prompt = toy().set(kind, **{widget: "gone"})
+    with pytest.raises(RejectedPromptError) as refused:
+        server.queue(prompt)
+    (problem,) = refused.value.node_errors[prompt.node_id(kind)]["errors"]
+    assert problem["extra_info"]["input_name"] == widget
+
+
+@pytest.mark.parametrize("role", ["high", "low"])
+def test_a_missing_expert_is_called_by_its_role(server, role):
+    with pytest.raises(RejectedPromptError, match=f"the {role}-noise expert 'gone' was not found"):
+        server.queue(toy().set(EXPERTS, **{f"{role}_noise_expert": "gone"}))
+
+
+def test_a_prompt_that_is_cut_and_lens_rows_that_are_dropped_are_said_on_their_nodes(server):
+    example = server.base / "models/lingbot_world/toy/example"
+    odd = server.base / "input" / "odd_lens"
+    odd.mkdir(exist_ok=True)
+    shutil.copy(example / "poses.npy", odd)
+    np.save(odd / "intrinsics.npy", np.tile([500.0, 500.0, 416.0, 240.0], (7, 1)))
+    prompt = toy().set(SAMPLER, steps=1)
+    run = server.queue(prompt.set(TEXT, prompt="a tree " * 600).set(POSES, poses="odd_lens"))
+    said = {node: text for node, text in run.texts if text}
+    assert "the text encoder takes 512: the last" in said[prompt.node_id(TEXT)]
+    assert "has 7 rows" in said[prompt.node_id(POSES)]
 
 
 def test_a_camera_on_experts_without_camera_layers_is_an_error(server):
@@ -181,9 +232,10 @@ def test_plain_experts_run_without_a_camera(server):
 
 @pytest.mark.parametrize("poses", ["few", "nan", "flat", "sheared"])
 def test_bad_poses_fail_on_their_node(server, poses):
-    with pytest.raises(FailedPromptError, match="poses") as failed:
-        server.queue(toy().set(POSES, poses=poses))
-    assert failed.value.node_type == POSES
+    prompt = toy().set(POSES, poses=poses)
+    with pytest.raises(RejectedPromptError, match="poses") as refused:
+        server.queue(prompt)
+    assert list(refused.value.node_errors) == [prompt.node_id(POSES)]
 
 
 def test_a_camera_of_another_length_than_the_latent_fails_on_its_node(server):
@@ -199,6 +251,18 @@ def test_a_latent_of_another_size_than_the_camera_fails_before_sampling(server):
     with pytest.raises(FailedPromptError, match="camera") as failed:
         server.queue(prompt.set(SAMPLER, latent=["900", 0]))
     assert failed.value.node_type == SAMPLER
+
+
+def test_a_latent_of_another_size_than_the_start_image_fails_before_weights_are_loaded(server):
+    video = toy().node_id("WanImageToVideo")
+    without_camera = toy().set(SAMPLER, positive=[video, 0], negative=[video, 1], latent=["900", 0])
+    size = {"height": TOY_HEIGHT, "batch_size": 1}
+    longer = without_camera.add("900", "EmptyHunyuanLatentVideo", **size, width=TOY_WIDTH, length=17)
+    with pytest.raises(FailedPromptError, match="17 frames, the start image was prepared for .* 9 frames") as failed:
+        server.queue(longer)
+    assert failed.value.node_type == SAMPLER
+    wider = without_camera.add("900", "EmptyHunyuanLatentVideo", **size, width=TOY_WIDTH + 32, length=9)
+    assert "start image, prepared for 96x64 with 9 frames, is stretched" in server.queue(wider).texts[0][1]
 
 
 def test_a_latent_of_images_fails_in_words(server):

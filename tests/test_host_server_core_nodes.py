@@ -65,6 +65,67 @@ def test_context_windows_as_long_as_the_video_change_nothing_and_shorter_ones_ru
     assert 1e-4 < gap(short, plain) < 1
 
 
+def said(server: ComfyServer, prompt: ToyPrompt) -> str:
+    """What the sampler of a prompt of one step shows as warnings."""
+    run = server.queue(prompt.set(SAMPLER, seed=4, steps=1))
+    return "\n".join(text for node, text in run.texts if node == prompt.node_id(SAMPLER))
+
+
+def test_rope_is_scaled_as_core_scales_it(comfy_server, plain):
+    as_trained, slower, moved = (
+        latent(comfy_server, with_node(comfy_server, "ScaleROPE", **changes))
+        for changes in ({}, {"scale_t": 2.0}, {"shift_t": 3.0})
+    )
+    assert torch.equal(as_trained, plain)
+    assert 1e-3 < gap(slower, plain) < 1
+    assert gap(moved, plain) < 1e-4  # only differences of positions count
+
+
+def test_the_noise_scale_scales_the_noise(comfy_server, plain):
+    same, half = (
+        latent(comfy_server, with_node(comfy_server, "ModelNoiseScale", noise_scale=scale)) for scale in (1.0, 0.5)
+    )
+    assert torch.equal(same, plain)
+    assert gap(half, plain) > 0.1
+
+
+def test_more_tokens_than_the_model_was_trained_with_are_all_read(comfy_server, plain):
+    prompt = toy_prompt()
+    camera, text = prompt.link("LingBotWorldApplyCamera"), prompt.node_id("LingBotWorldTextEncode")
+    other = prompt.add("801", "LingBotWorldTextEncode", **{**prompt[text]["inputs"], "prompt": "a storm of sand"})
+    for tokens, same in (([text, 0], True), (["801", 0], False)):
+        longer = other.add("800", "ConditioningConcat", conditioning_to=camera, conditioning_from=tokens)
+        difference = gap(latent(comfy_server, longer.set(SAMPLER, positive=["800", 0])), plain)
+        assert (difference < 1e-4) is same  # a prompt beside itself gets the same attention
+
+
+def test_what_core_nodes_ask_for_in_vain_is_said_on_the_sampler(comfy_server):
+    prompt = toy_prompt()
+    video = prompt[prompt.node_id("WanImageToVideo")]["inputs"]
+    camera = prompt.add("801", "WanCameraEmbedding", camera_pose="Pan Up", width=96, height=64, length=9)
+    camera = camera.add("800", "WanCameraImageToVideo", **video, camera_conditions=["801", 0])
+    camera = camera.set("LingBotWorldApplyCamera", positive=["800", 0], negative=["800", 1])
+    assert "does not read the camera of WanCameraImageToVideo" in said(comfy_server, camera)
+    shifted = with_node(comfy_server, "ModelSamplingSD3", experts=("low_noise",), shift=8.0)
+    assert "Shift 8 of a model sampling node is not used" in said(comfy_server, shifted)
+    assert "Shift" not in said(comfy_server, shifted.set(SAMPLER, shift=8.0))
+    for_flux = with_node(comfy_server, "NAGuidance", experts=("high_noise",))
+    assert "patches attn1_output_patch" in said(comfy_server, for_flux)
+    assert said(comfy_server, prompt) == ""  # a run of its own takes the warnings away
+
+
+def test_core_samplers_say_it_too(comfy_server):
+    prompt = toy_prompt()
+    video = prompt[prompt.node_id("WanImageToVideo")]["inputs"]
+    vace = {name: value for name, value in video.items() if name != "start_image"}
+    prompt = prompt.add("800", "WanVaceToVideo", **vace, strength=1.0).add(
+        "801", "KSampler", model=prompt.link(EXPERTS, 1), positive=["800", 0], negative=["800", 1],
+        latent_image=["800", 2], seed=0, steps=1, cfg=1.0, sampler_name="euler", scheduler="simple", denoise=0.5,
+    )  # fmt: skip
+    run = comfy_server.queue(prompt.set("VAEDecode", samples=["801", 0]))
+    assert ("801", "LingBot-World does not read the frames of WanVaceToVideo.") in run.texts
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="TORCH COMPILE SKIPPED: inductor needs a C++ compiler")
 def test_compiled_experts_give_the_same(comfy_server, plain):

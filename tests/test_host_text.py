@@ -182,7 +182,7 @@ def test_interrupt_between_blocks_and_the_next_prompt_runs(server):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("../../outside.pth", "not the name of a text encoder"),
+        ("../../outside.pth", "is not a name inside"),
         ("gone.safetensors", "was not found"),
         ("broken.safetensors", "truncated or corrupt"),
     ],

@@ -93,8 +93,25 @@ def test_files_are_plain_ascii_without_what_scanners_refuse(path):
 
 @EVERY_FILE
 def test_no_file_opens_a_connection_or_unpickles(path):
+    """`lingbot-world queue` alone talks to a server, the one that the user names: only its two files may."""
     refused = {"socket", "ssl", "urllib", "http", "ftplib", "requests", "aiohttp", "httpx", "huggingface_hub", "pickle"}
+    if path.relative_to(ROOT).as_posix() in ("headless/queue.py", "headless/server.py"):
+        refused.remove("urllib")
     assert not {module.split(".")[0] for level, module in imports(path) if level == 0} & refused
+
+
+def test_only_the_queue_command_reaches_the_files_that_talk_to_a_server():
+    importers = {path.relative_to(ROOT).as_posix() for path in SHIPPED for level, module in imports(path)
+                 if module.split(".")[-1] in ("queue", "server") and path.relative_to(ROOT).parts[0] == "headless"}
+    assert importers == {"headless/cli.py", "headless/queue.py"}
+
+
+def test_the_command_runs_from_a_folder_of_any_name(tmp_path):
+    (tmp_path / "comfyui-lingbot.world").symlink_to(ROOT, target_is_directory=True)
+    command = [sys.executable, "-I", tmp_path / "comfyui-lingbot.world", "queue", ROOT / "workflows/api/toy.json"]
+    done = subprocess.run([*command, "--list"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Load LingBot-World Experts" in done.stdout
 
 
 @pytest.mark.parametrize("path", ENGINE, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,9 +1,10 @@
 """Prompts through a umt5 encoder of which two blocks at most are in memory."""
 
 import ctypes
+import logging
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from .tokenizer import Tokenizer, load_tokenizer
 from .umt5 import encoder_block, position_buckets, rms_norm
 from .weights import UMT5Weights, open_weights
 
+log = logging.getLogger(__name__)
+
 SETTINGS = UploadSettings(threads=min(8, os.cpu_count() or 1), buffers=1, chunk_bytes=8 << 20, sleep=True)
 """Several threads, because one copies a mapped page at a few GB/s only; 64 MB of pinned memory."""
 
@@ -28,12 +31,13 @@ def encode(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.bfloat16,
     progress: Progress | None = None,
+    warn: Callable[[str], None] = log.warning,
 ) -> list[Tensor]:
     """Each prompt's embedding, float32 [tokens, dim] on `device`, tokens <= 512, its eos included, no padding.
 
     `encoder` and `tokenizer` are what `open_weights` and `load_tokenizer` return, or the paths that they take. A block
     of the encoder serves all prompts, then it makes room for the next. Matrix products run in `dtype`.
-    `progress(done, total)` counts blocks; what it raises stops the encoding.
+    `progress(done, total)` counts blocks; what it raises stops the encoding. `warn` is told of prompts that are cut.
     CheckpointError or TextError for an encoder or tokenizer that cannot be used, or that do not belong together.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
@@ -41,7 +45,7 @@ def encode(
         tokenizer = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
         weights = encoder if isinstance(encoder, UMT5Weights) else open_weights(encoder)
         check_vocabulary(tokenizer, weights)
-        return encode_ids([tokenizer.encode(prompt) for prompt in prompts], weights, device, dtype, progress)
+        return encode_ids([tokenizer.encode(prompt, warn) for prompt in prompts], weights, device, dtype, progress)
     finally:
         _return_freed_memory()
 

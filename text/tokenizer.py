@@ -42,20 +42,21 @@ class Tokenizer:
         """Tokens of the whole prompt, its eos included, before any cut."""
         return len(self.to_ids(clean_prompt(text))) + 1
 
-    def encode(self, text: str) -> list[int]:
-        """At most 512 ids of the cleaned `text`, the last one the eos. A longer prompt is cut, with a warning."""
+    def encode(self, text: str, warn: Callable[[str], None] = log.warning) -> list[int]:
+        """At most 512 ids of the cleaned `text`, the last one the eos. `warn` is told of a longer prompt, which is
+        cut."""
         ids = self.to_ids(clean_prompt(text))
         if len(ids) >= MAX_TOKENS:
-            warn_of_cut(len(ids) + 1, text)
+            warn(cut_warning(len(ids) + 1, text))
         return [*ids[: MAX_TOKENS - 1], self.eos]
 
 
-def warn_of_cut(count: int, text: str) -> None:
-    """Log that a prompt of `count` tokens, its eos included, is longer than the encoder takes."""
-    log.warning(
-        "The prompt has %d tokens, the text encoder takes %d: the last %d are cut off. It begins %r.",
-        count, MAX_TOKENS, count - MAX_TOKENS, text[:60],
-    )  # fmt: skip
+def cut_warning(count: int, text: str) -> str:
+    """What is said of a prompt whose `count` tokens, its eos included, are more than the encoder takes."""
+    return (
+        f"The prompt has {count} tokens, the text encoder takes {MAX_TOKENS}: the last {count - MAX_TOKENS} are cut "
+        f"off. It begins {text[:60]!r}."
+    )
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:

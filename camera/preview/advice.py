@@ -21,8 +21,22 @@ def warnings(path: CameraPath, frames: int) -> list[str]:
     except CameraError as error:
         return [str(error)]
     steps, turns_deg = motion(path, frames)
-    said = [_length(path, frames, used), _motion(steps, turns_deg), _jump(steps), _turn(turns_deg)]
+    said = [_length(path, frames, used), _standing(steps, turns_deg), _jump(steps), _turn(turns_deg)]
     return [words for words in said if words] + lens_change(path.intrinsics[:used])
+
+
+def hints(path: CameraPath, frames: int) -> list[str]:
+    """What is good to know of a path that the model follows, a sentence each; none of one that cannot be used."""
+    try:
+        steps, _ = motion(path, frames)
+    except CameraError:
+        return []
+    if len(steps) < 2 or not steps.any() or 1 - steps.min() > EVEN_SPEED:
+        return []
+    return [
+        "Even speed: steps are measured against the longest one, so how far the camera goes cancels. "
+        "A slow and a fast move are the same input."
+    ]
 
 
 def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
@@ -39,15 +53,10 @@ def _length(path: CameraPath, frames: int, used: int) -> str:
     return ""
 
 
-def _motion(steps: np.ndarray, turns_deg: np.ndarray) -> str:
-    if not steps.any():
-        return "" if turns_deg.max() > 1e-3 else "The camera does not move: the model gets a standing camera."
-    if len(steps) > 1 and 1 - steps.min() <= EVEN_SPEED:
-        return (
-            "Even speed: steps are measured against the longest one, so how far the camera goes cancels. "
-            "A slow and a fast move are the same input."
-        )
-    return ""
+def _standing(steps: np.ndarray, turns_deg: np.ndarray) -> str:
+    if steps.any() or turns_deg.max() > 1e-3:
+        return ""
+    return "The camera does not move: the model gets a standing camera."
 
 
 def _jump(steps: np.ndarray) -> str:

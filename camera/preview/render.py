@@ -10,7 +10,7 @@ from ..path import CameraPath
 from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
 from . import drawing
-from .advice import motion, warnings
+from .advice import hints, motion, warnings
 from .drawing import FROM_ABOVE, FROM_THE_SIDE, Box, Color, View, at_an_angle, color_at, font, frustum
 
 FINER = 2  # drawn this many times larger, then reduced: smooth lines without a drawing library
@@ -50,7 +50,7 @@ def render_preview(
     )
     _draw_asked(sheet, asked, first_frame)
     _draw_received(sheet, asked, frames)
-    sheet.words(warnings(path, frames))
+    sheet.words(warnings(path, frames), hints(path, frames))
     return sheet.canvas.resize(size, Image.Resampling.LANCZOS)
 
 
@@ -80,17 +80,20 @@ class _Sheet:
         draw.text((10 * self.unit, 6 * self.unit), text, font=font(14 * self.unit), fill=drawing.INK)
         draw.text((right, 7 * self.unit), legend, font=font(self.text), fill=drawing.QUIET, anchor="ra")
 
-    def words(self, said: list[str]) -> None:
-        """Warnings, as many as fit; the rest is counted."""
-        width, height = self.canvas.size
-        columns = int((width - 30 * self.unit) / (6.3 * self.unit))
-        lines = [line for words in said for line in textwrap.wrap("! " + words, columns, subsequent_indent="   ")]
+    def words(self, warned: list[str], hinted: list[str]) -> None:
+        """Warnings, or that there are none, then hints, as many as fit."""
+        lines = [(line, drawing.WARNING) for words in warned for line in self._wrapped("! " + words)]
+        lines = lines or [("Nothing to warn about: the model can follow this path.", drawing.START)]
+        lines += [(line, drawing.QUIET) for words in hinted for line in self._wrapped(words)]
         if len(lines) > 4:
-            lines = [*lines[:3], "   ... (more in the warnings output)"]
-        color = drawing.WARNING if lines else drawing.START
-        for index, line in enumerate(lines or ["Nothing to warn about: the model can follow this path."]):
-            position = (10 * self.unit, height - (82 - 19 * index) * self.unit)
+            lines = [*lines[:3], ("   ... (more in the warnings output)", lines[3][1])]
+        for index, (line, color) in enumerate(lines):
+            position = (10 * self.unit, self.canvas.size[1] - (82 - 19 * index) * self.unit)
             ImageDraw.Draw(self.canvas).text(position, line, font=font(self.text), fill=color)
+
+    def _wrapped(self, words: str) -> list[str]:
+        columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
+        return textwrap.wrap(words, columns, subsequent_indent="   ")
 
 
 def _draw_asked(sheet: _Sheet, path: CameraPath, first_frame: Image.Image | None) -> None:

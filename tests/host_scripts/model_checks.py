@@ -18,9 +18,15 @@ from lingbot_world import comfy_entrypoint  # noqa: E402
 
 NODES = asyncio.run(asyncio.run(comfy_entrypoint()).get_node_list())
 
+from types import SimpleNamespace  # noqa: E402
+
 import torch  # noqa: E402
+from comfy.ldm.flux.layers import EmbedND  # noqa: E402
+from comfy.ldm.wan.model import WanModel  # noqa: E402
 from common import INPUTS, NF4, check, experts, gap, predict, refused, report  # noqa: E402
 from lingbot_world.host import folders  # noqa: E402
+from lingbot_world.host.model import HostModel  # noqa: E402
+from lingbot_world.model.rope import rope_table  # noqa: E402
 from lingbot_world.nodes.load_models import FROM_PACKAGE, NO_PACKAGE, LingBotWorldLoadExperts  # noqa: E402
 from lingbot_world.nodes.sampling import LingBotWorldSampler, LingBotWorldSigmas  # noqa: E402
 
@@ -187,6 +193,22 @@ def block_hooks():
     skipped = {"patches_replace": {"dit": {("double_block", 1): lambda given, extra: {"img": given["img"]}}}}
     found["replace"]["effect"] = gap(predict(high, options=skipped), plain)
     return found
+
+
+@check
+def rope_as_core():
+    """Cosines and sines of ScaleROPE's options beside those of core's own Wan."""
+    given = {"scale_t": 1.5, "scale_x": 0.5, "shift_y": 2.0, "shift_t": -1.0}
+    grid, head_dim = (3, 4, 5), 32
+    side = 2 * (head_dim // 6)
+    embedder = EmbedND(dim=head_dim, theta=10000.0, axes_dim=[head_dim - 2 * side, side, side])
+    like_core = SimpleNamespace(patch_size=(1, 1, 1), rope_embedder=embedder, dim=head_dim, num_heads=1)
+    freqs = WanModel.rope_encode(like_core, *grid, transformer_options={"rope_options": given})
+    wanted = freqs.flatten(0, 2).reshape(-1, head_dim // 2, 2, 2)
+    cos, sin = rope_table(
+        grid, head_dim, torch.device("cpu"), scale=HostModel.rope_scale(None, {"rope_options": given})
+    )
+    return max(gap(cos, wanted[..., 0, 0]), gap(sin, wanted[..., 1, 0]))
 
 
 @check

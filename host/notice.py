@@ -1,0 +1,35 @@
+"""Texts on the running node."""
+
+import logging
+
+from comfy_execution.utils import get_executing_context
+
+_shown: dict[str, tuple[str, tuple[str, ...]]] = {}
+"""For each node that shows warnings: the prompt in which it ran, and the texts."""
+
+
+def show_warning(text: str) -> None:
+    """Show a warning on the running node, below those that it has shown in this run, and log it. The first call of a
+    run, which may be with an empty text, takes away the warnings of the node's last run."""
+    context = get_executing_context()
+    if context is None:
+        if text:
+            logging.warning(text)
+        return
+    prompt, before = _shown.get(context.node_id, ("", ()))
+    texts = before if prompt == context.prompt_id else ()
+    if text and text not in texts:
+        logging.warning(text)
+        texts = (*texts, text)
+    _shown[context.node_id] = context.prompt_id, texts
+    if texts != before:
+        show_text("\n".join(texts))
+
+
+def show_text(text: str) -> None:
+    """Show a text on the running node, in place of what it showed before."""
+    context = get_executing_context()
+    if context is not None:
+        from server import PromptServer
+
+        PromptServer.instance.send_progress_text(text, context.node_id, PromptServer.instance.client_id)
