@@ -5,16 +5,24 @@ from types import ModuleType
 from comfy_api.latest import ComfyExtension, io
 
 from ..host import folders
-from . import camera, camera_files, camera_make, camera_preview, image, rollout, sampling, text
+from . import camera, camera_files, camera_make, camera_preview, image, rollout, sampling, text, toy
 from . import load_models as experts
 
-MODULES = (experts, text, image, camera, camera_make, camera_files, camera_preview, sampling, rollout)
+MODULES = (experts, text, image, camera, camera_make, camera_files, camera_preview, sampling, rollout, toy)
 
 folders.register()
 
 
 class LingBotWorldExtension(ComfyExtension):
     """Every node class of the modules above."""
+
+    async def on_load(self) -> None:
+        """Called by ComfyUI, whose server runs by then."""
+        from server import PromptServer
+
+        from ..host import uploads
+
+        uploads.register(PromptServer.instance)
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [node for module in MODULES for node in _nodes_of(module)]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Queue an API-format workflow on a running ComfyUI, follow it, and save the video.
 
-    python scripts/queue_workflow.py workflows/api/camera.json --image photo.jpg --poses my_path/ \
+    python scripts/queue_workflow.py workflows/api/poses.json --image photo.jpg --poses my_path/ \
         --prompt "a courtyard at dusk" --seed 7 --output courtyard.mp4
 
 Needs nothing but the standard library and `pip install websocket-client`. Values are filled in by name: files are

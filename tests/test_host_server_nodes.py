@@ -17,6 +17,7 @@ IDS = {
     "LingBotWorldSolver", "LingBotWorldSigmas", "LingBotWorldSampler", "LingBotWorldCameraPreset",
     "LingBotWorldCameraKeys", "LingBotWorldCameraKeyframes", "LingBotWorldCameraChain", "LingBotWorldCameraEditor",
     "LingBotWorldCameraImport", "LingBotWorldCameraPreview", "LingBotWorldLoadCausal", "LingBotWorldRollout",
+    "LingBotWorldToyPackage",
 }  # fmt: skip
 
 
