@@ -5,7 +5,7 @@ A LINGBOT_CAMERA is a `camera.path.CameraPath`.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from ..camera import action_embedding, camera_embedding, frame_count, read_pose_folder
+from ..camera.formats.sniff import looks_like_camera, looks_like_lens, looks_like_poses
 from ..camera.path import CameraPath, lens_from_fov
 from ..camera.poses import FEWEST_POSES
 from ..camera.preview import render_preview
@@ -28,25 +29,29 @@ from .notice import show_warning
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
 CONDITIONING_KEY = "lingbot_camera"
-FOLDER_DEPTH = 3  # levels of folders below the input folder that are searched
+FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
 def pose_choices() -> list[str]:
-    """Folders with a poses.npy and other .npy files, in the input folder and in packages."""
-    found = set(camera_files(".npy"))
-    folders = {name.rpartition("/")[0] or "." for name in found if name.rpartition("/")[2] == "poses.npy"}
-    ours = ("poses.npy", "intrinsics.npy", "action.npy")
-    return sorted(folders | {name for name in found if name.rpartition("/")[2] not in ours})
+    """Folders with a poses.npy and other .npy files of poses, in the input folder and in packages."""
+    found = _named(looks_like_poses, ".npy")
+    return sorted({name.removesuffix("/poses.npy") if name.endswith("/poses.npy") else name for name in found})
 
 
 def lens_choices() -> list[str]:
     """The lens beside the poses, the official examples', then every .npy that may be one."""
-    return [BESIDE, DEFAULT_LENS, *camera_files(".npy")]
+    return [BESIDE, DEFAULT_LENS, *_named(looks_like_lens, ".npy")]
 
 
-def camera_files(*suffixes: str) -> list[str]:
-    """Files of these kinds in the input folder and in packages, by name below it, with forward slashes."""
-    return sorted({name for root in _roots() for name in _below(root) if name.lower().endswith(suffixes)})
+def camera_files() -> list[str]:
+    """Files that a camera format reads, in the input folder and in packages."""
+    return _named(looks_like_camera, ".npz", ".txt", ".json", ".npy")
+
+
+def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
+    """Names, with forward slashes, of files of these kinds that look right."""
+    files = ((name, root / name) for root in _roots() for name in _below(root) if name.lower().endswith(suffixes))
+    return sorted({name for name, path in files if looks(path)})
 
 
 def resolve(name: str) -> Path:

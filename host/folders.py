@@ -20,6 +20,7 @@ from .names import parts_of
 
 PACKAGES = "lingbot_world"
 AUTO = "auto"
+TOY = "toy"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
@@ -29,6 +30,12 @@ _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 def register() -> None:
     """Make `lingbot_world` a model folder of ComfyUI, after those that extra_model_paths.yaml names."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
+
+
+def toy_folder() -> Path:
+    """Where the toy package is, or goes: the first folder of packages that ComfyUI looks into."""
+    roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
+    return next((root / TOY for root in roots if (root / TOY).is_dir()), roots[0] / TOY)
 
 
 def package_choices() -> list[str]:

@@ -6,19 +6,44 @@ from torch import Tensor
 from ..errors import InputError
 from ..geometry import Geometry, explicit_geometry, output_geometry
 
-AREAS = {"480*832": 480 * 832, "720*1280": 720 * 1280, "240*416": 240 * 416}
+AREAS = {
+    "832x480, in the image's shape": 832 * 480,
+    "1280x720, in the image's shape": 1280 * 720,
+    "416x240, in the image's shape": 416 * 240,
+}
+"""Areas in pixels; the official rule gives them the image's aspect ratio."""
+PRESETS = {
+    "16:9 (832x480)": (832, 480),
+    "9:16 (480x832)": (480, 832),
+    "1:1 (624x624)": (624, 624),
+    "16:9 (1280x720)": (1280, 720),
+    "9:16 (720x1280)": (720, 1280),
+    "1:1 (960x960)": (960, 960),
+}
+"""Widths and heights, whatever the image's shape."""
 EXPLICIT = "width and height"
+SIZES = (*AREAS, *PRESETS, EXPLICIT)
+FORMER = {"480*832": 832 * 480, "720*1280": 1280 * 720, "240*416": 416 * 240}
+"""How workflows that were saved earlier name the areas."""
 FITS = ("stretch", "crop", "pad")
 ONE_FRAME = 1
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
-    """The video's size: for a named area by the official rule from the image, else `width` and `height`. InputError."""
-    if size == EXPLICIT:
-        return explicit_geometry(width, height, ONE_FRAME)
-    if size not in AREAS:
-        raise InputError(f"size is {size!r}, expected one of {', '.join([*AREAS, EXPLICIT])}")
-    return output_geometry(image.shape[2], image.shape[1], AREAS[size], ONE_FRAME)
+    """The video's size: for an area by the official rule from the image, else a preset's or `width` and `height`.
+
+    Raises InputError.
+    """
+    check_size(size)
+    if area := (AREAS | FORMER).get(size):
+        return output_geometry(image.shape[2], image.shape[1], area, ONE_FRAME)
+    return explicit_geometry(*PRESETS.get(size, (width, height)), ONE_FRAME)
+
+
+def check_size(size: str) -> None:
+    """Raises InputError for a size that is none of the list."""
+    if size not in SIZES and size not in FORMER:
+        raise InputError(f"size is {size!r}, expected one of: {'; '.join(SIZES)}")
 
 
 def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:

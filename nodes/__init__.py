@@ -10,7 +10,7 @@ from ..host import folders, needs
 
 MODULES = (
     "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "sampling", "rollout",
-    "quantize",
+    "quantize", "toy",
 )  # fmt: skip
 
 folders.register()
@@ -18,6 +18,14 @@ folders.register()
 
 class LingBotWorldExtension(ComfyExtension):
     """Every node class of those modules above of which ComfyUI has what they need."""
+
+    async def on_load(self) -> None:
+        """Called by ComfyUI, whose server runs by then."""
+        from server import PromptServer
+
+        from ..host import uploads
+
+        uploads.register(PromptServer.instance)
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         modules = [import_module(f".{name}", __name__) for name in needs.usable(MODULES, __version__)]

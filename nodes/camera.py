@@ -4,7 +4,7 @@ from comfy_api.latest import io
 
 from ..host import camera as host
 from ..host.folders import fingerprint
-from .camera_sockets import CATEGORY, Camera, camera_outputs, frames_input
+from .camera_sockets import CATEGORY, Camera, camera_outputs, frames_input, upload_to
 from .refusal import refusal
 
 
@@ -23,7 +23,9 @@ class LingBotWorldLoadPoses(io.ComfyNode):
                 io.Combo.Input(
                     "poses",
                     options=choices,
-                    tooltip="A folder with poses.npy, or a pose file, in ComfyUI's input folder or in a package.",
+                    extra_dict=upload_to("poses"),
+                    tooltip="A folder with poses.npy, or a pose file, in ComfyUI's input folder or in a package. "
+                    "Files, a folder or a zip can be dropped on the node.",
                 ),
                 io.Combo.Input(
                     "lens",

@@ -6,7 +6,7 @@ from ..camera import frame_count
 from ..camera.formats import CONVENTIONS, FORMATS, read_camera
 from ..host import camera as host
 from ..host.folders import fingerprint
-from .camera_sockets import CATEGORY, camera_outputs, fov_input, frames_input
+from .camera_sockets import CATEGORY, camera_outputs, fov_input, frames_input, upload_to
 from .refusal import refusal
 
 BY_FORMAT = "set by the format"
@@ -26,9 +26,11 @@ class LingBotWorldCameraImport(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "file",
-                    options=host.camera_files(".npz", ".txt", ".json", ".npy"),
-                    tooltip="A file in ComfyUI's input folder. For COLMAP choose images.txt, with cameras.txt beside "
-                    "it; for poses.npy, intrinsics.npy must lie beside it.",
+                    options=host.camera_files(),
+                    extra_dict=upload_to("cameras"),
+                    tooltip="A file in ComfyUI's input folder. Files, a folder or a zip can be dropped on the node. "
+                    "For COLMAP choose images.txt, with cameras.txt beside it; for poses.npy, intrinsics.npy must lie "
+                    "beside it.",
                 ),
                 io.Combo.Input(
                     "format",

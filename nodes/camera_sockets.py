@@ -48,3 +48,8 @@ def easing_input() -> io.Combo.Input:
         default="linear",
         tooltip="How the move speeds up and slows down. in: starts slowly; out: ends slowly; in_out: both.",
     )
+
+
+def upload_to(kind: str) -> dict[str, str]:
+    """Gives a list of files an upload button and lets files be dropped on its node; `kind` is one of host.uploads."""
+    return {"lingbot_upload": kind}

@@ -2,7 +2,8 @@
 
 from comfy_api.latest import io
 
-from ..host.image import AREAS, EXPLICIT, FITS, fit_image, target_geometry
+from ..host.image import EXPLICIT, FITS, SIZES, check_size, fit_image, target_geometry
+from .refusal import refusal
 
 
 class LingBotWorldPrepareImage(io.ComfyNode):
@@ -19,10 +20,11 @@ class LingBotWorldPrepareImage(io.ComfyNode):
                 io.Image.Input("image", tooltip="The image that the video starts from."),
                 io.Combo.Input(
                     "size",
-                    options=[*AREAS, EXPLICIT],
-                    default="480*832",
-                    tooltip="An area in pixels: height and width then follow the image's own aspect ratio, floored to "
-                    f"multiples of 16. With '{EXPLICIT}' the two numbers below count.",
+                    options=list(SIZES),
+                    default=SIZES[0],
+                    tooltip="Width x height in pixels. In the image's shape: as many pixels in all, sides in the "
+                    "image's own aspect ratio, floored to multiples of 16, as the official code does. 16:9, 9:16 and "
+                    f"1:1: exactly this size; fit says how the image gets there. '{EXPLICIT}': two numbers below.",
                 ),
                 io.Int.Input(
                     "width",
@@ -54,6 +56,10 @@ class LingBotWorldPrepareImage(io.ComfyNode):
                 io.Int.Output("out_height", display_name="height", tooltip="Height of the video in pixels."),
             ],
         )
+
+    @classmethod
+    def validate_inputs(cls, size):
+        return True if size is None else refusal(check_size, size)  # also takes the names of earlier workflows
 
     @classmethod
     def execute(cls, image, size, width, height, fit) -> io.NodeOutput:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Take the workflows' thumbnails (workflows/*.jpg) and the README's pictures of canvas and editor (docs/images/).
+"""Take the README's pictures of canvas and editor (docs/images/).
 
     python scripts/make_pictures.py --server http://127.0.0.1:8188 [--only editor]
 
@@ -12,15 +12,14 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import tempfile
 from pathlib import Path
 
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKFLOWS, IMAGES = ROOT / "workflows", ROOT / "docs" / "images"
-VIEW, THUMBNAIL = (1600, 900), (640, 360)
-MAIN = "camera"
+VIEW = (1600, 900)
+MAIN = next(WORKFLOWS.glob("01 *.json"))
 
 
 def photograph(server: str, pictures: dict[Path, Path], scale: float) -> None:
@@ -29,25 +28,15 @@ def photograph(server: str, pictures: dict[Path, Path], scale: float) -> None:
     subprocess.run(["node", script, server, request, *map(str, VIEW), str(scale)], check=True)
 
 
-def thumbnails(server: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        pictures = {path: Path(folder) / f"{path.stem}.png" for path in sorted(WORKFLOWS.glob("*.json"))}
-        photograph(server, pictures, scale=1)
-        for picture in pictures.values():
-            with Image.open(picture) as image:
-                small = image.convert("RGB").resize(THUMBNAIL, Image.Resampling.LANCZOS)
-            small.save(WORKFLOWS / f"{picture.stem}.jpg", quality=80, optimize=True)
-
-
 def canvas(server: str) -> None:
     target = IMAGES / "workflow.png"
-    photograph(server, {WORKFLOWS / f"{MAIN}.json": target}, scale=1.25)
+    photograph(server, {MAIN: target}, scale=1.25)
     _squeeze(target)
 
 
 def editor(server: str) -> None:
     script, target = ROOT / "tests" / "browser" / "node_picture.mjs", IMAGES / "camera-editor.png"
-    command = ["node", script, server, WORKFLOWS / "fly.json", "LingBotWorldCameraEditor", target]
+    command = ["node", script, server, MAIN, "LingBotWorldCameraEditor", target]
     subprocess.run(command, check=True)
     _squeeze(target)
 
@@ -57,7 +46,7 @@ def _squeeze(picture: Path) -> None:
         image.convert("RGB").save(picture, optimize=True)
 
 
-PICTURES = {"thumbnails": thumbnails, "canvas": canvas, "editor": editor}
+PICTURES = {"canvas": canvas, "editor": editor}
 
 
 def main() -> None:

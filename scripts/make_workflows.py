@@ -16,168 +16,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import tomllib
-from workflow_graph import CORE, PACK, Graph, Node, Server, dump
-from workflow_parts import DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, SIZES, STYLE, UMT5, VIOLET, Parts
-from workflow_rollouts import fast, fast_long, fast_lora
-from workflow_samplers import own_sampler, two_samplers
+from workflow_after import go_on
+from workflow_graph import CORE, PACK, PREVIEW_HEIGHT, Graph, Output, Server, dump
+from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, VIOLET, Parts
+from workflow_rollouts import fast, fast_long
+from workflow_samplers import core_nodes, easy_cache, own_sampler
 
 WORKFLOWS = Path(__file__).resolve().parent.parent / "workflows"
 
 
 def camera(server: Server) -> Graph:
-    note = f"""# Camera from a pose folder
+    note = f"""## An image becomes a film
 
-The video starts from your image and follows a camera path.
+The camera follows the path that you draw in **Camera Editor**: drag its points, choose a move from its list, or press
+**R** and fly with **W A S D** and **I J K L**.
 
 {DOWNLOAD}
-**Camera**: put a folder with **poses.npy** and **intrinsics.npy** into **ComfyUI/input**, press **R**, and choose it
-in *Load Poses*. Poses are camera-to-world, OpenCV axes, one a frame. A file with fewer poses shortens the
-video. No poses yet? The *preset_orbit* and *fly* workflows make a path on the canvas.
-
-{SIZES}"""
+{RUN}"""
     parts = Parts(server, "camera", note)
-    return parts.film(parts.camera("LingBotWorldLoadPoses", poses="my_camera_path"))
-
-
-def no_camera(server: Server) -> Graph:
-    note = f"""# Without a camera path
-
-The model chooses the camera itself; write the movement into the prompt. The camera layers are skipped, so a step is
-about a seventh faster.
-
-{DOWNLOAD}
-**Length**: set it in *WanImageToVideo*, 4n+1 frames.
-
-{SIZES}"""
-    return Parts(server, "no_camera", note).film(None)
-
-
-def _with_loras(parts: Parts, names: list[str], offers: bool, **sampling) -> Graph:
-    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="dolly_in")
-    high, low, vae = parts.models()
-    with parts.graph.group("LoRA on each expert", 1, RED):
-        high, low = (
-            parts.graph.add(
-                "LoraLoaderModelOnly",
-                title=f"LoRA, {level} noise",
-                model=expert,
-                lora_name=name,
-                models=parts.offer(name, name, "loras", LORA_FOLDER) if offers else [],
-            )["MODEL"]
-            for level, expert, name in (("high", high, names[0]), ("low", low, names[1]))
-        )
-    text, image = parts.text(), parts.image()
-    video = parts.video(text, image, vae, path["frames"])
-    parts.save(parts.sample((high, low), parts.apply(video, path), video["latent"], **sampling), vae)
-    return parts.graph
-
-
-def lora(server: Server) -> Graph:
-    note = f"""# A LoRA on each expert
-
-LoRAs for Wan 2.2 come in pairs, one for each expert; choose yours in the two LoRA loaders (**ComfyUI/models/loras**).
-ComfyUI's own loaders do it, stack as many as you like. On 4-bit weights a LoRA is added exactly while the layer runs;
-nothing is quantized again.
-
-{DOWNLOAD}
-{SIZES}"""
-    return _with_loras(Parts(server, "lora", note), STYLE, offers=False)
-
-
-def lora_four_steps(server: Server) -> Graph:
-    note = f"""# Four steps with a distilled LoRA
-
-A step-distilled LoRA on each expert makes a video in **4 steps without guidance**: cfg is 1 for both experts, so the
-negative prompt is not used and a step takes half the time. The boundary is 0.9 here, which gives each expert two of
-the four steps. Quality and obedience to the camera are below those of 40 steps: good for drafts.
-
-{DOWNLOAD}
-The LoRAs (Wan 2.2 Lightning, image to video) go to **ComfyUI/models/loras**.
-"""
-    values = {"steps": 4, "cfg_high": 1.0, "cfg_low": 1.0, "boundary": 0.9}
-    return _with_loras(Parts(server, "lora_four_steps", note), LIGHTNING, offers=True, **values)
-
-
-def clip_text(server: Server) -> Graph:
-    note = f"""# Text by ComfyUI's own CLIP loader
-
-If you already have ComfyUI's umt5 file for Wan (**{UMT5}** or an fp16 one in **models/text_encoders**),
-*Load CLIP* with type **wan** and two *CLIP Text Encode* do what *LingBot-World Text Encode* does. The encoder then
-stays under ComfyUI's management, which is quicker when you change prompts often and takes more memory.
-
-{DOWNLOAD}
-{SIZES}"""
-    parts = Parts(server, "clip_text", note)
-    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="pan_right")
-    high, low, vae = parts.models()
-    text, image = parts.clip_text(parts.core_clip), parts.image()
-    video = parts.video(text, image, vae, path["frames"])
-    parts.save(parts.sample((high, low), parts.apply(video, path), video["latent"]), vae)
-    return parts.graph
-
-
-def toy(server: Server) -> Graph:
-    note = """# The toy package
-
-Every node of the real workflow on tiny random models: it runs on any CPU in seconds, and **its video is noise**. Use it
-to see whether your installation works.
-
-Write the package once, with the Python that runs ComfyUI:
-
-```
-pip install -e ComfyUI/custom_nodes/lingbot-world-comfyui
-lingbot-world toy ComfyUI/models/lingbot_world/toy
-```
-
-Then press **R**, and **Run**.
-"""
-    parts = Parts(server, "toy", note, package="toy")
-    path = parts.camera("LingBotWorldLoadPoses", preview=False, poses="toy/example", frames=9)
-    size = {"size": "width and height", "width": 96, "height": 64}
-    return parts.film(path, size, steps=4)
-
-
-def preset_orbit(server: Server) -> Graph:
-    note = f"""# A camera move by its name
-
-*Camera Preset* makes the path: orbit, dolly, pan, crane and more, with easing and amount. Chain several with
-*Camera Chain*.
-
-{DOWNLOAD}
-{SIZES}"""
-    parts = Parts(server, "preset_orbit", note)
-    return parts.film(parts.camera("LingBotWorldCameraPreset", preset="orbit_left", easing="sine_in_out"))
-
-
-def keys(server: Server) -> Graph:
-    note = f"""# Two moves, one after the other
-
-*Camera Keys* walks as a game does: here 26 frames forward, then 15 forward with a turn to the right. *Camera Preset*
-then rises. *Camera Chain* begins each move where the last one ended, rounds the joints and fits all into 81 frames;
-wire further moves to its free input.
-
-The model measures every step against the longest one: give both moves about the same speed, or the slower one stands
-nearly still. Here both go 0.05 units a frame.
-
-{DOWNLOAD}
-{SIZES}"""
-    parts = Parts(server, "keys", note)
-    high, low, vae = parts.models()
-    text, image, path = parts.text(), parts.image(), _two_moves(parts)
-    video = parts.video(text, image, vae, path["frames"], column=3)
-    conditioned = parts.apply(video, path, column=3)
-    parts.save(parts.sample((high, low), conditioned, video["latent"], column=4), vae, column=4)
-    return parts.graph
-
-
-def _two_moves(parts: Parts) -> Node:
-    with parts.graph.group("4. Camera path", 2, VIOLET):
-        walk = parts.graph.add("LingBotWorldCameraKeys", script="w-26,wl-15")
-        rise = parts.graph.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
-        moves = {"cameras.camera0": walk["camera"], "cameras.camera1": rise["camera"]}
-        path = parts.graph.add("LingBotWorldCameraChain", **moves, frames=81, smooth=4.0)
-        parts.preview(path)
-        return path
+    image = parts.image()
+    return parts.film(parts.editor(image, flight()), image)
 
 
 def flight() -> str:
@@ -192,55 +50,136 @@ def flight() -> str:
     return json.dumps({**state, "keyframes": keyframes}, separators=(",", ":"))
 
 
-def fly(server: Server) -> Graph:
-    note = f"""# Fly the camera yourself
+def moves(server: Server) -> Graph:
+    note = f"""## Moves by name and by keys
 
-Click into *Camera Editor* and press **R**: your flight is recorded while you hold **W A S D** to move and **I J K L**
-to turn. **Esc** ends it. Or drag the keyframes in the views. The path is saved with the workflow.
+**Camera Keys** walks as a game does: 26 frames forward, 15 with a turn to the right. **Camera Preset** then rises.
+**Camera Chain** begins each where the last one ended. Give both about the same speed: the model measures every step
+against the longest one.
 
 {DOWNLOAD}
-{SIZES}"""
-    parts = Parts(server, "fly", note)
-    high, low, vae = parts.models()
-    text, image = parts.text(), parts.image()
-    look = {"preview": False, "box_width": 460, "extra_height": 420}
-    path = parts.camera("LingBotWorldCameraEditor", path=flight(), image=image["image"], **look)
-    video = parts.video(text, image, vae, path["frames"])
-    parts.save(parts.sample((high, low), parts.apply(video, path), video["latent"]), vae)
-    return parts.graph
+{RUN}"""
+    parts = Parts(server, "moves", note)
+    image = parts.image()
+    with parts.graph.group("Camera path", 1, VIOLET):
+        walk = parts.graph.add("LingBotWorldCameraKeys", script="w-26,wl-15")
+        rise = parts.graph.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
+    with parts.graph.group("One path", 2, VIOLET):
+        both = {"cameras.camera0": walk["camera"], "cameras.camera1": rise["camera"]}
+        path = parts.graph.add("LingBotWorldCameraChain", **both, frames=81, smooth=4.0)
+        parts.preview(path)
+    parts.column = 3
+    return parts.film(path, image)
+
+
+def poses(server: Server) -> Graph:
+    note = f"""## A camera path from files
+
+Drop **poses.npy** and **intrinsics.npy** on *Load Poses*, or their folder, or a zip: camera-to-world matrices, OpenCV
+axes, one a frame. A short file shortens the video.
+
+{DOWNLOAD}
+{RUN}"""
+    parts = Parts(server, "poses", note)
+    image = parts.image()
+    path = parts.camera("LingBotWorldLoadPoses", poses="my_camera_path", extra_height=BUTTON)
+    return parts.film(path, image)
 
 
 def from_video(server: Server) -> Graph:
-    note = f"""# The camera of another video
+    note = f"""## The camera of another video
 
-*Import Camera* reads the path that a tracker found in a real video, here ViPE's **pose/my_video.npz** in
-**ComfyUI/input/vipe** (with **intrinsics/my_video.npz** beside the folder). It also reads COLMAP, RealEstate10K,
-nerfstudio and Blender files; you say which. ViPE's files do not say how large the video was: give its width and height.
+**Import Camera** reads what a tracker found: ViPE, COLMAP, RealEstate10K, nerfstudio, Blender. Drop the file, its
+folder or a zip on the node and say which format it is. ViPE's files do not say how large the video was: give its width
+and height.
 
 {DOWNLOAD}
-{SIZES}"""
+{RUN}"""
     parts = Parts(server, "from_video", note)
+    image = parts.image()
     values = {"file": "vipe/pose/my_video.npz", "format": "vipe", "image_width": 1280, "image_height": 720}
-    return parts.film(parts.camera("LingBotWorldCameraImport", **values))
+    return parts.film(parts.camera("LingBotWorldCameraImport", extra_height=BUTTON, **values), image)
 
 
-WORKFLOW_MAKERS: list[Callable[[Server], Graph]] = [
-    camera,
-    no_camera,
-    lora,
-    lora_four_steps,
-    clip_text,
-    two_samplers,
-    own_sampler,
-    preset_orbit,
-    keys,
-    fly,
-    from_video,
-    fast,
-    fast_long,
-    fast_lora,
-    toy,
-]
+def lora_four_steps(server: Server) -> Graph:
+    note = f"""## A LoRA on each expert, and four steps
+
+These two LoRAs (Wan 2.2 Lightning, **models/loras**) make a video in **4 steps without guidance**: a twentieth of the
+work, below the quality and obedience of 40 steps. For a style LoRA choose its pair instead, and set 40 steps, cfg 5,
+boundary 0.947. On 4-bit weights a LoRA is added exactly, while the layer runs.
+
+{DOWNLOAD}"""
+    parts = Parts(server, "lora_four_steps", note)
+    image = parts.image()
+    path = parts.camera("LingBotWorldCameraPreset", preset="dolly_in")
+    high, low, vae = parts.models()
+    text = parts.text()
+    with parts.graph.group("A LoRA for each expert", 3, RED):
+        pairs = zip(("high", "low"), (high, low), LIGHTNING, strict=True)
+        high, low = (_lora(parts, level, expert, name) for level, expert, name in pairs)
+    conditioning = parts.conditioned(text, image, vae, path)
+    values = {"steps": 4, "cfg_high": 1.0, "cfg_low": 1.0, "boundary": 0.9}
+    parts.save(parts.sample((high, low), conditioning, **values), vae, aside=1)
+    return parts.graph
+
+
+def _lora(parts: Parts, level: str, expert: Output, name: str) -> Output:
+    offer = parts.offer(name, name, "loras", LORA_FOLDER)
+    title = f"LoRA, {level} noise"
+    return parts.graph.add("LoraLoaderModelOnly", title=title, model=expert, lora_name=name, models=offer)["MODEL"]
+
+
+def first_last(server: Server) -> Graph:
+    note = f"""## First and last frame
+
+ComfyUI's *WanFirstLastFrameToVideo* holds both ends. The model chooses the camera between them; write the movement into
+the prompt. LingBot-World was trained on first frames: how well it meets the last one was not tried with real weights.
+
+{DOWNLOAD}
+{RUN}"""
+    parts = Parts(server, "first_last", note)
+    image = parts.image()
+    with parts.graph.group("Last frame", 1, BLUE):
+        look = {"title": "Load the last frame", "extra_height": PREVIEW_HEIGHT}
+        last = parts.graph.add("LoadImage", image="example.png", **look)
+    high, low, vae = parts.models()
+    conditioning = parts.conditioned(parts.text(), image, vae, None, end_image=last["IMAGE"])
+    parts.save(parts.sample((high, low), conditioning), vae)
+    return parts.graph
+
+
+def toy(server: Server) -> Graph:
+    note = """## Does the installation work?
+
+Every node on tiny random models, on any CPU, in seconds. **The video is noise.**
+
+1. Press **Make the toy package** on the node below.
+2. Press **Run**.
+"""
+    parts = Parts(server, "toy", note, package="toy", note_height=170)
+    with parts.graph.group("Start image", 0, BLUE):
+        made = parts.graph.add("LingBotWorldToyPackage", extra_height=BUTTON)["image"]
+        image = parts.prepare(made, size="width and height", width=96, height=64)
+    path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=9, extra_height=BUTTON)
+    return parts.film(path, image, steps=4)
+
+
+TITLES: dict[Callable[[Server], Graph], str] = {
+    camera: "Start here - draw the camera",
+    moves: "Camera moves by name and by keys",
+    poses: "Camera path from files",
+    from_video: "Camera of another video",
+    fast: "Fast - a video in chunks",
+    fast_long: "Fast - a minute in three shots",
+    go_on: "Go on from a video's last frame, and enlarge",
+    first_last: "First and last frame, no camera path",
+    lora_four_steps: "LoRA on each expert, four steps",
+    easy_cache: "EasyCache - fewer forwards",
+    own_sampler: "Custom sampling - guider, solver, sigmas",
+    core_nodes: "ComfyUI's own samplers and text encoder",
+    toy: "Toy - test the installation on a CPU",
+}
+"""What a template is called, in the order of the template browser; the number before a title keeps the order."""
 
 
 def ask(address: str) -> Server:
@@ -259,11 +198,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--server", default="http://127.0.0.1:8188", help="a ComfyUI that has this pack (%(default)s)")
     server = ask(parser.parse_args().server)
-    for make in WORKFLOW_MAKERS:
+    for number, (make, title) in enumerate(TITLES.items(), 1):
         graph = make(server)
-        (WORKFLOWS / f"{graph.name}.json").write_text(dump(graph.ui()), encoding="utf-8")
+        (WORKFLOWS / f"{number:02} {title}.json").write_text(dump(graph.ui()), encoding="utf-8")
         (WORKFLOWS / "api" / f"{graph.name}.json").write_text(dump(graph.api()), encoding="utf-8")
-        print(graph.name)
+        print(number, graph.name)
 
 
 if __name__ == "__main__":

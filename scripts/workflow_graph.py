@@ -19,12 +19,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from workflow_inputs import default, is_text, kind_of, split
+from workflow_wires import Wires
 
 PACK, CORE = "lingbot-world", "comfy-core"
+API_NAME = "lingbot_world_api"  # where a canvas file says which file of workflows/api/ is the same graph
 SEEDS = ("seed", "noise_seed")  # the canvas puts a "control after generate" below these, asked or not
-COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 60, 30, 50, 20, 50
+COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 64, 16, 26, 14, 40
 BADGE_HEIGHT, BUTTON_HEIGHT = 20, 26  # of Nodes 2.0
-TITLE_HEIGHT, SLOT_HEIGHT, WIDGET_HEIGHT, TEXT_HEIGHT, PREVIEW_HEIGHT = 30, 20, 24, 130, 250
+TITLE_HEIGHT, SLOT_HEIGHT, WIDGET_HEIGHT, TEXT_HEIGHT, PREVIEW_HEIGHT = 30, 20, 24, 110, 200
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Node:
     models: list[dict]
     extra_height: int = 0
     color: str | None = None
+    collapsed: bool = False
+    room: int = 0
     position: tuple[int, int] = (0, 0)
 
     def __getitem__(self, name: str) -> Output:
@@ -79,6 +83,15 @@ class Node:
         plain = len(self.widget_values()) - texts
         slots = max(len(self.sockets), len(self.outputs))
         return 20 + slots * SLOT_HEIGHT + plain * WIDGET_HEIGHT + texts * TEXT_HEIGHT + self.extra_height
+
+    @property
+    def below(self) -> int:
+        """Pixels that are kept free below: for what Nodes 2.0 adds, and for pictures that come while it runs."""
+        return self.room + (0 if self.collapsed else self.footer)
+
+    @property
+    def drawn_height(self) -> int:
+        return 0 if self.collapsed else self.height
 
     @property
     def footer(self) -> int:
@@ -131,10 +144,14 @@ class Graph:
         box_width: int = 340,
         models: list[dict] = (),
         extra_height: int = 0,
-        color: str | None = None,
+        collapsed: bool = False,
+        room: int = 0,
         **inputs,
     ) -> Node:
-        """Add a node; widgets that are not named keep their default. Dotted names: `**{"format.codec": "h264"}`."""
+        """Add a node; widgets that are not named keep their default. Dotted names: `**{"format.codec": "h264"}`.
+
+        `collapsed` shows its title alone; `room` pixels below it stay free.
+        """
         if kind not in self.info:
             raise KeyError(f"the server has no node {kind}")
         info = self.info[kind]
@@ -145,9 +162,9 @@ class Graph:
         values |= {name: inputs[name] for name in sockets if name in inputs}
         outputs = list(zip(info["output_name"], info["output"], strict=True))
         number, offers = len(self.nodes) + 1, list(models)
-        return self._place(
-            Node(number, kind, title, box_width, values, widgets, sockets, outputs, offers, extra_height, color)
-        )
+        node = Node(number, kind, title, box_width, values, widgets, sockets, outputs, offers, extra_height)
+        node.collapsed, node.room = collapsed, room
+        return self._place(node)
 
     def note(self, text: str, *, title: str = "Note", width: int = 340, height: int = 200) -> Node:
         """A Markdown note; it lives on the canvas only."""
@@ -172,7 +189,7 @@ class Graph:
                 for node in group.nodes:
                     node.width = width
                     node.position = (x + GROUP_PAD, y)
-                    y += node.height + node.footer + TITLE_HEIGHT + NODE_GAP
+                    y += node.drawn_height + node.below + TITLE_HEIGHT + NODE_GAP
                 y += GROUP_PAD - TITLE_HEIGHT - NODE_GAP
                 group.box = (x, top, width + 2 * GROUP_PAD, y - top)
                 y += GROUP_GAP
@@ -197,8 +214,10 @@ class Graph:
         self._lay_out()
         links: list[list] = []
         nodes = [self._ui_node(node, links) for node in self.nodes]
-        for link, origin, slot, *_ in links:
+        wires = Wires(self, COLUMN_GAP)
+        for link, origin, slot, target, *_ in links:
             nodes[origin - 1]["outputs"][slot]["links"].append(link)
+            wires.add(link, self.nodes[origin - 1], self.nodes[target - 1])
         return {
             "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"lingbot-world/{self.name}")),
             "revision": 0,
@@ -208,7 +227,7 @@ class Graph:
             "links": links,
             "groups": [self._ui_group(index, group) for index, group in enumerate(self.groups)],
             "config": {},
-            "extra": {"ds": {"scale": 0.7, "offset": [120, 120]}},
+            "extra": {"ds": {"scale": 0.6, "offset": [130, 150]}, API_NAME: self.name, **wires.extra()},
             "version": 0.4,
         }
 
@@ -240,7 +259,7 @@ class Graph:
             "type": node.kind,
             "pos": list(node.position),
             "size": [node.width, node.height],
-            "flags": {},
+            "flags": {"collapsed": True} if node.collapsed else {},
             "order": node.id - 1,
             "mode": 0,
             "inputs": slots,
@@ -251,7 +270,7 @@ class Graph:
         if node.title:
             saved["title"] = node.title
         if node.color:
-            saved |= {"color": node.color, "bgcolor": "#653"}
+            saved |= {"color": node.color, "bgcolor": "#2a2622"}
         return saved
 
 

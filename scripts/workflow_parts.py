@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from workflow_graph import PREVIEW_HEIGHT, Graph, Node, Output, Server
@@ -27,30 +28,38 @@ PROMPT = (
 FPS = 16.0
 RED, BLUE, VIOLET, GREEN, GREY, BROWN = "#8a4b4b", "#3f789e", "#6b5b95", "#3f7e5c", "#5a5a5a", "#7a5c2e"
 
-DOWNLOAD = f"""**Models**: one command, in one line, fetches everything into its place:
+DOWNLOAD = f"""**Models** (31 GB), one command where the folder *ComfyUI* lies:
 
-```
-hf download cahlen/{PACKAGE}
-  --local-dir ComfyUI/models/lingbot_world/{PACKAGE}
-```
+hf download cahlen/{PACKAGE} --local-dir ComfyUI/models/lingbot_world/{PACKAGE}
 
-Or file by file, from ComfyUI's list of missing models: each goes into **models/lingbot_world** under the name that the
-list shows, folders included, and [tokenizer.json]({FILES}/tokenizer/tokenizer.json) into
-**{PACKAGE}/tokenizer**.
+or, file by file, ComfyUI's own list of missing models, and
+[tokenizer.json]({FILES}/tokenizer/tokenizer.json) into *{PACKAGE}/tokenizer*.
 """
-SIZES = """**Size**: *Prepare Image* keeps the image's aspect ratio on 480x832 pixels. Frames are 4n+1 at 16 a
-second: 81 are five seconds. 40 steps are good, 20 a draft.
+RUN = """**Image**: choose yours in *Load Image*, then press **Run**. 40 steps are good, 20 a draft.
 """
+EDITOR_HEIGHT, DRAWING_HEIGHT = 440, 300
+SAMPLER_ROOM = 140  # pixels for the preview that ComfyUI draws while it samples
+BUTTON = 26  # the pixels of a button below a node's widgets
+LINE = 20  # what Prepare Image's line takes beyond the fields that it hides
+
+
+def large(note: str) -> str:
+    """A note whose paragraphs are headings of the third order, a line each: ordinary text is too small where the whole
+    graph is in view, and a command is copied in one line."""
+    title, *paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=\d\. )", note.strip()))
+    return "\n\n".join([title, *(f"### {paragraph}" for paragraph in paragraphs)]) + "\n"
 
 
 class Parts:
-    """The pieces that the workflows share, each in its usual column: inputs, models and prompt, camera, result."""
+    """The pieces that the workflows share, each in its usual column: inputs, camera, models and prompt, result."""
 
-    def __init__(self, server: Server, name: str, note: str, package: str = PACKAGE):
+    def __init__(self, server: Server, name: str, note: str, package: str = PACKAGE, note_height: int = 370):
         self.graph = Graph(server, name)
         self.package = package
+        self.latent: Node | None = None
+        self.column = 2  # of models and prompt; the sampler stands in the next one
         with self.graph.group("Read me", 0, BROWN):
-            self.graph.note(note.strip() + "\n", title="Read me", width=420, height=330)
+            self.graph.note(large(note), title="Read me", width=400, height=note_height)
 
     def offer(self, name: str, path: str, directory: str = "lingbot_world", base: str = FILES) -> list[dict]:
         """What the missing-model dialog offers for a file; the toy package is made, not downloaded."""
@@ -67,14 +76,14 @@ class Parts:
 
     def models(self) -> tuple[Output, Output, Output]:
         """High-noise expert, low-noise expert, VAE."""
-        with self.graph.group("1. Models", 1, RED):
+        with self.graph.group("Models", self.column, RED):
             experts = self.graph.add("LingBotWorldLoadExperts", **self.experts())
             vae = self.vae()
         return experts["high noise"], experts["low noise"], vae
 
     def causal_model(self, name: str) -> Output:
         """LingBot-World Fast or 2.0."""
-        with self.graph.group("1. Models", 1, RED):
+        with self.graph.group("Models", self.column, RED):
             return self.graph.add("LingBotWorldLoadCausal", model_name=name)["MODEL"]
 
     def vae(self) -> Output:
@@ -84,7 +93,7 @@ class Parts:
 
     def text(self, **prompts: str) -> tuple[Output, Output]:
         """Positive, negative; the encoder streams and is gone afterwards."""
-        with self.graph.group("2. Prompt", 1, BLUE):
+        with self.graph.group("Prompt", self.column, BLUE):
             node = self.text_node(**prompts)
         return node["positive"], node["negative"]
 
@@ -113,7 +122,7 @@ class Parts:
 
     def clip_text(self, load: Callable[[], Output]) -> tuple[Output, Output]:
         """Positive, negative from core's text nodes, over the CLIP that `load` adds."""
-        with self.graph.group("2. Prompt", 1, BLUE):
+        with self.graph.group("Prompt", self.column, BLUE):
             clip = load()
             positive = self.graph.add("CLIPTextEncode", title="Positive prompt", clip=clip, text=PROMPT)
             negative = self.graph.info["LingBotWorldTextEncode"]["input"]["required"]["negative"][1]["default"]
@@ -122,81 +131,79 @@ class Parts:
 
     def image(self, **size) -> Node:
         """The prepared start image with its width and height."""
-        with self.graph.group("3. Start image", 0, BLUE):
+        with self.graph.group("Start image", 0, BLUE):
             loaded = self.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
-            return self.graph.add("LingBotWorldPrepareImage", image=loaded["IMAGE"], **size)
+            return self.prepare(loaded["IMAGE"], **size)
+
+    def prepare(self, image: Output, **size) -> Node:
+        """Prepare Image, in the group that was begun last."""
+        return self.graph.add("LingBotWorldPrepareImage", image=image, extra_height=LINE, **size)
 
     def camera(self, kind: str, preview: bool = True, **values) -> Node:
         """A path, and the drawing of what the model will receive of it."""
-        with self.graph.group("4. Camera path", 2, VIOLET):
+        with self.graph.group("Camera path", 1, VIOLET):
             path = self.graph.add(kind, **values)
             if preview:
                 self.preview(path)
             return path
 
+    def editor(self, image: Node, path: str) -> Node:
+        """The path drawn on the canvas."""
+        look = {"preview": False, "box_width": 460, "extra_height": EDITOR_HEIGHT}
+        return self.camera("LingBotWorldCameraEditor", path=path, image=image["image"], **look)
+
     def preview(self, path: Node) -> None:
-        look = {"box_width": 440, "extra_height": PREVIEW_HEIGHT}
+        look = {"box_width": 460, "extra_height": DRAWING_HEIGHT}
         self.graph.add("LingBotWorldCameraPreview", camera=path["camera"], **look)
 
-    def video(
-        self, text: tuple[Output, Output], image: Node, vae: Output, length: Output | int, column: int = 2
-    ) -> Node:
-        """WanImageToVideo: the empty latent, and the start image in the conditioning."""
-        with self.graph.group("5. Video size", column, BLUE):
-            return self.graph.add(
-                "WanImageToVideo",
-                positive=text[0],
-                negative=text[1],
-                vae=vae,
-                start_image=image["image"],
-                width=image["width"],
-                height=image["height"],
-                length=length,
-            )
+    def conditioned(self, text: tuple[Output, Output], image: Node, vae: Output, path: Node | None, **more) -> Node:
+        """WanImageToVideo with the path on top: the conditioning, and a latent of the path's length. Both nodes are
+        collapsed: all that they take is wired."""
+        kind = "WanFirstLastFrameToVideo" if "end_image" in more else "WanImageToVideo"
+        pair = {"positive": text[0], "negative": text[1], "vae": vae, "start_image": image["image"]}
+        size = {"width": image["width"], "height": image["height"], "length": path["frames"] if path else 81}
+        with self.graph.group("Into the model: nothing to set", self.column, BLUE):
+            self.latent = video = self.graph.add(kind, collapsed=True, **pair, **size, **more)
+            if path is None:
+                return video
+            given = {name: video[name] for name in ("positive", "negative", "latent")}
+            return self.graph.add("LingBotWorldApplyCamera", collapsed=True, camera=path["camera"], **given)
 
-    def apply(self, video: Node, camera: Node, column: int = 2) -> Node:
-        with self.graph.group("6. Camera to model", column, VIOLET):
-            return self.graph.add(
-                "LingBotWorldApplyCamera",
-                positive=video["positive"],
-                negative=video["negative"],
-                camera=camera["camera"],
-                latent=video["latent"],
-            )
-
-    def sample(
-        self, models: tuple[Output, Output], conditioning: Node, latent: Output, column: int = 3, **values
-    ) -> Output:
-        with self.graph.group("7. Sampling", column, GREEN):
+    def sample(self, models: tuple[Output, Output], conditioning: Node, **values) -> Output:
+        with self.graph.group("Sampling", self.column + 1, GREEN):
             node = self.graph.add(
                 "LingBotWorldSampler",
                 high_noise=models[0],
                 low_noise=models[1],
                 positive=conditioning["positive"],
                 negative=conditioning["negative"],
-                latent=latent,
+                latent=self.latent["latent"],
+                room=SAMPLER_ROOM,
                 **values,
             )
         return node["LATENT"]
 
-    def save(self, latent: Output, vae: Output, column: int = 3) -> None:
-        with self.graph.group("8. Save", column, GREY):
-            self._video_file(self.graph.add("VAEDecode", samples=latent, vae=vae)["IMAGE"])
+    def save(self, latent: Output, vae: Output, aside: int = 0) -> None:
+        """Decodes and saves; room for the video, which appears below its node's fields.
 
-    def save_images(self, images: Output, column: int) -> None:
-        with self.graph.group("6. Save", column, GREY):
-            self._video_file(images)
+        `aside` columns to the right of the sampler.
+        """
+        with self.graph.group("Video", self.column + 1 + aside, GREY):
+            self.video_file(self.graph.add("VAEDecode", collapsed=True, samples=latent, vae=vae)["IMAGE"])
 
-    def _video_file(self, images: Output) -> None:
-        video = self.graph.add("CreateVideo", images=images, fps=FPS)["VIDEO"]
+    def save_images(self, images: Output) -> None:
+        with self.graph.group("Video", self.column + 1, GREY):
+            self.video_file(images)
+
+    def video_file(self, images: Output) -> None:
+        """Create Video and Save Video, in the group that was begun last."""
+        video = self.graph.add("CreateVideo", collapsed=True, images=images, fps=FPS)["VIDEO"]
         prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
-        self.graph.add("SaveVideo", box_width=420, video=video, extra_height=PREVIEW_HEIGHT, **prefix)
+        self.graph.add("SaveVideo", video=video, extra_height=PREVIEW_HEIGHT, **prefix)
 
-    def film(self, camera: Node | None, size: dict | None = None, prompts: dict | None = None, **sampling) -> Graph:
-        """Everything around a camera path, or without one."""
+    def film(self, camera: Node | None, image: Node, **sampling) -> Graph:
+        """Everything around an image and a camera path, or without one."""
         high, low, vae = self.models()
-        text, image = self.text(**(prompts or {})), self.image(**(size or {}))
-        video = self.video(text, image, vae, camera["frames"] if camera else 81)
-        conditioning = self.apply(video, camera) if camera else video
-        self.save(self.sample((high, low), conditioning, video["latent"], **sampling), vae)
+        conditioning = self.conditioned(self.text(), image, vae, camera)
+        self.save(self.sample((high, low), conditioning, **sampling), vae)
         return self.graph

@@ -2,63 +2,38 @@
 
 from __future__ import annotations
 
-from workflow_graph import Graph, Node, Output, Server
-from workflow_parts import BLUE, FAST_LORA, GREEN, GREY, PACKAGE, RED, VIOLET, Parts
+from workflow_graph import Graph, Node, Server
+from workflow_parts import GREEN, GREY, PACKAGE, RED, VIOLET, Parts
 
 FAST = f"{PACKAGE}/lingbot_world_fast"
 SHOT_FRAMES, WINDOW, SINK = 321, 18, 6
 
-CAUSAL_MODELS = f"""**Model**: LingBot-World Fast goes into the base model's package, beside text encoder and VAE. Fetch
-it, and make 4-bit weights of it once, with the Python that runs ComfyUI:
+CAUSAL_MODELS = f"""**Model**: two commands where the folder *ComfyUI* lies, with the Python that runs it; then press
+**R** and choose it.
 
-```
-pip install -e ComfyUI/custom_nodes/lingbot-world-comfyui
 hf download robbyant/lingbot-world-fast --local-dir fast
-lingbot-world quantize fast
-  ComfyUI/models/lingbot_world/{PACKAGE}/lingbot_world_fast
-```
 
-Then press **R** and choose it in *Load Causal Model*. LingBot-World 2.0 works the same in a folder of its own; keep
-**v2** in its name, so that steps, window and sink are its own. Fast is Apache-2.0, 2.0 is CC BY-NC-SA 4.0: not for
-commercial use.
+lingbot-world quantize fast ComfyUI/models/lingbot_world/{PACKAGE}/lingbot_world_fast
 
-Text encoder and VAE come from ComfyUI's list of missing models.
+Text encoder and VAE are in ComfyUI's list of missing models. Fast is Apache-2.0; LingBot-World 2.0, CC BY-NC-SA 4.0,
+works the same with **v2** in its folder's name.
 """
 
 
 def fast(server: Server) -> Graph:
-    note = f"""# LingBot-World Fast
+    note = f"""## LingBot-World Fast
 
-A causal model makes the video in chunks of twelve frames, with four unguided steps each: about a twentieth of the base
-model's work. The newest frame is shown after every chunk.
-
-{CAUSAL_MODELS}
-**Length**: 9, 21, 33 and so on; the camera path says how long. Memory grows with the length until the *window* is full.
-"""
-    parts = Parts(server, "fast", note)
-    return _one_shot(parts, parts.causal_model(FAST))
-
-
-def fast_lora(server: Server) -> Graph:
-    note = f"""# A LoRA on LingBot-World Fast
-
-One model, so one LoRA: choose yours in the LoRA loader (**ComfyUI/models/loras**). LoRAs for Wan's 14B models fit. On
-4-bit weights it is added exactly while the layer runs.
+Chunks of twelve frames in four steps each: a twentieth of the base model's work. The newest frame is shown after every
+chunk. A LoRA goes behind *Load Causal Model*.
 
 {CAUSAL_MODELS}"""
-    parts = Parts(server, "fast_lora", note)
-    model = parts.causal_model(FAST)
-    with parts.graph.group("LoRA", 1, RED):
-        model = parts.graph.add("LoraLoaderModelOnly", model=model, lora_name=FAST_LORA)["MODEL"]
-    return _one_shot(parts, model)
-
-
-def _one_shot(parts: Parts, model: Output) -> Graph:
-    vae, (text, _), image = parts.vae(), parts.text(), parts.image()
+    parts = Parts(server, "fast", note, note_height=430)
+    image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preset="dolly_in")
-    with parts.graph.group("5. Rollout", 3, GREEN):
+    model, vae, (text, _) = parts.causal_model(FAST), parts.vae(), parts.text()
+    with parts.graph.group("Rollout", 3, GREEN):
         made = parts.rollout(model, text, vae, path, start_image=image["image"])
-    parts.save_images(made["images"], 3)
+    parts.save_images(made["images"])
     return parts.graph
 
 
@@ -70,29 +45,26 @@ SHOTS = [
 
 
 def fast_long(server: Server) -> Graph:
-    note = f"""# A minute in three shots that continue each other
+    note = f"""## A minute in three shots
 
-Each *Rollout* goes on from the *state* of the one before, with a camera and a prompt of its own. Change the last shot
-and press Run: the first two are kept. Twenty seconds a shot.
-
-*window* {WINDOW} and *sink* {SINK} keep memory where it is after the first four seconds: a chunk looks back on the last
-{WINDOW - SINK} latent frames and on the video's first {SINK}. All shots of a video have the same.
+Each **Rollout** goes on from the *state* of the one before, with a camera and a prompt of its own, twenty seconds each.
+Change the last shot and press Run: the first two are kept. *window* {WINDOW} and *sink* {SINK} keep memory where it is
+after four seconds; all shots of a video have the same.
 
 {CAUSAL_MODELS}"""
-    parts = Parts(server, "fast_long", note)
-    model, vae, image = parts.causal_model(FAST), parts.vae(), parts.image()
+    parts = Parts(server, "fast_long", note, note_height=430)
+    with parts.graph.group("Models", 0, RED):
+        model, vae = parts.graph.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"], parts.vae()
+    image = parts.image()
     made: list[Node] = []
     for number, (preset, prompt) in enumerate(SHOTS, 1):
-        with parts.graph.group(f"Shot {number}: prompt", number + 1, BLUE):
+        with parts.graph.group(f"Shot {number}", number, VIOLET):
             text = parts.text_node(prompt=prompt)
-        with parts.graph.group(f"Shot {number}: camera", number + 1, VIOLET):
             path = parts.graph.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES)
-        begin = {"state": made[-1]["state"]} if made else {"start_image": image["image"]}
-        with parts.graph.group(f"Shot {number}: rollout", number + 1, GREEN):
+            begin = {"state": made[-1]["state"]} if made else {"start_image": image["image"]}
             values = {"window": WINDOW, "sink": SINK, **begin}
             made.append(parts.rollout(model, text["positive"], vae, path, **values))
-    with parts.graph.group("All shots", 5, GREY):
+    with parts.graph.group("Video", 4, GREY):
         shots = {f"images.image{index}": shot["images"] for index, shot in enumerate(made)}
-        images = parts.graph.add("BatchImagesNode", **shots)["IMAGE"]
-    parts.save_images(images, 5)
+        parts.video_file(parts.graph.add("BatchImagesNode", collapsed=True, **shots)["IMAGE"])
     return parts.graph

@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 from workflow_graph import Graph, Node, Output, Server
-from workflow_parts import DOWNLOAD, GREEN, Parts
+from workflow_parts import DOWNLOAD, GREEN, RED, RUN, SAMPLER_ROOM, UMT5, Parts
 
 
-def two_samplers(server: Server) -> Graph:
-    note = f"""# Two of ComfyUI's own samplers
+def core_nodes(server: Server) -> Graph:
+    note = f"""## ComfyUI's own nodes around the experts
 
-The experts as ordinary MODELs in two *KSampler (Advanced)*, as people use Wan 2.2: the high-noise expert does steps
-0 to 9 of 40, the low-noise one the rest. At shift 5 that is where the official boundary, 0.947, lies.
+The experts as ordinary MODELs in two *KSampler (Advanced)*: steps 0 to 9 of 40, and the rest; at shift 5 the official
+boundary lies there. Each starts its solver afresh, so the result differs a little from *LingBot-World Sampler*.
 
-Each sampler starts its solver afresh, so the result differs a little from *LingBot-World Sampler*, which keeps the
-solver going across the switch and uses the official one.
+Text by *Load CLIP*, type **wan**, with ComfyUI's umt5 file (**{UMT5}** in models/text_encoders).
 
-{DOWNLOAD}
-"""
-    parts = Parts(server, "two_samplers", note)
-    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="dolly_in")
+{DOWNLOAD}"""
+    parts = Parts(server, "core_nodes", note)
+    image = parts.image()
+    path = parts.camera("LingBotWorldCameraPreset", preset="orbit_left", easing="sine_in_out")
     high, low, vae = parts.models()
-    text, image = parts.text(), parts.image()
-    video = parts.video(text, image, vae, path["frames"])
-    conditioned = parts.apply(video, path)
+    text = parts.clip_text(parts.core_clip)
+    conditioned = parts.conditioned(text, image, vae, path)
     common = {"positive": conditioned["positive"], "negative": conditioned["negative"], "steps": 40, "cfg": 5.0}
     common |= {"sampler_name": "dpmpp_2m", "scheduler": "simple"}
-    with parts.graph.group("7. Sampling", 3, GREEN):
+    with parts.graph.group("Sampling", 3, GREEN):
         shifted = [parts.graph.add("ModelSamplingSD3", model=expert, shift=5.0)["MODEL"] for expert in (high, low)]
         first = parts.graph.add(
             "KSamplerAdvanced",
             title="High noise: steps 0 to 9",
             model=shifted[0],
-            latent_image=video["latent"],
+            latent_image=parts.latent["latent"],
             end_at_step=9,
             return_with_leftover_noise="enable",
             **common,
         )
+    with parts.graph.group("Sampling, low noise", 4, GREEN):
         second = parts.graph.add(
             "KSamplerAdvanced",
             title="Low noise: steps 9 to 40",
@@ -43,38 +42,35 @@ solver going across the switch and uses the official one.
             latent_image=first["LATENT"],
             add_noise="disable",
             start_at_step=9,
+            room=SAMPLER_ROOM,
             **common,
         )
-    parts.save(second["LATENT"], vae, column=4)
+    parts.save(second["LATENT"], vae, aside=1)
     return parts.graph
 
 
 def own_sampler(server: Server) -> Graph:
-    note = f"""# ComfyUI's custom sampling
+    note = f"""## Custom sampling
 
-*LingBot-World Sampler* in pieces, for graphs that need one of them: *Guider* (both experts, switching at the boundary),
-*Solver* and *Sigmas*, in ComfyUI's *SamplerCustomAdvanced*. Same seed and values, same video.
+*LingBot-World Sampler* in pieces: **Guider** (both experts), **Solver** and **Sigmas**, in ComfyUI's
+*SamplerCustomAdvanced*. Same seed and values, same video. Another *solver* goes into *Solver* and, among its advanced
+inputs, *Sigmas*; for a latent that already holds a video, lower *denoise* in *Sigmas*.
 
-The text encoder is loaded as an ordinary CLIP here, for *CLIP Text Encode*: it stays under ComfyUI's management, which
-is quicker when you change prompts often and takes more memory.
+Text by *Load Text Encoder*, a CLIP that ComfyUI keeps: quicker when prompts change often, and more memory.
 
-Another *solver* goes into *Solver* and, among its advanced inputs, *Sigmas*. For a latent that already holds a video,
-lower *denoise* in *Sigmas*.
-
-{DOWNLOAD}
-"""
+{DOWNLOAD}"""
     parts = Parts(server, "own_sampler", note)
-    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="truck_right")
+    image = parts.image()
+    path = parts.camera("LingBotWorldCameraPreset", preset="truck_right")
     high, low, vae = parts.models()
-    text, image = parts.clip_text(parts.own_clip), parts.image()
-    video = parts.video(text, image, vae, path["frames"])
-    parts.save(_custom_sampling(parts, (high, low), parts.apply(video, path), video["latent"]), vae, column=4)
+    conditioning = parts.conditioned(parts.clip_text(parts.own_clip), image, vae, path)
+    parts.save(_custom_sampling(parts, (high, low), conditioning), vae, aside=1)
     return parts.graph
 
 
-def _custom_sampling(parts: Parts, models: tuple[Output, Output], conditioning: Node, latent: Output) -> Output:
+def _custom_sampling(parts: Parts, models: tuple[Output, Output], conditioning: Node) -> Output:
     prompts = {"positive": conditioning["positive"], "negative": conditioning["negative"]}
-    with parts.graph.group("7. Sampling", 3, GREEN):
+    with parts.graph.group("Sampling", 3, GREEN):
         noise = parts.graph.add("RandomNoise")["NOISE"]
         guider = parts.graph.add("LingBotWorldGuider", high_noise=models[0], low_noise=models[1], **prompts)["guider"]
         pieces = {
@@ -83,4 +79,30 @@ def _custom_sampling(parts: Parts, models: tuple[Output, Output], conditioning: 
             "sampler": parts.graph.add("LingBotWorldSolver")["sampler"],
             "sigmas": parts.graph.add("LingBotWorldSigmas")["sigmas"],
         }
-        return parts.graph.add("SamplerCustomAdvanced", latent_image=latent, **pieces)["output"]
+        latent = parts.latent["latent"]
+        return parts.graph.add("SamplerCustomAdvanced", latent_image=latent, room=SAMPLER_ROOM, **pieces)["output"]
+
+
+def easy_cache(server: Server) -> Graph:
+    note = f"""## EasyCache: fewer forwards
+
+EasyCache skips a forward where little changed since the last one: **reuse_threshold** 0.2 is ComfyUI's default, 0.1 is
+careful, 0.3 coarse. It starts at 0.15 of the sampling and ends at 0.95. Each expert has its own. How many steps are
+skipped is in ComfyUI's log, per expert; with the real weights nobody has measured it here yet, so compare once with the
+same seed.
+
+{DOWNLOAD}
+{RUN}"""
+    parts = Parts(server, "easy_cache", note)
+    image = parts.image()
+    path = parts.camera("LingBotWorldCameraPreset", preset="arc_right")
+    high, low, vae = parts.models()
+    text = parts.text()
+    with parts.graph.group("EasyCache for each expert", 3, RED):
+        high, low = (
+            parts.graph.add("EasyCache", title=f"EasyCache, {level} noise", model=expert)["MODEL"]
+            for level, expert in (("high", high), ("low", low))
+        )
+    conditioning = parts.conditioned(text, image, vae, path)
+    parts.save(parts.sample((high, low), conditioning), vae, aside=1)
+    return parts.graph

@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 from comfy_tree import PACK, Host, HostMissingError, find_host
 
-PACK_NAME = "lingbot-world-test"
+PACK_NAME = "lingbot-world-comfyui"  # what `git clone` calls the folder
 START_SECONDS = 120
 PROMPT_SECONDS = 180
 

@@ -70,7 +70,7 @@ def failing(prompt: ToyPrompt) -> ToyPrompt:
     return prompt.set("WanImageToVideo", length=17)
 
 
-BAD = [(rejected, RejectedPromptError, "is not the name of a text encoder"),
+BAD = [(rejected, RejectedPromptError, "is not a name inside ComfyUI"),
        (failing, FailedPromptError, "wire the camera's frames")]  # fmt: skip
 
 

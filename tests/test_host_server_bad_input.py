@@ -101,7 +101,6 @@ def toy() -> ToyPrompt:
         (TEXT, {"text_encoder": "gone.pth"}, "gone.pth"),
         (VAE, {"vae_name": "gone.pth"}, "gone.pth"),
         (POSES, {"poses": "gone"}, "gone"),
-        ("LoadImage", {"image": "gone.png"}, "gone.png"),
     ],
 )
 def test_values_and_missing_files_are_refused_before_anything_runs(server, kind, changes, words):

@@ -15,7 +15,7 @@ from comfy_server import ComfyServer, RejectedPromptError, write_toy_package
 from comfy_tree import Host
 from safetensors.torch import save_file
 from torch import zeros
-from toy_prompt import WORKFLOWS, as_toy
+from toy_prompt import CANVAS_FILES, as_toy
 
 pytestmark = pytest.mark.host
 
@@ -40,7 +40,7 @@ def server(comfy_host: Host, tmp_path_factory) -> Iterator[ComfyServer]:
 def offered(server: ComfyServer, name: str, vue: bool = False) -> dict:
     """What the front-end misses of a shipped workflow, and what its "Download all" asks for."""
     (report,) = run_script(
-        "missing_models.mjs", server.url, json.dumps({"vue": vue, "file": str(WORKFLOWS / f"{name}.json")})
+        "missing_models.mjs", server.url, json.dumps({"vue": vue, "file": str(CANVAS_FILES[name])})
     )
     return report
 
@@ -61,7 +61,7 @@ def test_the_dialog_offers_every_file_of_the_package(server, vue):
 
 @pytest.mark.parametrize(
     ("name", "others"),
-    [("clip_text", wanted([UMT5], "text_encoders")), ("lora_four_steps", wanted(LORAS, "loras"))],
+    [("core_nodes", wanted([UMT5], "text_encoders")), ("lora_four_steps", wanted(LORAS, "loras"))],
 )
 def test_the_dialog_offers_what_other_workflows_need(server, name, others):
     missing = offered(server, name)["missing"]
@@ -70,7 +70,7 @@ def test_the_dialog_offers_what_other_workflows_need(server, name, others):
 
 
 def test_without_models_each_loader_says_which_file_goes_where(server):
-    prompt = as_toy("no_camera")
+    prompt = as_toy("first_last")
     with pytest.raises(RejectedPromptError) as refused:
         server.queue(prompt)
     errors = refused.value.node_errors
@@ -101,7 +101,7 @@ def test_after_the_download_nothing_is_missing(downloaded):
 
 
 def test_without_a_tokenizer_the_text_node_says_where_to_get_it(downloaded):
-    prompt = as_toy("no_camera")
+    prompt = as_toy("first_last")
     with pytest.raises(RejectedPromptError) as refused:
         downloaded.queue(prompt)
     assert list(refused.value.node_errors) == [prompt.node_id("LingBotWorldTextEncode")]
@@ -120,7 +120,7 @@ def complete(downloaded: ComfyServer) -> ComfyServer:
 
 
 def test_what_the_dialog_downloaded_runs(complete):
-    run = complete.queue(as_toy("no_camera"))
+    run = complete.queue(as_toy("first_last"))
     assert [path.suffix for path in run.files(complete.base / "output")] == [".mp4"]
 
 
@@ -128,7 +128,7 @@ def test_what_hf_download_leaves_runs_with_the_same_workflow(complete):
     package = complete.base / "models" / "lingbot_world" / PACKAGE
     shutil.rmtree(package)
     shutil.copytree(complete.base / "hub", package)
-    run = complete.queue(as_toy("preset_orbit"))
+    run = complete.queue(as_toy("camera"))
     assert any(path.suffix == ".mp4" for path in run.files(complete.base / "output"))
 
 
@@ -144,7 +144,7 @@ def test_new_nodes_choose_the_package_by_themselves(complete):
 
 def test_a_graph_of_defaults_runs(complete):
     """Everything that a new node shows is left as it is; only the video is small."""
-    prompt = as_toy("preset_orbit")
+    prompt = as_toy("easy_cache")
     nodes = [node for node in prompt.values() if node["class_type"].startswith("LingBotWorld")]
     for node in nodes:
         inputs = complete.object_info(node["class_type"])[node["class_type"]]["input"]
@@ -168,5 +168,5 @@ def test_a_graph_of_defaults_runs(complete):
     ids=["package", "folders"],
 )
 def test_experts_as_earlier_workflows_name_them_load(complete, saved):
-    prompt = as_toy("no_camera").set("LingBotWorldLoadExperts", **saved)
+    prompt = as_toy("first_last").set("LingBotWorldLoadExperts", **saved)
     assert complete.queue(prompt.set("LingBotWorldSampler", seed=11)).outputs

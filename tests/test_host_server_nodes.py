@@ -18,6 +18,7 @@ IDS = {
     "LingBotWorldCameraKeys", "LingBotWorldCameraKeyframes", "LingBotWorldCameraChain", "LingBotWorldCameraEditor",
     "LingBotWorldCameraImport", "LingBotWorldCameraPreview", "LingBotWorldLoadCausal", "LingBotWorldRollout",
     "LingBotWorldQuantize",
+    "LingBotWorldToyPackage",
 }  # fmt: skip
 
 

@@ -138,7 +138,7 @@ def test_values_that_make_no_sense_are_refused_before_anything_runs(server, fast
 
 
 def test_models_of_the_other_kind_are_refused_on_the_sampling_node(server, fast):
-    experts = as_toy("no_camera")
+    experts = as_toy("first_last")
     loader = experts[experts.node_id(EXPERTS)]["inputs"]
     prompt = fast.add("experts", EXPERTS, **loader).set(ROLLOUT, model=["experts", 0])
     with pytest.raises(FailedPromptError, match="expert of the base model") as failed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,13 +21,23 @@ from browser_runner import run_script
 from comfy_server import PACK_NAME, ComfyServer
 from lingbot_world.toy.weights import EXPERT
 from safetensors.torch import load_file, save_file
-from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_LENGTHS, TOY_WIDTH, WORKFLOWS, as_toy, as_toy_canvas
+from toy_prompt import (
+    CANVAS_FILES,
+    NAMES,
+    TOY_FRAMES,
+    TOY_HEIGHT,
+    TOY_LENGTHS,
+    TOY_SIZES,
+    TOY_WIDTH,
+    WORKFLOWS,
+    as_toy,
+    as_toy_canvas,
+)
 
 pytestmark = pytest.mark.host
 
-NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
 PACKAGE = "lingbot-world-base-cam-nf4"
-LORAS = ["my_lora_{}_noise", "wan2.2_i2v_lightx2v_4steps_lora_v1_{}_noise"]
+LORA = "wan2.2_i2v_lightx2v_4steps_lora_v1_{}_noise"
 CONVERT = """
 import json, sys
 from comfy_cli.workflow_to_api import convert_ui_to_api
@@ -43,6 +54,7 @@ def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
     shutil.copytree(package / "toy", package / PACKAGE)
     write_loras(comfy_server.base / "models" / "loras")
     write_paths(comfy_server.base / "input", package / "toy" / "example")
+    write_video(comfy_server.base / "input" / "my_video.mp4")
     encoder = comfy_server.base / "models" / "text_encoders" / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
     encoder.parent.mkdir(exist_ok=True)
     save_file({"a": torch.zeros(1)}, encoder)
@@ -54,10 +66,8 @@ def write_loras(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     layer = "diffusion_model.blocks.0.self_attn.q"
     lora = {f"{layer}.lora_A.weight": torch.randn(4, EXPERT.dim), f"{layer}.lora_B.weight": torch.randn(EXPERT.dim, 4)}
-    for name in LORAS:
-        for level in ("high", "low"):
-            save_file(lora, folder / f"{name.format(level)}.safetensors")
-    save_file(lora, folder / "my_lora.safetensors")
+    for level in ("high", "low"):
+        save_file(lora, folder / f"{LORA.format(level)}.safetensors")
 
 
 def write_paths(folder: Path, example: Path) -> None:
@@ -68,13 +78,28 @@ def write_paths(folder: Path, example: Path) -> None:
         np.savez(folder / "vipe" / kind / "my_video.npz", data=data, inds=np.arange(len(poses)))
 
 
+def write_video(path: Path) -> None:
+    """Five frames at toy size, each of another grey."""
+    with av.open(str(path), "w") as video:
+        stream = video.add_stream("libx264", rate=16)
+        stream.width, stream.height, stream.pix_fmt = TOY_WIDTH, TOY_HEIGHT, "yuv420p"
+        for grey in range(0, 200, 40):
+            pixels = np.full((TOY_HEIGHT, TOY_WIDTH, 3), grey, np.uint8)
+            video.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        video.mux(stream.encode())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_and_gives_a_video(server, name):
     run = server.queue(as_toy(name))
     (path,) = (file for file in run.files(server.base / "output") if file.suffix == ".mp4")
     with av.open(str(path)) as video:
         frames = [frame.to_ndarray(format="rgb24") for frame in video.decode(video.streams.video[0])]
-    assert np.stack(frames).shape == (TOY_LENGTHS.get(name, TOY_FRAMES), TOY_HEIGHT, TOY_WIDTH, 3)
+    assert np.stack(frames).shape == (TOY_LENGTHS.get(name, TOY_FRAMES), *size_of(name)[::-1], 3)
+
+
+def size_of(name: str) -> tuple[int, int]:
+    return TOY_SIZES.get(name, (TOY_WIDTH, TOY_HEIGHT))
 
 
 def test_own_sampler_gives_what_the_one_node_gives(server):
@@ -112,7 +137,7 @@ def object_info(server, tmp_path_factory) -> Path:
 
 
 def test_comfy_cli_converts_the_canvas_form_to_the_queue_form(server, object_info):
-    files = [str(WORKFLOWS / f"{name}.json") for name in NAMES]
+    files = [str(CANVAS_FILES[name]) for name in NAMES]
     command = [server.host.python, "-c", CONVERT, str(object_info), *files]
     done = subprocess.run(command, capture_output=True, text=True, cwd=object_info.parent, check=True, encoding="utf-8")
     for name, converted in zip(NAMES, json.loads(done.stdout), strict=True):
@@ -130,16 +155,17 @@ def test_comfy_cli_finds_no_fault_in_the_queue_form(server, object_info, name):
 
 
 def test_the_template_browser_lists_them_with_thumbnails(server):
-    assert sorted(server.get("/workflow_templates")[PACK_NAME]) == NAMES
-    for name in NAMES:
-        with urllib.request.urlopen(f"{server.url}/api/workflow_templates/{PACK_NAME}/{name}.jpg") as answer:
+    titles = [path.stem for path in CANVAS_FILES.values()]
+    assert sorted(server.get("/workflow_templates")[PACK_NAME]) == titles
+    for title in map(urllib.parse.quote, titles):
+        with urllib.request.urlopen(f"{server.url}/api/workflow_templates/{PACK_NAME}/{title}.jpg") as answer:
             assert answer.headers["Content-Type"] == "image/jpeg"
 
 
 @pytest.fixture(scope="module", params=["classic", "vue"])
 def canvas_reports(request, server, tmp_path_factory) -> dict[str, dict]:
     """What a browser sees of each workflow, in the classic renderer and in Nodes 2.0; `<name>-toy` is run."""
-    files = [WORKFLOWS / f"{name}.json" for name in NAMES]
+    files = [CANVAS_FILES[name] for name in NAMES]
     toys = [tmp_path_factory.mktemp(request.param) / f"{name}-toy.json" for name in NAMES]
     for name, toy in zip(NAMES, toys, strict=True):
         toy.write_text(json.dumps(as_toy_canvas(name)), encoding="utf-8")
@@ -147,12 +173,13 @@ def canvas_reports(request, server, tmp_path_factory) -> dict[str, dict]:
     toys[-1].write_text(json.dumps(saved_earlier()), encoding="utf-8")
     wish = {"vue": request.param == "vue", "files": [*map(str, files), *map(str, toys)], "run": [*map(str, toys)]}
     reports = run_script("check_workflows.mjs", server.url, json.dumps(wish), timeout=500)
-    return {Path(report["file"]).stem: report for report in reports}
+    names = {path.stem: name for name, path in CANVAS_FILES.items()}
+    return {names.get(stem, stem): report for report in reports for stem in [Path(report["file"]).stem]}
 
 
 def saved_earlier() -> dict:
     """A canvas as the first workflows of this pack were saved: experts by folder, no camera cache on the sampler."""
-    ui = as_toy_canvas("no_camera")
+    ui = as_toy_canvas("first_last")
     for node in ui["nodes"]:
         if node["type"] == "LingBotWorldLoadExperts":
             node["widgets_values"] = [PACKAGE, f"{PACKAGE}/high_noise_model_bnb_nf4", "from the package", "default"]
@@ -184,7 +211,7 @@ def test_run_shows_a_video_on_the_canvas(canvas_reports, name):
     assert report["end"]["kind"] == "execution_success", report["end"]
     assert (report["missing"], report["errors"]) == ([], [])
     (video,) = report["videos"]
-    assert (video["width"], video["height"]) == (TOY_WIDTH, TOY_HEIGHT)
+    assert (video["width"], video["height"]) == size_of(name)
     assert video["seconds"] == pytest.approx(TOY_LENGTHS.get(name, TOY_FRAMES) / 16, abs=0.01)
 
 

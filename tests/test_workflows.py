@@ -1,13 +1,12 @@
 """The shipped workflows as files: both formats say the same, and each has its notes, thumbnail and model addresses."""
 
-import json
 import re
 
 import pytest
 from PIL import Image
-from toy_prompt import CANVAS_VALUES, WORKFLOWS, shipped
+from toy_prompt import CANVAS_FILES, CANVAS_VALUES, NAMES, WORKFLOWS, canvas_file, shipped
 
-NAMES = sorted(path.stem for path in WORKFLOWS.glob("*.json"))
+MOST = 13
 CANVAS_ONLY = {"MarkdownNote"}
 NODES = WORKFLOWS.parent / "nodes"
 IN_NO_WORKFLOW = {"LingBotWorldCameraKeyframes"}  # goes with 3D nodes whose views are set up by hand
@@ -16,15 +15,27 @@ REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/m
 
 def read(name: str) -> tuple[dict, dict]:
     """A workflow in canvas format and in API format."""
-    return json.loads((WORKFLOWS / f"{name}.json").read_text()), json.loads(
-        (WORKFLOWS / "api" / f"{name}.json").read_text()
-    )
+    return canvas_file(name), shipped(name)
 
 
 def test_the_list_is_complete():
-    assert {"camera", "no_camera", "lora", "clip_text", "two_samplers", "own_sampler", "keys", "toy"} <= set(NAMES)
-    assert {"fast", "fast_long", "fast_lora"} <= set(NAMES)
-    assert sorted(path.stem for path in (WORKFLOWS / "api").glob("*.json")) == NAMES
+    assert sorted(path.stem for path in (WORKFLOWS / "api").glob("*.json")) == sorted(NAMES)
+    assert len(NAMES) == len(CANVAS_FILES) <= MOST
+    assert (NAMES[0], NAMES[-1]) == ("camera", "toy")
+
+
+def test_titles_are_words_in_the_order_of_their_numbers():
+    titles = [path.stem for path in CANVAS_FILES.values()]
+    assert titles == sorted(titles)
+    for number, title in enumerate(titles, 1):
+        assert re.fullmatch(rf"{number:02} [A-Z][\w ,'-]+", title)
+        assert "_" not in title
+
+
+def test_the_main_workflow_needs_no_file_but_the_models_and_the_image():
+    nodes = [node["class_type"] for node in shipped("camera").values()]
+    assert "LingBotWorldCameraEditor" in nodes
+    assert not {"LingBotWorldLoadPoses", "LingBotWorldCameraImport"} & set(nodes)
 
 
 def test_a_workflow_shows_every_node_of_the_pack():
@@ -65,10 +76,48 @@ def test_links_join_outputs_and_inputs_that_know_of_each_other(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_boxes_do_not_overlap(name):
     ui, _ = read(name)
-    boxes = [(*node["pos"], *node["size"]) for node in ui["nodes"]]
+    boxes = [(*node["pos"], node["size"][0], node["size"][1] * (not node["flags"])) for node in ui["nodes"]]
     for index, (x, y, w, h) in enumerate(boxes):
         for ox, oy, ow, oh in boxes[index + 1 :]:
             assert x + w <= ox or ox + ow <= x or y + h <= oy or oy + oh <= y
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_of_a_note_is_a_line_of_its_own(name):
+    """So it is copied as it is typed: not wrapped, not in a box that cuts it off."""
+    ui, _ = read(name)
+    (note,) = (node["widgets_values"][0] for node in ui["nodes"] if node["type"] == "MarkdownNote")
+    assert "`" not in note
+    for command in ("hf download", "lingbot-world quantize"):
+        for line in (line for line in note.splitlines() if command in line):
+            assert re.fullmatch(r"### (hf|lingbot-world) \S+( \S+)+", line), line
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wires_pass_between_the_groups(name):
+    """A wire's reroutes lie in no group, and between two of them it runs through none."""
+    ui, _ = read(name)
+    boxes = [group["bounding"] for group in ui["groups"]]
+    reroutes = {reroute["id"]: reroute for reroute in ui["extra"].get("reroutes", [])}
+    for reroute in reroutes.values():
+        x, y = reroute["pos"]
+        assert not any(bx < x < bx + bw and by < y < by + bh for bx, by, bw, bh in boxes), reroute
+        before = reroutes.get(reroute.get("parentId"), reroute)["pos"]
+        left, right, top, bottom = *sorted((x, before[0])), *sorted((y, before[1]))
+        assert left == right or top == bottom, "neither level nor upright"
+        assert not any(left < bx + bw and bx < right and top < by + bh and by < bottom for bx, by, bw, bh in boxes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_wire_that_passes_a_group_is_rerouted(name):
+    ui, _ = read(name)
+    rerouted = {link for reroute in ui["extra"].get("reroutes", []) for link in reroute["linkIds"]}
+    nodes, groups = {node["id"]: node for node in ui["nodes"]}, [group["bounding"] for group in ui["groups"]]
+    lefts = sorted({x for x, *_ in groups})
+    for link, origin, _, target, _, _ in ui["links"]:
+        start, end = (sum(x <= nodes[node]["pos"][0] for x in lefts) for node in (origin, target))
+        assert start <= end, "a wire that runs back"
+        assert end - start <= 1 or link in rerouted
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -76,13 +125,13 @@ def test_there_is_a_note_and_a_small_thumbnail(name):
     ui, _ = read(name)
     notes = [node["widgets_values"][0] for node in ui["nodes"] if node["type"] == "MarkdownNote"]
     assert any(len(note) > 100 for note in notes)
-    thumbnail = WORKFLOWS / f"{name}.jpg"
+    thumbnail = CANVAS_FILES[name].with_suffix(".jpg")
     assert thumbnail.stat().st_size < 60_000
     with Image.open(thumbnail) as image:
         assert image.width >= 300
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("toy", "lora", "fast_lora")])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "toy"])
 def test_every_chosen_model_file_has_an_address(name):
     """The missing-model dialog looks at values that end like weights, and at entries of exactly that name."""
     ui, _ = read(name)
@@ -110,5 +159,5 @@ def test_every_node_says_which_pack_and_version_it_is_from(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_of_this_machine_is_inside(name):
-    for path in (WORKFLOWS / f"{name}.json", WORKFLOWS / "api" / f"{name}.json"):
+    for path in (CANVAS_FILES[name], WORKFLOWS / "api" / f"{name}.json"):
         assert not re.search(r"/(?:home|root|tmp|work|Users)/|[A-Z]:\\\\", path.read_text())

@@ -7,9 +7,16 @@ import json
 from pathlib import Path
 
 WORKFLOWS = Path(__file__).parent.parent / "workflows"
+CANVAS_FILES = {
+    json.loads(path.read_text(encoding="utf-8"))["extra"]["lingbot_world_api"]: path
+    for path in sorted(WORKFLOWS.glob("*.json"))
+}
+"""The canvas files, which are called what the template browser shows, by the names of their API forms."""
+NAMES = list(CANVAS_FILES)
 CANVAS_VALUES = ("randomize", "fixed", "image")  # of the widgets that the canvas adds to seeds and uploads
 TOY_WIDTH, TOY_HEIGHT, TOY_FRAMES = 96, 64, 9
-TOY_LENGTHS = {"fast_long": TOY_FRAMES + 2 * 12}  # of the workflows whose videos are not of TOY_FRAMES
+TOY_SIZES = {"go_on": (2 * TOY_WIDTH, 2 * TOY_HEIGHT)}  # of the workflow that enlarges
+TOY_LENGTHS = {"fast_long": TOY_FRAMES + 2 * 12, "go_on": 5 + TOY_FRAMES - 1}  # else TOY_FRAMES
 
 
 class ToyPrompt(dict):
@@ -39,6 +46,11 @@ def shipped(name: str) -> ToyPrompt:
     return ToyPrompt(json.loads((WORKFLOWS / "api" / f"{name}.json").read_text(encoding="utf-8")))
 
 
+def canvas_file(name: str) -> dict:
+    """The same in the canvas's format."""
+    return json.loads(CANVAS_FILES[name].read_text(encoding="utf-8"))
+
+
 def toy_prompt() -> ToyPrompt:
     return shipped("toy")
 
@@ -65,7 +77,7 @@ def as_toy(name: str) -> ToyPrompt:
 
 def as_toy_canvas(name: str) -> dict:
     """The same in the canvas's format."""
-    ui, prompt = json.loads((WORKFLOWS / f"{name}.json").read_text(encoding="utf-8")), as_toy(name)
+    ui, prompt = canvas_file(name), as_toy(name)
     for node in ui["nodes"]:
         if toy := prompt.get(str(node["id"])):
             _set_widgets(node, toy["inputs"])

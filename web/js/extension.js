@@ -1,6 +1,10 @@
 // Registers with ComfyUI, which imports every file below web/; all others only define things.
 
 import { app } from "../../../scripts/app.js";
+import { explainPrepareImage } from "./comfy/prepare_image.js";
+import { orderTemplates } from "./comfy/templates.js";
+import { addToyButton } from "./comfy/toy.js";
+import { addUpload } from "./comfy/upload.js";
 import { addEditor, WIDGET_TYPE } from "./comfy/widget.js";
 
 const PREVIEW_SIZE = [580, 530]; // in which a new preview node can be read
@@ -25,11 +29,12 @@ function hideTooltips(definitions) {
 
 const html = await (await fetch(new URL("./editor.html", import.meta.url))).text();
 
+orderTemplates(new URL(import.meta.url).pathname.split("/").at(-3));
 window.addEventListener("touchmove", keepTouches, true);
 app.registerExtension({
   name: "lingbotworld.CameraEditor",
   addCustomNodeDefs: hideTooltips,
-  nodeCreated: enlargePreview,
+  nodeCreated: (node) => [enlargePreview, explainPrepareImage, addUpload, addToyButton].forEach((add) => add(node)),
   getCustomWidgets: () => ({
     [WIDGET_TYPE]: (node, name, [, options]) => addEditor(html, node, name, options.default),
   }),

@@ -1,38 +1,9 @@
 // Finds the first frame: the picture that reaches the editor node's image input.
 
-import { api } from "../../../../scripts/api.js";
-import { nodeBefore } from "./graph.js";
+import { imageNodes, nearestPicture, viewUrl } from "./picture.js";
 import { videoOf } from "./video_size.js";
 
-const MOST_NODES = 12; // followed up the links
-const IMAGE_TYPES = ["IMAGE", "*"]; // a reroute's input takes any type
 const CHECK_MS = 500;
-
-/** @type {(file: {filename: string, subfolder: string, type: string}) => string} */
-const viewUrl = ({ filename, subfolder, type }) =>
-  api.apiURL(`/view?${new URLSearchParams({ filename, subfolder, type })}`);
-
-/** The address of a file as ComfyUI's file widgets write it, such as "folder/photo.png [output]". */
-function fileUrl(file) {
-  const [, path, type = "input"] = file.match(/^(.*?)(?: \[(input|output|temp)\])?$/);
-  const parts = path.split("/");
-  return viewUrl({ filename: parts.pop(), subfolder: parts.join("/"), type });
-}
-
-/** The nodes that the image comes through, nearest first. */
-function imageNodes(node) {
-  const nodes = [];
-  let next = nodeBefore(node, IMAGE_TYPES);
-  for (; next && nodes.length < MOST_NODES; next = nodeBefore(next, IMAGE_TYPES)) nodes.push(next);
-  return nodes;
-}
-
-/** The picture that a node loads or shows, as a URL; empty where there is none. */
-function pictureOf(node) {
-  const file = node.widgets?.find(({ name }) => name === "image")?.value;
-  if (typeof file === "string" && file) return fileUrl(file);
-  return node.imgs?.[node.imageIndex ?? 0]?.src ?? "";
-}
 
 /** Changes when other nodes, or other settings of theirs, make the image. */
 const recipe = (nodes) => JSON.stringify(nodes.map(({ id, widgets }) => [id, widgets?.map(({ value }) => value)]));
@@ -54,7 +25,7 @@ export function watchFirstFrame(editor, node) {
   const timer = setInterval(() => {
     const nodes = imageNodes(node);
     const isCurrent = nodes.length > 0 && seen?.recipe === recipe(nodes);
-    editor.setPicture(isCurrent ? seen.url : nodes.map(pictureOf).find(Boolean) ?? "");
+    editor.setPicture(isCurrent ? seen.url : nearestPicture(nodes));
     editor.setVideo(videoOf(node, isCurrent ? [] : nodes, editor.pictureAspect));
   }, CHECK_MS);
   return () => clearInterval(timer);

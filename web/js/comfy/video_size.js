@@ -6,9 +6,13 @@ import { nodeBefore, sourceOfLink } from "./graph.js";
 
 const PREPARE_IMAGE = "LingBotWorldPrepareImage";
 const CELL = 16; // pixels that a side of the video is a multiple of
+const SHAPE = "image's shape"; // in the name of a size that is an area
 const FITS = { stretch: "fill", crop: "cover", pad: "contain" }; // the node's words in those of CSS
 
-const widgetValue = (node, name) => node.widgets?.find((widget) => widget.name === name)?.value;
+/** @returns {any} the widget of this name, if the node has one */
+export const widgetNamed = (node, name) => node.widgets?.find((widget) => widget.name === name);
+
+const widgetValue = (node, name) => widgetNamed(node, name)?.value;
 
 /** The number in a node's field, or that the node linked to the field holds. */
 function numberIn(node, name) {
@@ -19,18 +23,24 @@ function numberIn(node, name) {
 }
 
 /** The sides that geometry.output_geometry gives an image of an aspect on an area of pixels. */
-function officialAspect(area, aspect) {
+function officialSize(area, aspect) {
   const floored = (side) => Math.floor(side / CELL) * CELL;
-  return floored(Math.sqrt(area * aspect)) / floored(Math.sqrt(area / aspect));
+  const tallness = 1 / aspect; // the engine divides height by width; another order would round to other sides
+  return { width: floored(Math.sqrt(area / tallness)), height: floored(Math.sqrt(area * tallness)) };
+}
+
+/** The size that Prepare Image gives a picture of an aspect. @returns {{width: number, height: number}} */
+export function preparedSize(node, pictureAspect) {
+  const size = String(widgetValue(node, "size")), sides = size.match(/(\d+)[x*](\d+)/)?.slice(1).map(Number);
+  if (!sides) return { width: numberIn(node, "width"), height: numberIn(node, "height") };
+  const isArea = size.includes("*") || size.includes(SHAPE); // earlier workflows write areas with a star
+  return isArea ? officialSize(sides[0] * sides[1], pictureAspect) : { width: sides[0], height: sides[1] };
 }
 
 /** What Prepare Image makes of a picture. @returns {Video} */
 function preparedVideo(node, pictureAspect) {
-  const area = String(widgetValue(node, "size")).match(/^(\d+)\*(\d+)$/);
-  const aspect = area
-    ? officialAspect(area[1] * area[2], pictureAspect)
-    : numberIn(node, "width") / numberIn(node, "height");
-  return { aspect: aspect || pictureAspect, fit: FITS[widgetValue(node, "fit")] ?? "fill" };
+  const { width, height } = preparedSize(node, pictureAspect);
+  return { aspect: width / height || pictureAspect, fit: FITS[widgetValue(node, "fit")] ?? "fill" };
 }
 
 /** The nodes that an output of the node reaches, and those before them that make their conditioning. */

@@ -1,0 +1,41 @@
+"""LingBotWorldToyPackage: tiny random models, to see whether an installation works."""
+
+import numpy as np
+import torch
+from comfy_api.latest import io
+from PIL import Image
+
+from ..host import folders
+
+
+class LingBotWorldToyPackage(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldToyPackage",
+            display_name="LingBot-World Toy Package",
+            category="LingBot-World",
+            description="Makes a package of tiny random models (11 MB) in models/lingbot_world/toy, where it is not "
+            "there yet. Every node runs on it, on any CPU; its videos are noise. Press the button once, then Run.",
+            search_aliases=["lingbot", "toy", "test", "demo", "installation", "check"],
+            is_output_node=True,
+            inputs=[],
+            outputs=[io.Image.Output("image", tooltip="The toy's start image, 832x480.")],
+        )
+
+    @classmethod
+    def execute(cls) -> io.NodeOutput:
+        from ..toy import write_toy_package
+        from ..toy.package import EXAMPLE
+
+        folder = folders.toy_folder()
+        is_new = not (folder / EXAMPLE / "prompt.txt").is_file()  # which is written last
+        if is_new:
+            write_toy_package(folder)
+        with Image.open(folder / EXAMPLE / "image.png") as image:
+            pixels = np.asarray(image.convert("RGB"), dtype=np.float32) / 255
+        said = f"Made {folder}. Now press Run." if is_new else f"Ready: {folder}"
+        return io.NodeOutput(torch.from_numpy(pixels)[None], ui={"text": [said]})
+
+
+NODES = [LingBotWorldToyPackage]

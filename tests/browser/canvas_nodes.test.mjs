@@ -1,0 +1,119 @@
+// The nodes' own widgets on the canvas: uploads by drop, Prepare Image's fields and line, the toy's button, templates.
+
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import { launch, settle } from "./canvas.mjs";
+import { eventually, openPage } from "./editor.mjs";
+
+const LIMIT = { timeout: 60000 };
+const PACK_TITLE = "LingBot-World";
+
+/** An .npy of `count` standing cameras. */
+function standing(count) {
+  const text = `{'descr': '<f4', 'fortran_order': False, 'shape': (${count}, 4, 4), }`;
+  const header = text.padEnd(117) + "\n";
+  const eye = Array.from({ length: 16 }, (_, i) => (i % 5 === 0 ? 1 : 0));
+  const body = new Float32Array(Array.from({ length: count }, () => eye).flat());
+  return Buffer.concat([Buffer.from([0x93, ...Buffer.from("NUMPY"), 1, 0, 118, 0]), Buffer.from(header), Buffer.from(body.buffer)]);
+}
+
+/** Adds a node at a place of an otherwise empty graph; returns nothing: the page has it as window.node. */
+const addNode = (page, type) => page.evaluate((id) => {
+  const { app, LiteGraph } = window;
+  app.graph.clear();
+  const node = LiteGraph.createNode(id);
+  node.pos = [200, 120];
+  app.graph.add(node);
+  Object.assign(app.canvas.ds, { scale: 1, offset: [0, 0] });
+  app.graph.setDirtyCanvas(true, true);
+  window.node = node;
+}, type);
+
+const value = (page, name) => page.evaluate((wanted) => window.node.widgets.find((one) => one.name === wanted).value, name);
+
+/** Drops files on the middle of the node's title. @param {Array<[string, Buffer]>} files */
+async function drop(page, files) {
+  await page.evaluate(async (wanted) => {
+    const transfer = new DataTransfer(), [x, y] = [260, 105], target = document.elementFromPoint(x, y);
+    for (const [name, text] of wanted) {
+      transfer.items.add(new File([Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0))], name));
+    }
+    for (const type of ["dragenter", "dragover", "drop"]) {
+      const place = { clientX: x, clientY: y, bubbles: true, cancelable: true, dataTransfer: transfer };
+      target.dispatchEvent(new DragEvent(type, place));
+      await new Promise((resolve) => { setTimeout(resolve, 150); });
+    }
+  }, files.map(([name, data]) => [name, data.toString("base64")]));
+}
+
+for (const vue of [false, true]) {
+  describe(vue ? "Nodes 2.0" : "classic nodes", () => {
+    let browser, page;
+    before(async () => {
+      browser = await launch();
+      page = await openPage(browser, vue);
+    });
+    after(() => browser.close());
+
+    test("a dropped pose file is uploaded, chosen and never overwritten", LIMIT, async () => {
+      await addNode(page, "LingBotWorldLoadPoses");
+      await settle(page);
+      await drop(page, [["walk.npy", standing(9)]]);
+      await eventually(async () => assert.match(await value(page, "poses"), /^camera\/walk-[0-9a-f]{8}\/walk\.npy$/));
+      const first = await value(page, "poses");
+      await drop(page, [["walk.npy", standing(13)]]);
+      await eventually(async () => assert.notEqual(await value(page, "poses"), first));
+      const choices = await page.evaluate(() => window.node.widgets[0].options.values);
+      assert.ok(choices.includes(first) && choices.includes(await value(page, "poses")));
+      const buttons = await page.evaluate(() => window.node.widgets.filter((one) => one.type === "button").map((one) => one.name));
+      assert.deepEqual(buttons, ["choose files to upload"]);
+    });
+
+    test("what is no camera path is refused in words", LIMIT, async () => {
+      await addNode(page, "LingBotWorldCameraImport");
+      await settle(page);
+      const before = await value(page, "file");
+      await drop(page, [["notes.json", Buffer.from("{}")]]);
+      await page.getByText("none of these files is a camera path").first().waitFor();
+      assert.equal(await value(page, "file"), before);
+    });
+
+    test("Prepare Image shows the fields that count, and what becomes of the picture", LIMIT, async () => {
+      await addNode(page, "LingBotWorldPrepareImage");
+      await page.evaluate(() => {
+        const load = window.LiteGraph.createNode("LoadImage");
+        window.app.graph.add(load);
+        load.pos = [200, 500];
+        load.widgets[0].value = "example.png";
+        load.connect(0, window.node, 0);
+      });
+      const shown = () => page.evaluate(() => window.node.widgets.filter((one) => !one.hidden).map((one) => one.name));
+      const line = page.locator(".lbw-story"), set = (size) => page.evaluate((text) => { window.node.widgets[0].value = text; }, size);
+      await eventually(async () => assert.equal(await line.textContent(), "832x480 becomes 832x464, stretched 3 % wider"));
+      assert.deepEqual(await shown(), ["size", "fit", "will be"]);
+      await set("1:1 (624x624)");
+      await eventually(async () => assert.equal(await line.textContent(), "832x480 becomes 624x624, stretched 73 % taller"));
+      await set("width and height");
+      await eventually(async () => assert.deepEqual(await shown(), ["size", "width", "height", "fit", "will be"]));
+      if (vue) await page.getByText("height", { exact: true }).first().waitFor();
+      await set("480*832"); // as earlier workflows have it
+      await eventually(async () => assert.equal(await value(page, "size"), "832x480, in the image's shape"));
+    });
+
+    test("the toy's button makes the package", LIMIT, async () => {
+      await addNode(page, "LingBotWorldToyPackage");
+      await page.evaluate(() => window.node.widgets.find((one) => one.type === "button").callback());
+      await page.getByText(/^(Made|Ready)/).first().waitFor();
+    });
+
+    test("templates come under the pack's name, in the order of their numbers", LIMIT, async () => {
+      const names = await page.evaluate(async () => Object.values(await window.app.api.getWorkflowTemplates()).flat());
+      const ours = names.filter((name) => /^\d\d /.test(name));
+      assert.ok(ours.length > 5);
+      assert.deepEqual(ours, [...ours].sort());
+      const { en } = await page.evaluate(async () => (await window.app.api.fetchApi("/i18n")).json());
+      assert.equal(en.templateWorkflows.category["lingbot-world-comfyui"], PACK_TITLE);
+    });
+    test("nothing was thrown", () => assert.deepEqual(page.faults, []));
+  });
+}

@@ -1,0 +1,46 @@
+// Finds the picture that reaches a node: the file that a node before it loads, or what one has shown.
+
+import { api } from "../../../../scripts/api.js";
+import { nodeBefore } from "./graph.js";
+
+const MOST_NODES = 12; // followed up the links
+const IMAGE_TYPES = ["IMAGE", "*"]; // a reroute's input takes any type
+const pictures = new Map(); // by URL: an Image, loading or loaded
+
+/** @type {(file: {filename: string, subfolder: string, type: string}) => string} */
+export const viewUrl = ({ filename, subfolder, type }) =>
+  api.apiURL(`/view?${new URLSearchParams({ filename, subfolder, type })}`);
+
+/** The address of a file as ComfyUI's file widgets write it, such as "folder/photo.png [output]". */
+function fileUrl(file) {
+  const [, path, type = "input"] = file.match(/^(.*?)(?: \[(input|output|temp)\])?$/);
+  const parts = path.split("/");
+  return viewUrl({ filename: parts.pop(), subfolder: parts.join("/"), type });
+}
+
+/** The nodes that the image comes through, nearest first. */
+export function imageNodes(node) {
+  const nodes = [];
+  let next = nodeBefore(node, IMAGE_TYPES);
+  for (; next && nodes.length < MOST_NODES; next = nodeBefore(next, IMAGE_TYPES)) nodes.push(next);
+  return nodes;
+}
+
+/** The picture that a node loads or shows, as a URL; empty where there is none. */
+function pictureOf(node) {
+  const file = node.widgets?.find(({ name }) => name === "image")?.value;
+  if (typeof file === "string" && file) return fileUrl(file);
+  return node.imgs?.[node.imageIndex ?? 0]?.src ?? "";
+}
+
+/** The URL of the nearest picture on the way to a node; empty where there is none. @param {any[]} nodes */
+export const nearestPicture = (nodes) => nodes.map(pictureOf).find(Boolean) ?? "";
+
+/** Size of the picture that reaches a node; null while it is not known. */
+export function loadedPicture(node) {
+  const url = nearestPicture(imageNodes(node));
+  if (!url) return null;
+  if (!pictures.has(url)) pictures.set(url, Object.assign(new Image(), { src: url }));
+  const { naturalWidth, naturalHeight } = pictures.get(url);
+  return naturalWidth ? { width: naturalWidth, height: naturalHeight } : null;
+}

@@ -1,0 +1,75 @@
+// Keeps Prepare Image honest: fields that do not count are hidden, and a line says what the picture will become.
+
+import { loadedPicture } from "./picture.js";
+import { preparedSize, widgetNamed } from "./video_size.js";
+
+const NODE = "LingBotWorldPrepareImage";
+const EXPLICIT = "width and height";
+const FORMER_SIZES = { // how workflows that were saved earlier name the sizes
+  "480*832": "832x480, in the image's shape",
+  "720*1280": "1280x720, in the image's shape",
+  "240*416": "416x240, in the image's shape",
+};
+const CHECK_MS = 400;
+const SAME_SHAPE = 0.02; // sides floored to multiples of 16 differ by as much from the image's own shape
+
+/** Both renderers: the classic one asks the widget, Nodes 2.0 its options. */
+function setHidden(node, widget, hidden) {
+  if (widget.hidden === hidden) return;
+  widget.hidden = hidden;
+  widget.options.hidden = hidden;
+  const all = [...node.widgets];
+  node.widgets = all.slice(1); // Nodes 2.0 looks at the widgets again when their number changes
+  node.widgets = all;
+  node.setSize([node.size[0], Math.max(node.computeSize()[1], hidden ? 0 : node.size[1])]);
+  node.setDirtyCanvas(true, true);
+}
+
+const percent = (share) => `${Math.round(100 * share)} %`;
+
+/** What `fit` does to a picture of one aspect (width over height) on its way to another, in words. */
+function change(from, to, fit) {
+  const ratio = to / from;
+  if (Math.abs(ratio - 1) < SAME_SHAPE) return "";
+  if (fit === "crop") return ratio > 1 ? `, ${percent(1 - 1 / ratio)} of its height cut` : `, ${percent(1 - ratio)} of its width cut`;
+  if (fit === "pad") return ratio > 1 ? ", black at the sides" : ", black above and below";
+  return ratio > 1 ? `, stretched ${percent(ratio - 1)} wider` : `, stretched ${percent(1 / ratio - 1)} taller`;
+}
+
+/** The line on the node. @param {{width: number, height: number} | null} picture */
+function story(node, picture) {
+  const made = preparedSize(node, picture ? picture.width / picture.height : NaN);
+  if (!made?.width) return "the size is known once the image is";
+  const size = `${made.width}x${made.height}`;
+  if (!picture) return `video ${size}`;
+  const fit = widgetNamed(node, "fit")?.value;
+  return `${picture.width}x${picture.height} becomes ${size}${change(picture.width / picture.height, made.width / made.height, fit)}`;
+}
+
+function addLine(node) {
+  const element = document.createElement("div");
+  element.className = "lbw-story";
+  Object.assign(element.style, { fontSize: "12px", lineHeight: "18px", color: "var(--input-text, #ddd)", overflow: "hidden" });
+  const options = { serialize: false, getMinHeight: () => 56, getMaxHeight: () => 56, hideOnZoom: false };
+  const widget = node.addDOMWidget("will be", "LINGBOT_STORY", element, options);
+  widget.serialize = false;
+  return element;
+}
+
+/** Keeps a new node of any type as it is, unless it is Prepare Image. */
+export function explainPrepareImage(node) {
+  if (node.comfyClass !== NODE) return;
+  const line = addLine(node);
+  const refresh = () => {
+    const size = widgetNamed(node, "size");
+    size.value = FORMER_SIZES[size.value] ?? size.value;
+    for (const name of ["width", "height"]) setHidden(node, widgetNamed(node, name), size.value !== EXPLICIT);
+    line.textContent = story(node, loadedPicture(node));
+  };
+  refresh();
+  const timer = setInterval(refresh, CHECK_MS), { onRemoved } = node;
+  node.onRemoved = function () {
+    clearInterval(timer);
+    onRemoved?.call(this);
+  };
+}
