@@ -51,6 +51,7 @@ _MODEL = (
     *_names("comfy.ops", "cast_bias_weight uncast_bias_weight run_every_op manual_cast.Linear manual_cast.Conv3d"),
     *_names("comfy.ops", "manual_cast.LayerNorm manual_cast.RMSNorm"),
     *_names("comfy.patcher_extension", "WrapperExecutor.new_class_executor add_wrapper get_all_wrappers"),
+    *_names("comfy.patcher_extension", "add_wrapper_with_key"),
     *_names("comfy.patcher_extension", "WrappersMP.DIFFUSION_MODEL WrappersMP.PREPARE_SAMPLING"),
     *_names("comfy.supported_models", "WAN21_T2V"),
     *_names("comfy.utils", "ProgressBar get_attr load_torch_file set_attr_param"),
@@ -91,6 +92,12 @@ NEEDS: dict[str, tuple[str, ...]] = {
         *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
         *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
     ),
+    "quantize": (
+        *_names("comfy.model_management", "get_torch_device throw_exception_if_processing_interrupted"),
+        *_names("comfy.utils", "ProgressBar"),
+        *_names("comfy_api.latest", "ui.PreviewText"),
+    ),
+    "toy": (),
 }  # fmt: skip
 """For each module of nodes/ what it and the parts of host/ under it use, as `module:name`."""
 

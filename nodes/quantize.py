@@ -10,7 +10,6 @@ from comfy_api.latest import io, ui
 from ..errors import InputError
 from ..host import folders
 from ..host import quantize as host
-from .load_models import CATEGORY
 from .refusal import refusal, show_text
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class LingBotWorldQuantize(io.ComfyNode):
         return io.Schema(
             node_id="LingBotWorldQuantize",
             display_name="Quantize LingBot-World",
-            category=CATEGORY,
+            category="LingBot-World",
             description="Makes a 4-bit package for cards of 8 to 24 GB out of official weights or your own. Takes "
             "about a minute a model on a GPU. Stopped, it goes on where it was when it is queued again.",
             search_aliases=["lingbot", "quantize", "nf4", "4-bit", "convert model", "shrink model", "merge lora"],

@@ -36,6 +36,3 @@ class LingBotWorldToyPackage(io.ComfyNode):
             pixels = np.asarray(image.convert("RGB"), dtype=np.float32) / 255
         said = f"Made {folder}. Now press Run." if is_new else f"Ready: {folder}"
         return io.NodeOutput(torch.from_numpy(pixels)[None], ui={"text": [said]})
-
-
-NODES = [LingBotWorldToyPackage]

@@ -9,7 +9,10 @@ from toy_prompt import CANVAS_FILES, CANVAS_VALUES, NAMES, WORKFLOWS, canvas_fil
 MOST = 13
 CANVAS_ONLY = {"MarkdownNote"}
 NODES = WORKFLOWS.parent / "nodes"
-IN_NO_WORKFLOW = {"LingBotWorldCameraKeyframes"}  # goes with 3D nodes whose views are set up by hand
+IN_NO_WORKFLOW = {
+    "LingBotWorldCameraKeyframes",  # goes with 3D nodes whose views are set up by hand
+    "LingBotWorldQuantize",  # works by itself
+}
 REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/main/"
 
 
