@@ -93,9 +93,10 @@ def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype) -> None:
     causal, (height, width) = checkpoint.config.causal, (60, 104)
     frames, made = (CHUNK, "a chunk") if causal else (21, "81 frames")
     step = activation_bytes(checkpoint.config, frames, height, width, dtype=dtype)
+    name = "/".join(checkpoint.path.parts[-2:])  # both experts' files are often called model.safetensors
     logging.info(
         "%s: %.2f GB of weights (%s), and %.2f GB besides for a step at 480x832, %s",
-        checkpoint.name, checkpoint.nbytes / 1e9, checkpoint.quantization or "not quantized", step / 1e9, made,
+        name, checkpoint.nbytes / 1e9, checkpoint.quantization or "not quantized", step / 1e9, made,
     )  # fmt: skip
 
 

@@ -62,7 +62,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
                     min=0,
                     max=100_000,
                     advanced=True,
-                    tooltip="Width of the recorded video in pixels; needed for ViPE, whose files do not say it.",
+                    tooltip="Width of the recorded video in pixels; needed for ViPE without a field of view.",
                 ),
                 io.Int.Input(
                     "image_height",
@@ -70,7 +70,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
                     min=0,
                     max=100_000,
                     advanced=True,
-                    tooltip="Height of the recorded video in pixels; needed for ViPE, whose files do not say it.",
+                    tooltip="Height of the recorded video in pixels; needed for ViPE without a field of view.",
                 ),
                 fov_input(0.0, 0.0, " 0 takes the file's own lens."),
             ],

@@ -91,6 +91,15 @@ def test_transforms_with_an_angle_of_view(tmp_path):
     assert_there(read_camera(write(tmp_path / "t.json", json.dumps(data)), "transforms")[0])
 
 
+def test_transforms_of_blender_nerf_have_an_angle_and_no_size(tmp_path):
+    data = transforms(camera_angle_x=2 * np.arctan(0.832))
+    for key in ("fl_x", "fl_y", "cx", "cy", "w", "h"):
+        del data[key]
+    path, notes = read_camera(write(tmp_path / "t.json", json.dumps(data)), "transforms")
+    assert_there(path)
+    assert notes == ["No image size in the file: camera_angle_x is taken across 832x480."]
+
+
 def test_camera_path(tmp_path):
     path, notes = read_camera(write(tmp_path / "p.json", json.dumps(camera_path())), "camera_path")
     assert_there(path)
@@ -105,6 +114,7 @@ def test_vipe(tmp_path):
     assert notes == []
     with pytest.raises(CameraError, match="width and height of the video"):
         read_camera(file, "vipe")
+    assert_there(read_camera(file, "vipe", fov_deg=79)[0], lens_from_fov(79))
     (tmp_path / "intrinsics" / "clip.npz").unlink()
     assert "No lens" in read_camera(file, "vipe")[1][0]
 

@@ -69,15 +69,25 @@ def test_bad_colmap_is_refused(tmp_path, images, cameras, complaint):
         read_camera(colmap(tmp_path, images, cameras), "colmap")
 
 
+@pytest.mark.parametrize(
+    ("name", "format", "right"),
+    [("poses.npy", "transforms", "lingbot"), ("clip.npz", "transforms", "vipe"), ("t.json", "vipe", "transforms or")],
+)
+def test_a_file_of_another_format_names_the_right_one(tmp_path, name, format, right):
+    with pytest.raises(CameraError, match=f"the format is {format}; a .* file is {right}.*choose that"):
+        read_camera(tmp_path / name, format)
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_missing_and_huge_files_are_refused_by_every_reader(tmp_path, format):
     convention = "opencv_c2w" if format == "matrices" else None
     with pytest.raises(CameraError, match="no such file"):
         read_camera(tmp_path / "nowhere", format, convention=convention)
-    for name in ("poses.npy", "cameras.txt", "big.json"):
+    big = f"big{FORMATS[format].suffix}"
+    for name in ("poses.npy", "cameras.txt", big):
         with (tmp_path / name).open("wb") as file:
             file.truncate(100 * 2**20)
-    target = tmp_path if format in ("lingbot", "colmap") else tmp_path / "big.json"
+    target = tmp_path if format in ("lingbot", "colmap") else tmp_path / big
     with pytest.raises(CameraError, match="at most 64 MiB"):
         read_camera(target, format, convention=convention)
 

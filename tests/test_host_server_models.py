@@ -122,6 +122,7 @@ def complete(downloaded: ComfyServer) -> ComfyServer:
 def test_what_the_dialog_downloaded_runs(complete):
     run = complete.queue(as_toy("first_last"))
     assert [path.suffix for path in run.files(complete.base / "output")] == [".mp4"]
+    assert all(f"{file}: " in complete.log() for file in EXPERTS)  # the log tells them apart
 
 
 def test_what_hf_download_leaves_runs_with_the_same_workflow(complete):

@@ -9,7 +9,7 @@ from ...options import FPS
 from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
 from .conventions import CONVENTIONS
 from .json_files import read_camera_path, read_matrices, read_transforms, write_transforms
-from .numpy_files import read_lingbot, read_vipe, write_lingbot
+from .numpy_files import NOT_NEEDED, read_lingbot, read_vipe, write_lingbot
 from .reading import Recording
 from .text_files import read_colmap, read_realestate10k
 
@@ -19,19 +19,22 @@ class Format:
     """A kind of file, and its reader; `wants` is what `read` takes besides the path: "convention" or "image_size"."""
 
     description: str
+    suffix: str
     read: Callable[..., Recording]
     wants: str = ""
 
 
 FORMATS: dict[str, Format] = {
-    "lingbot": Format("folder with poses.npy and intrinsics.npy", read_lingbot),
-    "vipe": Format("ViPE's pose/<video>.npz (intrinsics/<video>.npz is found beside it)", read_vipe, "image_size"),
-    "realestate10k": Format("RealEstate10K or CameraCtrl .txt, 19 columns", read_realestate10k),
-    "colmap": Format("folder with COLMAP's images.txt and cameras.txt", read_colmap),
-    "transforms": Format("nerfstudio or instant-ngp transforms.json", read_transforms),
-    "camera_path": Format("nerfstudio viewer camera_path.json", read_camera_path),
+    "lingbot": Format("folder with poses.npy and intrinsics.npy", ".npy", read_lingbot),
+    "vipe": Format(
+        "ViPE's pose/<video>.npz (intrinsics/<video>.npz is found beside it)", ".npz", read_vipe, "image_size"
+    ),
+    "realestate10k": Format("RealEstate10K or CameraCtrl .txt, 19 columns", ".txt", read_realestate10k),
+    "colmap": Format("folder with COLMAP's images.txt and cameras.txt", ".txt", read_colmap),
+    "transforms": Format("nerfstudio, instant-ngp or Blender-NeRF transforms.json", ".json", read_transforms),
+    "camera_path": Format("nerfstudio viewer camera_path.json", ".json", read_camera_path),
     "matrices": Format(
-        "JSON list of matrices (Blender, three.js), convention to be chosen", read_matrices, "convention"
+        "JSON list of matrices (Blender, three.js), convention to be chosen", ".json", read_matrices, "convention"
     ),
 }
 
@@ -47,16 +50,19 @@ def read_camera(
     """The camera path in a file, and notes on what of it the model cannot use (distortion, a varying lens).
 
     `convention` (see CONVENTIONS) for "matrices" only; `image_size` (width, height) that a "vipe" file's focal lengths
-    refer to; `fov_deg` across puts another lens in place of the file's, or of the missing one. Raises CameraError.
+    refer to, not needed with `fov_deg`; `fov_deg` across puts another lens in place of the file's, or of the missing
+    one. Raises CameraError.
     """
     path = Path(path)
     if format not in FORMATS:
         raise CameraError(f"camera format {format!r}: expected one of {', '.join(FORMATS)}")
     wants = FORMATS[format].wants
+    _check_suffix(path, format)
     if (convention is not None) != (wants == "convention") or (convention and convention not in CONVENTIONS):
         needed = f"one of {', '.join(CONVENTIONS)}" if wants == "convention" else "none, the format settles it"
         raise CameraError(f"{path}: convention {convention!r} for {format}, expected {needed}")
-    options = {"convention": CONVENTIONS.get(convention or ""), "image_size": image_size}
+    size = NOT_NEEDED if image_size is None and fov_deg is not None else image_size
+    options = {"convention": CONVENTIONS.get(convention or ""), "image_size": size}
     recording = FORMATS[format].read(path, **{wants: options[wants]} if wants else {})
     notes, lens = list(recording.notes), recording.intrinsics
     if fov_deg is not None or lens is None:
@@ -64,6 +70,14 @@ def read_camera(
         if fov_deg is None:
             notes.append(f"No lens in the file: {DEFAULT_FOV_DEG:g} degrees across, that of the official examples.")
     return CameraPath(recording.c2w, lens, recording.fps or FPS, recording.actions), notes
+
+
+def _check_suffix(path: Path, format: str) -> None:
+    """CameraError for a file whose name says that it is of another format."""
+    suffix = path.suffix.lower()
+    fitting = [name for name, other in FORMATS.items() if other.suffix == suffix]
+    if fitting and format not in fitting:
+        raise CameraError(f"{path}: the format is {format}; a {suffix} file is {' or '.join(fitting)}: choose that")
 
 
 def write_camera(path: CameraPath, target: str | Path) -> None:

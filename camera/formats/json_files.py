@@ -29,8 +29,10 @@ def read_transforms(path: Path) -> Recording:
     merged = [{**data, **frame} for frame in frames]
     lens = np.concatenate([_transforms_lens(frame, f"{path}: frame {i}") for i, frame in enumerate(merged)])
     terms = [_float(frame[key], f"{path}: {key}") for frame in merged for key in DISTORTION if key in frame]
-    notes = lens_notes(lens, _float(merged[0]["w"], "w"), _float(merged[0]["h"], "h"), terms)
-    return Recording(to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path)), lens, None, notes)
+    notes = [*lens_notes(lens, *_image_size(merged[0], str(path)), terms)]
+    if not {"w", "h"} & merged[0].keys():
+        notes.append(f"No image size in the file: camera_angle_x is taken across {LENS_WIDTH}x{LENS_HEIGHT}.")
+    return Recording(to_opencv(matrices, CONVENTIONS["opengl_c2w"], str(path)), lens, None, tuple(notes))
 
 
 def read_camera_path(path: Path) -> Recording:
@@ -72,8 +74,16 @@ def write_transforms(path: CameraPath, file: Path) -> None:
     file.write_text(json.dumps({"camera_model": "PINHOLE", **lens, "frames": frames}, indent=1), "utf-8")
 
 
-def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
+def _image_size(frame: Mapping, where: str) -> tuple[float, float]:
+    """Width and height; where Blender's exports leave both out, and give no more than an angle, the lens's own."""
+    if "camera_angle_x" in frame and not {"w", "h", "fl_x"} & frame.keys():
+        return LENS_WIDTH, LENS_HEIGHT
     width, height = (_float(_field(frame, key, where), f"{where} {key}") for key in ("w", "h"))
+    return width, height
+
+
+def _transforms_lens(frame: Mapping, where: str) -> np.ndarray:
+    width, height = _image_size(frame, where)
     if "fl_x" in frame:
         fx = _float(frame["fl_x"], f"{where} fl_x")
     else:

@@ -31,16 +31,23 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
         np.save(folder / "action.npy", path.actions)
 
 
+NOT_NEEDED = (0, 0)
+"""An image size for `read_vipe`: the lens in the file is not asked for."""
+
+
 def read_vipe(path: Path, image_size: tuple[int, int] | None) -> Recording:
     """ViPE: `data` [n, 4, 4] camera-to-world in OpenCV axes and `inds` [n]; intrinsics in the sister folder's .npz."""
     data, frames = _vipe_arrays(path)
     refuse_gaps(frames, f"{path} (inds)")
     c2w = to_opencv(data, CONVENTIONS["opencv_c2w"], str(path))
     lens_file = path.parent.parent / "intrinsics" / path.name
-    if not lens_file.is_file():
+    if image_size == NOT_NEEDED or not lens_file.is_file():
         return Recording(c2w, None)
     if image_size is None:
-        raise CameraError(f"{lens_file}: focal lengths in pixels; give the width and height of the video they refer to")
+        raise CameraError(
+            f"{lens_file}: focal lengths in pixels; give the width and height of the video they refer to, or a field "
+            "of view to put in their place"
+        )
     pixels, lens_frames = _vipe_arrays(lens_file)
     if pixels.ndim != 2 or pixels.shape[1] < 4 or len(lens_frames) != len(frames) or (lens_frames != frames).any():
         raise CameraError(f"{lens_file}: {list(pixels.shape)}, expected [{len(frames)}, 4] for the frames of the poses")
