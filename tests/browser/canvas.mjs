@@ -108,13 +108,12 @@ export function drawPreviews(page, timeout = 30000) {
   }, timeout)
 }
 
-/** Addresses of the videos shown in the page, each with the size the browser decoded. */
+/** Addresses of the videos that nodes have made and the page shows, each with the size the browser decoded. */
 export async function videos(page) {
-  await page.waitForFunction(() => [...document.querySelectorAll('video')].some((v) => v.videoWidth > 0), null, {
-    timeout: 20000,
-  }).catch(() => {})
-  return page.evaluate(() => [...document.querySelectorAll('video')].map(
-    (video) => ({ src: video.currentSrc || video.src, width: video.videoWidth, height: video.videoHeight, seconds: video.duration })))
+  const made = () => [...document.querySelectorAll('video')].filter((video) => /type=output/.test(video.currentSrc || video.src))
+  await page.waitForFunction(`(${made})().some((video) => video.videoWidth > 0)`, null, { timeout: 20000 }).catch(() => {})
+  return page.evaluate(`(${made})().map((video) => ({ src: video.currentSrc || video.src, width: video.videoWidth,
+    height: video.videoHeight, seconds: video.duration }))`)
 }
 
 /** Zoom so that all nodes and groups fill the view, with `margin` of it left free. */
