@@ -48,7 +48,7 @@ def queue(options: argparse.Namespace) -> None:
     server = Server(options.server)
     connection = server.connect()
     fill_in(workflow, server, options)
-    prompt_id = server.post("/prompt", {"prompt": workflow, "client_id": server.client})["prompt_id"]
+    prompt_id = server.queue(workflow)
     try:
         _follow(server.events(connection, prompt_id), workflow)
     except KeyboardInterrupt:

@@ -43,6 +43,15 @@ class Server:
         answer = self.request(path, json.dumps(body).encode())
         return json.loads(answer) if answer.strip() else {}
 
+    def queue(self, workflow: dict) -> str:
+        """Queue a workflow in API format; returns its prompt_id. ComfyUI leaves out output nodes that cannot run and
+        runs the others: that is refused here, like a workflow of which nothing can run."""
+        answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
+        if answer.get("node_errors"):
+            self.cancel(answer["prompt_id"])
+            raise InputError("\n".join(["A part of the workflow cannot run", *_problems(answer)]))
+        return answer["prompt_id"]
+
     def connect(self) -> Any:
         """A websocket that tells what this client's prompts do."""
         websocket = require("websocket", "websocket-client")
@@ -118,8 +127,11 @@ def _refusal(path: str, code: int, body: bytes) -> str:
         error = answer.get("error", {})
     except (ValueError, AttributeError):
         return f"{path}: HTTP {code} {body[:200]!r}"
-    lines = [error.get("message", f"HTTP {code}") if isinstance(error, dict) else str(error)]
+    first = error.get("message", f"HTTP {code}") if isinstance(error, dict) else str(error)
+    return "\n".join([first, *_problems(answer)])
+
+
+def _problems(answer: dict) -> Iterator[str]:
     for node, problem in answer.get("node_errors", {}).items():
         for found in problem["errors"]:
-            lines.append(f"  node {node} ({problem['class_type']}): {found['message']}: {found['details']}")
-    return "\n".join(lines)
+            yield f"  node {node} ({problem['class_type']}): {found['message']}: {found['details']}"

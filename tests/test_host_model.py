@@ -112,7 +112,7 @@ def test_experts_load_from_package_files_and_both(found):
     ("case", "words"),
     [
         ("nothing chosen", "models/lingbot_world"),
-        ("outside", "not the name"),
+        ("outside", "not a name inside"),
         ("gone", "gone.safetensors"),
         ("package gone", "'gone' was not found"),
         ("swapped", "swapped"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,16 +11,24 @@ import av
 import numpy as np
 import pytest
 from comfy_server import ComfyServer
-from comfy_tree import PACK
 from PIL import Image
-from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH
+from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, toy_prompt
 
 pytestmark = pytest.mark.host
 
 
-def queue(server: ComfyServer, folder: Path, *options: str | Path) -> subprocess.CompletedProcess:
-    """`lingbot-world queue` of the toy workflow, run in a folder. Of an option given twice the last one counts."""
-    command = [sys.executable, "-m", "lingbot_world", "queue", str(PACK / "workflows/api/toy.json")]
+def queue(
+    server: ComfyServer, folder: Path, *options: str | Path, preview: bool = False
+) -> subprocess.CompletedProcess:
+    """`lingbot-world queue` of the toy workflow with an image from a file, run in a folder; with the camera's preview
+    or without. Of an option given twice the last one counts."""
+    prompt = toy_prompt()
+    prompt[prompt.node_id("LingBotWorldToyPackage")] = {"class_type": "LoadImage", "inputs": {"image": "example.png"}}
+    if not preview:
+        del prompt[prompt.node_id("LingBotWorldCameraPreview")]
+    workflow = folder / "workflow.json"
+    workflow.write_text(json.dumps(prompt), encoding="utf-8")
+    command = [sys.executable, "-m", "lingbot_world", "queue", str(workflow)]
     command += ["--server", server.url, *map(str, options)]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120)
 
@@ -104,3 +113,12 @@ def test_what_is_wrong_is_said_before_anything_runs(comfy_server, tmp_path, opti
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert comfy_server.get("/history") == before
+
+
+def test_a_workflow_of_which_only_a_part_can_run_is_refused(comfy_server, tmp_path):
+    """ComfyUI itself would draw the preview and say nothing of the video."""
+    done = queue(comfy_server, tmp_path, "--set", "LingBotWorldSampler.boundary=7", preview=True)
+    assert done.returncode == 2
+    assert "A part of the workflow cannot run" in done.stderr
+    assert "(LingBotWorldSampler): " in done.stderr
+    assert not done.stdout
