@@ -22,8 +22,7 @@ GOLDEN = ROOT / "tests" / "golden"
 OUT = ROOT / "out" / "fuzz"
 WORDS = ("dtype", "shape", "data_offsets", "F32", "BF16", "U8", "I64", "[0,48]", "[2,6]", "1e999", "NaN", "null",
          "true", "{}", "[]", ":", ",", "-1", "99999999999999999999", "weight_map", "transform_matrix", "frames", "fl_x",
-         "descr", "fortran_order", "<f8", "(4,4)", "\\x93NUMPY", "PK\\x03\\x04", "vocab", "model",
-         "added_tokens")  # fmt: skip
+         "descr", "fortran_order", "<f8", "(4,4)", "\\x93NUMPY", "PK\\x03\\x04", "vocab", "model")  # fmt: skip
 KINDS = ("header", "safetensors", "config", "index", "torch", "tokenizer", "npy", "npz", "json_path", "text_path")
 
 

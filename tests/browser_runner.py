@@ -32,13 +32,13 @@ def missing() -> str | None:
     return None if installed.returncode == 0 else f"npm ci failed: {installed.stderr[-300:]}"
 
 
-def run_script(name: str, *arguments: str, timeout: float = 240) -> list[dict]:
+def run_script(name: str, *arguments: str, timeout: float = 600) -> list[dict]:
     """Output of tests/browser/<name>, one JSON object a line."""
     output = _run([str(FOLDER / name), *arguments], {}, timeout)
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
-def run_tests(name: str, url: str, timeout: float = 300) -> None:
+def run_tests(name: str, url: str, timeout: float = 900) -> None:
     """Tests of tests/browser/<name> on the ComfyUI at a URL; what they measured is printed."""
     output = _run(["--test", "--test-reporter=tap", str(FOLDER / name)], {"COMFY_URL": url}, timeout)
     print("\n".join(line for line in output.splitlines() if line.startswith("# \\#")))

@@ -10,7 +10,7 @@ from pathlib import Path
 from comfy_tree import Host
 
 SCRIPTS = Path(__file__).parent / "host_scripts"
-SECONDS = 240
+SECONDS = 900
 
 
 class Report:

@@ -35,7 +35,7 @@ export async function choose(url, vue, more = {}) {
 
 /** Wait until the page has the canvas and the nodes of a pack. */
 export const ready = (page, type = 'KSampler') => page.waitForFunction(
-  (id) => window.app?.graph && window.LiteGraph?.registered_node_types?.[id], type, { timeout: 60000 })
+  (id) => window.app?.graph && window.LiteGraph?.registered_node_types?.[id], type, { timeout: 120000 })
 
 /** Lets some frames pass: what an event has caused is drawn, however slow the machine is. */
 export const settle = (page) => page.evaluate(async (frames) => {
@@ -65,7 +65,7 @@ export async function loadWorkflow(page, path, nodeCount) {
   await page.waitForFunction((count) => {
     const { nodes } = window.app.graph
     return nodes.length === count && nodes[0] !== window.__before
-  }, nodeCount, { timeout: 60000 })
+  }, nodeCount, { timeout: 120000 })
   await settle(page)
 }
 
@@ -81,7 +81,7 @@ export function apiPrompt(page) {
 }
 
 /** Press Run and wait for the prompt's end; returns what the API said. */
-export async function run(page, timeout = 120000) {
+export async function run(page, timeout = 300000) {
   await page.evaluate(() => {
     window.__end = null
     const finish = (kind) => (event) => { window.__end = { kind, detail: event.detail } }
@@ -111,7 +111,7 @@ export function drawPreviews(page, timeout = 30000) {
 /** Addresses of the videos that nodes have made and the page shows, each with the size the browser decoded. */
 export async function videos(page) {
   const made = () => [...document.querySelectorAll('video')].filter((video) => /type=output/.test(video.currentSrc || video.src))
-  await page.waitForFunction(`(${made})().some((video) => video.videoWidth > 0)`, null, { timeout: 20000 }).catch(() => {})
+  await page.waitForFunction(`(${made})().some((video) => video.videoWidth > 0)`, null, { timeout: 60000 }).catch(() => {})
   return page.evaluate(`(${made})().map((video) => ({ src: video.currentSrc || video.src, width: video.videoWidth,
     height: video.videoHeight, seconds: video.duration }))`)
 }

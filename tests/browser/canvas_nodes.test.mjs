@@ -5,7 +5,7 @@ import { after, before, describe, test } from "node:test";
 import { launch, settle } from "./canvas.mjs";
 import { eventually, openPage } from "./editor.mjs";
 
-const LIMIT = { timeout: 60000 };
+const LIMIT = { timeout: 180000 };
 const PACK_TITLE = "LingBot-World";
 
 /** An .npy of `count` standing cameras. */

@@ -7,7 +7,7 @@ import { choose, launch, ready, settle } from "./canvas.mjs";
 
 export const NODE = "LingBotWorldCameraEditor", WIDGET = "LINGBOT_CAMERA_EDITOR";
 export const EDITOR = ".lbw-editor:visible"; // ComfyUI keeps the hidden widgets of graphs that are not shown
-const LIMIT = { timeout: 60000 };
+const LIMIT = { timeout: 180000 };
 
 /** A page on an empty graph, after `prepare(page)`; errors thrown in it are collected in its `faults`. */
 export async function openPage(browser, vue, { settings = {}, prepare = () => {} } = {}) {
