@@ -27,9 +27,9 @@ try {
   await loadWorkflow(page, file, JSON.parse(readFileSync(file)).nodes.length)
   const rows = page.getByTestId('missing-model-importable-rows')
   const overlay = page.getByTestId('error-overlay-see-errors')
-  const seen = await overlay.waitFor({ timeout: 8000 }).then(() => true, () => false)
+  const seen = await overlay.waitFor({ timeout: 15000 }).then(() => true, () => false)
   if (seen) await overlay.click()
-  const listed = seen && await rows.waitFor({ timeout: 8000 }).then(() => true, () => false)
+  const listed = seen && await rows.waitFor({ timeout: 15000 }).then(() => true, () => false)
   const report = { missing: [], asked: [], errors: canvas.errors }
   if (listed) {
     report.missing = await rows.evaluate((list) =>
