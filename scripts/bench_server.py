@@ -77,11 +77,11 @@ class ComfyUI:
         connection.settimeout(SILENT_SECONDS)
         timeline = Timeline()
         try:
-            answer = self.api.post("/prompt", {"prompt": prompt, "client_id": self.api.client})
+            prompt_id = self.api.queue(prompt)
             while True:
                 message = connection.recv()
                 event = json.loads(message) if isinstance(message, str) else {"data": {}}
-                ours = event["data"].get("prompt_id") == answer["prompt_id"]
+                ours = event["data"].get("prompt_id") == prompt_id
                 if ours and timeline.take(event["type"], event["data"]):
                     return timeline
         finally:

@@ -8,12 +8,15 @@ from workflow_parts import GREEN, GREY, PACKAGE, RED, VIOLET, Parts
 FAST = f"{PACKAGE}/lingbot_world_fast"
 SHOT_FRAMES, WINDOW, SINK = 321, 18, 6
 
-CAUSAL_MODELS = f"""**Model**: two commands where the folder *ComfyUI* lies, with the Python that runs it; then press
-**R** and choose it.
+CAUSAL_MODELS = f"""**Model**: where the folder *ComfyUI* lies,
 
-hf download robbyant/lingbot-world-fast --local-dir fast
+hf download robbyant/lingbot-world-fast --local-dir ComfyUI/models/lingbot_world/lingbot-world-fast
 
-lingbot-world quantize fast ComfyUI/models/lingbot_world/{PACKAGE}/lingbot_world_fast
+Press **R**, add the node **Quantize LingBot-World**, choose *lingbot-world-fast*, name the result
+
+{PACKAGE}/lingbot_world_fast
+
+and Run, once. Press **R** again and choose it in *Load Causal Model*.
 
 Text encoder and VAE are in ComfyUI's list of missing models. Fast is Apache-2.0; LingBot-World 2.0, CC BY-NC-SA 4.0,
 works the same with **v2** in its folder's name.

@@ -16,7 +16,7 @@ from aiohttp import web
 from server import PromptServer
 
 NODE_CLASS_MAPPINGS = {}
-PACK = "lingbot-world-test"
+PACK = "lingbot-world-comfyui"  # PACK_NAME of tests/comfy_server.py
 ERRORS = {
     "memory": lambda: torch.cuda.OutOfMemoryError("CUDA out of memory (played)"),
     "disk": lambda: OSError(errno.EIO, os.strerror(errno.EIO)),
