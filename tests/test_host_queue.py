@@ -12,22 +12,18 @@ import numpy as np
 import pytest
 from comfy_server import ComfyServer
 from PIL import Image
-from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, toy_prompt
+from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt
 
 pytestmark = pytest.mark.host
 
 
 def queue(
-    server: ComfyServer, folder: Path, *options: str | Path, preview: bool = False
+    server: ComfyServer, folder: Path, *options: str | Path, prompt: ToyPrompt | None = None
 ) -> subprocess.CompletedProcess:
-    """`lingbot-world queue` of the toy workflow with an image from a file, run in a folder; with the camera's preview
-    or without. Of an option given twice the last one counts."""
-    prompt = toy_prompt()
-    prompt[prompt.node_id("LingBotWorldToyPackage")] = {"class_type": "LoadImage", "inputs": {"image": "example.png"}}
-    if not preview:
-        del prompt[prompt.node_id("LingBotWorldCameraPreview")]
+    """`lingbot-world queue` of the toy workflow, or of `prompt`, run in a folder. Of an option given twice the last one
+    counts."""
     workflow = folder / "workflow.json"
-    workflow.write_text(json.dumps(prompt), encoding="utf-8")
+    workflow.write_text(json.dumps(prompt or toy_prompt()), encoding="utf-8")
     command = [sys.executable, "-m", "lingbot_world", "queue", str(workflow)]
     command += ["--server", server.url, *map(str, options)]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
@@ -117,7 +113,10 @@ def test_what_is_wrong_is_said_before_anything_runs(comfy_server, tmp_path, opti
 
 def test_a_workflow_of_which_only_a_part_can_run_is_refused(comfy_server, tmp_path):
     """ComfyUI itself would draw the preview and say nothing of the video."""
-    done = queue(comfy_server, tmp_path, "--set", "LingBotWorldSampler.boundary=7", preview=True)
+    prompt = toy_prompt()
+    camera = prompt.link("LingBotWorldLoadPoses")
+    prompt = prompt.add("preview", "LingBotWorldCameraPreview", camera=camera, frames=0, width=800, height=500)
+    done = queue(comfy_server, tmp_path, "--set", "LingBotWorldSampler.boundary=7", prompt=prompt)
     assert done.returncode == 2
     assert "A part of the workflow cannot run" in done.stderr
     assert "(LingBotWorldSampler): " in done.stderr

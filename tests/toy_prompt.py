@@ -52,7 +52,11 @@ def canvas_file(name: str) -> dict:
 
 
 def toy_prompt() -> ToyPrompt:
-    return shipped("toy")
+    """The toy workflow with one output node, its video: where another can run, ComfyUI does not refuse the prompt."""
+    prompt = shipped("toy")
+    prompt[prompt.node_id("LingBotWorldToyPackage")] = {"class_type": "LoadImage", "inputs": {"image": "example.png"}}
+    del prompt[prompt.node_id("LingBotWorldCameraPreview")]
+    return prompt
 
 
 def as_toy(name: str) -> ToyPrompt:
