@@ -115,9 +115,9 @@ def test_a_file_without_rights_is_named_before_anything_runs(server, faulty):
 def test_a_disk_that_fails_while_an_expert_is_opened_is_said_on_the_loader(server, faulty):
     (server.base / "models/lingbot_world/toy/high_noise_model_bnb_nf4/model.safetensors").touch()
     faulty(module=".loaders.tensors", name="_read_header", error="disk")
-    with pytest.raises(FailedPromptError, match=r"model\.safetensors: cannot be read \(Input/output error\)") as failed:
+    with pytest.raises(RejectedPromptError, match=r"model\.safetensors: cannot be read \(Input/output error\)") as bad:
         server.queue(base_model())
-    assert failed.value.node_type == EXPERTS
+    assert list(bad.value.node_errors) == [base_model().node_id(EXPERTS)]
     faulty()
     assert latent(server, base_model()).std() > 0.1
 
