@@ -99,7 +99,7 @@ def test_the_result_is_the_command_s_and_the_report_is_on_the_node(server, made,
     assert text.count("\n  0.0") == 20
     values = [value / top for value, top in made.progress("1")]
     assert values[-1] == 1
-    assert len(set(values)) > 10
+    assert len(set(values)) > 3  # ComfyUI passes on a few a second
 
 
 def test_the_loaders_list_the_result_and_it_samples_the_command_s_bits(server, made, tmp_path):

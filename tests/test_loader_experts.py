@@ -10,6 +10,7 @@ import torch
 from checkpoint_cases import NF4
 from lingbot_world.errors import CheckpointError
 from lingbot_world.loaders import chunks, load_expert, open_checkpoint, state_tensors, warm
+from lingbot_world.loaders.tensors import read_into
 from lingbot_world.loaders.uploader import Uploader, UploadSettings
 from lingbot_world.model.operations import materialise
 from safetensors.torch import load_file
@@ -162,15 +163,26 @@ def test_an_exception_from_progress_stops_every_thread(golden, error):
     assert threading.active_count() == before
 
 
-def test_a_file_that_shrinks_while_it_is_read_is_an_error_and_stops_every_thread(golden, beside_config):
+def test_a_file_that_has_shrunk_is_an_error_and_stops_every_thread(golden, beside_config):
     file = beside_config / "model.safetensors"
     file.write_bytes((golden / NF4 / "model.safetensors").read_bytes())
     entries = entries_of(open_checkpoint(file))
     os.truncate(file, 250_000)
     before = threading.active_count()
-    with pytest.raises(CheckpointError, match="ends at byte 250,000 while it is being read"):
+    with pytest.raises(CheckpointError, match="was replaced or changed since its header was read"):
         uploaded(entries, settings=SETTINGS["small"])
     assert threading.active_count() <= before
+
+
+def test_a_file_that_shrinks_while_it_is_open_is_an_error(golden, beside_config):
+    file = beside_config / "model.safetensors"
+    file.write_bytes((golden / NF4 / "model.safetensors").read_bytes())
+    source = entries_of(open_checkpoint(file))[0].source
+    with source.open() as opened:
+        os.truncate(file, 250_000)
+        opened.seek(250_000)
+        with pytest.raises(CheckpointError, match="ends at byte 250,000 while it is being read"):
+            read_into(file, opened, memoryview(bytearray(8)))
 
 
 def test_streaming_needs_nothing_that_only_unix_has(golden, monkeypatch):

@@ -60,7 +60,8 @@ async function droppedFiles({ items, files }) {
 const carriesFiles = ({ dataTransfer }) => [...dataTransfer?.items ?? []].some(({ kind }) => kind === "file");
 
 function openChooser(onFiles) {
-  const input = Object.assign(document.createElement("input"), { type: "file", multiple: true, accept: KINDS.join(",") });
+  const input = document.createElement("input");
+  Object.assign(input, { type: "file", multiple: true, accept: KINDS.join(",") });
   input.onchange = () => onFiles([...input.files].map((file) => [file.name, file]));
   input.click();
 }
