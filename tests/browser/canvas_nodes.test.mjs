@@ -1,4 +1,5 @@
-// The nodes' own widgets on the canvas: uploads by drop, Prepare Image's fields and line, the toy's button, templates.
+// The nodes' own widgets on the canvas: uploads by drop, Prepare Image's fields and line, the toy's button,
+// Quantize's report, templates.
 
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
@@ -104,6 +105,17 @@ for (const vue of [false, true]) {
       await addNode(page, "LingBotWorldToyPackage");
       await page.evaluate(() => window.node.widgets.find((one) => one.type === "button").callback());
       await page.getByText(/^(Made|Ready)/).first().waitFor();
+    });
+
+    test("Quantize shows on the node what it made", LIMIT, async () => {
+      await addNode(page, "LingBotWorldQuantize");
+      await page.evaluate((name) => {
+        const widget = (wanted) => window.node.widgets.find((one) => one.name === wanted);
+        widget("source").value = "toy/models_t5_umt5-xxl-enc-bf16.pth";
+        widget("name").value = name;
+        window.app.queuePrompt(0, 1, [String(window.node.id)]);
+      }, `zz-${vue ? "vue" : "classic"}-${Date.now()}`);
+      await page.getByText(/zz-.* is ready\. Press R/).first().waitFor({ timeout: 90000 });
     });
 
     test("templates come under the pack's name, in the order of their numbers", LIMIT, async () => {

@@ -31,7 +31,8 @@ const percent = (share) => `${Math.round(100 * share)} %`;
 function change(from, to, fit) {
   const ratio = to / from;
   if (Math.abs(ratio - 1) < SAME_SHAPE) return "";
-  if (fit === "crop") return ratio > 1 ? `, ${percent(1 - 1 / ratio)} of its height cut` : `, ${percent(1 - ratio)} of its width cut`;
+  const [lost, side] = ratio > 1 ? [1 - 1 / ratio, "height"] : [1 - ratio, "width"];
+  if (fit === "crop") return `, ${percent(lost)} of its ${side} cut`;
   if (fit === "pad") return ratio > 1 ? ", black at the sides" : ", black above and below";
   return ratio > 1 ? `, stretched ${percent(ratio - 1)} wider` : `, stretched ${percent(1 / ratio - 1)} taller`;
 }
@@ -42,14 +43,16 @@ function story(node, picture) {
   if (!made?.width) return "the size is known once the image is";
   const size = `${made.width}x${made.height}`;
   if (!picture) return `video ${size}`;
-  const fit = widgetNamed(node, "fit")?.value;
-  return `${picture.width}x${picture.height} becomes ${size}${change(picture.width / picture.height, made.width / made.height, fit)}`;
+  const { width, height } = picture;
+  const changed = change(width / height, made.width / made.height, widgetNamed(node, "fit")?.value);
+  return `${width}x${height} becomes ${size}${changed}`;
 }
 
 function addLine(node) {
   const element = document.createElement("div");
   element.className = "lbw-story";
-  Object.assign(element.style, { fontSize: "12px", lineHeight: "18px", color: "var(--input-text, #ddd)", overflow: "hidden" });
+  const looks = { fontSize: "12px", lineHeight: "18px", color: "var(--input-text, #ddd)", overflow: "hidden" };
+  Object.assign(element.style, looks);
   const options = { serialize: false, getMinHeight: () => 56, getMaxHeight: () => 56, hideOnZoom: false };
   const widget = node.addDOMWidget("will be", "LINGBOT_STORY", element, options);
   widget.serialize = false;
