@@ -83,8 +83,7 @@ class LingBotWorldQuantize(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, source, name, search=False, t5=False, lora=NO_LORA, lora_strength=1.0):
-        given = (source, name, search, t5, lora, lora_strength)
-        return None in given or refusal(_plan, *given)  # None is a wire: `execute` looks
+        return refusal(_plan, source, name, search, t5, lora, lora_strength)
 
     @classmethod
     def fingerprint_inputs(cls, **_):
