@@ -14,6 +14,7 @@ from filelock import FileLock
 
 FOLDER = Path(__file__).parent / "browser"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SECONDS = 3000  # a script that takes longer hangs
 
 
 @cache
@@ -27,29 +28,30 @@ def missing() -> str | None:
         if (FOLDER / "node_modules" / "playwright-core").is_dir():
             return None
         installed = subprocess.run(
-            ["npm", "ci", "--no-audit", "--no-fund"], cwd=FOLDER, capture_output=True, text=True, timeout=240
+            ["npm", "ci", "--no-audit", "--no-fund"], cwd=FOLDER, capture_output=True, text=True, timeout=900
         )
     return None if installed.returncode == 0 else f"npm ci failed: {installed.stderr[-300:]}"
 
 
-def run_script(name: str, *arguments: str, timeout: float = 600) -> list[dict]:
+def run_script(name: str, *arguments: str) -> list[dict]:
     """Output of tests/browser/<name>, one JSON object a line."""
-    output = _run([str(FOLDER / name), *arguments], {}, timeout)
+    output = _run([str(FOLDER / name), *arguments], {})
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
-def run_tests(name: str, url: str, timeout: float = 900) -> None:
+def run_tests(name: str, url: str) -> None:
     """Tests of tests/browser/<name> on the ComfyUI at a URL; what they measured is printed."""
-    output = _run(["--test", "--test-reporter=tap", str(FOLDER / name)], {"COMFY_URL": url}, timeout)
+    output = _run(["--test", "--test-reporter=tap", str(FOLDER / name)], {"COMFY_URL": url})
     print("\n".join(line for line in output.splitlines() if line.startswith("# \\#")))
 
 
-def _run(arguments: list[str], environment: dict[str, str], timeout: float) -> str:
+def _run(arguments: list[str], environment: dict[str, str]) -> str:
     if reason := missing():
         pytest.skip(f"BROWSER TESTS SKIPPED: {reason}")
-    done = subprocess.run(
-        ["node", *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=timeout,
-        encoding="utf-8",
-    )  # fmt: skip
+    with FileLock(FOLDER / ".browser.lock"):  # two browsers that draw in software leave a small machine no time for either
+        done = subprocess.run(
+            ["node", *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=SECONDS,
+            encoding="utf-8",
+        )  # fmt: skip
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout

@@ -26,8 +26,8 @@ import pytest
 from comfy_tree import PACK, Host, HostMissingError, find_host
 
 PACK_NAME = "lingbot-world-comfyui"  # what `git clone` calls the folder
-START_SECONDS = 300
-PROMPT_SECONDS = 600
+START_SECONDS = 900
+PROMPT_SECONDS = 1200
 
 
 class RejectedPromptError(RuntimeError):
@@ -163,7 +163,7 @@ class ComfyServer:
         return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssAnon")) * 1024
 
     def get(self, path: str):
-        with urllib.request.urlopen(self.url + path, timeout=180) as answer:
+        with urllib.request.urlopen(self.url + path, timeout=600) as answer:
             return json.load(answer)
 
     def post(self, path: str, body: dict):
@@ -171,7 +171,7 @@ class ComfyServer:
             self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=180) as answer:
+            with urllib.request.urlopen(request, timeout=600) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             text = error.read()

@@ -10,7 +10,7 @@ from pathlib import Path
 from comfy_tree import Host
 
 SCRIPTS = Path(__file__).parent / "host_scripts"
-SECONDS = 900
+SECONDS = 1800
 
 
 class Report:

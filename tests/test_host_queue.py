@@ -26,7 +26,7 @@ def queue(
     workflow.write_text(json.dumps(prompt or toy_prompt()), encoding="utf-8")
     command = [sys.executable, "-m", "lingbot_world", "queue", str(workflow)]
     command += ["--server", server.url, *map(str, options)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=900)
 
 
 def nodes_of_last_prompt(server: ComfyServer) -> dict[str, dict]:

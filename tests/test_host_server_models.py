@@ -37,11 +37,9 @@ def server(comfy_host: Host, tmp_path_factory) -> Iterator[ComfyServer]:
         yield server
 
 
-def offered(server: ComfyServer, name: str, vue: bool = False) -> dict:
+def offered(server: ComfyServer, name: str, **wish) -> dict:
     """What the front-end misses of a shipped workflow, and what its "Download all" asks for."""
-    (report,) = run_script(
-        "missing_models.mjs", server.url, json.dumps({"vue": vue, "file": str(CANVAS_FILES[name])})
-    )
+    (report,) = run_script("missing_models.mjs", server.url, json.dumps({"file": str(CANVAS_FILES[name])} | wish))
     return report
 
 
@@ -51,7 +49,7 @@ def wanted(names: list[str], directory: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("vue", [False, True], ids=["classic", "vue"])
 def test_the_dialog_offers_every_file_of_the_package(server, vue):
-    report = offered(server, "camera", vue)
+    report = offered(server, "camera", vue=vue)
     assert sorted(report["missing"]) == sorted(wanted([f"{PACKAGE}/{file}" for file in FILES], "lingbot_world"))
     address = f"https://huggingface.co/cahlen/{PACKAGE}/resolve/main"
     assert sorted(report["asked"], key=str) == sorted(
@@ -97,7 +95,7 @@ def downloaded(server: ComfyServer) -> ComfyServer:
 
 
 def test_after_the_download_nothing_is_missing(downloaded):
-    assert offered(downloaded, "camera")["missing"] == []
+    assert offered(downloaded, "camera", wait=15000)["missing"] == []
 
 
 def test_without_a_tokenizer_the_text_node_says_where_to_get_it(downloaded):

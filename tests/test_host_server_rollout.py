@@ -108,7 +108,7 @@ def test_interrupt_ends_within_a_forward_and_the_next_prompt_runs(server, fast):
             server.interrupt()
 
     rollout = fast.node_id(ROLLOUT)
-    run = server.queue(fast.set(PRESET, frames=961).set(ROLLOUT, window=6, sink=3), on_event=stop, timeout=90)
+    run = server.queue(fast.set(PRESET, frames=961).set(ROLLOUT, window=6, sink=3), on_event=stop, timeout=600)
     assert run.interrupted
     assert run.progress(rollout)[-1][0] <= 200
     assert server.queue(fast).outputs

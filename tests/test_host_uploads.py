@@ -41,7 +41,7 @@ def send(server: ComfyServer, kind: str, files: dict[str, bytes]) -> dict:
     body = b"".join(parts) + f"--{mark}--\r\n".encode()
     headers = {"Content-Type": f"multipart/form-data; boundary={mark}"}
     request = urllib.request.Request(f"{server.url}/lingbot_world/camera_files", body, headers)
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=300) as answer:
         return json.load(answer)
 
 

@@ -181,7 +181,7 @@ def canvas_reports(request, server, tmp_path_factory) -> dict[str, dict]:
     toys.append(toys[0].with_name("earlier.json"))
     toys[-1].write_text(json.dumps(saved_earlier()), encoding="utf-8")
     wish = {"vue": request.param == "vue", "files": [*map(str, files), *map(str, toys)], "run": [*map(str, toys)]}
-    reports = run_script("check_workflows.mjs", server.url, json.dumps(wish), timeout=1500)
+    reports = run_script("check_workflows.mjs", server.url, json.dumps(wish))
     names = {path.stem: name for name, path in CANVAS_FILES.items()}
     return {names.get(stem, stem): report for report in reports for stem in [Path(report["file"]).stem]}
 

@@ -244,8 +244,8 @@ def test_closing_in_one_of_the_threads_that_it_waits_for_closes(files):
     """The collector may run there."""
     before = threading.active_count()
     uploader = Uploader(torch.device("cpu"), offload.SETTINGS)
-    uploader._threads.submit(uploader.close).result(5)
-    deadline = time.monotonic() + 5
+    uploader._threads.submit(uploader.close).result(60)
+    deadline = time.monotonic() + 60
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert threading.active_count() == before
@@ -258,17 +258,17 @@ def test_ctrl_c_ends_a_forward_that_waits_for_a_file(files, monkeypatch):
     def stuck(lane, chunk, buffer):
         if threading.current_thread().name.startswith("lingbot-upload"):
             reading.set()
-            release.wait(20)
+            release.wait(200)
         read(lane, chunk, buffer)
 
     monkeypatch.setattr(Lane, "read", stuck)
     model = load_expert(files["nf4"], dtype=torch.float32, resident_blocks=0)
-    assert reading.wait(5)
+    assert reading.wait(60)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     started = time.monotonic()
     try:
         with pytest.raises(KeyboardInterrupt):
             steps(model)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 100
     finally:
         release.set()

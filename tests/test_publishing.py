@@ -26,7 +26,7 @@ WATCHED = [
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess:
     environment = {**os.environ, "DO_NOT_TRACK": "1", "PYTHONIOENCODING": "utf-8"}
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=900)
 
 
 @pytest.fixture(scope="module")

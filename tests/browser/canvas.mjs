@@ -11,6 +11,9 @@ const QUIET = [
 const HARMLESS = [/favicon/, /userdata\//, /user\.css/, /Failed to load resource.*(404|net::ERR_)/, /api\.comfy\.org/, /firebase/i,
   /missingModelMetadata/, /accessed before initialization/]
 
+/** Milliseconds until something that is waited for counts as hung: machines may be slow, so it is far beyond any of them. */
+export const PATIENCE = 600000
+
 export function browserPath() {
   return BROWSERS.find((path) => path && existsSync(path))
 }
@@ -35,7 +38,7 @@ export async function choose(url, vue, more = {}) {
 
 /** Wait until the page has the canvas and the nodes of a pack. */
 export const ready = (page, type = 'KSampler') => page.waitForFunction(
-  (id) => window.app?.graph && window.LiteGraph?.registered_node_types?.[id], type, { timeout: 120000 })
+  (id) => window.app?.graph && window.LiteGraph?.registered_node_types?.[id], type)
 
 /** Lets some frames pass: what an event has caused is drawn, however slow the machine is. */
 export const settle = (page) => page.evaluate(async (frames) => {
@@ -47,6 +50,7 @@ export async function openCanvas(url, { vue = false, viewport = { width: 1600, h
   await choose(url, vue)
   const browser = await launch()
   const page = await browser.newPage({ viewport, deviceScaleFactor: scale })
+  page.setDefaultTimeout(PATIENCE)
   const errors = []
   page.on('pageerror', (error) => errors.push(`page: ${error.message}`))
   page.on('console', (message) => {
@@ -65,7 +69,7 @@ export async function loadWorkflow(page, path, nodeCount) {
   await page.waitForFunction((count) => {
     const { nodes } = window.app.graph
     return nodes.length === count && nodes[0] !== window.__before
-  }, nodeCount, { timeout: 120000 })
+  }, nodeCount)
   await settle(page)
 }
 
@@ -81,7 +85,7 @@ export function apiPrompt(page) {
 }
 
 /** Press Run and wait for the prompt's end; returns what the API said. */
-export async function run(page, timeout = 300000) {
+export async function run(page) {
   await page.evaluate(() => {
     window.__end = null
     const finish = (kind) => (event) => { window.__end = { kind, detail: event.detail } }
@@ -89,7 +93,7 @@ export async function run(page, timeout = 300000) {
       window.app.api.addEventListener(kind, finish(kind), { once: true })
   })
   await page.getByTestId('queue-button').click()
-  await page.waitForFunction(() => window.__end, null, { timeout })
+  await page.waitForFunction(() => window.__end)
   return page.evaluate(() => window.__end)
 }
 
@@ -111,7 +115,7 @@ export function drawPreviews(page, timeout = 30000) {
 /** Addresses of the videos that nodes have made and the page shows, each with the size the browser decoded. */
 export async function videos(page) {
   const made = () => [...document.querySelectorAll('video')].filter((video) => /type=output/.test(video.currentSrc || video.src))
-  await page.waitForFunction(`(${made})().some((video) => video.videoWidth > 0)`, null, { timeout: 60000 }).catch(() => {})
+  await page.waitForFunction(`(${made})().some((video) => video.videoWidth > 0)`, null, { timeout: 120000 }).catch(() => {})
   return page.evaluate(`(${made})().map((video) => ({ src: video.currentSrc || video.src, width: video.videoWidth,
     height: video.videoHeight, seconds: video.duration }))`)
 }

@@ -3,11 +3,11 @@
 
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
-import { choose, launch, ready, settle } from "./canvas.mjs";
+import { choose, launch, PATIENCE, ready, settle } from "./canvas.mjs";
 
 export const NODE = "LingBotWorldCameraEditor", WIDGET = "LINGBOT_CAMERA_EDITOR";
 export const EDITOR = ".lbw-editor:visible"; // ComfyUI keeps the hidden widgets of graphs that are not shown
-const LIMIT = { timeout: 180000 };
+export const LIMIT = { timeout: PATIENCE };
 
 /** A page on an empty graph, after `prepare(page)`; errors thrown in it are collected in its `faults`. */
 export async function openPage(browser, vue, { settings = {}, prepare = () => {} } = {}) {
@@ -15,6 +15,7 @@ export async function openPage(browser, vue, { settings = {}, prepare = () => {}
   await choose(process.env.COMFY_URL, vue, more);
   const permissions = ["clipboard-read", "clipboard-write"];
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, hasTouch: true, permissions });
+  context.setDefaultTimeout(PATIENCE);
   const page = Object.assign(await context.newPage(), { faults: [] });
   page.on("pageerror", (error) => page.faults.push(error.message));
   await prepare(page);
@@ -111,9 +112,9 @@ export const middle = async (locator) => {
 };
 export const near = (found, expected, tolerance) => found.forEach((value, i) =>
   assert.ok(Math.abs(value - expected[i]) <= tolerance, `${found} is not within ${tolerance} of ${expected}`));
-/** Tries assertions until they hold; the last one's failure after ten seconds. */
+/** Tries assertions until they hold; the last one's failure after a minute. */
 export async function eventually(assertions) {
-  for (const end = Date.now() + 10000; ; await new Promise((resolve) => { setTimeout(resolve, 50); })) {
+  for (const end = Date.now() + 60000; ; await new Promise((resolve) => { setTimeout(resolve, 50); })) {
     const failed = await assertions().then(() => null, (error) => error);
     if (!failed) return;
     if (Date.now() > end) throw failed;
@@ -123,6 +124,17 @@ export async function eventually(assertions) {
 export const shown = async (editor, label) => Number(await editor.getByLabel(label).inputValue());
 /** The frame under the playhead, as the editor shows it. */
 export const playhead = async (editor) => Number.parseInt(await editor.locator("output").textContent(), 10);
+/** Frames a second at which the playhead goes on from now until it is past a frame, by the page's own clock. */
+export const playRate = (editor, frame) => editor.locator("output").evaluate((output, last) => new Promise((resolve) => {
+  let first = null;
+  const look = (time) => {
+    const now = { time, frame: Number.parseInt(output.textContent, 10) };
+    first = !first || now.frame <= first.frame ? now : first;
+    if (now.frame < last) requestAnimationFrame(look);
+    else resolve((now.frame - first.frame) / (now.time - first.time) * 1000);
+  };
+  requestAnimationFrame(look);
+}), frame);
 export const graphState = (page) => page.evaluate(() => {
   const { nodes } = window.app.graph;
   return { count: nodes.length, positions: nodes.map((node) => [...node.pos]), scale: window.app.canvas.ds.scale };

@@ -6,7 +6,7 @@ import { settle } from "./canvas.mjs";
 import { inBothRenderers, middle, savedState, setText } from "./editor.mjs";
 
 const CALLS = 65; // of the canvas for a keyframe, in all views together
-const FRAMES = 120;
+const FRAMES = 40;
 const keyframes = Array.from({ length: 200 }, (_, i) => ({ frame: i * 4, position: [Math.sin(i / 9), -i / 200, i / 20],
   quaternion: [0, Math.sin(i / 60), 0, Math.cos(i / 60)] }));
 const PATH = JSON.stringify({ version: 1, frames: 801, fps: 16, fov_deg: 79, ease: "linear", loop: false, keyframes });
@@ -109,7 +109,7 @@ inBothRenderers((it, vue) => {
     assert.equal(drawn, 0);
     const holds = async (...drag) => {
       const found = await measure(...drag);
-      assert.ok(found.drawn > 10 && found.calls < CALLS * keyframes.length, told(found));
+      assert.ok(found.drawn > 3 && found.calls < CALLS * keyframes.length, told(found));
     };
     await holds("orbit", world, [80, 30]);
     await holds("scrub", [line[0], line[1] - 10], [120, 0]);

@@ -1,10 +1,10 @@
-// node missing_models.mjs URL '{"vue": false, "file": "workflow.json", "picture": "out.png"}' -> one JSON line: the models that
-// the front-end misses, and what its "Download all" asks the browser to fetch
+// node missing_models.mjs URL '{"vue": false, "file": "workflow.json", "picture": "out.png", "wait": 15000}' -> one JSON line: the
+// models that the front-end misses (it says so within `wait` ms), and what its "Download all" asks the browser to fetch
 import { readFileSync } from 'node:fs'
-import { loadWorkflow, openCanvas } from './canvas.mjs'
+import { loadWorkflow, openCanvas, PATIENCE } from './canvas.mjs'
 
 const [url, request] = process.argv.slice(2)
-const { vue = false, file, picture } = JSON.parse(request)
+const { vue = false, file, picture, wait = PATIENCE } = JSON.parse(request)
 const canvas = await openCanvas(url, { vue })
 
 /** Let links that start a download be written down instead of followed. */
@@ -27,9 +27,9 @@ try {
   await loadWorkflow(page, file, JSON.parse(readFileSync(file)).nodes.length)
   const rows = page.getByTestId('missing-model-importable-rows')
   const overlay = page.getByTestId('error-overlay-see-errors')
-  const seen = await overlay.waitFor({ timeout: 15000 }).then(() => true, () => false)
+  const seen = await overlay.waitFor({ timeout: wait }).then(() => true, () => false)
   if (seen) await overlay.click()
-  const listed = seen && await rows.waitFor({ timeout: 15000 }).then(() => true, () => false)
+  const listed = seen && await rows.waitFor({ timeout: wait }).then(() => true, () => false)
   const report = { missing: [], asked: [], errors: canvas.errors }
   if (listed) {
     report.missing = await rows.evaluate((list) =>
