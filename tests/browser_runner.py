@@ -48,7 +48,7 @@ def run_tests(name: str, url: str) -> None:
 def _run(arguments: list[str], environment: dict[str, str]) -> str:
     if reason := missing():
         pytest.skip(f"BROWSER TESTS SKIPPED: {reason}")
-    with FileLock(FOLDER / ".browser.lock"):  # two browsers that draw in software leave a small machine no time for either
+    with FileLock(FOLDER / ".browser.lock"):  # two that draw in software leave a small machine no time
         done = subprocess.run(
             ["node", *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=SECONDS,
             encoding="utf-8",
