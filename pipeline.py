@@ -15,6 +15,7 @@ from torch import Tensor
 from .errors import InputError
 from .geometry import CHUNK, Geometry, explicit_geometry, output_geometry
 from .headless.two_experts import sample
+from .model.parallel import SequenceParallel
 from .sampling import FewStepSchedule
 from .world import World
 
@@ -39,6 +40,7 @@ def rollout(
     sink: int = 0,
     renoise: Callable[[tuple[int, ...]], Tensor],
     callback: ChunkCallback | None = None,
+    sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
     """Yields the latent chunk by chunk, float32 [1, 16, 3, h, w] each, on the device of `noise`.
 
@@ -46,12 +48,14 @@ def rollout(
     and image latent. context [1, L, D]: the prompt. camera [1, 384, f, h, w]. schedule: from
     `sampling.few_step_schedule`. window: latent frames that a chunk attends to, its own included (None: all). Of these,
     the first `sink` are always the video's first ones. `renoise(shape)` returns new standard normal noise; it is called
-    before every step but a chunk's first. Raises InputError for a model that is not causal and sizes that do not fit.
+    before every step but a chunk's first. `sequence_parallel`: the processes that make the video together, all of them
+    with the same arguments. Raises InputError for a model that is not causal and sizes that do not fit.
     """
     frames, height, width = noise.shape[2:]
     if frames % CHUNK:
         raise InputError(f"the noise has {frames} latent frames, expected a multiple of {CHUNK}")
-    world = World(model, (height, width), window or frames, sink, device=noise.device)
+    size, held = (height, width), window or frames
+    world = World(model, size, held, sink, device=noise.device, sequence_parallel=sequence_parallel)
     world.prompt = context.to(noise.device)
     for chunk in range(frames // CHUNK):
         part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)

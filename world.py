@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from .geometry import CHUNK
 from .model.cache import CameraCache
 from .model.config import ModelConfig
 from .model.kv_cache import KeyValueCache
+from .model.parallel import SequenceParallel
 from .sampling import FewStepSchedule, sample_few_steps
 from .sampling.few_steps import Predict
 
@@ -87,17 +88,23 @@ class World:
         eight_bit: bool = False,
         on_host: bool = False,
         camera_cache_bytes: float | None = None,
+        sequence_parallel: SequenceParallel | None = None,
     ) -> None:
         """`size`: height and width of the latent. `window` and `sink` as in `rollout`; `eight_bit` and `on_host` as in
         `KeyValueCache`. `camera_cache_bytes` limits what is cached for a chunk's forwards, of which there are usually
-        five: the camera layers' results, and the prompt's keys and values (None: no limit). Raises InputError for a
-        model that is not causal and a window that is too small."""
+        five: the camera layers' results, and the prompt's keys and values (None: no limit). `sequence_parallel`: the
+        processes that make the video together; each holds the keys and values of its share of the heads. Raises
+        InputError for a model that is not causal, a window that is too small, and heads that cannot be shared."""
         check_causal(model.config)
         if window < sink + CHUNK:
             raise InputError(f"window is {window} latent frames, expected at least sink ({sink}) + {CHUNK}")
         self._model, self._device = model, torch.device(device)
+        self._options: dict[str, Any] = {}
+        config = model.config
+        if sequence_parallel is not None:
+            config, self._options["sequence_parallel"] = sequence_parallel.local(config), sequence_parallel
         self._history = KeyValueCache(
-            model.config, size[0] * size[1] // 4, window, sink,
+            config, size[0] * size[1] // 4, window, sink,
             device=self._device, dtype=model.compute_dtype, eight_bit=eight_bit, on_host=on_host,
         )  # fmt: skip
         self._camera_cache = None if camera_cache_bytes == 0 else CameraCache(camera_cache_bytes)
@@ -141,7 +148,7 @@ class World:
         """Begin the next chunk. Returns the function that predicts its velocity."""
         y = y.to(self._device)
         camera = None if camera is None else camera.to(self._device)
-        options = {"kv_cache": self._history, "camera_cache": self._camera_cache}
+        options = {"kv_cache": self._history, "camera_cache": self._camera_cache, **self._options}
         self._history.begin(CHUNK)
         done = 0
 

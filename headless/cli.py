@@ -30,6 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
+        if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
+            from .processes import start
+
+            return start(arguments.gpus, argv)
         arguments.run(arguments)
     except LingBotError as error:
         print(f"lingbot-world: {with_flags(str(error))}", file=sys.stderr)
@@ -101,6 +105,7 @@ def _add_generate(commands: Any) -> None:
     add("kv_cache", "keys and values: on the GPU, in 8 bits, or in host memory; auto: the first of them that fits")
     add("save_state", "file to write, for the video to go on later", metavar="FILE")
     add("continue_from", "file that --save_state wrote; the video is what comes next", metavar="FILE")
+    parser.add_argument("--gpus", type=_count, default=1, metavar="N", help="one process for each, under torchrun")
     add = _adder(parser)
     for name in PARTS:
         add(name, "in place of the package's own", metavar="PATH")
@@ -155,6 +160,12 @@ def _size(text: str) -> tuple[int, int]:
     return int(sides[0]), int(sides[1])
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
+    return int(text)
+
+
 def _scales(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
@@ -165,20 +176,26 @@ def _scales(text: str) -> tuple[float, ...]:
 def _generate(arguments: argparse.Namespace) -> None:
     from ..geometry import CHUNK
     from .plan import SamplingPlan, make_plan
-    from .profile import table
+    from .processes import joined
+    from .profile import silent, table
     from .run import run
     from .video import STDOUT
 
-    values = {name: value for name, value in vars(arguments).items() if name not in ("run", "size")}
+    values = {name: value for name, value in vars(arguments).items() if name not in ("run", "size", "gpus")}
     height, width = arguments.size
-    plan = make_plan(GenerateOptions(**values, max_area=height * width))
-    size, steps = plan.geometry, arguments.sampling_steps
-    work = f"{steps} steps" if isinstance(plan, SamplingPlan) else f"{size.lat_f // CHUNK} chunks"
-    told = sys.stderr if arguments.output == STDOUT else sys.stdout
-    first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
-    print(first, *plan.notes, sep="\n", file=told)
-    result = run(plan, progress_bar)
-    print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}", file=told)
+    with joined() as processes:
+        values["device"] = processes.device(arguments.device)
+        plan = make_plan(GenerateOptions(**values, max_area=height * width))
+        if not processes.first:
+            run(plan, silent, processes)
+            return
+        size, steps = plan.geometry, arguments.sampling_steps
+        work = f"{steps} steps" if isinstance(plan, SamplingPlan) else f"{size.lat_f // CHUNK} chunks"
+        told = sys.stderr if arguments.output == STDOUT else sys.stdout
+        first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
+        print(first, *plan.notes, sep="\n", file=told)
+        result = run(plan, progress_bar, processes)
+        print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}", file=told)
 
 
 def _inspect(arguments: argparse.Namespace) -> None:

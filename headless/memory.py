@@ -13,6 +13,7 @@ from ..loaders.offload import weight_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..text.weights import UMT5Config
 from .plan import SamplingPlan
+from .two_experts import ALONE, Together
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +61,13 @@ def estimate_sampling(
     camera: bool,
     guided: bool = True,
     resident_blocks: int | None = None,
+    processes: int = 1,
 ) -> StageEstimate:
-    """The steps, with all `checkpoints` on the device at once and `resident_blocks` blocks of each (None: all)."""
+    """The steps, with all `checkpoints` on the device at once and `resident_blocks` blocks of each (None: all).
+    `processes` share the tokens; the bytes are those of one of them."""
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
-    step = activation_bytes(config, *cells, batch=rows, dtype=dtype, camera=camera)
+    step = activation_bytes(config, *cells, batch=rows, dtype=dtype, camera=camera, processes=processes)
     resident = "one expert" if len(checkpoints) == 1 else "both experts"
     if resident_blocks is not None:
         resident = f"{resident_blocks} of {config.num_layers} blocks"
@@ -113,8 +116,8 @@ class Residency:
     resident_blocks: int | None = None
 
 
-def choose_residency(plan: SamplingPlan, free: int) -> Residency:
-    """What stays when `free` bytes of the plan's device are free before the steps.
+def choose_residency(plan: SamplingPlan, free: int, together: Together = ALONE) -> Residency:
+    """What stays when `free` bytes of the plan's device are free before the steps, which may be computed `together`.
 
     The mode "auto" gives memory to the camera cache first, as much of it as fits: the cache saves time in every step,
     a second resident expert only the wait at the switch. Where one expert does not fit, as many of its blocks stay as
@@ -125,33 +128,34 @@ def choose_residency(plan: SamplingPlan, free: int) -> Residency:
         return Residency(resident_blocks=0)
     if plan.device.type != "cuda":
         return Residency(both=mode == "both")
-    one, two = (_needed(plan, count) for count in (1, 2))
+    one, two = (_needed(plan, count, together) for count in (1, 2))
     if mode == "auto" and one > free:
-        return _some_blocks(plan, free)
-    cache = _camera_cache(plan, free - (two if mode == "both" else one))
+        return _some_blocks(plan, free, together)
+    cache = _camera_cache(plan, free - (two if mode == "both" else one), together)
     return Residency(mode == "both" or (mode == "auto" and two + cache <= free), cache)
 
 
-def _camera_cache(plan: SamplingPlan, free: int) -> int:
+def _camera_cache(plan: SamplingPlan, free: int, together: Together) -> int:
     mode = plan.options.camera_cache
     if plan.camera is None or mode == "off":
         return 0
-    whole = estimate_camera_cache(plan.experts.high, plan.geometry, plan.dtype)
+    whole = -(-estimate_camera_cache(plan.experts.high, plan.geometry, plan.dtype) // together.size)
     return whole if mode == "gpu" else min(whole, max(0, free))
 
 
-def _some_blocks(plan: SamplingPlan, free: int) -> Residency:
+def _some_blocks(plan: SamplingPlan, free: int, together: Together) -> Residency:
     layers = plan.experts.high.config.num_layers
-    resident = next((count for count in range(layers - 1, 0, -1) if _needed(plan, 1, count) <= free), 0)
+    resident = next((count for count in range(layers - 1, 0, -1) if _needed(plan, 1, together, count) <= free), 0)
     log.warning("An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others come "
                 "from the file in every step.", resident, layers)  # fmt: skip
     return Residency(resident_blocks=resident)
 
 
-def _needed(plan: SamplingPlan, experts: int, resident_blocks: int | None = None) -> int:
+def _needed(plan: SamplingPlan, experts: int, together: Together, resident_blocks: int | None = None) -> int:
     larger_first = sorted(plan.experts, key=lambda checkpoint: -checkpoint.nbytes)
     steps = estimate_sampling(
         larger_first[:experts], plan.geometry, plan.dtype,
-        camera=plan.camera is not None, guided=plan.guided, resident_blocks=resident_blocks,
+        camera=plan.camera is not None, guided=plan.guided and together.guidance is None,
+        resident_blocks=resident_blocks, processes=together.size,
     )  # fmt: skip
     return steps.total + MARGIN

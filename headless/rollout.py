@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from ..camera import pose_embedding
 from ..geometry import CHUNK
 from ..loaders import load_expert
+from ..model.parallel import SequenceParallel
 from ..options import Progress
 from ..state import WorldState, grow
 from ..vae import VAE, VideoDecoder, encode_first_frame, load_vae
@@ -19,23 +21,32 @@ from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
 from ..world import World, chunk_conditioning
 from .memory import MARGIN, estimate_vae, free_memory
+from .processes import ALONE, Processes
 from .profile import StageRecorder
-from .rollout_memory import choose_rollout_memory
+from .rollout_memory import RolloutMemory, choose_rollout_memory
 from .rollout_plan import RolloutPlan
 from .video import FrameWriter
 
 
 def run_rollout(
-    plan: RolloutPlan, context: Tensor, noise: Tensor, generator: torch.Generator, stages: StageRecorder
+    plan: RolloutPlan,
+    context: Tensor,
+    noise: Tensor,
+    generator: torch.Generator,
+    stages: StageRecorder,
+    processes: Processes = ALONE,
+    sequence: SequenceParallel | None = None,
 ) -> Path:
     """Makes the video that `plan` describes for a prompt [1, L, D], from `noise` [1, 16, f, h, w] and what the
-    generator draws after it. Returns the video's path.
+    generator draws after it. Returns the video's path. Several `processes` share each forward's tokens by `sequence`;
+    the first one has the VAE and writes.
 
     Whatever ends the run early, the video of the chunks that are done stays, and so does their state."""
-    memory = choose_rollout_memory(plan, free_memory(plan.device))
-    vae = load_vae(plan.vae, device=plan.device)
-    image = _encode_image(plan, vae, stages.begin("VAE encode", "chunk"))
-    vae.use_tiling = memory.vae_tiling
+    memory = choose_rollout_memory(plan, free_memory(plan.device), processes=processes.size)
+    vae = load_vae(plan.vae, device=plan.device) if processes.first else None
+    image = None if vae is None else _encode_image(plan, vae, stages.begin("VAE encode", "chunk"))
+    image = processes.share(image, 0)
+    decoder = None if vae is None else _decoder(plan, vae, memory)
     progress = stages.begin("load causal model", "B", keep=True)
     model = load_expert(
         plan.checkpoint, plan.device, plan.dtype, resident_blocks=memory.resident_blocks, progress=progress
@@ -44,16 +55,20 @@ def run_rollout(
     world = World(
         model, size, plan.held_frames, plan.held_sink, device=plan.device,
         eight_bit=memory.eight_bit, on_host=memory.on_host, camera_cache_bytes=memory.camera_cache_bytes,
+        sequence_parallel=sequence,
     )  # fmt: skip
-    run = _Run(plan, world, vae, image, memory.park_decoder)
+    run = _Run(plan, world, decoder, image)
     if plan.state is not None:
         run.remember(plan.state, stages.begin("replay", "chunk", keep=True))
     world.prompt = context.to(plan.device)
     progress = stages.begin("chunks", "frame", keep=True)
+    if decoder is None:
+        deque(run.chunks(noise, generator), maxlen=0)
+        return plan.target.path
     try:
         with FrameWriter(plan.target, plan.options.fps, keep_partial=True) as writer:
             for latent in run.chunks(noise, generator):
-                writer.write(run.decode(latent))
+                writer.write(decoder.decode(latent).numpy())
                 progress(writer.frames, plan.geometry.frames)
     finally:
         if plan.options.save_state is not None and run.latents:
@@ -64,17 +79,17 @@ def run_rollout(
 class _Run:
     """The chunks of one run, and those before them where it goes on from a state."""
 
-    def __init__(self, plan: RolloutPlan, world: World, vae: VAE, image: Tensor, park_decoder: bool) -> None:
-        self._plan, self._world = plan, world
-        self._decoder = VideoDecoder(vae, plan.geometry.lat_h, plan.geometry.lat_w, park=park_decoder)
+    def __init__(self, plan: RolloutPlan, world: World, decoder: VideoDecoder | None, image: Tensor) -> None:
+        self._plan, self._world, self._decoder = plan, world, decoder
         self._conditioning = chunk_conditioning(image)
         self.latents: list[Tensor] = []
 
     def remember(self, state: WorldState, progress: Progress) -> None:
         """Make the memory of a state's chunks again: the model's by a forward each, the decoder's from the last."""
         self._world.continue_from(state, self._conditioning, self._camera, progress)
-        for latent in state.latent[:, :, -REACH:].split(CHUNK, dim=2):
-            self._decoder.decode(latent)
+        if self._decoder is not None:
+            for latent in state.latent[:, :, -REACH:].split(CHUNK, dim=2):
+                self._decoder.decode(latent)
 
     def chunks(self, noise: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
         """Sample the run's chunks, one after the other."""
@@ -92,10 +107,6 @@ class _Run:
             self.latents.append(latent.cpu())
             yield latent
 
-    def decode(self, latent: Tensor) -> np.ndarray:
-        """The chunk's frames, uint8 [F, H, W, 3]."""
-        return self._decoder.decode(latent).numpy()
-
     def state(self, context: Tensor) -> WorldState:
         """What is done, to be continued; the state that this run continued is part of it."""
         plan = self._plan
@@ -107,6 +118,11 @@ class _Run:
     def _camera(self, poses: np.ndarray, lens: np.ndarray) -> Tensor:
         geometry = self._plan.geometry
         return pose_embedding(poses, lens, height=geometry.height, width=geometry.width)
+
+
+def _decoder(plan: RolloutPlan, vae: VAE, memory: RolloutMemory) -> VideoDecoder:
+    vae.use_tiling = memory.vae_tiling
+    return VideoDecoder(vae, plan.geometry.lat_h, plan.geometry.lat_w, park=memory.park_decoder)
 
 
 def _encode_image(plan: RolloutPlan, vae: VAE, progress: Progress) -> Tensor:

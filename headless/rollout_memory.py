@@ -34,15 +34,18 @@ class RolloutMemory:
     camera_cache_bytes: int = 0
 
 
-def choose_rollout_memory(plan: RolloutPlan, free: int, free_host: int | None = None) -> RolloutMemory:
-    """What a causal run keeps where, with so many bytes free on its device and in host memory.
+def choose_rollout_memory(
+    plan: RolloutPlan, free: int, free_host: int | None = None, processes: int = 1
+) -> RolloutMemory:
+    """What a causal run keeps where, with so many bytes free on its device and in host memory. Each of `processes` has
+    its share of the keys and values, and of the host's memory.
 
     The VAE stays whole if it can, since tiles leave seams; then come the keys and values, then the model's blocks.
     What is left goes to the camera cache. Raises InputError where nothing fits."""
     mode = plan.options.kv_cache
     if plan.device.type != "cuda":
         return RolloutMemory(eight_bit=mode == "8bit", on_host=mode == "host", vae_tiling=plan.options.vae_tiling)
-    free_host = available_host_memory() if free_host is None else free_host
+    free_host = (available_host_memory() if free_host is None else free_host) // processes
     asked = plan.options.residency
     layers = plan.checkpoint.config.num_layers
     blocks = [0] if asked == "stream" else [None] if asked in ("one", "both") else [None, *range(layers - 1, -1, -1)]
@@ -50,7 +53,7 @@ def choose_rollout_memory(plan: RolloutPlan, free: int, free_host: int | None = 
         for place in KEY_VALUE_PLACES[mode]:
             memory = RolloutMemory(*place, resident_blocks=resident, vae_tiling=not whole, park_decoder=not whole)
             allowed = resident in blocks and not (whole and plan.options.vae_tiling)
-            stage, host = _estimate(plan, memory)
+            stage, host = _estimate(plan, memory, processes)
             needed = stage.total
             if allowed and needed + MARGIN <= free and host <= HOST_SHARE * free_host:
                 if resident is not None:
@@ -64,9 +67,10 @@ def choose_rollout_memory(plan: RolloutPlan, free: int, free_host: int | None = 
     )
 
 
-def _estimate(plan: RolloutPlan, memory: RolloutMemory) -> tuple[StageEstimate, int]:
+def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int) -> tuple[StageEstimate, int]:
     return estimate_rollout(
-        plan.checkpoint, plan.geometry, plan.dtype, memory, held_frames=plan.held_frames, vae_width=vae_width(plan.vae)
+        plan.checkpoint, plan.geometry, plan.dtype, memory,
+        held_frames=plan.held_frames, vae_width=vae_width(plan.vae), processes=processes,
     )
 
 
@@ -78,13 +82,18 @@ def estimate_rollout(
     *,
     held_frames: int,
     vae_width: int,
+    processes: int = 1,
 ) -> tuple[StageEstimate, int]:
     """A causal run's chunks with keys and values of so many latent frames: weights, and keys and values, the VAE and a
-    forward's work, without the camera cache; and the bytes of host memory that are pinned."""
+    forward's work, without the camera cache; and the bytes of host memory that are pinned. `processes` share tokens and
+    heads; the bytes are those of the one that has the VAE."""
     cells = geometry.lat_h, geometry.lat_w
     place = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
-    held = key_value_bytes(checkpoint.config, held_frames * cells[0] * cells[1] // 4, dtype, **place)
-    forward = activation_bytes(checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype) + held.working
+    config = checkpoint.config
+    local = replace(config, dim=config.dim // processes, num_heads=config.num_heads // processes)
+    held = key_value_bytes(local, held_frames * cells[0] * cells[1] // 4, dtype, **place)
+    forward = activation_bytes(checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes)
+    forward += held.working
     vae = estimate_vae(vae_width, replace(geometry, frames=4 * CHUNK), tiling=memory.vae_tiling)[1]
     decoder = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
     weights = weight_bytes(checkpoint, memory.resident_blocks) + vae.weights

@@ -25,10 +25,11 @@ from .checks import Plan
 from .memory import Residency, choose_residency, free_memory
 from .options import GenerateOptions
 from .plan import SamplingPlan, make_plan
+from .processes import ALONE, Processes
 from .profile import ShowProgress, Stage, StageRecorder, release, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
-from .two_experts import sample
+from .two_experts import Together, sample
 from .video import write_frames
 
 log = logging.getLogger(__name__)
@@ -48,25 +49,36 @@ def generate(options: GenerateOptions, show: ShowProgress = silent) -> Result:
     return run(make_plan(options), show)
 
 
-def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent) -> Result:
-    """Carries a plan out. `show(name, unit)` gives each stage's progress display."""
-    seed = secrets.randbits(32) if plan.options.seed is None else plan.options.seed
+def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
+    """Carries a plan out, with `processes` that all call this with the same options. `show(name, unit)` gives each
+    stage's progress display."""
+    seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
     with StageRecorder(plan.device, show) as stages:
         try:
-            path = _run_stages(plan, stages, seed)
+            path = _run_stages(plan, stages, seed, processes)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(stages.running, error) from error
     return Result(path, seed, stages.stages)
 
 
-def _run_stages(plan: SamplingPlan | RolloutPlan, stages: StageRecorder, seed: int) -> Path:
-    context, *negative = _encode_text(plan, stages.begin("text", "block"))
+def _run_stages(
+    plan: SamplingPlan | RolloutPlan, stages: StageRecorder, seed: int, processes: Processes
+) -> Path:
+    """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
+    config = (plan.checkpoint if isinstance(plan, RolloutPlan) else plan.experts.high).config
+    together = processes.divide(config, isinstance(plan, SamplingPlan) and plan.guided)
+    prompts = _encode_text(plan, stages.begin("text", "block")) if processes.takes(0) else None
     generator = torch.Generator(plan.options.noise_device).manual_seed(seed)
     noise = draw_noise(plan.geometry, generator)
     if isinstance(plan, RolloutPlan):
-        return run_rollout(plan, context, noise, generator, stages)
-    y = _encode_image(plan, stages.begin("VAE encode", "chunk"))
-    latent = _sample(plan, stages, noise, y, context, negative[0] if negative else None)
+        context = processes.share(prompts, 0)[0]
+        return run_rollout(plan, context, noise, generator, stages, processes, together.sequence)
+    y = _encode_image(plan, stages.begin("VAE encode", "chunk")) if processes.takes(1) else None
+    context, *negative = processes.share(prompts, 0)
+    y = processes.share(y, 1)
+    latent = _sample(plan, stages, noise, y, context, negative[0] if negative else None, together)
+    if not processes.first:
+        return plan.target.path
     frames = _decode(plan, latent, stages.begin("VAE decode", "chunk"))
     return write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
 
@@ -132,12 +144,18 @@ def _camera_map(plan: SamplingPlan) -> Tensor | None:
 
 
 def _sample(
-    plan: SamplingPlan, stages: StageRecorder, noise: Tensor, y: Tensor, context: Tensor, context_null: Tensor | None
+    plan: SamplingPlan,
+    stages: StageRecorder,
+    noise: Tensor,
+    y: Tensor,
+    context: Tensor,
+    context_null: Tensor | None,
+    together: Together,
 ) -> Tensor:
     options = plan.options
     stages.begin("camera")
     camera = _camera_map(plan)
-    residency = choose_residency(plan, free_memory(plan.device))
+    residency = choose_residency(plan, free_memory(plan.device), together)
     experts = _Experts(plan, stages, residency)
     return sample(
         experts.high, experts.low, noise.to(plan.device), y, context, context_null, camera,
@@ -148,6 +166,8 @@ def _sample(
         solver=options.solver,
         callback=experts.step_done,
         camera_cache_bytes=residency.camera_cache_bytes,
+        sequence_parallel=together.sequence,
+        guidance_group=together.guidance,
     )  # fmt: skip
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from ..errors import InputError
 from ..model.cache import CameraCache
 from ..model.dit import LingBotWorldModel
+from ..model.parallel import SequenceParallel, gather_rows
 from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
 from ..sampling import SOLVERS, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
 from ..sampling.solvers import Callback
@@ -36,6 +38,8 @@ def sample(
     solver: SolverName = "unipc",
     callback: Callback | None = None,
     camera_cache_bytes: int = 0,
+    sequence_parallel: SequenceParallel | None = None,
+    guidance_group: distributed.ProcessGroup | None = None,
 ) -> Tensor:
     """Denoises `noise` float32 [1, 16, f, h, w], on whose device everything runs; returns the latent, same shape.
 
@@ -45,6 +49,9 @@ def sample(
     [1, 384, f, h, w]. `guide_scale` is (low, high) or one number for both; where it is 1 the negative prompt is not
     used, and it may be None if both are 1. `callback(step, x, denoised, sigma)` is called after each step's prediction.
     `camera_cache_bytes` limits what is cached of the camera layers' results between an expert's steps.
+
+    Several processes may call this with the same arguments and get the same latent: those of `sequence_parallel` share
+    the tokens of each forward; of the two in a `guidance_group` one computes the prompt, the other the negative prompt.
     """
     device = noise.device
     conditioning = Conditioning(
@@ -60,8 +67,25 @@ def sample(
         timesteps=flow_timesteps(steps, shift, solver).tolist(),
         boundary=boundary,
         cache_bytes=camera_cache_bytes,
+        together=Together(sequence_parallel, guidance_group),
     )
     return SOLVERS[solver](denoise, noise.float(), flow_sigmas(steps, shift, solver), callback)
+
+
+@dataclass(frozen=True)
+class Together:
+    """The processes that share the tokens, and those that share the prompts; None where this process has them all."""
+
+    sequence: SequenceParallel | None = None
+    guidance: distributed.ProcessGroup | None = None
+
+    @property
+    def size(self) -> int:
+        """How many processes share the tokens."""
+        return 1 if self.sequence is None else self.sequence.size
+
+
+ALONE = Together()
 
 
 @dataclass(frozen=True)
@@ -81,21 +105,31 @@ def predict(
     conditioning: Conditioning,
     scale: float,
     camera_cache: CameraCache | None = None,
+    together: Together = ALONE,
 ) -> Tensor:
-    """Guided velocity float32 [1, 16, f, h, w]; prompt and negative prompt go through one forward, both with camera."""
+    """Guided velocity float32 [1, 16, f, h, w]; prompt and negative prompt go through one forward, both with camera, or
+    through a forward each in two processes."""
     prompts = [conditioning.context]
     if scale != 1:
         if conditioning.context_null is None:
             raise InputError(f"guidance with scale {scale} needs a negative prompt: give `context_null`, or scale 1")
         prompts.append(conditioning.context_null)
-    rows = len(prompts)
+    context, pair = _padded(prompts), together.guidance if len(prompts) > 1 else None
+    if pair is not None:
+        context = context[pair.rank() :][:1]
+    rows = len(context)
+    options: dict[str, Any] = {"camera_cache": camera_cache}
+    if together.sequence is not None:
+        options["sequence_parallel"] = together.sequence
     velocity = model(
         torch.cat([x, conditioning.y.to(x)], dim=1).expand(rows, -1, -1, -1, -1),
         torch.full((rows,), timestep, device=x.device),
-        _padded(prompts),
+        context,
         conditioning.camera,
-        {"camera_cache": camera_cache},
+        options,
     ).float()
+    if pair is not None:
+        velocity = gather_rows(velocity, pair)
     return velocity if scale == 1 else guide(velocity[:1], velocity[1:], scale)
 
 
@@ -116,9 +150,11 @@ class _Denoiser:
         timesteps: list[int],
         boundary: float,
         cache_bytes: int,
+        together: Together = ALONE,
     ) -> None:
         self.experts, self.scales, self.conditioning = experts, scales, conditioning
         self.timesteps, self.boundary, self.cache_bytes = iter(timesteps), boundary, cache_bytes
+        self.together = together
         self.model: LingBotWorldModel | None = None
         self.model_is_high: bool | None = None
         self.camera_cache: CameraCache | None = None
@@ -132,7 +168,8 @@ class _Denoiser:
             self.model, self.model_is_high = self._expert(high), high
             self.camera_cache = CameraCache(self.cache_bytes) if self.cache_bytes else None
         scale = self.scales.of(high)
-        return x - sigma * predict(self.model, x, timestep, self.conditioning, scale, self.camera_cache)
+        velocity = predict(self.model, x, timestep, self.conditioning, scale, self.camera_cache, self.together)
+        return x - sigma * velocity
 
     def _expert(self, high: bool) -> LingBotWorldModel:
         expert = self.experts.of(high)

@@ -46,8 +46,8 @@ class _Attention(nn.Module):
         self.norm_q = operations.RMSNorm(config.dim, eps=config.eps, **factory)
         self.norm_k = operations.RMSNorm(config.dim, eps=config.eps, **factory)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, options: Mapping) -> Tensor:
-        return self.attention(q[None], k[None], v[None], self.heads, options)[0]
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, options: Mapping, heads: int) -> Tensor:
+        return self.attention(q[None], k[None], v[None], heads, options)[0]
 
 
 class SelfAttention(_Attention):
@@ -65,8 +65,11 @@ class SelfAttention(_Attention):
         """x [rows, tokens, dim] += gate * attention(norm(x) * (1 + scale) + shift); modulation [rows, 3, dim].
 
         GEMMs and attention run in the dtype of `reference`. A causal model has one row; `extend(keys, values)` returns
-        the row's own keys and values together with those of earlier frames."""
+        the row's own keys and values together with those of earlier frames. Where several processes compute a forward
+        together, x has this process's tokens, options["token_share"]; attention and `extend` get its heads."""
         norm_q, norm_k = norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
+        share = options.get("token_share")
+        heads = self.heads if share is None else self.heads // share.parallel.size
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (to_q, to_k, to_v, to_out):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
                 y = layer_norm(row, 1 + scale, shift, self.eps, reference.dtype)
@@ -74,10 +77,14 @@ class SelfAttention(_Attention):
                 k = rms_rope_(to_k(y), norm_k, *rope, self.eps)
                 v = to_v(y)
                 del y
+                if share is not None:
+                    q, k, v = share.to_heads(q, k, v)
                 if extend is not None:
                     k, v = extend(k, v)
-                y = self._attend(q, k, v, options)
+                y = self._attend(q, k, v, options, heads)
                 del q, k, v
+                if share is not None:
+                    y = share.to_tokens(y)
                 gated_add_(row, to_out(y), gate)
                 del y
 
@@ -103,7 +110,7 @@ class CrossAttention(_Attention):
                 y = layer_norm(row, *norm, self.eps, context.dtype)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
-                y = self._attend(q, k, v, options)
+                y = self._attend(q, k, v, options, self.heads)
                 del q
                 gated_add_(row, to_out(y), ones)
                 del y

@@ -19,6 +19,7 @@ from .block import Block, Camera, Rope, prepared_layers, residual_mlp
 from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
 from .operations import Layer, Operations, TorchOperations, prepared
+from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices
 from .rope import AS_TRAINED, RopeScale, rope_table
 
@@ -83,12 +84,13 @@ class LingBotWorldModel(nn.Module):
 
         options go to the attention function. options["camera_cache"] may be a CameraCache. If memory runs out with it,
         the forward empties it for good and is repeated. torch.compile ignores it. options["kv_cache"] may be the
-        KeyValueCache of a causal model; x [1, 36, 3, H, W] is then its running chunk.
+        KeyValueCache of a causal model; x [1, 36, 3, H, W] is then its running chunk. options["sequence_parallel"] may
+        be the SequenceParallel that several processes compute the forward with; none of them then repeats it alone.
 
         Raises InputError and CameraError for wrong shapes."""
         self._check(x, timestep, context, camera)
         cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
-        if cache is None:
+        if cache is None or "sequence_parallel" in options:
             return self._velocity(x, timestep, context, camera, options)
         try:
             return self._velocity(x, timestep, context, camera, options)
@@ -108,24 +110,34 @@ class LingBotWorldModel(nn.Module):
     ) -> Tensor:
         rows = len(x)
         residual = residual_dtype(self.compute_dtype)
+        grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
+        share, options = self._share(grid, options)
         e, e0 = self.embed_time(timestep.to(x.device).expand(rows))
-        embedded = None if camera is None else self.embed_camera(camera.to(x.device), options.get("camera_cache"))
+        camera = None if camera is None else camera.to(x.device)
+        embedded = None if camera is None else self.embed_camera(camera, options.get("camera_cache"), share)
         prompts = context.to(x.device)
         context = self.embed_text(prompts).expand(rows, -1, -1)
         if embedded is not None and embedded.cache is not None and embedded.cache.prompt.attach(prompts):
             embedded.cache.prompt.embedded = context
-        grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
         history = options.get("kv_cache")
         first_frame = 0 if history is None else history.first_frame
         cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame, self.rope_scale(options))
-        rope = cos.to(residual), sin.to(residual)
-        x = self.embed_patches(x)
+        rope = share.rope(cos).to(residual), share.rope(sin).to(residual)
+        x = share.cut(self.embed_patches(share.latent(x)))
         for index, block in enumerate(self.blocks):
             x = self.run_block(index, block, x, e0, context, embedded, rope, options)
+        cells = share.gather(self.head(x, e))
         frames, height, width = grid
-        return rearrange(
-            self.head(x, e), "b (f h w) (p q c) -> b c f (h p) (w q)", f=frames, h=height, w=width, p=2, q=2
-        )
+        return rearrange(cells, "b (f h w) (p q c) -> b c f (h p) (w q)", f=frames, h=height, w=width, p=2, q=2)
+
+    def _share(self, grid: tuple[int, int, int], options: Mapping) -> tuple[WholeVideo, Mapping]:
+        """This process's tokens, and the options with them where other processes have the rest."""
+        parallel = options.get("sequence_parallel")
+        if parallel is None:
+            return WHOLE_VIDEO, options
+        parallel.check(self.config)
+        share = parallel.share(grid)
+        return share, {**options, "token_share": share}
 
     def rope_scale(self, options: Mapping) -> RopeScale:  # noqa: ARG002
         """What positions are scaled and shifted by. Hosts may override this."""
@@ -157,14 +169,16 @@ class LingBotWorldModel(nn.Module):
         missing = max(0, self.config.text_len - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
-    def embed_camera(self, camera: Tensor, cache: CameraCache | None = None) -> Camera:
-        """The camera's tokens [1 or B, tokens, dim]; one row if all rows are equal."""
+    def embed_camera(
+        self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO
+    ) -> Camera:
+        """The camera's tokens [1 or B, tokens, dim], of them those in `share`; one row if all rows are equal."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]
         if torch.compiler.is_compiling() or cache is None or not cache.attach(camera):
-            return Camera(self._camera_tokens(camera))
+            return Camera(share.cut(self._camera_tokens(share.latent(camera))))
         if cache.tokens is None:
-            cache.tokens = self._camera_tokens(camera)
+            cache.tokens = share.cut(self._camera_tokens(share.latent(camera)))
         return Camera(cache.tokens, cache)
 
     def embed_patches(self, x: Tensor) -> Tensor:

@@ -23,24 +23,26 @@ def activation_bytes(
     batch: int = 2,
     dtype: torch.dtype = torch.bfloat16,
     camera: bool = True,
+    processes: int = 1,
 ) -> int:
     """Peak bytes of a forward over the stored weights, for a latent of `frames`, `height` and `width` latent cells.
 
     Counted: what exists during all blocks (the residual stream of every row, the camera's tokens, rope tables, prompts,
     modulation), and the largest stage with the weights that it decodes. Weights stored in `dtype` need no decoding: for
     them the result is too high by 0.3 GB at most. Not counted: inputs and output, the camera cache, GEMM workspaces.
-    All rows are taken to have the same camera."""
-    tokens, size = token_count(frames, height, width), dtype.itemsize
+    All rows are taken to have the same camera. `processes` share the tokens equally, and this is one's peak."""
+    whole, size = token_count(frames, height, width), dtype.itemsize
+    tokens = -(-whole // processes)
     camera = camera and config.control is not None
     row = tokens * config.dim * size
     modulation = 14 * residual_dtype(dtype).itemsize  # 7 vectors of the step, 7 of the running block
     prompts = batch * config.dim * (config.text_len * size + modulation)
-    rope = tokens * config.head_dim * residual_dtype(dtype).itemsize
+    rope = whole * config.head_dim * residual_dtype(dtype).itemsize
     shared = prompts + rope + camera * row
     residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
     embedding = max(_time_stage(config, dtype), camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
-        _self_attention(config, tokens, size),
+        _self_attention(config, tokens, size) + (3 * row if processes > 1 else 0),  # copies that are sent
         row + config.in_dim * tokens * 4 * size,
         2 * row + 2 * config.dim**2 * size + 2 * prompts,
         _feed_forward(config, tokens, size),

@@ -1,0 +1,181 @@
+"""The processes that make one video together, one for each GPU: how they start, divide the work, speak and end.
+
+`torchrun` starts them, or `--gpus N`, which starts torchrun's engine. The first process encodes the prompts and writes
+the video; all of them load the expert and compute the steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+from ..errors import InputError, LingBotError
+from ..model.config import ModelConfig
+from ..model.parallel import SequenceParallel
+from .two_experts import Together
+
+T = TypeVar("T")
+
+LONGEST_WAIT = timedelta(hours=24)
+"""For one another, for instance while the first process decodes and writes an hour of video. A process that died is
+noticed at once, by torchrun."""
+ENDED_WITH_THE_OTHERS = 1
+"""Exit code of a process that has nothing to say of its own: torchrun's engine or another process does."""
+TERMINATED = 128 + signal.SIGTERM
+"""Exit code of a process that torchrun ended because another one failed."""
+PATIENCE = 30  # seconds for the process that failed first to say why
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process's number and how many there are. One process alone has everything to do."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process shows progress and writes the video."""
+        return self.rank == 0
+
+    def takes(self, task: int) -> bool:
+        """Whether this process does a task that one of them does for all."""
+        return self.rank == task % self.size
+
+    def share(self, made: T | None, task: int) -> T:
+        """What the process that took the task has made, for all of them. Tensors have to be on the CPU."""
+        if self.size == 1:
+            assert made is not None
+            return made
+        values = [made]
+        distributed.broadcast_object_list(values, src=task % self.size, device=torch.device("cpu"))
+        value = values[0]
+        assert value is not None
+        return value
+
+    def device(self, asked: str | None) -> str | None:
+        """The device of this process: by default the GPU of its number on this machine. Raises InputError for one GPU
+        that all would use."""
+        if self.size == 1 or asked == "cpu":
+            return asked
+        if asked not in (None, "cuda"):
+            raise InputError(f"`device` {asked}: {self.size} processes use a GPU each; leave it out, or give cpu")
+        return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
+
+    def divide(self, config: ModelConfig, guided: bool) -> Together:
+        """Who computes what of a forward: half of them the prompt and half the negative prompt where there is one, and
+        within each half an equal share of the tokens. Raises InputError where the model's heads do not allow it."""
+        if self.size == 1:
+            return Together()
+        halves = 2 if guided and self.size % 2 == 0 else 1
+        together = self.size // halves
+        groups = [distributed.new_group(range(half * together, (half + 1) * together)) for half in range(halves)]
+        pairs = [distributed.new_group([rank, rank + together]) for rank in range(together if halves == 2 else 0)]
+        sequence = SequenceParallel(groups[self.rank // together])
+        sequence.check(config)
+        return Together(sequence if together > 1 else None, pairs[self.rank % together] if pairs else None)
+
+
+ALONE = Processes()
+
+
+@contextmanager
+def joined() -> Iterator[Processes]:
+    """This process among those that torchrun started; ALONE without torchrun.
+
+    Where several fail, one of them says why; the others end in silence, as they do when another one has died."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield ALONE
+        return
+    processes = Processes(int(os.environ["RANK"]), size)
+    store = _join()
+    try:
+        yield processes
+        distributed.destroy_process_group()
+    except (Exception, KeyboardInterrupt) as error:
+        if _is_lost_connection(error) or not _speaks(store, processes, error):
+            _leave()
+        raise
+
+
+def _join() -> Any:
+    """Joins the others; returns the store that all of them reach."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # files are closed and removed on the way
+    backend = "gloo"
+    if torch.cuda.is_available():
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    distributed.init_process_group(backend, timeout=LONGEST_WAIT)
+    return distributed.distributed_c10d._get_default_store()
+
+
+def _speaks(store: Any, processes: Processes, error: BaseException) -> bool:
+    """Whether this process is the one that reports: the first one of an interrupt, and who comes first of a fault."""
+    if isinstance(error, KeyboardInterrupt):
+        return processes.first
+    try:
+        return store.add("lingbot-world failed", 1) == 1
+    except RuntimeError:  # the store has gone with the others
+        return False
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    told = str(error).lower()
+    return isinstance(error, RuntimeError) and any(word in told for word in ("gloo", "nccl", "connection", "peer"))
+
+
+def _leave() -> None:
+    """Waits until torchrun ends this process, as it does when the one that failed first has ended, and else ends it."""
+    with contextlib.suppress(SystemExit, KeyboardInterrupt):
+        time.sleep(PATIENCE)
+    os._exit(ENDED_WITH_THE_OTHERS)
+
+
+def start(count: int, arguments: list[str]) -> int:
+    """Runs `python -m lingbot_world ARGUMENTS` in `count` processes; returns the exit code. Raises LingBotError where a
+    process was killed."""
+    import logging
+
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
+    config = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=count, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+        rdzv_configs={"is_host": True}, run_id=f"lingbot-world-{os.getpid()}", max_restarts=0, monitor_interval=0.1,
+    )  # fmt: skip
+    try:
+        elastic_launch(config, sys.executable)("-m", "lingbot_world", *arguments)
+    except SignalException:
+        return 128 + signal.SIGINT
+    except ChildFailedError as error:
+        return _exit_code({rank: failure.exitcode for rank, failure in error.failures.items()}, count)
+    return 0
+
+
+def _exit_code(failures: dict[int, int], count: int) -> int:
+    """The code of the process that said what is wrong. Raises LingBotError if none did, because it was killed."""
+    for code in failures.values():
+        if code > 0 and code not in (ENDED_WITH_THE_OTHERS, TERMINATED):
+            return code
+    for rank, code in failures.items():
+        if code < 0 and code != -signal.SIGTERM:
+            raise LingBotError(
+                f"process {rank + 1} of {count} was ended by {signal.Signals(-code).name}, and the others with it; if "
+                "memory ran out, the system's log says so"
+            )
+    return ENDED_WITH_THE_OTHERS

@@ -1,0 +1,132 @@
+"""One video's tokens divided among several processes, each of which has a GPU of its own.
+
+All of a block but its self-attention looks at one token at a time. So each process keeps an equal share of the tokens
+through all blocks. For the self-attention the processes exchange what they have: each gets all tokens of some of the
+heads, attends, and gives the others their tokens back (DeepSpeed-Ulysses, arXiv:2309.14509)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, distributed
+from torch.nn import functional as F
+
+from ..errors import InputError
+from .config import ModelConfig
+
+# torch before 2.13 has the second name alone
+_all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+
+
+def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
+    """The rows [B, ...] of every process of a group, [size * B, ...], in their order."""
+    gathered = tensor.new_empty(group.size() * len(tensor), *tensor.shape[1:])
+    _all_gather(gathered, tensor.contiguous(), group=group)
+    return gathered
+
+
+class SequenceParallel:
+    """The processes that compute a forward together; give one to the model as `options["sequence_parallel"]`.
+
+    All of them call the model with the same arguments, and each gets the whole result."""
+
+    def __init__(self, group: distributed.ProcessGroup) -> None:
+        self.group, self.size, self.rank = group, group.size(), group.rank()
+
+    def check(self, config: ModelConfig) -> None:
+        """Raises InputError for a model whose heads do not divide among the processes."""
+        if config.num_heads % self.size:
+            fitting = [str(size) for size in range(1, config.num_heads + 1) if config.num_heads % size == 0]
+            raise InputError(
+                f"{self.size} processes cannot share the model's {config.num_heads} heads; {', '.join(fitting)} can"
+            )
+
+    def local(self, config: ModelConfig) -> ModelConfig:
+        """The model as one process's attention sees it: with its share of the heads. A KeyValueCache made for it holds
+        that share of the keys and values."""
+        self.check(config)
+        return replace(config, dim=config.dim // self.size, num_heads=config.num_heads // self.size)
+
+    def share(self, grid: tuple[int, int, int]) -> TokenShare:
+        """This process's tokens of a grid of frames, rows and columns. The shares are equal; where the tokens do not
+        divide, the last ones are filled up with tokens of zeros, which attention never sees."""
+        frames, frame = grid[0], grid[1] * grid[2]
+        tokens = frames * frame
+        length = -(-tokens // self.size)
+        start, stop = (min(end * length, tokens) for end in (self.rank, self.rank + 1))
+        first = min(start // frame, frames - 1)
+        last = max(first + 1, -(-stop // frame))
+        return TokenShare(self, tokens, slice(first, last), slice(start - first * frame, stop - first * frame), length)
+
+
+class WholeVideo:
+    """All tokens: a process that computes a forward alone."""
+
+    def latent(self, x: Tensor) -> Tensor:
+        return x
+
+    def cut(self, tokens: Tensor) -> Tensor:
+        return tokens
+
+    def rope(self, table: Tensor) -> Tensor:
+        return table
+
+    def gather(self, tokens: Tensor) -> Tensor:
+        return tokens
+
+
+WHOLE_VIDEO = WholeVideo()
+
+
+@dataclass(frozen=True)
+class TokenShare(WholeVideo):
+    """One process's tokens: `length` of them, of `tokens` in all. They lie in the latent frames `frames`, there in the
+    slice `within`."""
+
+    parallel: SequenceParallel
+    tokens: int
+    frames: slice
+    within: slice
+    length: int
+
+    def latent(self, x: Tensor) -> Tensor:
+        """The latent frames of [B, C, F, H, W] that have tokens of this share."""
+        return x[:, :, self.frames]
+
+    def cut(self, tokens: Tensor) -> Tensor:
+        """This share, [B, length, C], of the tokens [B, n, C] of its latent frames."""
+        own = tokens[:, self.within]
+        return F.pad(own, (0, 0, 0, self.length - own.shape[1]))
+
+    def rope(self, table: Tensor) -> Tensor:
+        """This share, [length, C], of a table [tokens, C] for the whole video."""
+        own = table[self.parallel.rank * self.length :][: self.length]
+        return F.pad(own, (0, 0, 0, self.length - len(own)))
+
+    def gather(self, tokens: Tensor) -> Tensor:
+        """All tokens [B, tokens, C], from every process's share [B, length, C]."""
+        parts = gather_rows(tokens, self.parallel.group)
+        return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
+
+    def to_heads(self, *shares: Tensor) -> list[Tensor]:
+        """Every token of this process's heads, [tokens, dim/size], for each of several tensors [length, dim]. The
+        exchanges run side by side."""
+        sent = [share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1).contiguous() for share in shares]
+        received = [torch.empty_like(parts) for parts in sent]
+        pending = [self._exchange(*pair, wait=False) for pair in zip(received, sent, strict=True)]
+        for work in pending:
+            work.wait()
+        return [parts.flatten(0, 1)[: self.tokens] for parts in received]
+
+    def to_tokens(self, heads: Tensor) -> Tensor:
+        """This share of the tokens with all heads, [length, dim], from all tokens of this process's heads."""
+        padding = self.parallel.size * self.length - self.tokens
+        sent = F.pad(heads, (0, 0, 0, padding)).unflatten(0, (self.parallel.size, -1)).contiguous()
+        received = torch.empty_like(sent)
+        self._exchange(received, sent)
+        return received.transpose(0, 1).flatten(1)
+
+    def _exchange(self, received: Tensor, sent: Tensor, wait: bool = True) -> distributed.Work:
+        """Part i of `sent` goes to process i; part i of `received` comes from process i."""
+        return distributed.all_to_all_single(received, sent, group=self.parallel.group, async_op=not wait)

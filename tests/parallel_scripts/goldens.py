@@ -1,0 +1,137 @@
+"""torchrun --nproc_per_node=N goldens.py OUT.json: every golden computed by one process alone and by N together.
+
+OUT.json has for each case the largest difference between the two, and whether every process has the same bits: each
+goes on with its own copy of the result.
+"""
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import numpy as np
+import torch
+from lingbot_world.headless.two_experts import sample
+from lingbot_world.model.parallel import SequenceParallel
+from lingbot_world.pipeline import World
+from lingbot_world.sampling import few_step_schedule
+from model_cases import SMALL, golden_inputs, golden_model, random_inputs, random_state, with_state
+from test_pipeline import RUNS, SETTINGS
+from test_rollout import CASES, arrays, run
+from torch import distributed
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+FOUR_HEADS = SMALL.__class__(**vars(SMALL) | {"num_heads": 4})
+GRIDS = {"even": (4, 4, 4), "odd": (3, 6, 10), "fewer tokens than processes": (1, 2, 2)}
+
+
+class Cases:
+    def __init__(self) -> None:
+        self.found: dict[str, dict] = {}
+
+    def compare(self, name: str, compute, options: dict, official=None) -> None:
+        """Notes how far `compute()` and `compute(**options)`, by all processes, are from each other and from the
+        official result."""
+        together = compute(**options)
+        copies = [torch.empty_like(together) for _ in range(distributed.get_world_size())]
+        distributed.all_gather(copies, together.contiguous())
+        if distributed.get_rank():
+            return
+        alone = compute()
+        self.found[name] = {
+            "difference": float((alone - together).abs().max()),
+            "scale": float(alone.abs().max()),
+            "same everywhere": all(torch.equal(copy, together) for copy in copies),
+        }
+        if official is not None:
+            self.found[name]["official"] = float((torch.as_tensor(official) - together).abs().max())
+
+
+def forwards(cases: Cases, sequence: SequenceParallel) -> None:
+    """One forward: the golden experts, and a model of four heads on grids that divide and that do not."""
+    options = {"options": {"sequence_parallel": sequence}}
+    if sequence.size == 2:
+        given = golden_inputs(GOLDEN)
+        for expert in ("high", "low"):
+            model = golden_model(GOLDEN, expert)
+            for camera in (given["plucker"], None):
+                compute = partial(model, given["latent"], torch.tensor([900.0]), given["context"][None], camera)
+                cases.compare(f"forward {expert} {'no ' * (camera is None)}camera", compute, options)
+    model = with_state(FOUR_HEADS, random_state(FOUR_HEADS))
+    for name, grid in GRIDS.items():
+        given = random_inputs(FOUR_HEADS, 2, grid)
+        compute = partial(model, given["x"], given["timestep"], given["context"], given["camera"])
+        cases.compare(f"grid {name}", compute, options)
+
+
+def runs(cases: Cases, sequence: SequenceParallel | None, guidance) -> None:
+    """Both experts over all steps."""
+    given = np.load(GOLDEN / "e2e/inputs.npz")
+    tensors = [torch.from_numpy(given[name])[None] for name in ("noise", "y", "context", "context_null")]
+    experts = [golden_model(GOLDEN, expert) for expert in ("high", "low")]
+    for golden in RUNS:
+        expected = np.load(GOLDEN / golden["file"])["latents_after_step"][-1]
+        camera = torch.from_numpy(given["plucker"]) if golden["camera"] else None
+        settings = SETTINGS | {"solver": {"unipc": "unipc", "dpm++": "dpmpp"}[golden["solver"]]}
+        options = {"sequence_parallel": sequence, "guidance_group": guidance, "camera_cache_bytes": 2**30}
+        kind = "guidance" if sequence is None else "sequence" if guidance is None else "guidance and sequence"
+        compute = partial(sample, *experts, *tensors, camera, **settings)
+        cases.compare(f"run {golden['file']} {kind}", compute, options, expected)
+
+
+def rollouts(cases: Cases, sequence: SequenceParallel) -> None:
+    """Causal models, whose keys and values each process keeps for its own heads."""
+    from lingbot_world.model.config import ModelConfig
+    from safetensors.torch import load_file
+
+    if sequence.size == 2:
+        state = load_file(GOLDEN / "causal/model/diffusion_pytorch_model.safetensors")
+        shapes = {name: weight.shape for name, weight in state.items()}
+        model = with_state(ModelConfig.from_shapes(shapes, 32, 2, causal=True), state)
+        for case in CASES:
+            given = arrays(GOLDEN, case)
+            compute = partial(run, model, case, given)
+            cases.compare(f"rollout {case['name']}", compute, {"sequence_parallel": sequence}, given["latent"])
+    config = FOUR_HEADS.__class__(**vars(FOUR_HEADS) | {"causal": True})
+    model = with_state(config, random_state(config))
+    for name, storage in {"gpu": {}, "8bit": {"eight_bit": True}, "host": {"on_host": True}}.items():
+        compute = partial(three_chunks, model, storage)
+        cases.compare(f"three chunks, keys and values {name}", compute, {"sequence": sequence})
+
+
+def three_chunks(model, storage: dict, sequence: SequenceParallel | None = None) -> torch.Tensor:
+    world = World(model, (6, 10), 6, 2, device="cpu", sequence_parallel=sequence, **storage)
+    generator = torch.Generator().manual_seed(3)
+    world.prompt = torch.randn(1, 20, model.config.text_dim, generator=generator)
+    schedule = few_step_schedule((0, 500), 10.0)
+
+    def draw(channels: int, *_: int) -> torch.Tensor:
+        return torch.randn(1, channels, 3, 6, 10, generator=generator)
+
+    return torch.cat([world.chunk(draw(16), draw(20), draw(384), schedule, lambda _: draw(16)) for _ in range(3)], 2)
+
+
+def main(out: Path) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo")
+    size, rank = distributed.get_world_size(), distributed.get_rank()
+    cases = Cases()
+    with torch.no_grad():
+        whole = SequenceParallel(distributed.group.WORLD)
+        forwards(cases, whole)
+        rollouts(cases, whole)
+        half = size // 2
+        rows = [distributed.new_group(range(row * half, (row + 1) * half)) for row in range(2)]
+        pairs = [distributed.new_group([index, index + half]) for index in range(half)]
+        sequence = SequenceParallel(rows[rank // half]) if half > 1 else None
+        runs(cases, sequence, pairs[rank % half])
+        if size == 2:
+            runs(cases, whole, None)
+    if rank == 0:
+        out.write_text(json.dumps(cases.found))
+    distributed.destroy_process_group()
+
+
+main(Path(sys.argv[1]))

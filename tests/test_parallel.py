@@ -1,0 +1,156 @@
+"""One video made by several processes: the same numbers as one process makes, and one message when something fails."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from lingbot_world.errors import InputError
+from lingbot_world.headless.processes import Processes
+from lingbot_world.model.memory import activation_bytes
+from lingbot_world.model.parallel import SequenceParallel
+from model_cases import SMALL
+from PIL import Image
+
+GOLDENS = Path(__file__).parent / "parallel_scripts" / "goldens.py"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def found(request, tmp_path_factory):
+    """How many processes `goldens.py` ran in, and what it found."""
+    out = tmp_path_factory.mktemp("goldens") / "found.json"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={request.param}"]
+    done = subprocess.run([*command, GOLDENS, out], env=ENVIRONMENT, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return request.param, json.loads(out.read_text())
+
+
+def test_together_they_compute_what_one_process_computes(found):
+    processes, cases = found
+    assert len(cases) == {2: 19, 4: 9}[processes]
+    for name, case in cases.items():
+        assert case["difference"] < 1e-5 < case["scale"], (name, case)
+        assert case["same everywhere"], name
+
+
+def test_together_they_compute_the_official_result(found):
+    processes, cases = found
+    official = {name: case["official"] for name, case in cases.items() if "official" in case}
+    assert len(official) == {2: 9, 4: 3}[processes]
+    assert max(official.values()) < 1e-4, official
+
+
+@pytest.mark.parametrize(("grid", "size"), list(product([(1, 2, 2), (3, 5, 3), (21, 3, 7), (2, 8, 8)], [2, 3, 5, 8])))
+def test_the_shares_together_are_all_tokens(grid, size):
+    frames, rows, columns = grid
+    tokens = torch.arange(1.0, frames * rows * columns + 1).view(1, -1, 1)
+    latent = tokens.view(1, 1, *grid)
+    parts, tables = [], []
+    for rank in range(size):
+        share = parallel(rank, size).share(grid)
+        of_its_frames = share.latent(latent).flatten(1)[..., None]
+        parts.append(share.cut(of_its_frames))
+        tables.append(share.rope(tokens[0]))
+    assert {part.shape for part in parts} == {(1, -(-tokens.shape[1] // size), 1)}
+    assert torch.equal(torch.cat(parts, dim=1)[:, : tokens.shape[1]], tokens)
+    assert not torch.cat(parts, dim=1)[:, tokens.shape[1] :].any()
+    assert torch.equal(torch.cat(tables), torch.cat(parts, dim=1)[0])
+
+
+def parallel(rank: int, size: int) -> SequenceParallel:
+    return SequenceParallel(SimpleNamespace(rank=lambda: rank, size=lambda: size))
+
+
+def test_heads_that_do_not_divide_are_refused_with_what_does():
+    with pytest.raises(InputError, match="3 processes cannot share the model's 2 heads; 1, 2 can"):
+        parallel(0, 3).check(SMALL)
+
+
+def test_each_process_needs_less_memory():
+    whole, half, quarter = (activation_bytes(SMALL, 21, 60, 104, processes=count) for count in (1, 2, 4))
+    assert quarter < half < whole
+
+
+def test_one_gpu_for_all_is_refused():
+    with pytest.raises(InputError, match="cuda:1: 2 processes use a GPU each"):
+        Processes(0, 2).device("cuda:1")
+    assert Processes(0, 2).device("cpu") == "cpu"
+    assert Processes().device("cuda:1") == "cuda:1"
+
+
+def generate(arguments, *more, **settings):
+    command = [sys.executable, "-m", "lingbot_world", *map(str, arguments), *more]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True, **settings)
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["base", "causal"])
+def test_the_command_makes_the_same_pictures(command, toy_package, tmp_path, causal):
+    changes = {"ckpt_dir": toy_package / "lingbot_world_fast", "sampling_steps": None, "frame_num": 9} if causal else {}
+    videos = []
+    for gpus in ("1", "2"):
+        process = generate(command(**changes, output=f"{tmp_path / gpus}/*.png"), "--gpus", gpus)
+        out, errors = process.communicate(timeout=600)
+        assert process.returncode == 0, errors
+        assert out.count("stage ") == 1  # one process tells
+        pictures = sorted((tmp_path / gpus).glob("*.png"))
+        videos.append(np.stack([np.array(Image.open(path)) for path in pictures]).astype(int))
+    assert len(videos[0]) >= 5
+    assert np.abs(videos[0] - videos[1]).max() <= 1  # a last bit may round the other way
+
+
+def test_a_fault_that_all_find_is_said_once(command, tmp_path):
+    process = generate(command(ckpt_dir=tmp_path / "nowhere"), "--gpus", "2")
+    out, errors = process.communicate(timeout=600)
+    assert (process.returncode, out) == (2, "")
+    missing = tmp_path / "nowhere"
+    assert errors == f"lingbot-world: {missing}: no such folder; give the folder of the downloaded package\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("how", ["killed", "interrupted"])
+def test_one_process_that_dies_ends_all_with_one_message(command, tmp_path, how):
+    out = tmp_path / "out"
+    process = generate(command(sampling_steps=900, output=out / "video.mp4"), "--gpus", "2", start_new_session=True)
+    for letter in iter(lambda: process.stderr.read(1), ""):  # the bar of the steps begins
+        if letter == "s" and "steps:" in (letter + process.stderr.read(5)):
+            break
+    if how == "killed":
+        os.kill(workers(process.pid)[1], signal.SIGKILL)
+    else:
+        os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does
+    errors = process.communicate(timeout=600)[1].replace("\r", "\n")
+    said = [line for line in errors.splitlines() if line and "steps" not in line]
+    if how == "killed":
+        assert len(said) == 1
+        assert said[0].startswith("lingbot-world: process 2 of 2 was ended by SIGKILL, and the others with it")
+    else:
+        assert said == ["lingbot-world: interrupted; nothing was written"]
+    assert process.returncode == (2 if how == "killed" else 130)
+    assert list(tmp_path.glob("out/*")) == []
+    assert all_ended(process.pid)
+
+
+def workers(parent: int) -> list[int]:
+    """The processes that a process has started, the oldest first."""
+    tasks = Path(f"/proc/{parent}/task").glob("*/children")
+    return sorted(int(child) for task in tasks for child in task.read_text().split())
+
+
+def all_ended(session: int) -> bool:
+    """Whether no process of a session is left, in the end."""
+    for _ in range(300):
+        done = subprocess.run(["ps", "-o", "pid=", "-s", str(session)], capture_output=True, text=True)
+        if not done.stdout.strip():
+            return True
+        time.sleep(0.1)
+    return False
