@@ -58,6 +58,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="lingbot-world", description="Camera-controlled video from one image.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
+    _add_batch(commands)
     _add_inspect(commands)
     _add_toy(commands)
     add_quantize_command(commands, progress_bar)
@@ -77,19 +78,41 @@ def _add_generate(commands: Any) -> None:
     parser = commands.add_parser("generate", help="make a video", formatter_class=style)
     parser.set_defaults(run=_generate)
     add = _adder(parser)
-    add("ckpt_dir", "the package's folder, as `hf download` leaves it")
     add("image", "first frame; stretched to the video's size")
     add("prompt")
+    add("output", "x.mp4; a folder or dir/*.png for PNG files; - for standard output")
+    add("seed", "left out: drawn, and printed at the end", type=int)
+    parser.add_argument("--gpus", type=_count, default=1, metavar="N", help="one process for each, under torchrun")
+    add = _adder(_add_settings(parser))
+    add("save_state", "file to write, for the video to go on later", metavar="FILE")
+    add("continue_from", "file that --save_state wrote; the video is what comes next", metavar="FILE")
+
+
+def _add_batch(commands: Any) -> None:
+    style = argparse.ArgumentDefaultsHelpFormatter
+    parser = commands.add_parser("batch", help="make many videos, from a file of jobs", formatter_class=style)
+    parser.set_defaults(run=_batch)
+    parser.add_argument("jobs", help="x.jsonl, an object a line, or x.csv: image, prompt, one of action_path, preset "
+                        "and keys, seed, size, name, and options of `generate`")  # fmt: skip
+    parser.add_argument("out", help="folder of the videos and of manifest.jsonl; what is done in it is not done again")
+    parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help="spread over the GPUs of a Ray "
+                        "cluster; without an address, over those of this machine")  # fmt: skip
+    parser.add_argument("--workers", type=_count, metavar="N", help="Ray actors; left out: one for each GPU")
+    _add_settings(parser)
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
+    """Options of `generate` that may hold for many videos; returns the group of those for causal models."""
+    add = _adder(parser)
+    add("ckpt_dir", "the package's folder, as `hf download` leaves it")
     add("negative", "negative prompt; left out: a list of usual flaws, in Chinese")
     add("action_path", "folder with poses.npy and intrinsics.npy; left out: no camera control")
-    add("output", "x.mp4; a folder or dir/*.png for PNG files; - for standard output")
     _add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
     add("sampling_steps", "steps of both experts together")
     add("shift", "of the noise schedule: higher spends more steps on the layout; left out: 5, causal 10", type=float)
     add("boundary", "share of the noise above which the high-noise expert works")
     add("guide_scale", "1 leaves the negative prompt out", type=_scales, metavar="LOW[,HIGH]")
     add("solver")
-    add("seed", "left out: drawn, and printed at the end", type=int)
     add("noise_device", "cuda gives the official code's noise")
     add("fps", "frames a second of the file")
     add("device", "left out: the GPU if there is one")
@@ -97,18 +120,15 @@ def _add_generate(commands: Any) -> None:
     add("residency", "experts in GPU memory at a time; stream: of one as little as possible")
     add("camera_cache", "what camera layers compute, kept between steps: in free memory, never, always")
     add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")
+    for name in PARTS:
+        add(name, "in place of the package's own", metavar="PATH")
     causal = parser.add_argument_group("causal models (Fast, 2.0)", "left out: what the model was made for")
     add = _adder(causal)
     add("window", "latent frames that a chunk looks back on, itself included; 0: the whole video", type=int)
     add("sink", "of these the first that stay for good", type=int)
     add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750")
     add("kv_cache", "keys and values: on the GPU, in 8 bits, or in host memory; auto: the first of them that fits")
-    add("save_state", "file to write, for the video to go on later", metavar="FILE")
-    add("continue_from", "file that --save_state wrote; the video is what comes next", metavar="FILE")
-    parser.add_argument("--gpus", type=_count, default=1, metavar="N", help="one process for each, under torchrun")
-    add = _adder(parser)
-    for name in PARTS:
-        add(name, "in place of the package's own", metavar="PATH")
+    return causal
 
 
 def _adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
@@ -196,6 +216,31 @@ def _generate(arguments: argparse.Namespace) -> None:
         print(first, *plan.notes, sep="\n", file=told)
         result = run(plan, progress_bar, processes)
         print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}", file=told)
+
+
+def _batch(arguments: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from .batch import run_batch
+    from .jobs import MANIFEST, read_jobs
+
+    own = ("run", "size", "jobs", "out", "ray", "workers")
+    values = {name: value for name, value in vars(arguments).items() if name not in own}
+    height, width = arguments.size
+    for name in ("ckpt_dir", "action_path", *PARTS):  # other processes start elsewhere
+        values[name] = None if values[name] is None else Path(values[name]).absolute()
+    folder = Path(arguments.out).absolute()
+    jobs = read_jobs(Path(arguments.jobs), GenerateOptions(
+        **values, max_area=height * width, prompt="", output=folder), folder)  # fmt: skip
+    run_groups = None
+    if arguments.ray is not None:
+        from .cluster import on_ray
+
+        run_groups = on_ray(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
+    counts = run_batch(jobs, folder, progress_bar, run_groups)
+    print(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
+    if counts.failed:
+        raise LingBotError(f"{counts.failed} failed; {folder / MANIFEST} says why. The same command tries them again")
 
 
 def _inspect(arguments: argparse.Namespace) -> None:

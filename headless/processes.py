@@ -152,18 +152,20 @@ def start(count: int, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=count, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
         rdzv_configs={"is_host": True}, run_id=f"lingbot-world-{os.getpid()}", max_restarts=0, monitor_interval=0.1,
     )  # fmt: skip
+    logging.disable(logging.CRITICAL)  # of torchrun's engine; the processes have their own
     try:
         elastic_launch(config, sys.executable)("-m", "lingbot_world", *arguments)
     except SignalException:
         return 128 + signal.SIGINT
     except ChildFailedError as error:
         return _exit_code({rank: failure.exitcode for rank, failure in error.failures.items()}, count)
+    finally:
+        logging.disable(logging.NOTSET)
     return 0
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,8 @@ from ..model.cache import CameraCache
 from ..model.dit import LingBotWorldModel
 from ..model.parallel import SequenceParallel, gather_rows
 from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
-from ..sampling import SOLVERS, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
-from ..sampling.solvers import Callback
+from ..sampling import SOLVER_STEPS, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
+from ..sampling.solvers import Callback, Steps
 
 Expert = LingBotWorldModel | Callable[[], LingBotWorldModel]
 
@@ -60,16 +61,19 @@ def sample(
         None if context_null is None else context_null.to(device),
         None if camera is None else camera.to(device),
     )
-    denoise = _Denoiser(
-        experts=PerExpert(high, low),
-        scales=guide_scales(guide_scale),
-        conditioning=conditioning,
-        timesteps=flow_timesteps(steps, shift, solver).tolist(),
+    (latent,) = sample_videos(
+        PerExpert(high, low),
+        [Video(noise, lambda: conditioning)],
+        steps=steps,
+        shift=shift,
         boundary=boundary,
-        cache_bytes=camera_cache_bytes,
+        guide_scale=guide_scale,
+        solver=solver,
+        callback=callback,
+        camera_cache_bytes=camera_cache_bytes,
         together=Together(sequence_parallel, guidance_group),
     )
-    return SOLVERS[solver](denoise, noise.float(), flow_sigmas(steps, shift, solver), callback)
+    return latent
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,88 @@ class Conditioning:
     context: Tensor
     context_null: Tensor | None
     camera: Tensor | None
+
+
+@dataclass(frozen=True)
+class Video:
+    """What a video begins with: its noise float32 [1, 16, f, h, w], and a function that brings its conditioning to the
+    noise's device when an expert begins with it."""
+
+    noise: Tensor
+    conditioning: Callable[[], Conditioning]
+
+
+@torch.no_grad()
+def sample_videos(
+    experts: PerExpert[Expert],
+    videos: Sequence[Video],
+    *,
+    steps: int,
+    shift: float,
+    boundary: float,
+    guide_scale: float | tuple[float, float],
+    solver: SolverName,
+    callback: Callback | None = None,
+    camera_cache_bytes: int = 0,
+    together: Together = ALONE,
+) -> list[Tensor]:
+    """The latents of several videos; each expert is fetched once, and does its steps of every video. The settings are
+    those of `sample`. `callback` is called after each step of each video."""
+    timesteps, sigmas = flow_timesteps(steps, shift, solver).tolist(), flow_sigmas(steps, shift, solver)
+    levels = [is_high_noise(timestep, boundary) for timestep in timesteps]
+    runs = [_Run(video, SOLVER_STEPS[solver](video.noise.float(), sigmas), timesteps, callback) for video in videos]
+    scales = guide_scales(guide_scale)
+    for high in (True, False):
+        if not (runs and high in levels):
+            continue
+        gc.collect()
+        model = _fetch(experts.of(high))
+        for run in runs:
+            cache = CameraCache(camera_cache_bytes) if camera_cache_bytes else None
+            run.advance(levels.count(high), partial(predict, model, scale=scales.of(high), camera_cache=cache,
+                                                    together=together))  # fmt: skip
+        del model
+    return [run.result() for run in runs]
+
+
+class _Run:
+    """One video's steps, in which it may stop between two experts."""
+
+    def __init__(self, video: Video, steps: Steps, timesteps: list[int], callback: Callback | None) -> None:
+        self._video, self._steps, self._timesteps, self._callback = video, steps, timesteps, callback
+        self._asked: tuple[int, Tensor, Tensor] | None = None
+        self._latent: Tensor | None = None
+        self._go_on(lambda: next(steps))
+
+    def advance(self, count: int, velocity: Callable[[Tensor, int, Conditioning], Tensor]) -> None:
+        """The next `count` steps."""
+        conditioning = self._video.conditioning()
+        for _ in range(count):
+            assert self._asked is not None
+            step, x, sigma = self._asked
+            denoised = x - sigma * velocity(x, self._timesteps[step], conditioning)
+            if self._callback is not None:
+                self._callback(step, x, denoised, sigma)
+            self._go_on(partial(self._steps.send, denoised))
+
+    def result(self) -> Tensor:
+        """The latent, after all steps."""
+        assert self._latent is not None
+        return self._latent
+
+    def _go_on(self, resume: Callable[[], tuple[int, Tensor, Tensor]]) -> None:
+        try:
+            self._asked = resume()
+        except StopIteration as end:
+            self._asked, self._latent = None, end.value
+
+
+def _fetch(expert: Expert) -> LingBotWorldModel:
+    model = expert if isinstance(expert, LingBotWorldModel) else expert()
+    if model.config.causal:
+        raise InputError("this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: "
+                         "use rollout; sampling over two experts takes those of the base model")  # fmt: skip
+    return model
 
 
 def predict(
@@ -137,44 +223,3 @@ def _padded(prompts: list[Tensor]) -> Tensor:
     """Prompts [1, L, D] as rows of the same length. The shorter one is padded with zeros, as the model does it."""
     longest = max(prompt.shape[1] for prompt in prompts)
     return torch.cat([torch.nn.functional.pad(prompt, (0, 0, 0, longest - prompt.shape[1])) for prompt in prompts])
-
-
-class _Denoiser:
-    """`denoise(x, sigma) -> x0` for the solvers, called once a step, in order. It refers to one expert at a time."""
-
-    def __init__(
-        self,
-        experts: PerExpert[Expert],
-        scales: PerExpert[float],
-        conditioning: Conditioning,
-        timesteps: list[int],
-        boundary: float,
-        cache_bytes: int,
-        together: Together = ALONE,
-    ) -> None:
-        self.experts, self.scales, self.conditioning = experts, scales, conditioning
-        self.timesteps, self.boundary, self.cache_bytes = iter(timesteps), boundary, cache_bytes
-        self.together = together
-        self.model: LingBotWorldModel | None = None
-        self.model_is_high: bool | None = None
-        self.camera_cache: CameraCache | None = None
-
-    def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
-        timestep = next(self.timesteps)
-        high = is_high_noise(timestep, self.boundary)
-        if self.model is None or high is not self.model_is_high:
-            self.model = self.camera_cache = None
-            gc.collect()
-            self.model, self.model_is_high = self._expert(high), high
-            self.camera_cache = CameraCache(self.cache_bytes) if self.cache_bytes else None
-        scale = self.scales.of(high)
-        velocity = predict(self.model, x, timestep, self.conditioning, scale, self.camera_cache, self.together)
-        return x - sigma * velocity
-
-    def _expert(self, high: bool) -> LingBotWorldModel:
-        expert = self.experts.of(high)
-        model = expert if isinstance(expert, LingBotWorldModel) else expert()
-        if model.config.causal:
-            raise InputError("this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: "
-                             "use rollout; sampling over two experts takes those of the base model")  # fmt: skip
-        return model

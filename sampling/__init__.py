@@ -3,12 +3,14 @@
 from .experts import first_low_step, guide, guide_scales, is_high_noise
 from .few_steps import FewStepSchedule, few_step_schedule, release_of, sample_few_steps, step_indices
 from .schedule import TRAIN_TIMESTEPS, flow_sigmas, flow_timesteps
-from .solvers import sample_flow_dpmpp, sample_flow_unipc
+from .solvers import dpmpp_steps, sample_flow_dpmpp, sample_flow_unipc, unipc_steps
 
 SOLVERS = {"unipc": sample_flow_unipc, "dpmpp": sample_flow_dpmpp}
+SOLVER_STEPS = {"unipc": unipc_steps, "dpmpp": dpmpp_steps}
 
 __all__ = [
     "SOLVERS",
+    "SOLVER_STEPS",
     "TRAIN_TIMESTEPS",
     "FewStepSchedule",
     "few_step_schedule",

@@ -7,7 +7,7 @@ ends the loop.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from torch import Tensor
 
@@ -15,6 +15,8 @@ from ..errors import InputError
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
 Callback = Callable[[int, Tensor, Tensor, Tensor], None]
+Steps = Generator[tuple[int, Tensor, Tensor], Tensor, Tensor]
+"""Yields (step, x, sigma), is sent the model's x0 of them, and returns the result."""
 
 
 def sample_flow_unipc(
@@ -25,12 +27,22 @@ def sample_flow_unipc(
     `sigmas` float [steps + 1], falling. The last one may be 0: the result is then the last x0. The first and the last
     step are of order 1. One model call a step.
     """
+    return _solve(unipc_steps(x, sigmas), denoise, callback)
+
+
+def sample_flow_dpmpp(
+    denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None
+) -> Tensor:
+    """DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint. Arguments as in `sample_flow_unipc`."""
+    return _solve(dpmpp_steps(x, sigmas), denoise, callback)
+
+
+def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
+    """The steps of `sample_flow_unipc`, for a caller that runs several videos in turns."""
     levels = _levels(sigmas)
     start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read them
     for step in range(len(levels) - 1):
-        denoised = denoise(x, sigmas[step])
-        if callback is not None:
-            callback(step, x, denoised, sigmas[step])
+        denoised = yield step, x, sigmas[step]
         if step > 0:
             x = _correct(start, before, current, denoised, levels[: step + 1], order)
         start, before, current = x, current, denoised
@@ -39,20 +51,28 @@ def sample_flow_unipc(
     return x
 
 
-def sample_flow_dpmpp(
-    denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None
-) -> Tensor:
-    """DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint. Arguments as in `sample_flow_unipc`."""
+def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
+    """The steps of `sample_flow_dpmpp`, for a caller that runs several videos in turns."""
     levels = _levels(sigmas)
     before = x  # not read in the first step, whose order is 1
     for step in range(len(levels) - 1):
-        denoised = denoise(x, sigmas[step])
-        if callback is not None:
-            callback(step, x, denoised, sigmas[step])
+        denoised = yield step, x, sigmas[step]
         order = 1 if step in (0, len(levels) - 2) else 2
         x = _predict(x, before, denoised, levels[: step + 2], order)
         before = denoised
     return x
+
+
+def _solve(steps: Steps, denoise: Denoise, callback: Callback | None) -> Tensor:
+    denoised = None
+    while True:
+        try:
+            step, x, sigma = next(steps) if denoised is None else steps.send(denoised)
+        except StopIteration as end:
+            return end.value
+        denoised = denoise(x, sigma)
+        if callback is not None:
+            callback(step, x, denoised, sigma)
 
 
 def _levels(sigmas: Tensor) -> list[float]:

@@ -121,9 +121,10 @@ def test_a_fault_that_all_find_is_said_once(command, tmp_path):
 def test_one_process_that_dies_ends_all_with_one_message(command, tmp_path, how):
     out = tmp_path / "out"
     process = generate(command(sampling_steps=900, output=out / "video.mp4"), "--gpus", "2", start_new_session=True)
-    for letter in iter(lambda: process.stderr.read(1), ""):  # the bar of the steps begins
-        if letter == "s" and "steps:" in (letter + process.stderr.read(5)):
-            break
+    shown = ""
+    while not shown.endswith("steps:"):  # the bar of the steps has begun
+        assert (letter := process.stderr.read(1)), shown
+        shown += letter
     if how == "killed":
         os.kill(workers(process.pid)[1], signal.SIGKILL)
     else:

@@ -1,0 +1,202 @@
+"""`lingbot-world batch`: many videos, one manifest. Videos of one size are made together, so that each expert is loaded
+once for all of them. Done jobs are skipped; a job that fails is noted and passed over."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..camera.formats import write_camera
+from ..camera.moves import path_from_keys, preset_path
+from ..camera.path import CameraPath
+from ..errors import LingBotError
+from ..options import PerExpert
+from ..text import NEGATIVE_PROMPT, encode
+from .jobs import Job, Manifest, Outcome
+from .memory import choose_residency, free_memory
+from .options import GenerateOptions
+from .plan import SamplingPlan, make_plan
+from .profile import ShowProgress, StageRecorder, silent
+from .rollout_plan import RolloutPlan
+from .run import run
+from .stages import Experts, camera_map, decode, draw_noise, encode_image
+from .two_experts import Conditioning, Video, sample_videos
+from .video import write_frames
+
+VIDEOS_AT_ONCE = 8
+"""Videos whose steps are done before the first of them is written. A run that is stopped loses as many at most."""
+PROMPTS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """A job with the seed of its noise, drawn if none was given."""
+
+    job: Job
+    seed: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many jobs a batch has done, found done, and seen fail."""
+
+    done: int
+    skipped: int
+    failed: int
+
+
+RunGroups = Callable[[list[list[Seeded]], Path], Iterator[Outcome]]
+"""Makes the videos of several groups; gives what became of each job as it ends."""
+
+
+def run_batch(
+    jobs: Sequence[Job], folder: Path, show: ShowProgress = silent, run_groups: RunGroups | None = None
+) -> Counts:
+    """Does what is not done yet; each job gets a row in the folder's manifest when it ends. `run_groups` makes the
+    videos, by default in this process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = Manifest(folder)
+    waiting = [job for job in jobs if not manifest.is_done(job)]
+    likenesses: dict[str, list[Seeded]] = {}
+    for job in waiting:
+        seeded = Seeded(job, secrets.randbits(32) if job.options.seed is None else job.options.seed)
+        try:
+            likenesses.setdefault(_likeness(job, make_plan(_with_camera(job, folder))), []).append(seeded)
+        except (LingBotError, OSError) as error:
+            manifest.note(Outcome(job, seeded.seed, error=str(error)))
+    groups = [group[start : start + VIDEOS_AT_ONCE] for group in likenesses.values()
+              for start in range(0, len(group), VIDEOS_AT_ONCE)]  # fmt: skip
+    done = 0
+    for outcome in run_groups(groups, folder) if run_groups else _run_here(groups, folder, show):
+        manifest.note(outcome)
+        done += outcome.error is None
+    return Counts(done, len(jobs) - len(waiting), len(waiting) - done)
+
+
+def _run_here(groups: list[list[Seeded]], folder: Path, show: ShowProgress) -> Iterator[Outcome]:
+    for group in groups:
+        yield from run_group(group, folder, show)
+
+
+def _with_camera(job: Job, folder: Path) -> GenerateOptions:
+    """The job's options, with the pose folder of its preset or keys written beside the videos."""
+    if job.camera is None or job.camera[0] == "action_path":
+        return job.options
+    kind, text = job.camera
+    path = preset_path(text, frames=job.options.frame_num) if kind == "preset" else path_from_keys(text)
+    poses = folder / "cameras" / job.name
+    _write(path, poses)
+    return replace(job.options, action_path=poses)
+
+
+def _write(path: CameraPath, poses: Path) -> None:
+    poses.parent.mkdir(parents=True, exist_ok=True)
+    write_camera(path, poses)
+
+
+def _likeness(job: Job, plan: SamplingPlan | RolloutPlan) -> str:
+    """Equal for jobs whose steps can be done together: they have the same settings, size and models."""
+    own = ("image", "prompt", "negative", "seed", "camera", "fps")
+    settings = {name: value for name, value in job.settings().items() if name not in own}
+    size = plan.geometry
+    camera = isinstance(plan, SamplingPlan) and plan.camera is not None
+    return json.dumps([settings, size.width, size.height, size.frames, camera], sort_keys=True)
+
+
+def run_group(group: list[Seeded], folder: Path, show: ShowProgress = silent) -> Iterator[Outcome]:
+    """Makes the videos of a group of like jobs. Where one of them stops all, each is tried alone."""
+    left, begun = list(group), time.perf_counter()
+    try:
+        for seeded in _videos(group, folder, show):
+            now = time.perf_counter()
+            yield Outcome(seeded.job, seeded.seed, now - begun)
+            begun = now
+            left.remove(seeded)
+    except (LingBotError, OSError, torch.OutOfMemoryError) as error:
+        if len(group) == 1:
+            yield Outcome(group[0].job, group[0].seed, error=str(error).splitlines()[0])
+            return
+        for seeded in left:
+            yield from run_group([seeded], folder, show)
+
+
+def _videos(group: list[Seeded], folder: Path, show: ShowProgress) -> Iterator[Seeded]:
+    """Each job of a group as soon as its video is written. A causal model makes one after the other."""
+    plans = [make_plan(replace(_with_camera(seeded.job, folder), seed=seeded.seed)) for seeded in group]
+    base = [plan for plan in plans if isinstance(plan, SamplingPlan)]
+    if not base:
+        for seeded, plan in zip(group, plans, strict=True):
+            run(plan, show)
+            yield seeded
+        return
+    with StageRecorder(base[0].device, show) as stages:
+        for seeded, plan, latent in zip(group, base, _latents(base, stages), strict=True):
+            frames = decode(plan, latent, stages.begin("VAE decode", "chunk"))
+            write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
+            yield seeded
+
+
+def _latents(plans: list[SamplingPlan], stages: StageRecorder) -> list[Tensor]:
+    """What the steps make of each plan, [1, 16, f, h, w] on the CPU."""
+    first, options = plans[0], plans[0].options
+    prompts = _prompts(plans, stages)
+    encoded = [encode_image(plan, stages.begin("VAE encode", "chunk")).cpu() for plan in plans]
+    residency = choose_residency(first, free_memory(first.device))
+    experts = Experts(first, stages, residency, videos=len(plans))
+    videos = [Video(_noise(plan), partial(_conditioning, plan, y, prompts))
+              for plan, y in zip(plans, encoded, strict=True)]  # fmt: skip
+    latents = sample_videos(
+        PerExpert(experts.high, experts.low), videos,
+        steps=options.sampling_steps,
+        shift=first.shift,
+        boundary=options.boundary,
+        guide_scale=options.guide_scale,
+        solver=options.solver,
+        callback=experts.step_done,
+        camera_cache_bytes=residency.camera_cache_bytes,
+    )  # fmt: skip
+    return [latent.cpu() for latent in latents]
+
+
+def _noise(plan: SamplingPlan) -> Tensor:
+    assert plan.options.seed is not None
+    generator = torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed)
+    return draw_noise(plan.geometry, generator).to(plan.device)
+
+
+def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
+    """Every prompt and negative prompt of the plans, encoded, [1, L, D]; each text once."""
+    first = plans[0]
+    texts = list(dict.fromkeys(text for plan in plans for text in _texts(plan) if text is not None))
+    dtype = torch.float32 if first.options.dtype == "fp32" else torch.bfloat16
+    found: dict[str, Tensor] = {}
+    for start in range(0, len(texts), PROMPTS_AT_ONCE):
+        part, progress = texts[start : start + PROMPTS_AT_ONCE], stages.begin("text", "block")
+        rows = encode(part, first.text_encoder, first.tokenizer, first.device, dtype, progress)
+        found |= {text: row[None].cpu() for text, row in zip(part, rows, strict=True)}
+    return found
+
+
+def _texts(plan: SamplingPlan) -> tuple[str, str | None]:
+    negative = NEGATIVE_PROMPT if plan.options.negative is None else plan.options.negative
+    return plan.options.prompt, negative if plan.guided else None
+
+
+def _conditioning(plan: SamplingPlan, y: Tensor, prompts: dict[str, Tensor]) -> Conditioning:
+    """On the plan's device: made when an expert begins with the video, and freed with its last step."""
+    prompt, negative = _texts(plan)
+    camera = camera_map(plan)
+    return Conditioning(
+        y.to(plan.device),
+        prompts[prompt].to(plan.device),
+        None if negative is None else prompts[negative].to(plan.device),
+        None if camera is None else camera.to(plan.device),
+    )

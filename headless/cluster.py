@@ -1,0 +1,124 @@
+"""`lingbot-world batch --ray`: a batch's groups made by Ray actors, one for each GPU of a cluster or of this machine.
+
+The files have to be found under the same paths on all machines. An actor that is lost, with its machine or alone, costs
+the videos it was making: they are made again by another one.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..errors import DependencyError, InputError
+from .batch import RunGroups, Seeded, run_group
+from .jobs import Outcome
+
+LOCAL = "local"
+"""The address that stands for a cluster of this machine alone."""
+MOST_TRIES = 3
+"""A job that was being made when as many actors were lost is given up."""
+
+
+def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
+    """Connects to the cluster at `address`, or starts one here. `workers`: how many actors; left out, as many as there
+    are GPUs. Raises DependencyError without Ray and InputError for a cluster that has no room for one."""
+    try:
+        import ray
+    except ImportError as error:
+        raise DependencyError('Ray is not installed; install with: pip install "lingbot-world[cluster]"') from error
+    where: dict[str, Any] = {} if address == LOCAL else {"address": address}
+    if workers is not None and address == LOCAL and not on_gpus:
+        where["num_cpus"] = workers
+    try:
+        ray.init(**where, log_to_driver=False, logging_level="error", include_dashboard=None if where else False)
+    except (ConnectionError, ValueError) as error:
+        raise InputError(f"`ray` {address}: no cluster answers there ({error})") from error
+    count = workers or int(ray.cluster_resources().get("GPU" if on_gpus else "CPU", 0))
+    if count < 1:
+        raise InputError(f"`ray` {address}: the cluster has no GPU; give `device` cpu to run on CPUs")
+    needs = {"num_gpus": 1} if on_gpus else {"num_cpus": 1}
+    actor = ray.remote(**needs)(Worker)
+    return partial(_run_groups, actor.remote, count)
+
+
+class Worker:
+    """One actor: it makes the videos of a group, and tells of each as it ends."""
+
+    def ready(self) -> bool:
+        """Answers when the actor has found its place in the cluster."""
+        return True
+
+    def run(self, group: list[Seeded], folder: Path) -> Iterator[Outcome]:
+        """The outcomes of a group's jobs."""
+        yield from run_group(group, folder)
+
+
+def _run_groups(
+    new_worker: Callable[[], Any], count: int, groups: list[list[Seeded]], folder: Path
+) -> Iterator[Outcome]:
+    """Hands the groups to `count` workers, a thread for each of these; gives the outcomes as they come."""
+    outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
+    waiting: queue.Queue[_Try] = queue.Queue()
+    for group in groups:
+        waiting.put(_Try(group))
+    for _ in range(min(count, len(groups))):
+        threading.Thread(target=_serve, args=(new_worker, waiting, outcomes, folder), daemon=True).start()
+    for _ in range(sum(map(len, groups))):
+        outcome = outcomes.get()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        yield outcome
+
+
+@dataclass(frozen=True)
+class _Try:
+    """A group that waits for a worker, and which attempt this will be."""
+
+    group: list[Seeded]
+    number: int = 1
+
+
+def _serve(new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path) -> None:
+    """Gives a worker one group after the other, and takes a new worker where one was lost. It waits for that worker's
+    place in the cluster before it takes the next group, which another thread may have a worker for."""
+    import ray
+
+    worker = None
+    while True:
+        try:
+            if worker is None:
+                worker = new_worker()
+                ray.get(worker.ready.remote())
+        except ray.exceptions.RayError:
+            worker = None
+            continue
+        attempt = waiting.get()
+        left = {seeded.job.name: seeded for seeded in attempt.group}
+        try:
+            for reference in worker.run.options(num_returns="streaming").remote(attempt.group, folder):
+                outcome = ray.get(reference)
+                outcomes.put(outcome)
+                del left[outcome.job.name]
+        except ray.exceptions.RayTaskError as error:
+            outcomes.put(error)
+        except ray.exceptions.RayError as error:
+            worker = None
+            _try_again(attempt, list(left.values()), waiting, outcomes, error)
+
+
+def _try_again(
+    attempt: _Try, left: list[Seeded], waiting: queue.Queue, outcomes: queue.Queue, error: Exception
+) -> None:
+    """Puts back the jobs that a worker was lost with, each on its own: if one of them ends its workers, the others
+    are not taken along."""
+    for seeded in left:
+        if attempt.number < MOST_TRIES:
+            waiting.put(_Try([seeded], attempt.number + 1))
+        else:
+            why = f"{MOST_TRIES} workers were lost while they made it ({type(error).__name__})"
+            outcomes.put(Outcome(seeded.job, seeded.seed, error=why))

@@ -1,0 +1,114 @@
+"""Stages of the base model's runs, of one video or several of one size. Each frees its models before the next."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..camera import action_embedding, camera_embedding
+from ..geometry import Geometry, image_conditioning
+from ..loaders import load_expert, warm
+from ..model.dit import LingBotWorldModel
+from ..options import Progress
+from ..sampling import first_low_step, flow_timesteps
+from ..vae import VAE, decode_latent, encode_first_frame, load_vae
+from ..vae.network import LATENT_CHANNELS
+from .checks import Plan
+from .memory import Residency
+from .plan import SamplingPlan
+from .profile import StageRecorder, release
+
+log = logging.getLogger(__name__)
+
+
+def encode_image(plan: Plan, progress: Progress) -> Tensor:
+    vae, frame = load_vae(plan.vae, device=plan.device), plan.frame
+    encoded = _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, frame, plan.geometry.frames, progress))
+    return image_conditioning(encoded)
+
+
+def decode(plan: Plan, latent: Tensor, progress: Progress) -> Tensor:
+    vae = load_vae(plan.vae, device=plan.device)
+    return _with_tiles_if_short(plan, vae, lambda: decode_latent(vae, latent, progress))
+
+
+def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Tensor:
+    """`work()`; where the GPU's memory runs out, `work()` again with the VAE in tiles."""
+    if plan.options.vae_tiling:
+        vae.enable_tiling()
+    try:
+        return work()
+    except torch.OutOfMemoryError:
+        if vae.use_tiling:
+            raise
+    log.warning("The VAE did not fit into the GPU's memory: again, tile by tile.")
+    release(plan.device)
+    vae.enable_tiling()
+    return work()
+
+
+def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
+    """The latent's noise float32 [1, 16, f, h, w] on the generator's device, drawn there.
+
+    A CPU generator gives the same on every machine; the official code draws from a CUDA generator.
+    """
+    shape = 1, LATENT_CHANNELS, geometry.lat_f, geometry.lat_h, geometry.lat_w
+    return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
+
+
+def camera_map(plan: SamplingPlan) -> Tensor | None:
+    """What the camera layers are conditioned on: a Pluecker map, and the keys for models that take them."""
+    if plan.camera is None:
+        return None
+    path, geometry = plan.camera, plan.geometry
+    size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
+    if path.actions is not None:
+        return action_embedding(path.c2w, path.intrinsics, path.actions, **size)
+    return camera_embedding(path.c2w, path.intrinsics, **size)
+
+
+class Experts:
+    """Loads the experts when `sample` calls for them, and records as stages each load and each expert's steps, of all
+    videos."""
+
+    def __init__(self, plan: SamplingPlan, stages: StageRecorder, residency: Residency, videos: int = 1) -> None:
+        self._plan, self._stages, self._residency = plan, stages, residency
+        self._low_ahead: LingBotWorldModel | None = None
+        self._progress: Progress = lambda _done, _total: None
+        timesteps = flow_timesteps(plan.options.sampling_steps, plan.shift, plan.options.solver)
+        self._high_steps = videos * first_low_step(timesteps, plan.options.boundary)
+        self._steps, self._done = videos * len(timesteps), 0
+
+    def high(self) -> LingBotWorldModel:
+        """The high-noise expert. The low-noise one is loaded too where both stay; otherwise its files are read into
+        the page cache while the steps run."""
+        model = self._load("high", keep=True)
+        if self._residency.both and self._high_steps < self._steps:
+            self._low_ahead = self._load("low", keep=True)
+        elif self._high_steps < self._steps:
+            warm(self._plan.experts.low)
+        self._progress = self._stages.begin("high-noise steps", "step", keep=True)
+        return model
+
+    def low(self) -> LingBotWorldModel:
+        """The low-noise expert, loaded unless both were."""
+        model, self._low_ahead = self._low_ahead or self._load("low"), None
+        self._progress = self._stages.begin("low-noise steps", "step", keep=True)
+        return model
+
+    def step_done(self, *_: object) -> None:
+        """The solver's callback: counts the steps of the expert that made this one."""
+        self._done += 1
+        if self._done <= self._high_steps:
+            self._progress(self._done, self._high_steps)
+        else:
+            self._progress(self._done - self._high_steps, self._steps - self._high_steps)
+
+    def _load(self, name: str, keep: bool = False) -> LingBotWorldModel:
+        progress = self._stages.begin(f"load {name}-noise expert", "B", keep=keep)
+        plan, blocks = self._plan, self._residency.resident_blocks
+        expert = getattr(plan.experts, name)
+        return load_expert(expert, plan.device, plan.dtype, progress=progress, resident_blocks=blocks)

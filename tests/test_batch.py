@@ -1,0 +1,198 @@
+"""`lingbot-world batch`: the videos are those of `generate`; done jobs are skipped, failed ones passed over."""
+
+import csv
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from lingbot_world.errors import InputError
+from lingbot_world.headless import batch, stages
+from lingbot_world.headless.cli import BAD_INPUT, main
+from lingbot_world.headless.jobs import read_jobs
+from lingbot_world.headless.options import GenerateOptions
+
+SMALL = ["--width", "64", "--height", "48", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
+SMALL += ["--boundary", "0.9"]  # both experts have a step
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def jobs(toy_package, tmp_path):
+    """Writes jobs that share the toy's image into a file; returns its path."""
+
+    def write(*jobs, name="jobs.jsonl"):
+        path = tmp_path / name
+        image = str(toy_package / "example/image.png")
+        path.write_text("".join(json.dumps({"image": image, "seed": 1, **job}) + "\n" for job in jobs))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run(toy_package, tmp_path, capsys):
+    """Runs the command; returns its exit code, what it printed, and the manifest's rows."""
+
+    def run(path, *more, package=toy_package):
+        code = main(["batch", str(path), str(tmp_path / "out"), "--ckpt_dir", str(package), *SMALL, *more])
+        manifest = tmp_path / "out/manifest.jsonl"
+        rows = [json.loads(line) for line in manifest.read_text().splitlines()] if manifest.exists() else []
+        return code, capsys.readouterr(), rows
+
+    return run
+
+
+@pytest.fixture
+def loads(monkeypatch):
+    """The experts that were loaded, in order."""
+    found, load = [], stages.load_expert
+
+    def counted(checkpoint, *arguments, **settings):
+        found.append(Path(checkpoint.path).name.split("_")[0])
+        return load(checkpoint, *arguments, **settings)
+
+    monkeypatch.setattr(stages, "load_expert", counted)
+    return found
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_each_video_is_the_one_that_generate_makes(jobs, run, loads, toy_package, tmp_path):
+    example = str(toy_package / "example")
+    path = jobs(
+        {"prompt": "a castle", "action_path": example, "name": "castle"},
+        {"prompt": "a house by the sea", "action_path": example, "seed": 5},
+        {"prompt": "a castle", "keys": "w-8", "seed": 7},
+    )
+    code, said, rows = run(path)
+    assert (code, loads) == (0, ["high", "low"])
+    assert said.out.startswith("3 done, 0 were done before, 0 failed")
+    assert [row["file"] for row in rows] == ["castle.mp4", "00002.mp4", "00003.mp4"]
+    prompts, seeds = ("a castle", "a house by the sea", "a castle"), (1, 5, 7)
+    cameras = example, example, tmp_path / "out/cameras/00003"
+    for row, prompt, camera, seed in zip(rows, prompts, cameras, seeds, strict=True):
+        alone = tmp_path / f"alone {row['name']}.mp4"
+        given = ["--ckpt_dir", toy_package, "--image", toy_package / "example/image.png", "--prompt", prompt]
+        given += ["--action_path", camera, "--seed", seed, "--output", alone]
+        assert main(["generate", *map(str, given), *SMALL]) == 0
+        assert (row["seed"], row["status"], row["settings"]["prompt"]) == (seed, "done", prompt)
+        assert row["sha256"] == digest(tmp_path / "out" / row["file"]) == digest(alone)
+
+
+def test_done_jobs_are_skipped_and_changed_or_lost_ones_made(jobs, run, tmp_path):
+    first, second = {"prompt": "a castle", "name": "one"}, {"prompt": "a house", "name": "two"}
+    run(jobs(first, second))
+    before = digest(tmp_path / "out/one.mp4")
+    assert run(jobs(first, second))[1].out.startswith("0 done, 2 were done before")
+    assert run(jobs(first, second | {"seed": 2}))[1].out.startswith("1 done, 1 were done before")
+    (tmp_path / "out/one.mp4").unlink()
+    code, said, rows = run(jobs(first, second | {"seed": 2}))
+    assert said.out.startswith("1 done, 1 were done before")
+    assert [row["name"] for row in rows] == ["one", "two", "two", "one"]
+    assert digest(tmp_path / "out/one.mp4") == before
+
+
+def test_a_manifest_that_was_cut_short_is_gone_on_with(jobs, run, toy_package, tmp_path, capsys):
+    path = jobs({"prompt": "a castle"}, {"prompt": "a house"})
+    run(path)
+    manifest = tmp_path / "out/manifest.jsonl"
+    text = manifest.read_text()
+    manifest.write_text(text[:-20])
+    command = ["batch", str(path), str(tmp_path / "out"), "--ckpt_dir", str(toy_package), *SMALL]
+    assert main(command) == main(command) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(" were")[0] for line in said] == ["1 done, 1", "0 done, 2"]
+
+
+def test_a_job_that_cannot_start_is_noted_and_passed_over(jobs, run, tmp_path):
+    path = jobs({"prompt": "a castle", "image": "missing.png"}, {"prompt": "a house"})
+    code, said, rows = run(path)
+    assert code == BAD_INPUT
+    assert said.out.startswith("1 done, 0 were done before, 1 failed")
+    assert "1 failed" in said.err
+    assert [(row["name"], row["status"]) for row in rows] == [("00001", "failed"), ("00002", "done")]
+    assert rows[0]["error"] == f"`image` {tmp_path / 'missing.png'}: no such file"
+    assert not (tmp_path / "out/00001.mp4").exists()
+
+
+def test_a_job_that_fails_on_the_way_takes_no_other_with_it(jobs, run, monkeypatch):
+    write = batch.write_frames
+
+    def failing(frames, target, *rest):
+        if target.path.stem == "two":
+            raise OSError(28, "No space left on device")
+        return write(frames, target, *rest)
+
+    monkeypatch.setattr(batch, "write_frames", failing)
+    code, said, rows = run(jobs(*({"prompt": "a castle", "name": name} for name in ("one", "two", "three"))))
+    assert {row["name"]: row["status"] for row in rows} == {"one": "done", "two": "failed", "three": "done"}
+    assert code == BAD_INPUT
+    monkeypatch.undo()
+    code, said, rows = run(jobs(*({"prompt": "a castle", "name": name} for name in ("one", "two", "three"))))
+    assert (code, said.out.split(",")[0]) == (0, "1 done")
+
+
+def test_other_sizes_make_other_groups(jobs, run, loads):
+    path = jobs({"prompt": "a castle"}, {"prompt": "a castle", "width": 48, "height": 64}, {"prompt": "a house"})
+    code, _, rows = run(path)
+    assert (code, loads) == (0, ["high", "low"] * 2)
+    assert [row["name"] for row in rows] == ["00001", "00003", "00002"]
+
+
+def test_a_table_says_the_same_as_lines_of_json(jobs, toy_package, tmp_path):
+    given = [{"prompt": "a castle, at sea", "guide_scale": "4,6", "preset": "dolly_in", "size": "48*64", "name": "a"}]
+    lines = jobs(*given)
+    table = tmp_path / "jobs.csv"
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*rows[0], "shift"])
+        writer.writeheader()
+        writer.writerows(rows)
+    defaults = GenerateOptions(ckpt_dir=toy_package, prompt="", output=tmp_path)
+    (one,), (other,) = (read_jobs(path, defaults, tmp_path) for path in (lines, table))
+    assert one == other
+    assert (one.options.guide_scale, one.options.max_area, one.options.seed) == ((4.0, 6.0), 48 * 64, 1)
+    assert one.camera == ("preset", "dolly_in")
+
+
+def test_a_causal_model_makes_them_one_by_one(jobs, run, toy_package):
+    path = jobs({"prompt": "a castle", "frame_num": 9}, {"prompt": "a house", "frame_num": 9, "seed": 3})
+    more = ["--sampling_steps", "40", "--boundary", "0.947"]
+    code, said, rows = run(path, *more, package=toy_package / "lingbot_world_fast")
+    assert (code, [row["status"] for row in rows]) == (0, ["done", "done"]), rows
+    assert [row["seed"] for row in rows] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"prompt": "a", "imgae": "x"}', "line 1: unknown: imgae; a job takes action_path"),
+        ('{"prompt": "a", "output": "x.mp4"}', "line 1: unknown: output"),
+        ('{"prompt": "a", "name": "../x"}', "the name '../x' cannot be a file's"),
+        ('{"prompt": "a", "seed": 1.5}', "--seed 1.5: expected a whole number"),
+        ('{"prompt": "a", "seed": true}', "--seed True: expected a whole number"),
+        ('{"prompt": "a", "shift": "much"}', "--shift 'much': expected a number"),
+        ('{"prompt": "a", "size": "big"}', "--size 'big' is not like 480*832"),
+        ('{"prompt": "a", "keys": "w-4", "preset": "dolly_in"}', "preset and keys exclude each other"),
+        ('{"image": "a.png"}', "--prompt is missing"),
+        ('{"prompt": "a"', "line 1: not JSON"),
+        ('["a"]', "line 1: expected an object in braces, found list"),
+        ("", "no jobs in it"),
+        ('{"prompt": "a", "name": "x"}\n{"prompt": "b", "name": "x"}', "line 2: a second job is called 'x'"),
+    ],
+)
+def test_a_file_of_jobs_that_is_wrong_is_refused_before_anything_runs(run, tmp_path, line, said):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(line)
+    code, printed, rows = run(path)
+    assert (code, rows) == (BAD_INPUT, [])
+    assert f"{path}" in printed.err
+    assert said in printed.err
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InputError, match="nowhere.jsonl: cannot be read as text"):
+        read_jobs(tmp_path / "nowhere.jsonl", GenerateOptions(ckpt_dir="x", prompt="", output="x"), tmp_path)

@@ -1,0 +1,77 @@
+"""`lingbot-world batch --ray` on a local Ray cluster of CPU workers, one of which is killed."""
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+JOBS = int(os.environ.get("LINGBOT_JOBS", "8"))
+SETTINGS = ["--width", "32", "--height", "32", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
+COMMAND = [sys.executable, "-m", "lingbot_world"]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray():
+    pytest.importorskip("ray", reason="RAY SKIPPED: not installed; pip install ray")
+
+
+def rows_of(manifest: Path) -> list[dict]:
+    return [json.loads(line) for line in manifest.read_text().splitlines()] if manifest.exists() else []
+
+
+def workers() -> list[int]:
+    """The process ids of Ray's actors, which name themselves after what they do."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (folder / "cmdline").read_bytes().startswith(b"ray::Worker"):
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks into /proc")
+def test_every_job_is_done_once_though_a_worker_is_killed(toy_package, tmp_path):
+    image, out = toy_package / "example/image.png", tmp_path / "out"
+    lines = [{"image": str(image), "prompt": "a castle", "seed": seed, "shift": 5 + seed / 10} for seed in range(JOBS)]
+    jobs = tmp_path / "jobs.jsonl"  # with a shift of its own each job is a group of its own
+    jobs.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = [*COMMAND, "batch", jobs, out, "--ckpt_dir", toy_package, *SETTINGS, "--ray", "--workers", "2"]
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        killed = []
+        for _ in range(3000):
+            if rows_of(out / "manifest.jsonl") and (killed := workers()):
+                os.kill(killed[0], signal.SIGKILL)
+                break
+            assert run.poll() is None, run.communicate()
+            time.sleep(0.1)
+        said, errors = run.communicate(timeout=1200)
+    assert killed
+    assert run.returncode == 0, errors
+    assert f"{JOBS} done, 0 were done before, 0 failed" in said  # Ray tells of the worker before
+    rows = rows_of(out / "manifest.jsonl")
+    assert sorted(row["seed"] for row in rows) == list(range(JOBS))
+    row = next(row for row in rows if row["seed"] == JOBS - 1)
+    assert row["sha256"] == hashlib.sha256((out / row["file"]).read_bytes()).hexdigest()
+    single = [*COMMAND, "generate", "--ckpt_dir", toy_package, "--image", image, "--prompt", "a castle", *SETTINGS]
+    single += ["--seed", str(JOBS - 1), "--shift", str(5 + (JOBS - 1) / 10), "--output", tmp_path / "single.mp4"]
+    subprocess.run(single, env=ENVIRONMENT, check=True, capture_output=True)
+    assert (tmp_path / "single.mp4").read_bytes() == (out / row["file"]).read_bytes()
+
+
+def test_a_cluster_that_is_not_there_is_said(toy_package, tmp_path):
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.write_text(json.dumps({"prompt": "a castle", "image": str(toy_package / "example/image.png")}))
+    command = [*COMMAND, "batch", jobs, tmp_path / "out", "--ckpt_dir", toy_package, *SETTINGS, "--ray", "127.0.0.1:1"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 2
+    assert "--ray 127.0.0.1:1: no cluster answers there" in done.stderr
