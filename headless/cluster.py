@@ -6,6 +6,7 @@ the videos it was making: they are made again by another one.
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -35,13 +36,14 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     if workers is not None and address == LOCAL and not on_gpus:
         where["num_cpus"] = workers
     try:
-        ray.init(**where, log_to_driver=False, logging_level="error", include_dashboard=None if where else False)
-    except (ConnectionError, ValueError) as error:
-        raise InputError(f"`ray` {address}: no cluster answers there ({error})") from error
+        ray.init(**where, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=None if where else False)
+    except Exception as error:  # Ray has no class of its own for a start that fails
+        what = "Ray does not start here" if address == LOCAL else "no cluster answers there"
+        raise InputError(f"`ray` {address}: {what} ({str(error).splitlines()[0]})") from error
     count = workers or int(ray.cluster_resources().get("GPU" if on_gpus else "CPU", 0))
     if count < 1:
         raise InputError(f"`ray` {address}: the cluster has no GPU; give `device` cpu to run on CPUs")
-    needs = {"num_gpus": 1} if on_gpus else {"num_cpus": 1}
+    needs: dict[str, Any] = {"num_gpus": 1} if on_gpus else {"num_cpus": 1}
     actor = ray.remote(**needs)(Worker)
     return partial(_run_groups, actor.remote, count)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,6 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..options import Progress
-from ..text import NEGATIVE_PROMPT, encode
 from .memory import choose_residency, free_memory
 from .options import GenerateOptions
 from .plan import SamplingPlan, make_plan
@@ -20,11 +17,9 @@ from .processes import ALONE, Processes
 from .profile import ShowProgress, Stage, StageRecorder, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
-from .stages import Experts, camera_map, decode, draw_noise, encode_image
+from .stages import Experts, camera_map, decode, draw_noise, encode_image, encode_text
 from .two_experts import Together, sample
 from .video import write_frames
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ def _run_stages(
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
     config = (plan.checkpoint if isinstance(plan, RolloutPlan) else plan.experts.high).config
     together = processes.divide(config, isinstance(plan, SamplingPlan) and plan.guided)
-    prompts = _encode_text(plan, stages.begin("text", "block")) if processes.takes(0) else None
+    prompts = encode_text(plan, stages.begin("text", "block")) if processes.takes(0) else None
     generator = torch.Generator(plan.options.noise_device).manual_seed(seed)
     noise = draw_noise(plan.geometry, generator)
     if isinstance(plan, RolloutPlan):
@@ -78,15 +73,6 @@ def _run_stages(
 def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:
     remedy = "`vae_tiling`" if stage.startswith("VAE") else "`residency` stream, a smaller video or fewer frames"
     return InputError(f"the GPU's memory ran out in stage {stage!r}; try {remedy} ({str(error).splitlines()[0]})")
-
-
-def _encode_text(plan: SamplingPlan | RolloutPlan, progress: Progress) -> list[Tensor]:
-    """The prompt [1, L, D] float32, and the negative prompt where guidance uses it."""
-    options, dtype = plan.options, torch.float32 if plan.options.dtype == "fp32" else torch.bfloat16
-    prompts = [options.prompt]
-    if isinstance(plan, SamplingPlan) and plan.guided:
-        prompts.append(NEGATIVE_PROMPT if options.negative is None else options.negative)
-    return [row[None] for row in encode(prompts, plan.text_encoder, plan.tokenizer, plan.device, dtype, progress)]
 
 
 def _sample(

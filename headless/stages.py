@@ -14,14 +14,25 @@ from ..loaders import load_expert, warm
 from ..model.dit import LingBotWorldModel
 from ..options import Progress
 from ..sampling import first_low_step, flow_timesteps
+from ..text import NEGATIVE_PROMPT, encode
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae
 from ..vae.network import LATENT_CHANNELS
 from .checks import Plan
 from .memory import Residency
 from .plan import SamplingPlan
 from .profile import StageRecorder, release
+from .rollout_plan import RolloutPlan
 
 log = logging.getLogger(__name__)
+
+
+def encode_text(plan: SamplingPlan | RolloutPlan, progress: Progress) -> list[Tensor]:
+    """The prompt [1, L, D] float32, and the negative prompt where guidance uses it."""
+    options, dtype = plan.options, torch.float32 if plan.options.dtype == "fp32" else torch.bfloat16
+    prompts = [options.prompt]
+    if isinstance(plan, SamplingPlan) and plan.guided:
+        prompts.append(NEGATIVE_PROMPT if options.negative is None else options.negative)
+    return [row[None] for row in encode(prompts, plan.text_encoder, plan.tokenizer, plan.device, dtype, progress)]
 
 
 def encode_image(plan: Plan, progress: Progress) -> Tensor:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from lingbot_world.geometry import explicit_geometry
 from lingbot_world.headless.cli import main
-from lingbot_world.headless.run import draw_noise
+from lingbot_world.headless.stages import draw_noise
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("one_thread")

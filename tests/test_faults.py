@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lingbot_world.headless import rollout
+from lingbot_world.headless import rollout, stages
 from lingbot_world.headless import run as runs
 from lingbot_world.headless.cli import main
 from lingbot_world.headless.memory import Residency
@@ -93,7 +93,7 @@ class Fault:
 def test_out_of_gpu_memory_at_load_switch_and_decode(frames, toy_package, monkeypatch, capsys, place, first, stage):
     want = frames()
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
-    monkeypatch.setattr(runs, place, Fault(getattr(runs, place), first, error))
+    monkeypatch.setattr(stages, place, Fault(getattr(stages, place), first, error))
     assert frames() == 2
     assert f"the GPU's memory ran out in stage '{stage}'" in line(capsys)
     del error
@@ -148,25 +148,25 @@ def test_a_disk_that_fails_half_way(frames, toy_package, monkeypatch, capsys, fi
 
 
 def test_files_that_are_replaced_while_they_are_mapped_serve_to_the_end(frames, package, monkeypatch):
-    want, load = frames(ckpt_dir=package), runs.load_expert
+    want, load = frames(ckpt_dir=package), stages.load_expert
 
     def replaced(*arguments, **more):
         for name in EXPERTS:
             replace(package / name)
         return load(*arguments, **more)
 
-    monkeypatch.setattr(runs, "load_expert", replaced)
+    monkeypatch.setattr(stages, "load_expert", replaced)
     assert np.array_equal(frames(ckpt_dir=package), want)
 
 
 def test_a_file_that_is_replaced_before_it_is_read_is_refused(frames, package, monkeypatch, capsys):
-    load = runs.load_expert
+    load = stages.load_expert
 
     def replaced(expert, *rest, **more):
         replace(package / EXPERTS[1])
         return load(expert, *rest, **more)
 
-    monkeypatch.setattr(runs, "load_expert", replaced)
+    monkeypatch.setattr(stages, "load_expert", replaced)
     monkeypatch.setattr(runs, "choose_residency", lambda *_: STREAMED)
     assert frames(ckpt_dir=package) == 2
     assert f"{package / EXPERTS[1]}: was replaced or changed" in line(capsys)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from lingbot_world.geometry import explicit_geometry
 from lingbot_world.headless import run as runs
+from lingbot_world.headless import stages
 from lingbot_world.headless.memory import estimate_sampling, free_memory
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
@@ -139,26 +140,26 @@ def test_a_gpu_that_runs_out_says_which_knob_to_turn(toy_package, tmp_path, monk
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
 
     plan = make_plan(options(toy_package, tmp_path, sampling_steps=1))
-    monkeypatch.setattr(runs, "load_expert", exhausted)
+    monkeypatch.setattr(stages, "load_expert", exhausted)
     with pytest.raises(
         runs.InputError, match="'load high-noise expert'; try `residency` stream.*Tried to allocate 2 GiB"
     ):
         runs.run(plan)
-    monkeypatch.setattr(runs, "load_vae", exhausted)
+    monkeypatch.setattr(stages, "load_vae", exhausted)
     with pytest.raises(runs.InputError, match="'VAE encode'; try `vae_tiling`"):
         runs.run(plan)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_vae_that_runs_out_of_memory_goes_on_tile_by_tile(toy_package, tmp_path, monkeypatch, caplog):
-    whole = runs.decode_latent
+    whole = stages.decode_latent
 
     def short(vae, latent, progress):
         if not vae.use_tiling:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return whole(vae, latent, progress)
 
-    monkeypatch.setattr(runs, "decode_latent", short)
+    monkeypatch.setattr(stages, "decode_latent", short)
     plan = make_plan(options(toy_package, tmp_path, sampling_steps=1))
     assert runs.run(plan).path.exists()
     assert "VAE did not fit" in caplog.text
