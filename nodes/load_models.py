@@ -163,11 +163,11 @@ class LingBotWorldLoadVAE(io.ComfyNode):
 
     @classmethod
     def execute(cls, vae_name) -> io.NodeOutput:
-        import comfy.sd
+        from ..host.vae import RememberingVAE
 
         path = str(folders.resolve_vae(vae_name))
         weights, metadata = comfy.utils.load_torch_file(path, safe_load=True, return_metadata=True)
-        vae = comfy.sd.VAE(sd=weights, metadata=metadata)
+        vae = RememberingVAE(sd=weights, metadata=metadata)
         vae.throw_exception_if_invalid()
         return io.NodeOutput(vae)
 
