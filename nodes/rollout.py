@@ -3,6 +3,7 @@
 from comfy_api.latest import io
 
 from ..errors import InputError
+from ..host.queued_prompt import known_inputs
 from ..options import CAUSAL_SHIFT, FAST_INDICES, KEY_VALUE_MODES, RELEASES, V2_INDICES
 from .camera_sockets import Camera, frames_input
 from .refusal import refusal, show_warning
@@ -123,8 +124,8 @@ class LingBotWorldRollout(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, steps, indices):
-        return refusal(_check_steps, steps, indices)
+    def validate_inputs(cls, steps):
+        return refusal(_check_steps, steps, known_inputs().get("indices"))
 
     @classmethod
     def execute(
