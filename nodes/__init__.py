@@ -23,9 +23,9 @@ class LingBotWorldExtension(ComfyExtension):
         """Called by ComfyUI, whose server runs by then."""
         from server import PromptServer
 
-        from ..host import queued_prompt, uploads
+        from ..host import drawing, queued_prompt, uploads
 
-        for part in (queued_prompt, uploads):
+        for part in (drawing, queued_prompt, uploads):
             part.register(PromptServer.instance)
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
