@@ -63,6 +63,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
                 ),
                 io.Int.Input(
                     "image_width",
+                    display_name="image width",
                     default=0,
                     min=0,
                     max=100_000,
@@ -71,6 +72,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
                 ),
                 io.Int.Input(
                     "image_height",
+                    display_name="image height",
                     default=0,
                     min=0,
                     max=100_000,

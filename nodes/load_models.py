@@ -23,6 +23,7 @@ TINY_VAE_KEY = "decoder.22.bias"
 def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
     return io.Combo.Input(
         name,
+        display_name=name.replace("_noise_", " "),
         options=NamesToCheck([FROM_PACKAGE, *choices]),
         default=FROM_PACKAGE,
         tooltip=f"{task} '{FROM_PACKAGE}', or a file of its own from models/diffusion_models or from a folder in "
@@ -33,6 +34,7 @@ def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
 def _weight_dtype() -> io.Combo.Input:
     return io.Combo.Input(
         "weight_dtype",
+        display_name="weight dtype",
         options=["default", *DTYPE_NAMES],
         default="default",
         advanced=True,
@@ -107,6 +109,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "model_name",
+                    display_name="model",
                     options=choices,
                     default=choices[0],
                     tooltip="A folder whose config.json says WanModelFast: in models/diffusion_models, a package of "
@@ -147,6 +150,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "vae_name",
+                    display_name="vae",
                     options=choices,
                     default=choices[0],
                     tooltip="Wan2.1_VAE.pth of a package, or any Wan 2.1 VAE of models/vae.",

@@ -68,6 +68,7 @@ class LingBotWorldQuantize(io.ComfyNode):
                 ),
                 io.Float.Input(
                     "lora_strength",
+                    display_name="lora strength",
                     default=1.0,
                     min=-10.0,
                     max=10.0,

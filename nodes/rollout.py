@@ -45,6 +45,7 @@ class LingBotWorldRollout(io.ComfyNode):
                 io.Vae.Input("vae", tooltip="The VAE of Wan 2.1."),
                 io.Image.Input(
                     "start_image",
+                    display_name="start image",
                     optional=True,
                     tooltip="The video's first frame, from Prepare Image; its size is the video's. Not needed where a "
                     "state is connected.",
@@ -107,6 +108,7 @@ class LingBotWorldRollout(io.ComfyNode):
                 ),
                 io.Combo.Input(
                     "kv_cache",
+                    display_name="kv cache",
                     options=list(KEY_VALUE_MODES),
                     default=KEY_VALUE_MODES[0],
                     advanced=True,
