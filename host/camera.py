@@ -87,10 +87,12 @@ def _inside(path: Path) -> bool:
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots())
 
 
-def check_poses(poses: str) -> None:
-    """Raises CameraError for a pose file that is missing, damaged, or too short."""
-    pose_file, *_ = pose_files(poses, DEFAULT_LENS)
-    _check_length(pose_file, len(read_pose_folder(pose_file, lens=lens_from_fov()).c2w), 0)
+def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
+    """Raises CameraError for pose and lens files that are missing or damaged, and for too few poses. ComfyUI itself
+    refuses a lens that is not in the list."""
+    pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
+    folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
+    _check_length(pose_file, len(folder.c2w), start)
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
@@ -126,18 +128,27 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
     if samples.ndim != 5:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
     latent_frames, height, width = samples.shape[2:]
+    actions = check_fit(path, latent_frames, control)
+    size = {"frames": frame_count(len(path), len(path)), "height": height * CELL, "width": width * CELL}
+    if actions is None:
+        return camera_embedding(path.c2w, path.intrinsics, **size)
+    return action_embedding(path.c2w, path.intrinsics, actions, **size)
+
+
+def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray | None:
+    """The path's actions where `control` takes them. Raises CameraError for a path without them, and for one that has
+    not as many frames as the latent."""
     frames, video = frame_count(len(path), len(path)), latent_frames * 4 - 3
     if frames != video:
         raise CameraError(
             f"the camera path has {len(path)} poses for {frames} frames, the latent {latent_frames} latent frames for "
             f"{video}: wire the camera's frames output to the length of WanImageToVideo"
         )
-    size = {"frames": frames, "height": height * CELL, "width": width * CELL}
     if control == CAMERA_CONTROL:
-        return camera_embedding(path.c2w, path.intrinsics, **size)
+        return None
     if path.actions is None:
         raise CameraError("this camera path has no actions: make it with LingBot-World Camera Keys, or load action.npy")
-    return action_embedding(path.c2w, path.intrinsics, path.actions, **size)
+    return path.actions
 
 
 def with_camera(conditioning, embedding: torch.Tensor):

@@ -23,6 +23,7 @@ from ..text.encoder import check_vocabulary, encode
 from ..text.prompts import clean_prompt
 from ..text.tokenizer import MAX_TOKENS, Tokenizer, cut_warning, load_tokenizer
 from ..text.weights import UMT5Config, UMT5Weights, huggingface_key, open_weights
+from .kept_prompts import embeddings
 from .notice import show_warning
 
 Conditioning = list[list]
@@ -33,17 +34,20 @@ _CORE_BUCKETS = 32
 
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
     """A CONDITIONING for each prompt: float32 [1, 512, dim], zero after the prompt's tokens, as Wan models take it.
+    Prompts that were encoded lately are not encoded again.
 
     The node's bar shows progress after each block, and ComfyUI's interrupt ends the encoding there. Raises TextError as
     `text.encode` does.
     """
     show_warning("")
-    weights = open_weights(encoder)
-    device = _encoding_device(weights)
-    dtype = torch.bfloat16 if mm.should_use_bf16(device) else torch.float32
-    embeddings = encode(prompts, weights, tokenizer, device, dtype, _progress(), show_warning)
-    conditionings = [_as_conditioning(embedding) for embedding in embeddings]
-    del embeddings
+
+    def encode_some(texts: Sequence[str]) -> list[Tensor]:
+        weights = open_weights(encoder)
+        device = _encoding_device(weights)
+        dtype = torch.bfloat16 if mm.should_use_bf16(device) else torch.float32
+        return encode(texts, weights, tokenizer, device, dtype, _progress(), show_warning)
+
+    conditionings = [_as_conditioning(made) for made in embeddings((encoder, tokenizer), prompts, encode_some)]
     mm.soft_empty_cache()
     return conditionings
 

@@ -67,7 +67,7 @@ _SAMPLING = (
     *_names("latent_preview", "prepare_callback"),
 )
 NEEDS: dict[str, tuple[str, ...]] = {
-    "load_models": (*_MODEL, *_names("comfy.sd", "VAE")),
+    "load_models": (*_MODEL, *_names("comfy.sd", "VAE.encode")),
     "text": (
         *_names("comfy.model_management", "free_memory get_free_memory get_torch_device intermediate_device"),
         *_names("comfy.model_management", "should_use_bf16 soft_empty_cache throw_exception_if_processing_interrupted"),

@@ -1,16 +1,32 @@
 """Texts on the running node."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from comfy_execution.utils import get_executing_context
 
+_quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
 """For each node that shows warnings: the prompt in which it ran, and the texts."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Inside, warnings are neither shown nor logged: nodes are asked what they would make."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
 
 
 def show_warning(text: str) -> None:
     """Show a warning on the running node, below those that it has shown in this run, and log it. The first call of a
     run, which may be with an empty text, takes away the warnings of the node's last run."""
+    if _quiet.get():
+        return
     context = get_executing_context()
     if context is None:
         if text:

@@ -23,9 +23,10 @@ class LingBotWorldExtension(ComfyExtension):
         """Called by ComfyUI, whose server runs by then."""
         from server import PromptServer
 
-        from ..host import uploads
+        from ..host import drawing, queued_prompt, uploads
 
-        uploads.register(PromptServer.instance)
+        for part in (drawing, queued_prompt, uploads):
+            part.register(PromptServer.instance)
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         modules = [import_module(f".{name}", __name__) for name in needs.usable(MODULES, __version__)]

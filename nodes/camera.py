@@ -3,7 +3,9 @@
 from comfy_api.latest import io
 
 from ..host import camera as host
+from ..host.camera_fit import check_camera_fits
 from ..host.folders import fingerprint
+from ..host.queued_prompt import known_inputs
 from .camera_sockets import CATEGORY, Camera, camera_outputs, frames_input, upload_to
 from .refusal import refusal
 
@@ -50,7 +52,8 @@ class LingBotWorldLoadPoses(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, poses):
-        return refusal(host.check_poses, poses)
+        known = known_inputs()
+        return refusal(host.check_poses, poses, known.get("lens", host.DEFAULT_LENS), known.get("start", 0))
 
     @classmethod
     def fingerprint_inputs(cls, poses, lens, frames, start):
@@ -94,6 +97,10 @@ class LingBotWorldApplyCamera(io.ComfyNode):
                 ),
             ],
         )
+
+    @classmethod
+    def validate_inputs(cls, camera):
+        return refusal(check_camera_fits)
 
     @classmethod
     def execute(cls, positive, negative, camera, latent, control) -> io.NodeOutput:

@@ -1,11 +1,16 @@
 """LingBotWorldCameraImport: camera paths that other programs recorded."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from comfy_api.latest import io
 
 from ..camera import frame_count
 from ..camera.formats import CONVENTIONS, FORMATS, read_camera
+from ..camera.path import CameraPath
 from ..host import camera as host
 from ..host.folders import fingerprint
+from ..host.queued_prompt import known_inputs
 from .camera_sockets import CATEGORY, camera_outputs, fov_input, frames_input, upload_to
 from .refusal import refusal
 
@@ -58,6 +63,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
                 ),
                 io.Int.Input(
                     "image_width",
+                    display_name="image width",
                     default=0,
                     min=0,
                     max=100_000,
@@ -66,6 +72,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
                 ),
                 io.Int.Input(
                     "image_height",
+                    display_name="image height",
                     default=0,
                     min=0,
                     max=100_000,
@@ -81,7 +88,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, file):
-        return refusal(host.resolve, file)
+        return True if file is None else refusal(_check, file, known_inputs())
 
     @classmethod
     def fingerprint_inputs(cls, file, **options):
@@ -92,13 +99,28 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
     @classmethod
     def execute(cls, file, format, convention, frames, fit, start, image_width, image_height, fov_deg) -> io.NodeOutput:
-        path, notes = read_camera(
-            host.resolve(file),
-            format,
-            convention=None if convention == BY_FORMAT else convention,
-            image_size=(image_width, image_height) if image_width and image_height else None,
-            fov_deg=fov_deg or None,
-        )
+        path, notes = _read(file, format, convention, image_width, image_height, fov_deg)
         path = path[start:]
         path = path.for_video(frames) if fit == RESAMPLE else path[: frame_count(frames, len(path))]
         return io.NodeOutput(path, len(path), "\n".join(notes))
+
+
+def _read(file, format, convention, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
+    """The path, and what of the file cannot be used. Raises CameraError."""
+    return read_camera(
+        host.resolve(file),
+        format,
+        convention=None if convention == BY_FORMAT else convention,
+        image_size=(image_width, image_height) if image_width and image_height else None,
+        fov_deg=fov_deg or None,
+    )
+
+
+def _check(file: str, known: Mapping[str, Any]) -> None:
+    """Raises CameraError. Without all of the values, and with those that ComfyUI itself refuses, the file is only
+    looked for."""
+    host.resolve(file)
+    values = {name: known.get(name) for name in ("format", "convention", "image_width", "image_height", "fov_deg")}
+    in_lists = values["format"] in FORMATS and values["convention"] in (BY_FORMAT, *CONVENTIONS)
+    if in_lists and None not in values.values():
+        _read(file, **values)

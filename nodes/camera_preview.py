@@ -51,4 +51,4 @@ class LingBotWorldCameraPreview(io.ComfyNode):
         warned = warnings(camera, frames)
         show_warning("\n".join(warned))
         words = "\n".join([*warned, *hints(camera, frames)])
-        return io.NodeOutput(drawing, words, ui=ui.PreviewImage(drawing, cls=cls))
+        return io.NodeOutput(drawing, words, ui={"drawing": ui.PreviewImage(drawing, cls=cls).values})

@@ -8,9 +8,10 @@ from comfy_api.latest import io
 
 from ..errors import InputError
 from ..host import folders
+from ..host.queued_prompt import known_inputs
 from ..loaders.files import read_tensors
 from ..options import DTYPE_NAMES, PerExpert
-from .refusal import refusal
+from .refusal import NamesToCheck, refusal
 
 NO_CAUSAL = "none (see the tooltip)"
 NO_PACKAGE = "none (choose both experts)"
@@ -22,7 +23,8 @@ TINY_VAE_KEY = "decoder.22.bias"
 def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
     return io.Combo.Input(
         name,
-        options=[FROM_PACKAGE, *choices],
+        display_name=name.replace("_noise_", " "),
+        options=NamesToCheck([FROM_PACKAGE, *choices]),
         default=FROM_PACKAGE,
         tooltip=f"{task} '{FROM_PACKAGE}', or a file of its own from models/diffusion_models or from a folder in "
         "models/lingbot_world, which is then used instead of the package's.",
@@ -32,6 +34,7 @@ def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
 def _weight_dtype() -> io.Combo.Input:
     return io.Combo.Input(
         "weight_dtype",
+        display_name="weight dtype",
         options=["default", *DTYPE_NAMES],
         default="default",
         advanced=True,
@@ -75,8 +78,9 @@ class LingBotWorldLoadExperts(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, package, high_noise_expert, low_noise_expert):
-        return refusal(_check_experts, package, high_noise_expert, low_noise_expert)
+    def validate_inputs(cls, package):
+        known = known_inputs()
+        return refusal(_check_experts, package, known.get("high_noise_expert"), known.get("low_noise_expert"))
 
     @classmethod
     def fingerprint_inputs(cls, package, high_noise_expert, low_noise_expert, weight_dtype):
@@ -105,6 +109,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "model_name",
+                    display_name="model",
                     options=choices,
                     default=choices[0],
                     tooltip="A folder whose config.json says WanModelFast: in models/diffusion_models, a package of "
@@ -145,6 +150,7 @@ class LingBotWorldLoadVAE(io.ComfyNode):
             inputs=[
                 io.Combo.Input(
                     "vae_name",
+                    display_name="vae",
                     options=choices,
                     default=choices[0],
                     tooltip="Wan2.1_VAE.pth of a package, or any Wan 2.1 VAE of models/vae.",
@@ -163,11 +169,11 @@ class LingBotWorldLoadVAE(io.ComfyNode):
 
     @classmethod
     def execute(cls, vae_name) -> io.NodeOutput:
-        import comfy.sd
+        from ..host.vae import RememberingVAE
 
         path = str(folders.resolve_vae(vae_name))
         weights, metadata = comfy.utils.load_torch_file(path, safe_load=True, return_metadata=True)
-        vae = comfy.sd.VAE(sd=weights, metadata=metadata)
+        vae = RememberingVAE(sd=weights, metadata=metadata)
         vae.throw_exception_if_invalid()
         return io.NodeOutput(vae)
 
@@ -205,13 +211,25 @@ def _check_pair(paths: PerExpert[Path], version: str) -> None:
     open_experts(paths)
 
 
+def _chosen(names: dict[str, str]) -> dict[str, Path]:
+    """The files that are named for experts. Raises one InputError for all that are missing."""
+    found, missing = {}, []
+    for role, name in names.items():
+        if name != FROM_PACKAGE:
+            try:
+                found[role] = folders.resolve_expert(name, f"{role}-noise expert")
+            except InputError as error:
+                missing.append(str(error))
+    if missing:
+        raise InputError("; ".join(missing))
+    return found
+
+
 def _expert_paths(package: str, high: str, low: str) -> PerExpert[Path]:
     """Raises InputError, CheckpointError."""
     from ..loaders import find_package
 
-    names = {"high": high, "low": low}
-    given = {role: name for role, name in names.items() if name != FROM_PACKAGE}
-    chosen = {role: folders.resolve_expert(name, f"{role}-noise expert") for role, name in given.items()}
+    chosen = _chosen({"high": high, "low": low})
     if package == NO_PACKAGE and len(chosen) < 2:
         raise InputError(
             "no package is chosen: put one at models/lingbot_world/<package>, press R and choose it, or choose both "

@@ -10,7 +10,8 @@ from comfy_api.latest import io, ui
 from ..errors import InputError
 from ..host import folders
 from ..host import quantize as host
-from .refusal import refusal, show_text
+from ..host.queued_prompt import known_inputs
+from .refusal import NamesToCheck, refusal, show_text
 
 if TYPE_CHECKING:
     from ..quantize.package import QuantizePlan
@@ -58,7 +59,7 @@ class LingBotWorldQuantize(io.ComfyNode):
                 ),
                 io.Combo.Input(
                     "lora",
-                    options=[NO_LORA, *host.lora_choices()],
+                    options=NamesToCheck([NO_LORA, *host.lora_choices()]),
                     default=NO_LORA,
                     optional=True,
                     advanced=True,
@@ -67,6 +68,7 @@ class LingBotWorldQuantize(io.ComfyNode):
                 ),
                 io.Float.Input(
                     "lora_strength",
+                    display_name="lora strength",
                     default=1.0,
                     min=-10.0,
                     max=10.0,
@@ -82,8 +84,11 @@ class LingBotWorldQuantize(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, source, name, search=False, t5=False, lora=NO_LORA, lora_strength=1.0):
-        return refusal(_plan, source, name, search, t5, lora, lora_strength)
+    def validate_inputs(cls, source):
+        known = known_inputs()
+        switches = known.get("search", False), known.get("t5", False)
+        lora = known.get("lora", NO_LORA), known.get("lora_strength", 1.0)
+        return refusal(_plan, source, known.get("name"), *switches, *lora)
 
     @classmethod
     def fingerprint_inputs(cls, **_):

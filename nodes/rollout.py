@@ -3,6 +3,7 @@
 from comfy_api.latest import io
 
 from ..errors import InputError
+from ..host.queued_prompt import known_inputs
 from ..options import CAUSAL_SHIFT, FAST_INDICES, KEY_VALUE_MODES, RELEASES, V2_INDICES
 from .camera_sockets import Camera, frames_input
 from .refusal import refusal, show_warning
@@ -44,6 +45,7 @@ class LingBotWorldRollout(io.ComfyNode):
                 io.Vae.Input("vae", tooltip="The VAE of Wan 2.1."),
                 io.Image.Input(
                     "start_image",
+                    display_name="start image",
                     optional=True,
                     tooltip="The video's first frame, from Prepare Image; its size is the video's. Not needed where a "
                     "state is connected.",
@@ -106,6 +108,7 @@ class LingBotWorldRollout(io.ComfyNode):
                 ),
                 io.Combo.Input(
                     "kv_cache",
+                    display_name="kv cache",
                     options=list(KEY_VALUE_MODES),
                     default=KEY_VALUE_MODES[0],
                     advanced=True,
@@ -123,8 +126,8 @@ class LingBotWorldRollout(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, steps, indices):
-        return refusal(_check_steps, steps, indices)
+    def validate_inputs(cls, steps):
+        return refusal(_check_steps, steps, known_inputs().get("indices"))
 
     @classmethod
     def execute(

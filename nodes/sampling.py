@@ -9,7 +9,11 @@ CATEGORY = "LingBot-World/sampling"
 
 
 def _model(name: str, expert: str) -> io.Model.Input:
-    return io.Model.Input(name, tooltip=f"The {expert} of Load LingBot-World Experts, with its LoRAs if you use any.")
+    return io.Model.Input(
+        name,
+        display_name=name.replace("_", " "),
+        tooltip=f"The {expert} of Load LingBot-World Experts, with its LoRAs if you use any.",
+    )
 
 
 def _prompt(name: str, what: str) -> io.Conditioning.Input:
@@ -19,6 +23,7 @@ def _prompt(name: str, what: str) -> io.Conditioning.Input:
 def _cfg(name: str, expert: str) -> io.Float.Input:
     return io.Float.Input(
         name,
+        display_name=name.replace("_", " "),
         default=GUIDE_SCALE,
         min=0.0,
         max=100.0,
@@ -75,6 +80,7 @@ def _solver() -> io.Combo.Input:
 def _camera_cache() -> io.Combo.Input:
     return io.Combo.Input(
         "camera_cache",
+        display_name="camera cache",
         options=list(CAMERA_CACHE_MODES),
         default=CAMERA_CACHE_MODES[0],
         optional=True,

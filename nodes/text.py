@@ -19,6 +19,7 @@ def _encoder_input() -> io.Combo.Input:
     choices = folders.text_encoder_choices() or ["models_t5_umt5-xxl-enc-bf16.pth"]
     return io.Combo.Input(
         "text_encoder",
+        display_name="text encoder",
         options=choices,
         default=choices[0],
         tooltip="The umt5-xxl encoder: the package's models_t5_umt5-xxl-enc-bf16.pth, or a file in text_encoders "

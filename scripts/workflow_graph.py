@@ -242,8 +242,14 @@ class Graph:
             "flags": {},
         }
 
+    def _shown(self, kind: str, name: str) -> str:
+        """What a node's socket shows; one of a list, `cameras.camera0`, its own part of the name."""
+        inputs = self.info[kind]["input"]
+        spec = {**inputs.get("required", {}), **inputs.get("optional", {})}.get(name, ())
+        return dict(*spec[1:]).get("display_name") or name.rpartition(".")[2]
+
     def _ui_node(self, node: Node, links: list[list]) -> dict:
-        slots = [_slot(name, kind) for name, kind in node.sockets.items()]
+        slots = [_slot(name, kind, self._shown(node.kind, name)) for name, kind in node.sockets.items()]
         for name, spec in node.widgets.items():
             slots.append({"name": name, "type": kind_of(spec), "widget": {"name": name}, "link": None})
         for index, slot in enumerate(slots):
@@ -274,10 +280,10 @@ class Graph:
         return saved
 
 
-def _slot(name: str, kind: str) -> dict:
-    """A socket; one of a list, `cameras.camera0`, shows its own part of the name."""
+def _slot(name: str, kind: str, shown: str) -> dict:
+    """A socket, labelled where it shows something else than its name."""
     slot = {"name": name, "type": kind, "link": None}
-    return {"label": name.rpartition(".")[2], **slot} if "." in name else slot
+    return slot if shown == name else {"label": shown, **slot}
 
 
 def dump(graph: dict) -> str:

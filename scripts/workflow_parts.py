@@ -37,7 +37,7 @@ or, file by file, ComfyUI's own list of missing models, and
 """
 RUN = """**Image**: choose yours in *Load Image*, then press **Run**. 40 steps are good, 20 a draft.
 """
-EDITOR_HEIGHT, DRAWING_HEIGHT = 440, 300
+EDITOR_HEIGHT, DRAWING_HEIGHT, DRAWING_WIDTH = 440, 410, 660
 SAMPLER_ROOM = 140  # pixels for the preview that ComfyUI draws while it samples
 BUTTON = 26  # the pixels of a button below a node's widgets
 LINE = 20  # what Prepare Image's line takes beyond the fields that it hides
@@ -153,7 +153,7 @@ class Parts:
         return self.camera("LingBotWorldCameraEditor", path=path, image=image["image"], **look)
 
     def preview(self, path: Node) -> None:
-        look = {"box_width": 460, "extra_height": DRAWING_HEIGHT}
+        look = {"box_width": DRAWING_WIDTH, "extra_height": DRAWING_HEIGHT}
         self.graph.add("LingBotWorldCameraPreview", camera=path["camera"], **look)
 
     def conditioned(self, text: tuple[Output, Output], image: Node, vae: Output, path: Node | None, **more) -> Node:

@@ -249,11 +249,6 @@ def test_an_unchanged_file_is_cached_and_a_new_one_is_read(server):
 @pytest.mark.parametrize(
     ("prompt", "complaint"),
     [
-        (graph(load(), 33), "17 poses for 17 frames, the latent 9 latent frames for 33"),
-        (graph(load(start=30)), "fewer than 5 of them from frame 30"),
-        (graph(preset(), control="action (W, A, S, D)"), "no actions"),
-        (graph(imported("walk/transforms.json", "realestate10k")), "format"),
-        (graph(imported("walk/transforms.json", "matrices")), "expected one of opencv_c2w"),
         (
             graph(load(), latent=node("EmptyLatentImage", width=WIDTH, height=HEIGHT, batch_size=1)),
             "wire the video latent",
@@ -274,6 +269,9 @@ def test_what_cannot_be_filmed_is_an_error_in_words(server, prompt, complaint):
         (load("/etc/passwd"), "inside ComfyUI's input folder"),
         (load("nowhere"), "was not found"),
         (load("broken"), "not a plain .npy array"),
+        (load(start=30), "fewer than 5 of them from frame 30"),
+        (imported("walk/transforms.json", "realestate10k"), "format"),
+        (imported("walk/transforms.json", "matrices"), "expected one of opencv_c2w"),
         (imported("..\\outside.npy", "lingbot"), "inside ComfyUI's input folder"),
         (keys("walk on"), "cannot read"),
         (node("LingBotWorldCameraEditor", path='{"version": 9}'), "version 9"),
@@ -281,8 +279,9 @@ def test_what_cannot_be_filmed_is_an_error_in_words(server, prompt, complaint):
     ],
 )
 def test_bad_names_and_scripts_are_refused_before_anything_runs(server, camera, complaint):
-    with pytest.raises(RejectedPromptError, match=complaint):
+    with pytest.raises(RejectedPromptError, match=complaint) as refused:
         server.queue(graph(camera))
+    assert list(refused.value.node_errors) == ["camera"]
 
 
 @pytest.mark.parametrize("name", NODES)

@@ -151,8 +151,7 @@ def test_links_that_leave_the_input_folder_are_refused(server, tmp_path, name):
                 (folder / file).symlink_to(tmp_path / file)
             else:
                 np.save(folder / file, np.load(tmp_path / file))
-    kind = FailedPromptError if name == "linked_lens" else RejectedPromptError  # the lens is read when the node runs
-    with pytest.raises(kind, match=r"was not found|leaves ComfyUI's input folder"):
+    with pytest.raises(RejectedPromptError, match=r"was not found|leaves ComfyUI's input folder"):
         server.queue(toy().set(POSES, poses=name))
 
 
@@ -197,6 +196,33 @@ def test_one_fault_is_one_message_on_its_input(server, kind, widget):
     assert problem["extra_info"]["input_name"] == widget
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"package": "gone"},
+        {"high_noise_expert": "gone"},
+        {"low_noise_expert": "gone"},
+        {"package": "none (choose both experts)", "high_noise_expert": "gone", "low_noise_expert": "gone too"},
+        {"package": "none (choose both experts)"},
+        {"high_noise_expert": HIGH, "low_noise_expert": HIGH},
+    ],
+)
+def test_one_fault_of_the_experts_is_one_message(server, changes):
+    prompt = toy().set(EXPERTS, **changes)
+    with pytest.raises(RejectedPromptError) as refused:
+        server.queue(prompt)
+    (problem,) = refused.value.node_errors[prompt.node_id(EXPERTS)]["errors"]
+    assert all(f"{name!r} was not found" in problem["details"] for name in changes.values() if "gone" in name)
+
+
+@pytest.mark.parametrize("changes", [{"source": "gone"}, {"name": "../out"}, {"lora": "gone"}])
+def test_one_fault_of_a_quantization_is_one_message(server, changes):
+    values = {"source": HIGH, "name": "new", "search": False, "t5": False, "lora": "none", "lora_strength": 1.0}
+    with pytest.raises(RejectedPromptError) as refused:
+        server.queue({"1": {"class_type": "LingBotWorldQuantize", "inputs": values | changes}})
+    assert len(refused.value.node_errors["1"]["errors"]) == 1
+
+
 @pytest.mark.parametrize("role", ["high", "low"])
 def test_a_missing_expert_is_called_by_its_role(server, role):
     with pytest.raises(RejectedPromptError, match=f"the {role}-noise expert 'gone' was not found"):
@@ -238,10 +264,11 @@ def test_bad_poses_fail_on_their_node(server, poses):
     assert list(refused.value.node_errors) == [prompt.node_id(POSES)]
 
 
-def test_a_camera_of_another_length_than_the_latent_fails_on_its_node(server):
-    with pytest.raises(FailedPromptError, match="wire the camera's frames") as failed:
-        server.queue(toy().set("WanImageToVideo", length=17))
-    assert failed.value.node_type == APPLY
+def test_a_camera_of_another_length_than_the_latent_is_refused_on_its_node(server):
+    prompt = toy().set("WanImageToVideo", length=17)
+    with pytest.raises(RejectedPromptError, match="wire the camera's frames") as refused:
+        server.queue(prompt)
+    assert list(refused.value.node_errors) == [prompt.node_id(APPLY)]
 
 
 def test_a_latent_of_another_size_than_the_camera_fails_before_sampling(server):

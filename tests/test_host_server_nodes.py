@@ -42,8 +42,12 @@ def test_a_node_explains_itself(nodes, comfy_server, name):
     silent = [key for key, spec in inputs.items() if not (len(spec) > 1 and spec[1].get("tooltip"))]
     assert silent == []
     assert all(node["output_tooltips"]), "an output without a tooltip"
+    labels = [spec[1].get("display_name") or key for key, spec in inputs.items()]
+    assert [label for label in labels if "_" in label] == []
     with urllib.request.urlopen(f"{comfy_server.url}/extensions/{PACK_NAME}/docs/{name}.md") as answer:
-        assert len(answer.read()) > 300
+        page = answer.read().decode("utf-8")
+    assert len(page) > 300
+    assert [label for label in labels if f"**{label}**" not in page] == []
 
 
 def test_no_help_page_is_about_a_node_that_does_not_exist(nodes):

@@ -228,7 +228,8 @@ def test_every_socket_has_a_tooltip_and_the_node_a_help_page(server, kind):
     assert info["search_aliases"]
     assert info["category"] == "LingBot-World"
     page = Path(__file__).parent.parent / "web" / "docs" / f"{kind}.md"
-    assert all(f"**{name}**" in page.read_text("utf-8") for name in inputs)
+    labels = [options.get("display_name") or name for name, (_, options) in inputs.items()]
+    assert all(f"**{label}**" in page.read_text("utf-8") for label in labels)
 
 
 def test_a_new_user_can_queue_with_the_defaults(server):

@@ -164,3 +164,11 @@ def test_every_node_says_which_pack_and_version_it_is_from(name):
 def test_nothing_of_this_machine_is_inside(name):
     for path in (CANVAS_FILES[name], WORKFLOWS / "api" / f"{name}.json"):
         assert not re.search(r"/(?:home|root|tmp|work|Users)/|[A-Z]:\\\\", path.read_text())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sockets_of_our_nodes_are_labelled_in_words(name):
+    nodes = [node for node in canvas_file(name)["nodes"] if node["type"].startswith("LingBotWorld")]
+    sockets = [slot for node in nodes for slot in node["inputs"] if "widget" not in slot]
+    labels = [slot.get("label", slot["name"]) for slot in sockets]
+    assert [label for label in labels if "_" in label] == []

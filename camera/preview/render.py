@@ -59,7 +59,7 @@ class _Sheet:
 
     def __init__(self, size: tuple[int, int]) -> None:
         self.canvas = Image.new("RGB", size, drawing.BACKGROUND)
-        self.unit = min(size[0] / 800, size[1] / 500)  # one pixel of an 800x500 sheet
+        self.unit = min(size[0] / 650, size[1] / 406)  # one pixel of a 650x406 sheet
         self.text = 13 * self.unit
 
     def panel(self, columns: tuple[float, float], rows: tuple[float, float], title: str) -> Box:

@@ -232,7 +232,7 @@ inBothRenderers((it) => {
       saved.configure({ ...saved.serialize(), size: [450, 500] });
       return [fresh.size[0], saved.size[0]];
     });
-    assert.deepEqual(widths, [580, 450]);
+    assert.deepEqual(widths, [680, 450]);
   });
 
   it("works by touch: drag a keyframe, pinch the 3D view, fly by pads", async (page, editor) => {

@@ -2,7 +2,8 @@
 
 POST /lingbot_fault {"module", "owner", "name", "error", "first", "last", "match"}: calls number first to last of
 module.owner.name raise the error; with `match` only calls whose arguments show that text count. {} mends everything.
-The error "reads" instead returns the open file that it returns, which cannot be read.
+The error "reads" instead returns the open file that it returns, which cannot be read; "none" lets every call work.
+GET /lingbot_fault tells the arguments of each call that was counted, as text.
 A module that begins with a dot is one of the pack's.
 """
 
@@ -17,6 +18,7 @@ from server import PromptServer
 
 NODE_CLASS_MAPPINGS = {}
 PACK = "lingbot-world-comfyui"  # PACK_NAME of tests/comfy_server.py
+MOST_TEXT = 2000
 ERRORS = {
     "memory": lambda: torch.cuda.OutOfMemoryError("CUDA out of memory (played)"),
     "disk": lambda: OSError(errno.EIO, os.strerror(errno.EIO)),
@@ -24,6 +26,7 @@ ERRORS = {
     "rights": lambda: PermissionError(errno.EACCES, os.strerror(errno.EACCES)),
 }
 changed = []
+calls = []
 
 
 class UnreadableFile:
@@ -51,14 +54,14 @@ def find_owner(module: str, owner: str):
 
 def break_it(module, name, error, owner="", first=1, last=sys.maxsize, match=""):
     holder = find_owner(module, owner)
-    work, calls = getattr(holder, name), []
+    work = getattr(holder, name)
 
     def faulty(*arguments, **keywords):
         if match in repr(arguments):
-            calls.append(name)
+            calls.append(repr(arguments)[:MOST_TEXT])
             if first <= len(calls) <= last and error == "reads":
                 return UnreadableFile(work(*arguments, **keywords))
-            if first <= len(calls) <= last:
+            if first <= len(calls) <= last and error != "none":
                 raise ERRORS[error]()
         return work(*arguments, **keywords)
 
@@ -67,6 +70,7 @@ def break_it(module, name, error, owner="", first=1, last=sys.maxsize, match="")
 
 
 def mend():
+    calls.clear()
     while changed:
         setattr(*changed.pop())
 
@@ -78,3 +82,8 @@ async def fault(request):
     if asked:
         break_it(**asked)
     return web.json_response({})
+
+
+@PromptServer.instance.routes.get("/lingbot_fault")
+async def counted(_request):
+    return web.json_response(calls)

@@ -1,21 +1,19 @@
 // Registers with ComfyUI, which imports every file below web/; all others only define things.
 
 import { app } from "../../../scripts/app.js";
+import { shortenNames } from "./comfy/file_names.js";
 import { explainPrepareImage } from "./comfy/prepare_image.js";
+import { drawPreview } from "./comfy/preview.js";
 import { orderTemplates } from "./comfy/templates.js";
 import { addToyButton } from "./comfy/toy.js";
 import { addUpload } from "./comfy/upload.js";
 import { addEditor, WIDGET_TYPE } from "./comfy/widget.js";
 
-const PREVIEW_SIZE = [580, 530]; // in which a new preview node can be read
+const NEW_NODES = [drawPreview, explainPrepareImage, addUpload, addToyButton, shortenNames];
 
 /** ComfyUI zooms the graph from a touch listener above every widget; two fingers in the editor are the editor's. */
 function keepTouches(event) {
   if (event.target.closest?.(".lbw-editor")) event.stopPropagation();
-}
-
-function enlargePreview(node) {
-  if (node.comfyClass === "LingBotWorldCameraPreview") node.setSize(PREVIEW_SIZE);
 }
 
 /** ComfyUI would show an editor's tooltip over it, or over the node beside it. The node's help page has the text. */
@@ -34,7 +32,7 @@ window.addEventListener("touchmove", keepTouches, true);
 app.registerExtension({
   name: "lingbotworld.CameraEditor",
   addCustomNodeDefs: hideTooltips,
-  nodeCreated: (node) => [enlargePreview, explainPrepareImage, addUpload, addToyButton].forEach((add) => add(node)),
+  nodeCreated: (node) => NEW_NODES.forEach((add) => add(node)),
   getCustomWidgets: () => ({
     [WIDGET_TYPE]: (node, name, [, options]) => addEditor(html, node, name, options.default),
   }),

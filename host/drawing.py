@@ -1,0 +1,53 @@
+"""Camera previews that the canvas asks for while nobody runs anything: a path's values in, its drawing out."""
+
+import asyncio
+import io
+from typing import Any
+
+from ..camera.path import CameraPath
+from ..camera.preview import render_preview
+from ..errors import CameraError, LingBotError
+from .prompt_values import PromptValues, UnknownError
+
+ADDRESS = "/lingbot_world/camera_preview"
+MOST_FRAMES = 10_001
+WIDTHS, HEIGHTS = (400, 4096), (250, 4096)
+
+
+def register(server) -> None:
+    """Adds the address that preview nodes ask; `server` is ComfyUI's PromptServer."""
+    from aiohttp import web
+
+    @server.routes.post(ADDRESS)
+    async def draw(request: web.Request) -> web.Response:
+        """The drawing as a PNG; 204 where a run must tell; 400 with the reason where there is no path."""
+        try:
+            picture = await asyncio.to_thread(drawing_of, await request.json())
+        except UnknownError:
+            return web.Response(status=204)
+        except (LingBotError, OSError) as error:
+            return web.json_response({"error": str(error)}, status=400)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            return web.json_response({"error": f"not a preview node and what is before it: {error!r}"}, status=400)
+        return web.Response(body=picture, content_type="image/png")
+
+
+def drawing_of(asked: dict[str, Any]) -> bytes:
+    """The PNG that the preview node `asked["node"]` of the prompt `asked["prompt"]` will show, without a first frame.
+
+    Raises UnknownError where a path is known only when the prompt runs, CameraError where there is none."""
+    prompt = asked["prompt"]
+    inputs, values = prompt[asked["node"]]["inputs"], PromptValues(prompt)
+    if any(values.of(node["inputs"].get("frames", 0)) > MOST_FRAMES for node in prompt.values()):
+        raise CameraError(f"frames: at most {MOST_FRAMES}")
+    path = values.of(inputs["camera"])
+    if not isinstance(path, CameraPath):
+        raise UnknownError
+    size = _within(inputs["width"], WIDTHS), _within(inputs["height"], HEIGHTS)
+    stream = io.BytesIO()
+    render_preview(path, None, int(values.of(inputs["frames"])) or len(path), size).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def _within(number: Any, bounds: tuple[int, int]) -> int:
+    return max(bounds[0], min(int(number), bounds[1]))

@@ -1,0 +1,43 @@
+"""The prompt that ComfyUI is validating.
+
+ComfyUI gives a node's validation that node's own values only, and repeats a message for each of them. So the prompt is
+kept while ComfyUI looks at it: its server hands every prompt to `on_prompt` handlers first, and validates it in the
+same task.
+"""
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from comfy_execution.utils import get_executing_context
+
+from .prompt_values import Prompt, UnknownError, is_link
+
+_queued: ContextVar[Prompt] = ContextVar("lingbot_world_queued_prompt", default={})  # noqa: B039, never written to
+
+
+def register(server) -> None:
+    """`server` is ComfyUI's PromptServer."""
+
+    def keep(request: dict) -> dict:
+        _queued.set(request.get("prompt") or {})
+        return request
+
+    server.add_on_prompt_handler(keep)
+
+
+def known_inputs() -> Mapping[str, Any]:
+    """Those inputs of the node that ComfyUI is validating which are values, not links; none outside a validation."""
+    try:
+        prompt, node = node_in_question()
+    except UnknownError:
+        return {}
+    return {name: value for name, value in prompt[node]["inputs"].items() if not is_link(value)}
+
+
+def node_in_question() -> tuple[Prompt, str]:
+    """The prompt, and the id of the node that ComfyUI is validating. Raises UnknownError outside a validation."""
+    context = get_executing_context()
+    if context is None or context.node_id not in _queued.get():
+        raise UnknownError
+    return _queued.get(), context.node_id

@@ -1,0 +1,94 @@
+// Camera Preview on the canvas: draws its path as soon as the fields before it change, without a run.
+
+import { api } from "../../../../scripts/api.js";
+import { viewUrl } from "./picture.js";
+import { promptOf } from "./prompt.js";
+
+const NODE = "LingBotWorldCameraPreview";
+const ADDRESS = "/lingbot_world/camera_preview"; // of host/drawing.py
+const SIZE = [680, 620]; // of a new node, in which its drawing can be read
+const LEAST_HEIGHT = 240;
+const CHECK_MS = 400;
+const NO_PATH = "Connect a camera to see its path.", LATER = "Drawn when the workflow runs.";
+const NOTHING_DRAWN = 204;
+
+/** The picture and the line of words of which one is seen. */
+function addFace(node) {
+  const element = document.createElement("div"), picture = new Image(), words = document.createElement("div");
+  element.className = "lbw-preview";
+  element.append(picture, words);
+  const box = { display: "flex", alignItems: "center", justifyContent: "center", overflow: "hidden" };
+  Object.assign(element.style, { ...box, width: "100%", height: "100%", minHeight: `${LEAST_HEIGHT}px` });
+  Object.assign(picture.style, { width: "100%", height: "100%", objectFit: "contain", display: "none" });
+  Object.assign(words.style, { font: "13px sans-serif", color: "var(--input-text, #ddd)", padding: "8px" });
+  picture.alt = "the camera path";
+  const options = { serialize: false, getMinHeight: () => LEAST_HEIGHT, hideOnZoom: false };
+  node.addDOMWidget("drawing", "LINGBOT_DRAWING", element, options).serialize = false;
+  return {
+    /** @param {string} url */
+    show(url) {
+      if (picture.src.startsWith("blob:")) URL.revokeObjectURL(picture.src);
+      Object.assign(picture, { src: url });
+      Object.assign(picture.style, { display: "block" });
+      words.textContent = "";
+    },
+    /** @param {string} text */
+    say(text) {
+      Object.assign(picture.style, { display: "none" });
+      words.textContent = text;
+    },
+  };
+}
+
+/** Asks the server for a drawing and shows it, unless the fields have changed again by then. */
+async function draw(face, recipe, isCurrent) {
+  const headers = { "Content-Type": "application/json" };
+  const answer = await api.fetchApi(ADDRESS, { method: "POST", headers, body: recipe });
+  if (answer.status === NOTHING_DRAWN) {
+    if (isCurrent()) face.say(LATER);
+  } else if (answer.ok) {
+    const picture = await answer.blob();
+    if (isCurrent()) face.show(URL.createObjectURL(picture));
+  } else {
+    const { error } = await answer.json();
+    if (isCurrent()) face.say(error);
+  }
+}
+
+const hasCamera = (node) => node.inputs?.some(({ name, link }) => name === "camera" && link != null);
+
+/** What the drawing depends on, as text; empty where only a run can tell. */
+function recipeOf(node) {
+  const asked = node.graph && promptOf(node);
+  return asked ? JSON.stringify(asked) : "";
+}
+
+/** Keeps a new node of any type as it is, unless it is Camera Preview. */
+export function drawPreview(node) {
+  if (node.comfyClass !== NODE) return;
+  const face = addFace(node);
+  let before = null, drawn = null; // recipes: of the last look, and of what is shown
+  node.setSize(SIZE);
+  const refresh = () => {
+    const recipe = hasCamera(node) ? recipeOf(node) : null, settled = recipe === before;
+    before = recipe;
+    if (!settled || recipe === drawn) return;
+    drawn = recipe;
+    if (recipe) draw(face, recipe, () => drawn === recipe).catch((error) => face.say(error.message));
+    else face.say(recipe === null ? NO_PATH : LATER);
+  };
+  const timer = setInterval(refresh, CHECK_MS), { onRemoved, onExecuted } = node;
+  face.say(NO_PATH);
+  node.onExecuted = function (output) {
+    const [file] = output?.drawing ?? [];
+    if (file) {
+      before = drawn = recipeOf(node);
+      face.show(viewUrl(file));
+    }
+    onExecuted?.call(this, output);
+  };
+  node.onRemoved = function () {
+    clearInterval(timer);
+    onRemoved?.call(this);
+  };
+}
