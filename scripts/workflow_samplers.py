@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from workflow_graph import Graph, Node, Output, Server
+from workflow_graph import Graph
+from workflow_nodes import Node, Output, Server
 from workflow_parts import DOWNLOAD, GREEN, RED, RUN, SAMPLER_ROOM, UMT5, Parts
 
 
@@ -15,15 +16,16 @@ boundary lies there. Each starts its solver afresh, so the result differs a litt
 Text by *Load CLIP*, type **wan**, with ComfyUI's umt5 file (**{UMT5}** in models/text_encoders).
 
 {DOWNLOAD}"""
-    parts = Parts(server, "core_nodes", note)
+    parts = Parts(server, "core_nodes", note, note_width=380)
+    parts.graph.box_width = 300
     image = parts.image()
-    path = parts.camera("LingBotWorldCameraPreset", preset="orbit_left", easing="sine_in_out")
-    high, low, vae = parts.models()
+    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="orbit_left", easing="sine_in_out")
+    high, low, vae = parts.models(1)
     text = parts.clip_text(parts.core_clip)
     conditioned = parts.conditioned(text, image, vae, path)
     common = {"positive": conditioned["positive"], "negative": conditioned["negative"], "steps": 40, "cfg": 5.0}
     common |= {"sampler_name": "dpmpp_2m", "scheduler": "simple"}
-    with parts.graph.group("Sampling", 3, GREEN):
+    with parts.graph.group("Sampling, high noise", 3, GREEN):
         shifted = [parts.graph.add("ModelSamplingSD3", model=expert, shift=5.0)["MODEL"] for expert in (high, low)]
         first = parts.graph.add(
             "KSamplerAdvanced",
@@ -61,24 +63,24 @@ Text by *Load Text Encoder*, a CLIP that ComfyUI keeps: quicker when prompts cha
 {DOWNLOAD}"""
     parts = Parts(server, "own_sampler", note)
     image = parts.image()
-    path = parts.camera("LingBotWorldCameraPreset", preset="truck_right")
-    high, low, vae = parts.models()
+    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="truck_right")
+    high, low, vae = parts.models(1)
     conditioning = parts.conditioned(parts.clip_text(parts.own_clip), image, vae, path)
-    parts.save(_custom_sampling(parts, (high, low), conditioning), vae, aside=1)
+    parts.save(_custom_sampling(parts, (high, low), conditioning), vae)
     return parts.graph
 
 
 def _custom_sampling(parts: Parts, models: tuple[Output, Output], conditioning: Node) -> Output:
     prompts = {"positive": conditioning["positive"], "negative": conditioning["negative"]}
-    with parts.graph.group("Sampling", 3, GREEN):
-        noise = parts.graph.add("RandomNoise")["NOISE"]
-        guider = parts.graph.add("LingBotWorldGuider", high_noise=models[0], low_noise=models[1], **prompts)["guider"]
+    with parts.graph.group("How to sample", 1, GREEN):
         pieces = {
-            "noise": noise,
-            "guider": guider,
+            "noise": parts.graph.add("RandomNoise")["NOISE"],
             "sampler": parts.graph.add("LingBotWorldSolver")["sampler"],
             "sigmas": parts.graph.add("LingBotWorldSigmas")["sigmas"],
         }
+    with parts.graph.group("Sampling", 3, GREEN):
+        guider = parts.graph.add("LingBotWorldGuider", high_noise=models[0], low_noise=models[1], **prompts)["guider"]
+        pieces["guider"] = guider
         latent = parts.latent["latent"]
         return parts.graph.add("SamplerCustomAdvanced", latent_image=latent, room=SAMPLER_ROOM, **pieces)["output"]
 
@@ -96,13 +98,12 @@ same seed.
     parts = Parts(server, "easy_cache", note)
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preset="arc_right")
-    high, low, vae = parts.models()
-    text = parts.text()
-    with parts.graph.group("EasyCache for each expert", 3, RED):
+    high, low, vae = parts.models(1)
+    with parts.graph.group("EasyCache for each expert", 2, RED):
         high, low = (
             parts.graph.add("EasyCache", title=f"EasyCache, {level} noise", model=expert)["MODEL"]
             for level, expert in (("high", high), ("low", low))
         )
-    conditioning = parts.conditioned(text, image, vae, path)
-    parts.save(parts.sample((high, low), conditioning), vae, aside=1)
+    conditioning = parts.conditioned(parts.text(), image, vae, path)
+    parts.save(parts.sample((high, low), conditioning), vae)
     return parts.graph

@@ -12,6 +12,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import av
@@ -25,6 +26,7 @@ from safetensors.torch import load_file, save_file
 from toy_prompt import (
     CANVAS_FILES,
     NAMES,
+    TOY_FPS,
     TOY_FRAMES,
     TOY_HEIGHT,
     TOY_LENGTHS,
@@ -39,6 +41,20 @@ pytestmark = pytest.mark.host
 
 PACKAGE = "lingbot-world-base-cam-nf4"
 LORA = "wan2.2_i2v_lightx2v_4steps_lora_v1_{}_noise"
+ENLARGE = """
+import sys
+root, *paths = sys.argv[1:]
+sys.argv[1:] = ["--cpu"]
+sys.path.insert(0, root)
+import comfy.options
+comfy.options.enable_args_parsing()
+from comfy_extras.frame_interpolation_models.ifnet import IFNet
+from safetensors.torch import save_file
+from spandrel.architectures.ESRGAN.__arch.RRDB import RRDBNet
+save_file(IFNet(channels=(8, 8, 8, 8, 8)).state_dict(), paths[0])
+save_file(RRDBNet(num_filters=4, num_blocks=1, scale=4).state_dict(), paths[1])
+"""
+LEAST_ZOOM = {"fast_long": 0.42}  # three shots side by side, each with its prompt, camera and Rollout
 CONVERT = """
 import json, sys
 from comfy_cli.workflow_to_api import convert_ui_to_api
@@ -54,6 +70,7 @@ def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
     package = comfy_server.base / "models" / "lingbot_world"
     shutil.copytree(package / "toy", package / PACKAGE)
     write_loras(comfy_server.base / "models" / "loras")
+    write_enlargers(comfy_server)
     write_paths(comfy_server.base / "input", package / "toy" / "example")
     write_video(comfy_server.base / "input" / "my_video.mp4")
     encoder = comfy_server.base / "models" / "text_encoders" / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
@@ -69,6 +86,17 @@ def write_loras(folder: Path) -> None:
     lora = {f"{layer}.lora_A.weight": torch.randn(4, EXPERT.dim), f"{layer}.lora_B.weight": torch.randn(EXPERT.dim, 4)}
     for level in ("high", "low"):
         save_file(lora, folder / f"{LORA.format(level)}.safetensors")
+
+
+def write_enlargers(server: ComfyServer) -> None:
+    """Tiny random models, in ComfyUI's own classes: one puts frames between frames, one makes them four times as large.
+    """
+    paths = [server.base / "models" / path for path in (
+        "frame_interpolation/film_net_fp16.safetensors", "upscale_models/RealESRGAN_x4plus.safetensors"
+    )]  # fmt: skip
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+    subprocess.run([server.host.python, "-c", ENLARGE, server.host.root, *paths], check=True, cwd=server.base)
 
 
 def write_paths(folder: Path, example: Path) -> None:
@@ -212,7 +240,18 @@ def test_the_canvas_would_queue_the_queue_form(canvas_reports, name):
     assert shown.keys() == expected.keys()
     for key, node in expected.items():
         shown[key]["inputs"].pop("video-preview", None)  # core's Load Video sends it along
+        if node["class_type"] == "Load3DAdvanced":
+            keep_view(shown[key]["inputs"]["viewport_state"]["camera_info"], node)
+            continue
         assert shown[key]["inputs"] == node["inputs"]
+
+
+def keep_view(seen: dict, node: dict) -> None:
+    """The 3D view on the canvas sends the camera as the file has it, with what follows from it."""
+    wanted = node["inputs"]["viewport_state"]["camera_info"]
+    for key in ("position", "target"):
+        assert [seen[key][axis] for axis in "xyz"] == pytest.approx([wanted[key][axis] for axis in "xyz"], abs=1e-6)
+    assert (seen["fov"], seen["zoom"], seen["cameraType"]) == (wanted["fov"], wanted["zoom"], wanted["cameraType"])
 
 
 def test_run_shows_a_video_on_the_canvas(canvas_reports):
@@ -223,7 +262,39 @@ def test_run_shows_a_video_on_the_canvas(canvas_reports):
         assert (report["missing"], report["errors"]) == ([], []), name
         (video,) = report["videos"]
         assert (video["width"], video["height"]) == size_of(name), name
-        assert video["seconds"] == pytest.approx(TOY_LENGTHS.get(name, TOY_FRAMES) / 16, abs=0.01), name
+        seconds = TOY_LENGTHS.get(name, TOY_FRAMES) / TOY_FPS.get(name, 16)
+        assert video["seconds"] == pytest.approx(seconds, abs=0.01), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_whole_graph_is_readable_on_opening(canvas_reports, name):
+    """At 1440x900: text of 14 pixels is drawn with 7.7 or more."""
+    assert canvas_reports[name]["zoom"] >= LEAST_ZOOM.get(name, 0.55)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_covers_anything_on_opening(canvas_reports, name):
+    assert covered(canvas_reports[name]["boxes"]) == []
+
+
+def test_nothing_covers_anything_when_pictures_have_come(canvas_reports):
+    """After a real run: drawings of the camera and the video are on their nodes, which have grown."""
+    for name in NAMES:
+        if report := canvas_reports.get(f"{name}-toy"):
+            grown = [box["title"] for box in report["after"] if box not in report["boxes"]]
+            assert any("Save Video" in title for title in grown), (name, "no node has grown: where is its video?")
+            assert covered(report["after"]) == [], name
+
+
+def covered(boxes: list[dict]) -> list[tuple[str, str]]:
+    """Nodes that overlap by more than a pixel."""
+    pairs = combinations(boxes, 2)
+    return [(one["title"], other["title"]) for one, other in pairs if overlap(one["box"], other["box"])]
+
+
+def overlap(one: list[float], other: list[float]) -> bool:
+    (x, y, w, h), (ox, oy, ow, oh) = one, other
+    return min(x + w, ox + ow) - max(x, ox) > 1 and min(y + h, oy + oh) - max(y, oy) > 1
 
 
 def test_every_workflow_is_run_on_a_canvas():
