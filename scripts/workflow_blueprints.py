@@ -7,6 +7,7 @@ from workflow_nodes import PREVIEW_HEIGHT, Inlet, Node, Server
 from workflow_parts import BLUE, DOWNLOAD, FPS, GREY, VIOLET, Parts, flight
 from workflow_subgraph import Field, Subgraph
 
+INSIDE = 101  # ids of the nodes inside, beyond all that stand beside them
 FILES = (
     ("LingBotWorldLoadExperts", ("high_noise_expert", "low_noise_expert", "package")),
     ("LingBotWorldTextEncode", ("text_encoder",)),
@@ -17,7 +18,7 @@ FILES = (
 
 def along_a_path(server: Server) -> Subgraph:
     """The camera path comes in from a camera node."""
-    parts = Parts(server, "image_to_video_path", "")
+    parts = Parts(server, "image_to_video_path", "", first=INSIDE)
     path = {"cameras.camera0": Inlet("camera"), "frames": 0}
     inlets = {"start image": "IMAGE", "camera": "LINGBOT_CAMERA"}
     text = "A start image, a prompt and a camera path become a video: LingBot-World's base model in one node. The path "
@@ -27,7 +28,7 @@ def along_a_path(server: Server) -> Subgraph:
 
 def with_a_move(server: Server) -> Subgraph:
     """The camera path is a move that is chosen by its name on the node."""
-    parts = Parts(server, "image_to_video_move", "")
+    parts = Parts(server, "image_to_video_move", "", first=INSIDE)
     text = "A start image, a prompt and a camera move by its name become a video: LingBot-World's base model in one "
     text += "node."
     moves = {"preset": "dolly_in"}

@@ -28,11 +28,12 @@ COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 64, 16, 26, 14, 40
 class Graph:
     """Nodes, links and groups of one workflow."""
 
-    def __init__(self, server: Server, name: str):
+    def __init__(self, server: Server, name: str, first: int = 1):
+        """`first` is the first node's id. The canvas wants ids inside a subgraph that are none of the outer ones."""
         self.server, self.info, self.name = server, server.nodes, name
         self.nodes: list[Node] = []
         self.groups: list[Group] = []
-        self.box_width = 340
+        self.box_width, self.first = 340, first
 
     @contextmanager
     def group(self, title: str, column: int, color: str = "#3f789e") -> Iterator[None]:
@@ -66,7 +67,7 @@ class Graph:
         values = {name: inputs.get(name, default(spec)) for name, spec in widgets.items()}
         values |= {name: inputs[name] for name in sockets if name in inputs}
         outputs = list(zip(info["output_name"], info["output"], strict=True))
-        number, offers = len(self.nodes) + 1, list(models)
+        number, offers = self.first + len(self.nodes), list(models)
         width = box_width or self.box_width
         node = Node(number, kind, title, width, values, widgets, sockets, outputs, offers, extra_height)
         node.collapsed, node.room, node.properties = collapsed, room, properties or {}
@@ -74,7 +75,7 @@ class Graph:
 
     def note(self, text: str, *, title: str = "Note", width: int = 340, height: int = 200) -> Node:
         """A Markdown note; it lives on the canvas only."""
-        node = Node(len(self.nodes) + 1, "MarkdownNote", title, width, {"text": text}, {}, {}, [], [])
+        node = Node(self.first + len(self.nodes), "MarkdownNote", title, width, {"text": text}, {}, {}, [], [])
         node.extra_height, node.color = height, "#432"
         return self.place(node)
 
@@ -129,13 +130,13 @@ class Graph:
         nodes = [self._ui_node(node, links) for node in self.nodes]
         wires = Wires(self, COLUMN_GAP)
         for link, origin, slot, target, *_ in links:
-            nodes[origin - 1]["outputs"][slot]["links"].append(link)
-            wires.add(link, self.nodes[origin - 1], self.nodes[target - 1])
+            nodes[origin - self.first]["outputs"][slot]["links"].append(link)
+            wires.add(link, self.nodes[origin - self.first], self.nodes[target - self.first])
         inside = [node.subgraph.definition() for node in self.nodes if node.subgraph]
         return {
             "id": identity(self.name),
             "revision": 0,
-            "last_node_id": len(nodes),
+            "last_node_id": self.first + len(nodes) - 1,
             "last_link_id": len(links),
             "nodes": nodes,
             "links": links,

@@ -69,8 +69,8 @@ class Parts:
     """The pieces that the workflows share, each in its usual column: inputs, camera, models and prompt, result."""
 
     def __init__(self, server: Server, name: str, note: str, package: str = PACKAGE, note_height: int = 370,
-                 note_width: int = 400):  # fmt: skip
-        self.graph = Graph(server, name)
+                 note_width: int = 400, first: int = 1):  # fmt: skip
+        self.graph = Graph(server, name, first)
         self.package = package
         self.latent: Node | None = None
         self.column = 2  # of models and prompt; the sampler stands in the next one

@@ -56,7 +56,7 @@ Change the last shot and press Run: the first two are kept. *window* {WINDOW} an
 after four seconds; all shots of a video have the same.
 
 {CAUSAL_MODELS}"""
-    parts = Parts(server, "fast_long", note, note_height=500)
+    parts = Parts(server, "fast_long", note, note_height=430, note_width=460)
     with parts.graph.group("Models", 0, RED):
         model, vae = parts.graph.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"], parts.vae()
     image = parts.image()

@@ -88,18 +88,19 @@ def _custom_sampling(parts: Parts, models: tuple[Output, Output], conditioning: 
 def easy_cache(server: Server) -> Graph:
     note = f"""## EasyCache: fewer forwards
 
-EasyCache skips a forward where little changed since the last one: **reuse_threshold** 0.2 is ComfyUI's default, 0.1 is
-careful, 0.3 coarse. It starts at 0.15 of the sampling and ends at 0.95. Each expert has its own. How many steps are
-skipped is in ComfyUI's log, per expert; with the real weights nobody has measured it here yet, so compare once with the
-same seed.
+EasyCache skips a step where little changed since the last one: **reuse_threshold** 0.2 is ComfyUI's default. It starts
+at 0.15 of the sampling and ends at 0.95; each expert has its own; ComfyUI's log says how many steps were skipped.
+
+Measured on toy models only: of 40 steps 0 at 0.2, 2 at most at 0.3, 15 at 0.6. Random weights say that it works, not
+how it looks: with the real ones compare once with the same seed.
 
 {DOWNLOAD}
 {RUN}"""
     parts = Parts(server, "easy_cache", note)
     image = parts.image()
-    path = parts.camera("LingBotWorldCameraPreset", preset="arc_right")
+    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="arc_right")
     high, low, vae = parts.models(1)
-    with parts.graph.group("EasyCache for each expert", 2, RED):
+    with parts.graph.group("EasyCache for each expert", 1, RED):
         high, low = (
             parts.graph.add("EasyCache", title=f"EasyCache, {level} noise", model=expert)["MODEL"]
             for level, expert in (("high", high), ("low", low))

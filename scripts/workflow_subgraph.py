@@ -49,7 +49,7 @@ class Subgraph:
         widgets = {field.widget: field.spec for field in self.fields}
         values = {field.widget: field.node.inputs[field.widget] for field in self.fields}
         outputs = [(name, output.type) for name, output in self.outlets]
-        kind, number = identity(self.graph.name), len(graph.nodes) + 1
+        kind, number = identity(self.graph.name), graph.first + len(graph.nodes)
         made = Node(number, kind, self.name, width, values | inputs, widgets, dict(self.inlets), outputs, [])
         made.subgraph = self
         return graph.place(made)
@@ -84,7 +84,7 @@ class Subgraph:
                  for link in drawn["links"]]  # fmt: skip
         left, right = self._ends(drawn)
         inputs, outputs = self._inputs(drawn, links, left), self._outputs(drawn, links, right)
-        state = {"lastGroupId": len(drawn["groups"]), "lastNodeId": len(drawn["nodes"]), "lastLinkId": len(links)}
+        state = {"lastGroupId": len(drawn["groups"]), "lastNodeId": drawn["last_node_id"], "lastLinkId": len(links)}
         return {
             "id": identity(self.graph.name),
             "version": 1,
@@ -127,7 +127,7 @@ class Subgraph:
         return [(node, name) for node, name, value in inputs if value == Inlet(inlet)]
 
     def _link_in(self, drawn: dict, links: list[dict], slot: int, kind: str, node: Node, name: str) -> int:
-        inputs = drawn["nodes"][node.id - 1]["inputs"]
+        inputs = drawn["nodes"][node.id - self.graph.first]["inputs"]
         index = next(index for index, each in enumerate(inputs) if each["name"] == name)
         inputs[index]["link"] = number = len(links) + 1
         links.append({"id": number, "origin_id": FIRST, "origin_slot": slot, "target_id": node.id,
@@ -138,7 +138,7 @@ class Subgraph:
         made = []
         for slot, (name, output) in enumerate(self.outlets):
             number, source = len(links) + 1, output.node.id
-            drawn["nodes"][source - 1]["outputs"][output.slot]["links"].append(number)
+            drawn["nodes"][source - self.graph.first]["outputs"][output.slot]["links"].append(number)
             links.append({"id": number, "origin_id": source, "origin_slot": output.slot, "target_id": LAST,
                           "target_slot": slot, "type": output.type})  # fmt: skip
             made.append({"id": identity(f"{self.graph.name}/out/{name}"), "name": name, "type": output.type,

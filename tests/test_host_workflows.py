@@ -54,7 +54,7 @@ from spandrel.architectures.ESRGAN.__arch.RRDB import RRDBNet
 save_file(IFNet(channels=(8, 8, 8, 8, 8)).state_dict(), paths[0])
 save_file(RRDBNet(num_filters=4, num_blocks=1, scale=4).state_dict(), paths[1])
 """
-LEAST_ZOOM = {"fast_long": 0.42}  # three shots side by side, each with its prompt, camera and Rollout
+LEAST_ZOOM = {"fast_long": 0.4}  # three shots side by side, each with its prompt, camera and Rollout
 CONVERT = """
 import json, sys
 from comfy_cli.workflow_to_api import convert_ui_to_api
