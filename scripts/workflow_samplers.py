@@ -74,11 +74,11 @@ def _custom_sampling(parts: Parts, models: tuple[Output, Output], conditioning: 
     prompts = {"positive": conditioning["positive"], "negative": conditioning["negative"]}
     with parts.graph.group("How to sample", 1, GREEN):
         pieces = {
-            "noise": parts.graph.add("RandomNoise")["NOISE"],
             "sampler": parts.graph.add("LingBotWorldSolver")["sampler"],
             "sigmas": parts.graph.add("LingBotWorldSigmas")["sigmas"],
         }
     with parts.graph.group("Sampling", 3, GREEN):
+        pieces["noise"] = parts.graph.add("RandomNoise")["NOISE"]
         guider = parts.graph.add("LingBotWorldGuider", high_noise=models[0], low_noise=models[1], **prompts)["guider"]
         pieces["guider"] = guider
         latent = parts.latent["latent"]

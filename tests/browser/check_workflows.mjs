@@ -9,7 +9,7 @@ try {
   for (const file of files) {
     canvas.errors.length = 0
     await loadWorkflow(canvas.page, file, JSON.parse(readFileSync(file)).nodes.length)
-    const report = { file, missing: await missingNodes(canvas.page), prompt: await apiPrompt(canvas.page) }
+    const report = { file, vue, missing: await missingNodes(canvas.page), prompt: await apiPrompt(canvas.page) }
     report.zoom = await openingZoom(canvas.page)
     report.boxes = await nodeBoxes(canvas.page)
     if (toRun.includes(file)) {
