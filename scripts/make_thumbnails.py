@@ -40,12 +40,15 @@ def named(name: str) -> Callable[[], CameraPath]:
 
 PICTURES: dict[str, tuple[str, Callable[[], CameraPath] | str | None]] = {
     "camera": ("00", edited),
+    "simple": ("01", edited),
     "moves": ("02", lambda: path_from_keys("w-26,wl-15") + preset_path("crane_up", frames=41)),
     "poses": ("01", None),
     "from_video": ("02", None),
+    "views": ("00", named("arc_right")),
     "fast": ("01", named("dolly_in")),
     "fast_long": ("00", named("spiral")),
     "go_on": ("02", named("pan_right")),
+    "larger": ("02", named("dolly_in")),
     "first_last": ("01", NO_PATH),
     "lora_four_steps": ("00", named("dolly_in")),
     "easy_cache": ("01", named("arc_right")),

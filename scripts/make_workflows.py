@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write workflows/*.json and workflows/api/*.json from the graphs described here.
+"""Write workflows/*.json, workflows/api/*.json and subgraphs/*.json from the graphs described here.
 
     python scripts/make_workflows.py --server http://127.0.0.1:8188
 
@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import tomllib
-from workflow_after import go_on
-from workflow_graph import CORE, PACK, PREVIEW_HEIGHT, Graph, Output, Server, dump
-from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, VIOLET, Parts
+from workflow_after import go_on, larger
+from workflow_blueprints import BLUEPRINTS, along_a_path, simple, views
+from workflow_graph import Graph, dump
+from workflow_nodes import CORE, PACK, PREVIEW_HEIGHT, Output, Server
+from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, VIOLET, Parts, flight
 from workflow_rollouts import fast, fast_long
 from workflow_samplers import core_nodes, easy_cache, own_sampler
 
-WORKFLOWS = Path(__file__).resolve().parent.parent / "workflows"
+ROOT = Path(__file__).resolve().parent.parent
+WORKFLOWS, SUBGRAPHS = ROOT / "workflows", ROOT / "subgraphs"
 
 
 def camera(server: Server) -> Graph:
@@ -35,19 +37,7 @@ The camera follows the path that you draw in **Camera Editor**: drag its points,
 {RUN}"""
     parts = Parts(server, "camera", note)
     image = parts.image()
-    return parts.film(parts.editor(image, flight()), image)
-
-
-def flight() -> str:
-    """An editor state, as the editor itself writes it: forward, a turn to the right, and back to the left, higher."""
-    stations = [(0, 0, 0, 0, 0), (24, 0.1, 0, 0.9, 12), (48, 0.6, -0.2, 1.6, 24), (80, 0.5, -0.5, 2.8, -10)]
-    keyframes = []
-    for frame, x, y, z, yaw_deg in stations:
-        half = math.radians(yaw_deg) / 2
-        turn = [0, round(math.sin(half), 6), 0, round(math.cos(half), 6)] if yaw_deg else [0, 0, 0, 1]
-        keyframes.append({"frame": frame, "position": [x, y, z], "quaternion": turn})
-    state = {"version": 1, "frames": 81, "fps": 16, "fov_deg": 79, "ease": "linear", "loop": False}
-    return json.dumps({**state, "keyframes": keyframes}, separators=(",", ":"))
+    return parts.film(parts.editor(image["image"], flight()), image)
 
 
 def moves(server: Server) -> Graph:
@@ -60,16 +50,19 @@ against the longest one.
 {DOWNLOAD}
 {RUN}"""
     parts = Parts(server, "moves", note)
-    image = parts.image()
+    with parts.graph.group("Start image", 0, BLUE):
+        image = parts.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
     with parts.graph.group("Camera path", 1, VIOLET):
         walk = parts.graph.add("LingBotWorldCameraKeys", script="w-26,wl-15")
         rise = parts.graph.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
     with parts.graph.group("One path", 2, VIOLET):
         both = {"cameras.camera0": walk["camera"], "cameras.camera1": rise["camera"]}
-        path = parts.graph.add("LingBotWorldCameraChain", **both, frames=81, smooth=4.0)
+        path = parts.graph.add("LingBotWorldCameraChain", **both, frames=81, smooth=4.0, room=20)
         parts.preview(path)
-    parts.column = 3
-    return parts.film(path, image)
+    with parts.graph.group("Everything else", 3, BLUE):
+        whole = along_a_path(server).node(parts.graph, **{"start image": image["IMAGE"], "camera": path["camera"]})
+        parts.save_video(whole["video"])
+    return parts.graph
 
 
 def poses(server: Server) -> Graph:
@@ -112,14 +105,14 @@ boundary 0.947. On 4-bit weights a LoRA is added exactly, while the layer runs.
     parts = Parts(server, "lora_four_steps", note)
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preset="dolly_in")
-    high, low, vae = parts.models()
-    text = parts.text()
-    with parts.graph.group("A LoRA for each expert", 3, RED):
+    high, low, vae = parts.models(1)
+    with parts.graph.group("A LoRA for each expert", 2, RED):
         pairs = zip(("high", "low"), (high, low), LIGHTNING, strict=True)
         high, low = (_lora(parts, level, expert, name) for level, expert, name in pairs)
+    text = parts.text()
     conditioning = parts.conditioned(text, image, vae, path)
     values = {"steps": 4, "cfg_high": 1.0, "cfg_low": 1.0, "boundary": 0.9}
-    parts.save(parts.sample((high, low), conditioning, **values), vae, aside=1)
+    parts.save(parts.sample((high, low), conditioning, **values), vae)
     return parts.graph
 
 
@@ -166,12 +159,15 @@ Every node on tiny random models, on any CPU, in seconds. **The video is noise.*
 
 TITLES: dict[Callable[[Server], Graph], str] = {
     camera: "Start here - draw the camera",
+    simple: "Simple - four nodes",
     moves: "Camera moves by name and by keys",
     poses: "Camera path from files",
     from_video: "Camera of another video",
+    views: "Camera placed in 3D",
     fast: "Fast - a video in chunks",
     fast_long: "Fast - a minute in three shots",
     go_on: "Go on from a video's last frame, and enlarge",
+    larger: "Larger and smoother",
     first_last: "First and last frame, no camera path",
     lora_four_steps: "LoRA on each expert, four steps",
     easy_cache: "EasyCache - fewer forwards",
@@ -189,7 +185,7 @@ def ask(address: str) -> Server:
         with urllib.request.urlopen(address.rstrip("/") + path, timeout=60) as answer:
             return json.load(answer)
 
-    project = tomllib.loads((WORKFLOWS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     core = get("/system_stats")["system"]["comfyui_version"]
     return Server(get("/object_info"), {CORE: core, PACK: project["version"]})
 
@@ -203,6 +199,9 @@ def main() -> None:
         (WORKFLOWS / f"{number:02} {title}.json").write_text(dump(graph.ui()), encoding="utf-8")
         (WORKFLOWS / "api" / f"{graph.name}.json").write_text(dump(graph.api()), encoding="utf-8")
         print(number, graph.name)
+    for blueprint in (make(server) for make in BLUEPRINTS):
+        (SUBGRAPHS / f"{blueprint.name}.json").write_text(dump(blueprint.blueprint()), encoding="utf-8")
+        print(blueprint.name)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,27 @@
-"""The workflow that takes a finished video further: it goes on from its last frame, and is enlarged."""
+"""Workflows of what comes after a video: it goes on from its last frame; it becomes larger and smoother."""
 
 from __future__ import annotations
 
-from workflow_graph import PREVIEW_HEIGHT, Graph, Server
-from workflow_parts import BLUE, DOWNLOAD, GREY, Parts
+from workflow_blueprints import with_a_move
+from workflow_graph import Graph
+from workflow_nodes import PREVIEW_HEIGHT, Output, Server
+from workflow_parts import BLUE, DOWNLOAD, FPS, GREY, HUGGING_FACE, VIOLET, Parts
 
 VIDEO = "my_video.mp4"
+UPSCALER, UPSCALERS = "RealESRGAN_x4plus.safetensors", "Comfy-Org/Real-ESRGAN_repackaged/resolve/main"
+BETWEEN, BETWEENS = "film_net_fp16.safetensors", "Comfy-Org/frame_interpolation/resolve/main/frame_interpolation"
 
 
 def go_on(server: Server) -> Graph:
     note = f"""## Go on from a video's last frame
 
 Choose a video in **Load Video**. Its last frame is the new start image, the camera goes on from there, and both parts
-are saved as one, enlarged. For smoother motion put ComfyUI's *Frame Interpolate* before *Create Video* and multiply
-its fps; *Upscale Image (using Model)* in place of *Upscale Image By* adds detail.
+are saved as one, enlarged. The template *Larger and smoother* has ComfyUI's models for detail and for frames between.
 
 {DOWNLOAD}"""
     parts = Parts(server, "go_on", note)
     with parts.graph.group("The video so far", 0, BLUE):
-        video = parts.graph.add("LoadVideo", file=VIDEO, extra_height=PREVIEW_HEIGHT)["VIDEO"]
+        video = parts.graph.add("LoadVideo", file=VIDEO, extra_height=PREVIEW_HEIGHT, room=60)["VIDEO"]
         frames = parts.graph.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
         last = parts.graph.add("ImageFromBatch", title="Last frame", collapsed=True, image=frames, batch_index=-1)
         image = parts.prepare(last["IMAGE"])
@@ -35,3 +38,39 @@ its fps; *Upscale Image (using Model)* in place of *Upscale Image By* adds detai
         large = parts.graph.add("ImageScaleBy", upscale_method="lanczos", scale_by=2.0, image=whole)["IMAGE"]
         parts.video_file(large)
     return parts.graph
+
+
+def larger(server: Server) -> Graph:
+    note = f"""## Twice as large, twice as smooth
+
+The frames of the node **Camera move to video** go through ComfyUI's own nodes: Real-ESRGAN adds detail (four times as
+large, then halved, as twice is enough), FILM puts a frame between every two. 81 frames take 7 GB of host memory there.
+
+{DOWNLOAD}
+**Real-ESRGAN and FILM** are in ComfyUI's list of missing models too. To leave one out, select its nodes and press
+Ctrl-B; without FILM set *fps* of *Create Video* to 16.
+"""
+    parts = Parts(server, "larger", note)
+    with parts.graph.group("Start image", 1, BLUE):
+        image = parts.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
+    with parts.graph.group("The video", 1, BLUE):
+        made = with_a_move(server).node(parts.graph, **{"start image": image["IMAGE"]})
+    frames = _between(parts, _larger(parts, made["frames"]))
+    with parts.graph.group("Video", 3, GREY):
+        parts.video_file(frames, fps=2 * FPS)
+    return parts.graph
+
+
+def _larger(parts: Parts, frames: Output) -> Output:
+    offer = parts.offer(UPSCALER, UPSCALER, "upscale_models", f"{HUGGING_FACE}/{UPSCALERS}")
+    with parts.graph.group("Twice as large", 2, VIOLET):
+        model = parts.graph.add("UpscaleModelLoader", model_name=UPSCALER, models=offer)["UPSCALE_MODEL"]
+        large = parts.graph.add("ImageUpscaleWithModel", upscale_model=model, image=frames)["IMAGE"]
+        return parts.graph.add("ImageScaleBy", upscale_method="area", scale_by=0.5, image=large)["IMAGE"]
+
+
+def _between(parts: Parts, frames: Output) -> Output:
+    offer = parts.offer(BETWEEN, BETWEEN, "frame_interpolation", f"{HUGGING_FACE}/{BETWEENS}")
+    with parts.graph.group("Twice as smooth", 2, VIOLET):
+        model = parts.graph.add("FrameInterpolationModelLoader", model_name=BETWEEN, models=offer)["INTERP_MODEL"]
+        return parts.graph.add("FrameInterpolate", interp_model=model, images=frames, multiplier=2)["IMAGE"]

@@ -16,119 +16,24 @@ import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
-from workflow_inputs import default, is_text, kind_of, split
+from workflow_inputs import default, kind_of, split
+from workflow_nodes import TITLE_HEIGHT, Group, Inlet, Node, Output, Server
 from workflow_wires import Wires
 
-PACK, CORE = "lingbot-world", "comfy-core"
 API_NAME = "lingbot_world_api"  # where a canvas file says which file of workflows/api/ is the same graph
-SEEDS = ("seed", "noise_seed")  # the canvas puts a "control after generate" below these, asked or not
 COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 64, 16, 26, 14, 40
-BADGE_HEIGHT, BUTTON_HEIGHT = 20, 26  # of Nodes 2.0
-TITLE_HEIGHT, SLOT_HEIGHT, WIDGET_HEIGHT, TEXT_HEIGHT, PREVIEW_HEIGHT = 30, 20, 24, 110, 200
-
-
-@dataclass(frozen=True)
-class Server:
-    """What a ComfyUI offers: its /object_info, and the version of each pack in the registry's names. Nodes are saved
-    with their pack's, so that ComfyUI can offer a missing pack, and tell a workflow's age."""
-
-    nodes: dict[str, dict]
-    versions: dict[str, str]
-
-    def origin(self, kind: str) -> dict[str, str]:
-        """The properties that say where a node comes from."""
-        own = self.nodes.get(kind, {}).get("python_module", "").startswith("custom_nodes.")
-        pack = PACK if own else CORE
-        return {"cnr_id": pack, "ver": self.versions[pack]}
-
-
-@dataclass(frozen=True)
-class Output:
-    """A node's output slot."""
-
-    node: Node
-    slot: int
-    type: str
-
-
-@dataclass
-class Node:
-    id: int
-    kind: str
-    title: str | None
-    width: int
-    inputs: dict[str, object]
-    widgets: dict[str, tuple]
-    sockets: dict[str, str]
-    outputs: list[tuple[str, str]]
-    models: list[dict]
-    extra_height: int = 0
-    color: str | None = None
-    collapsed: bool = False
-    room: int = 0
-    position: tuple[int, int] = (0, 0)
-
-    def __getitem__(self, name: str) -> Output:
-        """The output of this name or, failing that, of this type; the first one counts."""
-        for slot, (label, kind) in enumerate(self.outputs):
-            if name in (label, kind):
-                return Output(self, slot, kind)
-        raise KeyError(f"{self.kind} has no output {name!r}: {self.outputs}")
-
-    @property
-    def height(self) -> int:
-        texts = sum(is_text(spec) for spec in self.widgets.values())
-        plain = len(self.widget_values()) - texts
-        slots = max(len(self.sockets), len(self.outputs))
-        return 20 + slots * SLOT_HEIGHT + plain * WIDGET_HEIGHT + texts * TEXT_HEIGHT + self.extra_height
-
-    @property
-    def below(self) -> int:
-        """Pixels that are kept free below: for what Nodes 2.0 adds, and for pictures that come while it runs."""
-        return self.room + (0 if self.collapsed else self.footer)
-
-    @property
-    def drawn_height(self) -> int:
-        return 0 if self.collapsed else self.height
-
-    @property
-    def footer(self) -> int:
-        """Pixels that Nodes 2.0 needs below: the pack's name, and a button where there are advanced inputs."""
-        advanced = any(options.get("advanced") for _, options in self.widgets.values())
-        return BADGE_HEIGHT * ("LingBot" in self.kind) + BUTTON_HEIGHT * advanced
-
-    def widget_values(self) -> list:
-        """Values in the canvas's order, with the extra widgets that it adds to seeds and uploads."""
-        values = []
-        for name, (kind, options) in self.widgets.items():
-            value = self.inputs[name]
-            values.append(default((kind, options)) if isinstance(value, Output) else value)
-            if kind == "INT" and (options.get("control_after_generate") or name in SEEDS):
-                control = options.get("control_after_generate", "fixed")
-                values.append("randomize" if control is True else control)
-            if options.get("image_upload"):
-                values.append("image")
-        return values
-
-
-@dataclass
-class Group:
-    title: str
-    column: int
-    color: str
-    nodes: list[Node] = field(default_factory=list)
-    box: tuple[int, int, int, int] = (0, 0, 0, 0)
 
 
 class Graph:
     """Nodes, links and groups of one workflow."""
 
-    def __init__(self, server: Server, name: str):
+    def __init__(self, server: Server, name: str, first: int = 1):
+        """`first` is the first node's id. The canvas wants ids inside a subgraph that are none of the outer ones."""
         self.server, self.info, self.name = server, server.nodes, name
         self.nodes: list[Node] = []
         self.groups: list[Group] = []
+        self.box_width, self.first = 340, first
 
     @contextmanager
     def group(self, title: str, column: int, color: str = "#3f789e") -> Iterator[None]:
@@ -141,16 +46,17 @@ class Graph:
         kind: str,
         *,
         title: str | None = None,
-        box_width: int = 340,
+        box_width: int | None = None,
         models: list[dict] = (),
         extra_height: int = 0,
         collapsed: bool = False,
         room: int = 0,
+        properties: dict | None = None,
         **inputs,
     ) -> Node:
         """Add a node; widgets that are not named keep their default. Dotted names: `**{"format.codec": "h264"}`.
 
-        `collapsed` shows its title alone; `room` pixels below it stay free.
+        `collapsed` shows its title alone; `room` pixels below it stay free; `properties` are what its own widgets keep.
         """
         if kind not in self.info:
             raise KeyError(f"the server has no node {kind}")
@@ -161,18 +67,20 @@ class Graph:
         values = {name: inputs.get(name, default(spec)) for name, spec in widgets.items()}
         values |= {name: inputs[name] for name in sockets if name in inputs}
         outputs = list(zip(info["output_name"], info["output"], strict=True))
-        number, offers = len(self.nodes) + 1, list(models)
-        node = Node(number, kind, title, box_width, values, widgets, sockets, outputs, offers, extra_height)
-        node.collapsed, node.room = collapsed, room
-        return self._place(node)
+        number, offers = self.first + len(self.nodes), list(models)
+        width = box_width or self.box_width
+        node = Node(number, kind, title, width, values, widgets, sockets, outputs, offers, extra_height)
+        node.collapsed, node.room, node.properties = collapsed, room, properties or {}
+        return self.place(node)
 
     def note(self, text: str, *, title: str = "Note", width: int = 340, height: int = 200) -> Node:
         """A Markdown note; it lives on the canvas only."""
-        node = Node(len(self.nodes) + 1, "MarkdownNote", title, width, {"text": text}, {}, {}, [], [])
+        node = Node(self.first + len(self.nodes), "MarkdownNote", title, width, {"text": text}, {}, {}, [], [])
         node.extra_height, node.color = height, "#432"
-        return self._place(node)
+        return self.place(node)
 
-    def _place(self, node: Node) -> Node:
+    def place(self, node: Node) -> Node:
+        """Put a node under what the group that was begun last already holds."""
         self.nodes.append(node)
         self.groups[-1].nodes.append(node)
         return node
@@ -199,15 +107,21 @@ class Graph:
         """The API ("prompt") form."""
         prompt = {}
         for node in self.nodes:
-            if node.kind == "MarkdownNote":
-                continue
-            inputs = {
-                name: [str(value.node.id), value.slot] if isinstance(value, Output) else value
-                for name, value in node.inputs.items()
-            }
-            title = node.title or self.info[node.kind]["display_name"] or node.kind
-            prompt[str(node.id)] = {"class_type": node.kind, "inputs": inputs, "_meta": {"title": title}}
+            if node.subgraph:
+                prompt |= node.subgraph.api(node)
+            elif node.kind != "MarkdownNote":
+                prompt[str(node.id)] = self.api_node(node, {})
         return prompt
+
+    def api_node(self, node: Node, outside: dict[str, object], prefix: str = "") -> dict:
+        """One node of the API form. `outside` is what lies at the inlets; ids of this graph's nodes are prefixed."""
+        inputs: dict[str, object] = {}
+        for name, value in node.inputs.items():
+            value = outside.get(value.name) if isinstance(value, Inlet) else value
+            own = isinstance(value, Output) and value.node in self.nodes
+            inputs[name] = value.link(prefix if own else "") if isinstance(value, Output) else value
+        title = node.title or self.info[node.kind]["display_name"] or node.kind
+        return {"class_type": node.kind, "inputs": inputs, "_meta": {"title": title}}
 
     def ui(self) -> dict:
         """The canvas's own form (schema version 0.4)."""
@@ -216,16 +130,18 @@ class Graph:
         nodes = [self._ui_node(node, links) for node in self.nodes]
         wires = Wires(self, COLUMN_GAP)
         for link, origin, slot, target, *_ in links:
-            nodes[origin - 1]["outputs"][slot]["links"].append(link)
-            wires.add(link, self.nodes[origin - 1], self.nodes[target - 1])
+            nodes[origin - self.first]["outputs"][slot]["links"].append(link)
+            wires.add(link, self.nodes[origin - self.first], self.nodes[target - self.first])
+        inside = [node.subgraph.definition() for node in self.nodes if node.subgraph]
         return {
-            "id": str(uuid.uuid5(uuid.NAMESPACE_URL, f"lingbot-world/{self.name}")),
+            "id": identity(self.name),
             "revision": 0,
-            "last_node_id": len(nodes),
+            "last_node_id": self.first + len(nodes) - 1,
             "last_link_id": len(links),
             "nodes": nodes,
             "links": links,
             "groups": [self._ui_group(index, group) for index, group in enumerate(self.groups)],
+            **({"definitions": {"subgraphs": inside}} if inside else {}),
             "config": {},
             "extra": {"ds": {"scale": 0.6, "offset": [130, 150]}, API_NAME: self.name, **wires.extra()},
             "version": 0.4,
@@ -244,7 +160,7 @@ class Graph:
 
     def _shown(self, kind: str, name: str) -> str:
         """What a node's socket shows; one of a list, `cameras.camera0`, its own part of the name."""
-        inputs = self.info[kind]["input"]
+        inputs = self.info[kind]["input"] if kind in self.info else {}  # a subgraph names its sockets itself
         spec = {**inputs.get("required", {}), **inputs.get("optional", {})}.get(name, ())
         return dict(*spec[1:]).get("display_name") or name.rpartition(".")[2]
 
@@ -258,6 +174,9 @@ class Graph:
                 links.append([slot["link"], source.node.id, source.slot, node.id, index, source.type])
         note = node.kind == "MarkdownNote"
         properties = self.server.origin(node.kind) | ({} if note else {"Node name for S&R": node.kind})
+        if node.subgraph:
+            properties = self.server.of_pack() | {"proxyWidgets": node.subgraph.shown()}
+        properties |= node.properties
         if node.models:
             properties["models"] = node.models
         saved = {
@@ -271,7 +190,7 @@ class Graph:
             "inputs": slots,
             "outputs": [{"name": name, "type": kind, "links": []} for name, kind in node.outputs],
             "properties": properties,
-            "widgets_values": [node.inputs["text"]] if note else node.widget_values(),
+            "widgets_values": [node.inputs["text"]] if note else [] if node.subgraph else node.widget_values(),
         }
         if node.title:
             saved["title"] = node.title
@@ -284,6 +203,11 @@ def _slot(name: str, kind: str, shown: str) -> dict:
     """A socket, labelled where it shows something else than its name."""
     slot = {"name": name, "type": kind, "link": None}
     return slot if shown == name else {"label": shown, **slot}
+
+
+def identity(name: str) -> str:
+    """The id of a graph, the same whenever it is written."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"lingbot-world/{name}"))
 
 
 def dump(graph: dict) -> str:

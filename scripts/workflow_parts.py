@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Callable
 
-from workflow_graph import PREVIEW_HEIGHT, Graph, Node, Output, Server
+from workflow_graph import Graph
+from workflow_nodes import PREVIEW_HEIGHT, Inlet, Node, Output, Server
 
 PACKAGE = "lingbot-world-base-cam-nf4"
 NO_PACKAGE = "none (choose both experts)"
@@ -50,16 +53,30 @@ def large(note: str) -> str:
     return "\n\n".join([title, *(f"### {paragraph}" for paragraph in paragraphs)]) + "\n"
 
 
+def flight() -> str:
+    """An editor state, as the editor itself writes it: forward, a turn to the right, and back to the left, higher."""
+    stations = [(0, 0, 0, 0, 0), (24, 0.1, 0, 0.9, 12), (48, 0.6, -0.2, 1.6, 24), (80, 0.5, -0.5, 2.8, -10)]
+    keyframes = []
+    for frame, x, y, z, yaw_deg in stations:
+        half = math.radians(yaw_deg) / 2
+        turn = [0, round(math.sin(half), 6), 0, round(math.cos(half), 6)] if yaw_deg else [0, 0, 0, 1]
+        keyframes.append({"frame": frame, "position": [x, y, z], "quaternion": turn})
+    state = {"version": 1, "frames": 81, "fps": 16, "fov_deg": 79, "ease": "linear", "loop": False}
+    return json.dumps({**state, "keyframes": keyframes}, separators=(",", ":"))
+
+
 class Parts:
     """The pieces that the workflows share, each in its usual column: inputs, camera, models and prompt, result."""
 
-    def __init__(self, server: Server, name: str, note: str, package: str = PACKAGE, note_height: int = 370):
-        self.graph = Graph(server, name)
+    def __init__(self, server: Server, name: str, note: str, package: str = PACKAGE, note_height: int = 370,
+                 note_width: int = 400, first: int = 1):  # fmt: skip
+        self.graph = Graph(server, name, first)
         self.package = package
         self.latent: Node | None = None
         self.column = 2  # of models and prompt; the sampler stands in the next one
-        with self.graph.group("Read me", 0, BROWN):
-            self.graph.note(large(note), title="Read me", width=400, height=note_height)
+        if note:
+            with self.graph.group("Read me", 0, BROWN):
+                self.graph.note(large(note), title="Read me", width=note_width, height=note_height)
 
     def offer(self, name: str, path: str, directory: str = "lingbot_world", base: str = FILES) -> list[dict]:
         """What the missing-model dialog offers for a file; the toy package is made, not downloaded."""
@@ -74,11 +91,16 @@ class Parts:
         chosen = dict(zip(("high_noise_expert", "low_noise_expert"), names, strict=True))
         return {"package": NO_PACKAGE, **chosen, "models": offers}
 
-    def models(self) -> tuple[Output, Output, Output]:
-        """High-noise expert, low-noise expert, VAE."""
-        with self.graph.group("Models", self.column, RED):
+    def models(self, column: int | None = None) -> tuple[Output, Output, Output]:
+        """High-noise expert, low-noise expert, VAE; the experts in a column of their own, if one is named."""
+        title, place = ("Models", self.column) if column is None else ("Experts", column)
+        with self.graph.group(title, place, RED):
             experts = self.graph.add("LingBotWorldLoadExperts", **self.experts())
-            vae = self.vae()
+            if column is None:
+                vae = self.vae()
+        if column is not None:
+            with self.graph.group("VAE", self.column, RED):
+                vae = self.vae()
         return experts["high noise"], experts["low noise"], vae
 
     def causal_model(self, name: str) -> Output:
@@ -135,7 +157,7 @@ class Parts:
             loaded = self.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
             return self.prepare(loaded["IMAGE"], **size)
 
-    def prepare(self, image: Output, **size) -> Node:
+    def prepare(self, image: Output | Inlet, **size) -> Node:
         """Prepare Image, in the group that was begun last."""
         return self.graph.add("LingBotWorldPrepareImage", image=image, extra_height=LINE, **size)
 
@@ -147,10 +169,10 @@ class Parts:
                 self.preview(path)
             return path
 
-    def editor(self, image: Node, path: str) -> Node:
+    def editor(self, image: Output, path: str) -> Node:
         """The path drawn on the canvas."""
         look = {"preview": False, "box_width": 460, "extra_height": EDITOR_HEIGHT}
-        return self.camera("LingBotWorldCameraEditor", path=path, image=image["image"], **look)
+        return self.camera("LingBotWorldCameraEditor", path=path, image=image, **look)
 
     def preview(self, path: Node) -> None:
         look = {"box_width": DRAWING_WIDTH, "extra_height": DRAWING_HEIGHT}
@@ -195,9 +217,13 @@ class Parts:
         with self.graph.group("Video", self.column + 1, GREY):
             self.video_file(images)
 
-    def video_file(self, images: Output) -> None:
+    def video_file(self, images: Output, fps: float = FPS) -> None:
         """Create Video and Save Video, in the group that was begun last."""
-        video = self.graph.add("CreateVideo", collapsed=True, images=images, fps=FPS)["VIDEO"]
+        video = self.graph.add("CreateVideo", collapsed=True, images=images, fps=fps)["VIDEO"]
+        self.save_video(video)
+
+    def save_video(self, video: Output) -> None:
+        """Save Video, in the group that was begun last."""
         prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
         self.graph.add("SaveVideo", video=video, extra_height=PREVIEW_HEIGHT, **prefix)
 

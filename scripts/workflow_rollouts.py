@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from workflow_graph import Graph, Node, Server
+from workflow_graph import Graph
+from workflow_nodes import Node, Server
 from workflow_parts import GREEN, GREY, PACKAGE, RED, VIOLET, Parts
 
 FAST = f"{PACKAGE}/lingbot_world_fast"
@@ -30,7 +31,7 @@ Chunks of twelve frames in four steps each: a twentieth of the base model's work
 chunk. A LoRA goes behind *Load Causal Model*.
 
 {CAUSAL_MODELS}"""
-    parts = Parts(server, "fast", note, note_height=500)
+    parts = Parts(server, "fast", note, note_height=430, note_width=460)
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preset="dolly_in")
     model, vae, (text, _) = parts.causal_model(FAST), parts.vae(), parts.text()
@@ -55,7 +56,7 @@ Change the last shot and press Run: the first two are kept. *window* {WINDOW} an
 after four seconds; all shots of a video have the same.
 
 {CAUSAL_MODELS}"""
-    parts = Parts(server, "fast_long", note, note_height=500)
+    parts = Parts(server, "fast_long", note, note_height=430, note_width=460)
     with parts.graph.group("Models", 0, RED):
         model, vae = parts.graph.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"], parts.vae()
     image = parts.image()

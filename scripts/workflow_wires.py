@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from workflow_graph import Graph, Group, Node
+    from workflow_graph import Graph
+from workflow_nodes import Group, Node
 
 Point = tuple[int, int]
 SPREAD = 8  # pixels between wires that share a gap

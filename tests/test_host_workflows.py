@@ -12,6 +12,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import av
@@ -20,11 +21,11 @@ import pytest
 import torch
 from browser_runner import run_script
 from comfy_server import PACK_NAME, ComfyServer
-from lingbot_world.toy.weights import EXPERT
 from safetensors.torch import load_file, save_file
 from toy_prompt import (
     CANVAS_FILES,
     NAMES,
+    TOY_FPS,
     TOY_FRAMES,
     TOY_HEIGHT,
     TOY_LENGTHS,
@@ -34,11 +35,12 @@ from toy_prompt import (
     as_toy,
     as_toy_canvas,
 )
+from workflow_files import write_enlargers, write_loras, write_paths, write_video
 
 pytestmark = pytest.mark.host
 
 PACKAGE = "lingbot-world-base-cam-nf4"
-LORA = "wan2.2_i2v_lightx2v_4steps_lora_v1_{}_noise"
+LEAST_ZOOM = {"fast_long": 0.4}  # three shots side by side, each with its prompt, camera and Rollout
 CONVERT = """
 import json, sys
 from comfy_cli.workflow_to_api import convert_ui_to_api
@@ -54,6 +56,7 @@ def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
     package = comfy_server.base / "models" / "lingbot_world"
     shutil.copytree(package / "toy", package / PACKAGE)
     write_loras(comfy_server.base / "models" / "loras")
+    write_enlargers(comfy_server)
     write_paths(comfy_server.base / "input", package / "toy" / "example")
     write_video(comfy_server.base / "input" / "my_video.mp4")
     encoder = comfy_server.base / "models" / "text_encoders" / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
@@ -61,33 +64,6 @@ def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
     save_file({"a": torch.zeros(1)}, encoder)
     yield comfy_server
     shutil.rmtree(package / PACKAGE)
-
-
-def write_loras(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    layer = "diffusion_model.blocks.0.self_attn.q"
-    lora = {f"{layer}.lora_A.weight": torch.randn(4, EXPERT.dim), f"{layer}.lora_B.weight": torch.randn(EXPERT.dim, 4)}
-    for level in ("high", "low"):
-        save_file(lora, folder / f"{LORA.format(level)}.safetensors")
-
-
-def write_paths(folder: Path, example: Path) -> None:
-    shutil.copytree(example, folder / "my_camera_path")
-    poses = np.load(example / "poses.npy")
-    for kind, data in (("pose", poses), ("intrinsics", np.tile([700.0, 700.0, 640.0, 360.0], (len(poses), 1)))):
-        (folder / "vipe" / kind).mkdir(parents=True)
-        np.savez(folder / "vipe" / kind / "my_video.npz", data=data, inds=np.arange(len(poses)))
-
-
-def write_video(path: Path) -> None:
-    """Five frames at toy size, each of another grey."""
-    with av.open(str(path), "w") as video:
-        stream = video.add_stream("libx264", rate=16)
-        stream.width, stream.height, stream.pix_fmt = TOY_WIDTH, TOY_HEIGHT, "yuv420p"
-        for grey in range(0, 200, 40):
-            pixels = np.full((TOY_HEIGHT, TOY_WIDTH, 3), grey, np.uint8)
-            video.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
-        video.mux(stream.encode())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -212,7 +188,18 @@ def test_the_canvas_would_queue_the_queue_form(canvas_reports, name):
     assert shown.keys() == expected.keys()
     for key, node in expected.items():
         shown[key]["inputs"].pop("video-preview", None)  # core's Load Video sends it along
+        if node["class_type"] == "Load3DAdvanced":
+            keep_view(shown[key]["inputs"]["viewport_state"]["camera_info"], node)
+            continue
         assert shown[key]["inputs"] == node["inputs"]
+
+
+def keep_view(seen: dict, node: dict) -> None:
+    """The 3D view on the canvas sends the camera as the file has it, with what follows from it."""
+    wanted = node["inputs"]["viewport_state"]["camera_info"]
+    for key in ("position", "target"):
+        assert [seen[key][axis] for axis in "xyz"] == pytest.approx([wanted[key][axis] for axis in "xyz"], abs=1e-6)
+    assert (seen["fov"], seen["zoom"], seen["cameraType"]) == (wanted["fov"], wanted["zoom"], wanted["cameraType"])
 
 
 def test_run_shows_a_video_on_the_canvas(canvas_reports):
@@ -223,7 +210,39 @@ def test_run_shows_a_video_on_the_canvas(canvas_reports):
         assert (report["missing"], report["errors"]) == ([], []), name
         (video,) = report["videos"]
         assert (video["width"], video["height"]) == size_of(name), name
-        assert video["seconds"] == pytest.approx(TOY_LENGTHS.get(name, TOY_FRAMES) / 16, abs=0.01), name
+        seconds = TOY_LENGTHS.get(name, TOY_FRAMES) / TOY_FPS.get(name, 16)
+        assert video["seconds"] == pytest.approx(seconds, abs=0.01), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_whole_graph_is_readable_on_opening(canvas_reports, name):
+    """At 1440x900: text of 14 pixels is drawn with 7.7 or more."""
+    assert canvas_reports[name]["zoom"] >= LEAST_ZOOM.get(name, 0.55)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_covers_anything_on_opening(canvas_reports, name):
+    assert covered(canvas_reports[name]["boxes"]) == []
+
+
+def test_nothing_covers_anything_when_pictures_have_come(canvas_reports):
+    """After a real run: drawings of the camera and the video are on their nodes, which grow in Nodes 2.0."""
+    for name in NAMES:
+        if report := canvas_reports.get(f"{name}-toy"):
+            grown = [box["title"] for box in report["after"] if box not in report["boxes"]]
+            assert not report["vue"] or any("Save Video" in title for title in grown), (name, "where is its video?")
+            assert covered(report["after"]) == [], name
+
+
+def covered(boxes: list[dict]) -> list[tuple[str, str]]:
+    """Nodes that overlap by more than a pixel."""
+    pairs = combinations(boxes, 2)
+    return [(one["title"], other["title"]) for one, other in pairs if overlap(one["box"], other["box"])]
+
+
+def overlap(one: list[float], other: list[float]) -> bool:
+    (x, y, w, h), (ox, oy, ow, oh) = one, other
+    return min(x + w, ox + ow) - max(x, ox) > 1 and min(y + h, oy + oh) - max(y, oy) > 1
 
 
 def test_every_workflow_is_run_on_a_canvas():

@@ -4,13 +4,12 @@ import re
 
 import pytest
 from PIL import Image
-from toy_prompt import CANVAS_FILES, CANVAS_VALUES, NAMES, WORKFLOWS, canvas_file, shipped
+from toy_prompt import CANVAS_FILES, CANVAS_VALUES, NAMES, WORKFLOWS, canvas_file, canvas_nodes, shipped
 
-MOST = 13
+MOST = 16
 CANVAS_ONLY = {"MarkdownNote"}
 NODES = WORKFLOWS.parent / "nodes"
 IN_NO_WORKFLOW = {
-    "LingBotWorldCameraKeyframes",  # goes with 3D nodes whose views are set up by hand
     "LingBotWorldQuantize",  # works by itself
 }
 REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/main/"
@@ -35,6 +34,12 @@ def test_titles_are_words_in_the_order_of_their_numbers():
         assert "_" not in title
 
 
+def test_the_simple_workflow_has_at_most_six_nodes():
+    nodes = [node for node in canvas_file("simple")["nodes"] if node["type"] not in CANVAS_ONLY]
+    assert 3 <= len(nodes) <= 6
+    assert len(shipped("simple")) > len(nodes), "the rest is inside one of them"
+
+
 def test_the_main_workflow_needs_no_file_but_the_models_and_the_image():
     nodes = [node["class_type"] for node in shipped("camera").values()]
     assert "LingBotWorldCameraEditor" in nodes
@@ -52,18 +57,51 @@ def test_a_workflow_shows_every_node_of_the_pack():
 @pytest.mark.parametrize("name", NAMES)
 def test_both_formats_have_the_same_nodes_links_and_values(name):
     ui, api = read(name)
-    nodes = {str(node["id"]): node for node in ui["nodes"] if node["type"] not in CANVAS_ONLY}
+    nodes = {key: node for key, node in canvas_nodes(ui) if node["type"] not in CANVAS_ONLY}
     assert {key: node["type"] for key, node in nodes.items()} == {key: node["class_type"] for key, node in api.items()}
-    links = {link[0]: [str(link[1]), link[2]] for link in ui["links"]}
     for key, node in nodes.items():
-        inputs = api[key]["inputs"]
-        linked = {slot["name"]: links[slot["link"]] for slot in node["inputs"] if slot["link"] is not None}
+        inputs, links = api[key]["inputs"], Links(ui, key)
+        sources = {slot["name"]: links.source(slot["link"]) for slot in node["inputs"]}
+        linked = {slot: source for slot, source in sources.items() if source is not None}
         assert linked == {name: value for name, value in inputs.items() if isinstance(value, list)}
         shown = [value for value in node["widgets_values"] if value not in CANVAS_VALUES]
         widgets = [slot["name"] for slot in node["inputs"] if "widget" in slot]
         assert len(shown) == len(widgets)
         plain = {name: value for name, value in zip(widgets, shown, strict=True) if name not in linked}
         assert plain == {name: value for name, value in inputs.items() if not isinstance(value, list)}
+
+
+class Links:
+    """Where the links of a node's own canvas begin, in the API form's ids."""
+
+    def __init__(self, ui: dict, key: str):
+        self.ui, self.outer = ui, key.rpartition(":")[0]
+        self.top = {link[0]: (link[1], link[2]) for link in ui["links"]}
+        self.inner = {link["id"]: (link["origin_id"], link["origin_slot"]) for link in self._of(self.outer)["links"]}
+
+    def _of(self, outer: str) -> dict:
+        kind = next((node["type"] for node in self.ui["nodes"] if str(node["id"]) == outer), None)
+        known = {each["id"]: each for each in self.ui.get("definitions", {}).get("subgraphs", [])}
+        return known.get(kind, {"links": []})
+
+    def source(self, link: int | None) -> list | None:
+        """None: nothing comes in, or what a field of the outer node holds."""
+        if link is None:
+            return None
+        if not self.outer:
+            return self._outlet(*self.top[link])
+        node, slot = self.inner[link]
+        if node != -10:
+            return [f"{self.outer}:{node}", slot]
+        outer = next(node for node in self.ui["nodes"] if str(node["id"]) == self.outer)
+        given = outer["inputs"][slot]["link"]
+        return None if given is None else self._outlet(*self.top[given])
+
+    def _outlet(self, node: int, slot: int) -> list:
+        """What a subgraph gives out comes from a node inside it."""
+        links = self._of(str(node))["links"]
+        inside = [link for link in links if (link["target_id"], link["target_slot"]) == (-20, slot)]
+        return [f"{node}:{inside[0]['origin_id']}", inside[0]["origin_slot"]] if inside else [str(node), slot]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -138,7 +176,7 @@ def test_there_is_a_note_and_a_small_thumbnail(name):
 def test_every_chosen_model_file_has_an_address(name):
     """The missing-model dialog looks at values that end like weights, and at entries of exactly that name."""
     ui, _ = read(name)
-    for node in ui["nodes"]:
+    for _, node in canvas_nodes(ui):
         chosen = [value for value in node["widgets_values"] if str(value).endswith((".safetensors", ".pth"))]
         models = node["properties"].get("models", [])
         assert [model["name"] for model in models] == chosen
@@ -154,7 +192,7 @@ def test_every_chosen_model_file_has_an_address(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_node_says_which_pack_and_version_it_is_from(name):
     ui, _ = read(name)
-    for node in ui["nodes"]:
+    for _, node in canvas_nodes(ui):
         own = node["type"].startswith("LingBotWorld")
         assert node["properties"]["cnr_id"] == ("lingbot-world" if own else "comfy-core")
         assert re.fullmatch(r"\d+\.\d+\.\d+", node["properties"]["ver"])

@@ -15,8 +15,16 @@ CANVAS_FILES = {
 NAMES = list(CANVAS_FILES)
 CANVAS_VALUES = ("randomize", "fixed", "image")  # of the widgets that the canvas adds to seeds and uploads
 TOY_WIDTH, TOY_HEIGHT, TOY_FRAMES = 96, 64, 9
-TOY_SIZES = {"go_on": (2 * TOY_WIDTH, 2 * TOY_HEIGHT)}  # of the workflow that enlarges
-TOY_LENGTHS = {"fast_long": TOY_FRAMES + 2 * 12, "go_on": 5 + TOY_FRAMES - 1}  # else TOY_FRAMES
+EMPTY_PATH = json.dumps({
+    "version": 1, "frames": TOY_FRAMES, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": False,
+    "keyframes": [{"frame": frame, "position": [0, 0, frame / 4], "quaternion": [0, 0, 0, 1]}
+                  for frame in (0, TOY_FRAMES - 1)],
+})  # fmt: skip
+"""What the camera editor holds: forward, at toy length."""
+TOY_SIZES = dict.fromkeys(("go_on", "larger"), (2 * TOY_WIDTH, 2 * TOY_HEIGHT))  # of those that enlarge
+TOY_LENGTHS = {"fast_long": TOY_FRAMES + 2 * 12, "go_on": 5 + TOY_FRAMES - 1, "larger": 2 * TOY_FRAMES - 1}
+"""Frames, where they are not TOY_FRAMES."""
+TOY_FPS = {"larger": 32}  # else 16
 
 
 class ToyPrompt(dict):
@@ -51,6 +59,17 @@ def canvas_file(name: str) -> dict:
     return json.loads(CANVAS_FILES[name].read_text(encoding="utf-8"))
 
 
+def canvas_nodes(ui: dict) -> list[tuple[str, dict]]:
+    """Nodes of a canvas file by their ids in the API form; those of a subgraph in the place of the node that it is."""
+    inside = {each["id"]: each["nodes"] for each in ui.get("definitions", {}).get("subgraphs", [])}
+    return [
+        (key, node)
+        for outer in ui["nodes"]
+        for key, node in [(f"{outer['id']}:{node['id']}", node) for node in inside.get(outer["type"], [])]
+        or [(str(outer["id"]), outer)]
+    ]
+
+
 def toy_prompt() -> ToyPrompt:
     """The toy workflow with one output node, its video: where another can run, ComfyUI does not refuse the prompt."""
     prompt = shipped("toy")
@@ -82,8 +101,8 @@ def as_toy(name: str) -> ToyPrompt:
 def as_toy_canvas(name: str) -> dict:
     """The same in the canvas's format."""
     ui, prompt = canvas_file(name), as_toy(name)
-    for node in ui["nodes"]:
-        if toy := prompt.get(str(node["id"])):
+    for key, node in canvas_nodes(ui):
+        if toy := prompt.get(key):
             _set_widgets(node, toy["inputs"])
             if node["type"] != toy["class_type"]:
                 node["type"], node["widgets_values"] = toy["class_type"], [*toy["inputs"].values(), "auto", "default"]

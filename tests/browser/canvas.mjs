@@ -137,6 +137,31 @@ export async function fitView(page, margin = 0.04) {
   await page.waitForTimeout(600)
 }
 
+/** The zoom that a template opens with: the front-end fits all nodes into the view. */
+export function openingZoom(page) {
+  return page.evaluate(() => {
+    const { canvas, graph } = window.app
+    const before = [canvas.ds.scale, ...canvas.ds.offset]
+    const all = graph.nodes.map((node) => [...node.getBounding()])
+    const [left, top] = [0, 1].map((axis) => Math.min(...all.map((box) => box[axis])))
+    const [right, bottom] = [0, 1].map((axis) => Math.max(...all.map((box) => box[axis] + box[axis + 2])))
+    canvas.ds.fitToBounds([left, top, right - left, bottom - top])
+    const { scale } = canvas.ds
+    ;[canvas.ds.scale, canvas.ds.offset[0], canvas.ds.offset[1]] = before
+    return scale
+  })
+}
+
+/** Boxes of the nodes, titles included, in the graph's pixels: what Nodes 2.0 has laid out, else what the canvas draws. */
+export function nodeBoxes(page) {
+  return page.evaluate(() => window.app.graph.nodes.map((node) => {
+    const element = document.querySelector(`[data-node-id="${node.id}"]`)
+    const [x, y, width, height] = node.getBounding()
+    const drawn = element && !node.flags.collapsed ? [element.offsetWidth, element.offsetHeight] : [width, height]
+    return { title: `${node.id} ${node.title}`, box: [x, y, ...drawn] }
+  }))
+}
+
 /** Hide everything but the canvas, its nodes and their widgets, so that a picture shows the graph alone. */
 export function hideMenus(page) {
   return page.addStyleTag({

@@ -1,18 +1,22 @@
 // node check_workflows.mjs URL '{"vue": false, "files": [...], "run": [...]}' -> one JSON line per file on stdout
 import { readFileSync } from 'node:fs'
-import { apiPrompt, loadWorkflow, missingNodes, openCanvas, run, videos } from './canvas.mjs'
+import { apiPrompt, loadWorkflow, missingNodes, nodeBoxes, openCanvas, openingZoom, run, videos } from './canvas.mjs'
 
 const [url, request] = process.argv.slice(2)
 const { vue, files, run: toRun = [] } = JSON.parse(request)
-const canvas = await openCanvas(url, { vue })
+const canvas = await openCanvas(url, { vue, viewport: { width: 1440, height: 900 } })
 try {
   for (const file of files) {
     canvas.errors.length = 0
     await loadWorkflow(canvas.page, file, JSON.parse(readFileSync(file)).nodes.length)
-    const report = { file, missing: await missingNodes(canvas.page), prompt: await apiPrompt(canvas.page) }
+    const report = { file, vue, missing: await missingNodes(canvas.page), prompt: await apiPrompt(canvas.page) }
+    report.zoom = await openingZoom(canvas.page)
+    report.boxes = await nodeBoxes(canvas.page)
     if (toRun.includes(file)) {
       report.end = await run(canvas.page)
       report.videos = await videos(canvas.page)
+      await canvas.page.waitForTimeout(1500)
+      report.after = await nodeBoxes(canvas.page)
     }
     console.log(JSON.stringify({ ...report, errors: [...canvas.errors] }))
   }

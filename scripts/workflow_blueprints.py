@@ -1,0 +1,130 @@
+"""The base pipeline as one node, for ComfyUI's node library (subgraphs/) and for the simple workflow."""
+
+from __future__ import annotations
+
+from workflow_graph import Graph
+from workflow_nodes import PREVIEW_HEIGHT, Inlet, Node, Server
+from workflow_parts import BLUE, DOWNLOAD, FPS, GREY, VIOLET, Parts, flight
+from workflow_subgraph import Field, Subgraph
+
+INSIDE = 101  # ids of the nodes inside, beyond all that stand beside them
+FILES = (
+    ("LingBotWorldLoadExperts", ("high_noise_expert", "low_noise_expert", "package")),
+    ("LingBotWorldTextEncode", ("text_encoder",)),
+    ("LingBotWorldLoadVAE", ("vae_name",)),
+)
+"""Fields that come last: who has the files under their usual names leaves them alone."""
+
+
+def along_a_path(server: Server) -> Subgraph:
+    """The camera path comes in from a camera node."""
+    parts = Parts(server, "image_to_video_path", "", first=INSIDE)
+    path = {"cameras.camera0": Inlet("camera"), "frames": 0}
+    inlets = {"start image": "IMAGE", "camera": "LINGBOT_CAMERA"}
+    text = "A start image, a prompt and a camera path become a video: LingBot-World's base model in one node. The path "
+    text += "comes from any LingBot-World camera node."
+    return _pipeline(parts, "LingBotWorldCameraChain", path, "path", text, inlets, ())
+
+
+def with_a_move(server: Server) -> Subgraph:
+    """The camera path is a move that is chosen by its name on the node."""
+    parts = Parts(server, "image_to_video_move", "", first=INSIDE)
+    text = "A start image, a prompt and a camera move by its name become a video: LingBot-World's base model in one "
+    text += "node."
+    moves = {"preset": "dolly_in"}
+    return _pipeline(parts, "LingBotWorldCameraPreset", moves, "move", text, {"start image": "IMAGE"},
+                     ("preset", "frames"))  # fmt: skip
+
+
+def _pipeline(
+    parts: Parts, camera: str, values: dict, by: str, text: str, inlets: dict[str, str], of_camera: tuple[str, ...]
+) -> Subgraph:
+    """The same nodes as those of the main workflow, with a camera node of this kind."""
+    with parts.graph.group("Start image", 0, BLUE):
+        image = parts.prepare(Inlet("start image"))
+    with parts.graph.group("Camera path", 1, VIOLET):
+        path = parts.graph.add(camera, **values)
+    high, low, vae = parts.models()
+    latent = parts.sample((high, low), parts.conditioned(parts.text(), image, vae, path))
+    with parts.graph.group("Video", parts.column + 2, GREY):
+        frames = parts.graph.add("VAEDecode", samples=latent, vae=vae)["IMAGE"]
+        video = parts.graph.add("CreateVideo", images=frames, fps=FPS)["VIDEO"]
+    wished = [("LingBotWorldTextEncode", ("prompt",)), ("LingBotWorldPrepareImage", ("size",)), (camera, of_camera)]
+    wished += [("LingBotWorldSampler", ("steps", "seed")), *FILES]
+    fields = [Field(_only(parts.graph, kind), widget) for kind, widgets in wished for widget in widgets]
+    outlets = [("video", video), ("frames", frames)]
+    return Subgraph(parts.graph, f"Camera {by} to video (LingBot-World)", text, inlets, fields, outlets)
+
+
+def _only(graph: Graph, kind: str) -> Node:
+    (node,) = (node for node in graph.nodes if node.kind == kind)
+    return node
+
+
+VIEW_HEIGHT = 300
+BLUEPRINTS = (along_a_path, with_a_move)
+
+
+def simple(server: Server) -> Graph:
+    note = f"""## Four nodes
+
+An image, a camera path that you draw, a prompt, a video. The whole base pipeline is in the node **Camera path to
+video**; double-click its title to see it. **Camera move to video**, in the node library under *Subgraph Blueprints*,
+takes a move by its name in place of a path.
+
+{DOWNLOAD}
+**Image**: choose yours in *Load Image*, then press **Run**.
+"""
+    parts = Parts(server, "simple", note)
+    with parts.graph.group("Start image", 1, BLUE):
+        image = parts.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
+    path = parts.editor(image["IMAGE"], flight())
+    parts.column = 2
+    with parts.graph.group("Everything else", 2, BLUE):
+        whole = along_a_path(server).node(parts.graph, **{"start image": image["IMAGE"], "camera": path["camera"]})
+    with parts.graph.group("Video", 3, GREY):
+        parts.save_video(whole["video"])
+    return parts.graph
+
+
+VIEWS = {
+    "First view": {"x": 0.0, "y": 1.6, "z": 8.0},
+    "Last view": {"x": 4.0, "y": 2.4, "z": 5.0},
+}
+LOOK_AT, LENS = {"x": 0.0, "y": 1.2, "z": 0.0}, 51  # degrees up and down, the official examples' lens at 832x480
+
+
+def views(server: Server) -> Graph:
+    note = f"""## A camera that you place in 3D
+
+Turn, move and zoom both views with the mouse: the video's camera begins at the first and ends at the last. Only the way
+from one to the other counts; the first view is where your image was taken. Load a model of the scene in both, a GLB or
+a Gaussian splat, or use the grid as the ground. Each further view is another *Load 3D (Advanced)*, wired to *Camera
+Keyframes*.
+
+{DOWNLOAD}
+**Image**: choose yours in *Load Image*, then press **Run**.
+"""
+    parts = Parts(server, "views", note)
+    with parts.graph.group("Views", 1, VIOLET):
+        placed = [_view(parts, title, place) for title, place in VIEWS.items()]
+        seen = {f"cameras.camera{index}": view["camera_info"] for index, view in enumerate(placed)}
+    parts.column = 2
+    with parts.graph.group("Path", 2, VIOLET):
+        path = parts.graph.add("LingBotWorldCameraKeyframes", frames=81, **seen)
+        parts.preview(path)
+    with parts.graph.group("Start image", 0, BLUE):
+        image = parts.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
+    with parts.graph.group("Everything else", 3, BLUE):
+        whole = along_a_path(server).node(parts.graph, **{"start image": image["IMAGE"], "camera": path["camera"]})
+        parts.save_video(whole["video"])
+    return parts.graph
+
+
+def _view(parts: Parts, title: str, position: dict[str, float]) -> Node:
+    """A view of core's 3D node: its API form holds it in a field, the canvas in a property."""
+    state = {"position": position, "target": LOOK_AT, "zoom": 1, "cameraType": "perspective"}
+    config = {"Camera Config": {"cameraType": "perspective", "fov": LENS, "state": state}}
+    seen = {"camera_info": {**state, "fov": LENS}, "model_3d_info": []}
+    return parts.graph.add("Load3DAdvanced", title=title, extra_height=VIEW_HEIGHT, properties=config,
+                           model_file="none", viewport_state=seen, width=832, height=480)  # fmt: skip

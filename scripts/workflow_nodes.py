@@ -1,0 +1,127 @@
+"""What a laid-out graph is made of: the server that knows the nodes, nodes, their outputs, groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from workflow_inputs import default, is_text
+
+if TYPE_CHECKING:
+    from workflow_subgraph import Subgraph
+
+PACK, CORE = "lingbot-world", "comfy-core"
+SEEDS = ("seed", "noise_seed")  # the canvas puts a "control after generate" below these, asked or not
+BADGE_HEIGHT, BUTTON_HEIGHT = 20, 26  # of Nodes 2.0
+TITLE_HEIGHT, SLOT_HEIGHT, WIDGET_HEIGHT, TEXT_HEIGHT, PREVIEW_HEIGHT = 30, 20, 24, 110, 200
+
+
+@dataclass(frozen=True)
+class Server:
+    """What a ComfyUI offers: its /object_info, and the version of each pack in the registry's names. Nodes are saved
+    with their pack's, so that ComfyUI can offer a missing pack, and tell a workflow's age."""
+
+    nodes: dict[str, dict]
+    versions: dict[str, str]
+
+    def origin(self, kind: str) -> dict[str, str]:
+        """The properties that say where a node comes from."""
+        own = self.nodes.get(kind, {}).get("python_module", "").startswith("custom_nodes.")
+        return self.of_pack(PACK if own else CORE)
+
+    def of_pack(self, pack: str = PACK) -> dict[str, str]:
+        return {"cnr_id": pack, "ver": self.versions[pack]}
+
+
+@dataclass(frozen=True)
+class Output:
+    """A node's output slot."""
+
+    node: Node
+    slot: int
+    type: str
+
+    def link(self, prefix: str = "") -> list:
+        """As the API form writes it; what a subgraph gives out comes from a node inside it."""
+        if self.node.subgraph:
+            return self.node.subgraph.outlets[self.slot][1].link(f"{self.node.id}:")
+        return [f"{prefix}{self.node.id}", self.slot]
+
+
+@dataclass(frozen=True)
+class Inlet:
+    """A socket of the node that a graph becomes as a subgraph; what is wired to that node comes in here."""
+
+    name: str
+
+
+@dataclass
+class Node:
+    id: int
+    kind: str
+    title: str | None
+    width: int
+    inputs: dict[str, object]
+    widgets: dict[str, tuple]
+    sockets: dict[str, str]
+    outputs: list[tuple[str, str]]
+    models: list[dict]
+    extra_height: int = 0
+    color: str | None = None
+    collapsed: bool = False
+    room: int = 0
+    position: tuple[int, int] = (0, 0)
+    subgraph: Subgraph | None = None
+    properties: dict = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Output:
+        """The output of this name or, failing that, of this type; the first one counts."""
+        for slot, (label, kind) in enumerate(self.outputs):
+            if name in (label, kind):
+                return Output(self, slot, kind)
+        raise KeyError(f"{self.kind} has no output {name!r}: {self.outputs}")
+
+    @property
+    def height(self) -> int:
+        texts = sum(is_text(spec) for spec in self.widgets.values())
+        plain = len(self.widget_values()) - texts
+        slots = max(len(self.sockets), len(self.outputs))
+        return 20 + slots * SLOT_HEIGHT + plain * WIDGET_HEIGHT + texts * TEXT_HEIGHT + self.extra_height
+
+    @property
+    def below(self) -> int:
+        """Pixels that are kept free below: for what Nodes 2.0 adds, and for pictures that come while it runs."""
+        return self.room + (0 if self.collapsed else self.footer)
+
+    @property
+    def drawn_height(self) -> int:
+        return 0 if self.collapsed else self.height
+
+    @property
+    def footer(self) -> int:
+        """Pixels that Nodes 2.0 needs below: the pack's name, a button where there are advanced inputs, and another
+        where a model file is missing."""
+        advanced = any(options.get("advanced") for _, options in self.widgets.values())
+        return BADGE_HEIGHT * ("LingBot" in self.kind) + BUTTON_HEIGHT * (advanced + bool(self.models))
+
+    def widget_values(self) -> list:
+        """Values in the canvas's order, with the extra widgets that it adds to seeds and uploads."""
+        values = []
+        for name, (kind, options) in self.widgets.items():
+            value = self.inputs[name]
+            values.append(default((kind, options)) if isinstance(value, Output) else value)
+            if kind == "INT" and (options.get("control_after_generate") or name in SEEDS):
+                control = options.get("control_after_generate", "fixed")
+                values.append("randomize" if control is True else control)
+            if options.get("image_upload"):
+                values.append("image")
+        return values
+
+
+@dataclass
+class Group:
+    title: str
+    column: int
+    color: str
+    nodes: list[Node] = field(default_factory=list)
+    box: tuple[int, int, int, int] = (0, 0, 0, 0)

@@ -1,0 +1,146 @@
+"""Write a graph as a subgraph: one node on the canvas, with some of the inner nodes' fields on it.
+
+ComfyUI lists the files of a pack's `subgraphs/` in its node library ("blueprints"). A workflow holds the same
+definition beside its own nodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workflow_graph import Graph, identity
+from workflow_inputs import kind_of
+from workflow_nodes import Inlet, Node, Output
+
+FIRST, LAST = -10, -20  # ids that the canvas gives the two ends of every subgraph
+CONTROL = "control_after_generate"
+END_WIDTH, END_GAP, SLOT = 140, 200, 20
+
+
+@dataclass(frozen=True)
+class Field:
+    """A widget of an inner node that the outer node shows, under its own name."""
+
+    node: Node
+    widget: str
+
+    @property
+    def spec(self) -> tuple:
+        return self.node.widgets[self.widget]
+
+    @property
+    def is_seed(self) -> bool:
+        return bool(self.spec[1].get(CONTROL))
+
+
+@dataclass
+class Subgraph:
+    """A graph as one node: its inlets' names and types, the fields it shows, what it gives out under which name."""
+
+    graph: Graph
+    name: str
+    description: str
+    inlets: dict[str, str]
+    fields: list[Field]
+    outlets: list[tuple[str, Output]]
+
+    def node(self, graph: Graph, width: int = 400, **inputs: Output) -> Node:
+        """This subgraph as a node of another graph, in the group that was begun last."""
+        widgets = {field.widget: field.spec for field in self.fields}
+        values = {field.widget: field.node.inputs[field.widget] for field in self.fields}
+        outputs = [(name, output.type) for name, output in self.outlets]
+        kind, number = identity(self.graph.name), graph.first + len(graph.nodes)
+        made = Node(number, kind, self.name, width, values | inputs, widgets, dict(self.inlets), outputs, [])
+        made.subgraph = self
+        return graph.place(made)
+
+    def shown(self) -> list[list[str]]:
+        """Which inner widgets the outer node shows, in order; a seed's has the canvas's own one behind it."""
+        pairs = []
+        for field in self.fields:
+            pairs.append([str(field.node.id), field.widget])
+            if field.is_seed:
+                pairs.append([str(field.node.id), CONTROL])
+        return pairs
+
+    def api(self, outer: Node) -> dict:
+        """The inner nodes in the API form, as the canvas sends them: with the outer node's id before theirs."""
+        prefix = f"{outer.id}:"
+        return {
+            f"{prefix}{node.id}": self.graph.api_node(node, outer.inputs, prefix) for node in self.graph.nodes
+        }
+
+    def blueprint(self) -> dict:
+        """The file for `subgraphs/`: this node alone on a canvas."""
+        alone = Graph(self.graph.server, f"{self.graph.name}/blueprint")
+        with alone.group("", 0):
+            self.node(alone)
+        return alone.ui() | {"groups": [], "extra": {}}
+
+    def definition(self) -> dict:
+        """The subgraph as the canvas saves it (version 1 of its own schema)."""
+        drawn = self.graph.ui()
+        links = [dict(zip(("id", "origin_id", "origin_slot", "target_id", "target_slot", "type"), link, strict=True))
+                 for link in drawn["links"]]  # fmt: skip
+        left, right = self._ends(drawn)
+        inputs, outputs = self._inputs(drawn, links, left), self._outputs(drawn, links, right)
+        state = {"lastGroupId": len(drawn["groups"]), "lastNodeId": drawn["last_node_id"], "lastLinkId": len(links)}
+        return {
+            "id": identity(self.graph.name),
+            "version": 1,
+            "state": {**state, "lastRerouteId": 0},
+            "revision": 0,
+            "config": {},
+            "name": self.name,
+            "inputNode": {"id": FIRST, "bounding": [left, 0, END_WIDTH, SLOT * (len(inputs) + 2)]},
+            "outputNode": {"id": LAST, "bounding": [right, 0, END_WIDTH, SLOT * (len(outputs) + 2)]},
+            "inputs": inputs,
+            "outputs": outputs,
+            "widgets": [],
+            "nodes": drawn["nodes"],
+            "groups": drawn["groups"],
+            "links": links,
+            "extra": {},
+            "category": "LingBot-World",
+            "description": self.description,
+        }
+
+    def _ends(self, drawn: dict) -> tuple[int, int]:
+        """Left edges of the two ends, beside all groups."""
+        boxes = [group["bounding"] for group in drawn["groups"]]
+        return min(x for x, *_ in boxes) - END_GAP - END_WIDTH, max(x + w for x, _, w, _ in boxes) + END_GAP
+
+    def _inputs(self, drawn: dict, links: list[dict], left: int) -> list[dict]:
+        """The outer node's sockets and fields, with a link to each inner input that takes one."""
+        entries = [(name, kind, self._takers(name)) for name, kind in self.inlets.items()]
+        entries += [(field.widget, kind_of(field.spec), [(field.node, field.widget)]) for field in self.fields]
+        made = []
+        for slot, (name, kind, takers) in enumerate(entries):
+            ids = [self._link_in(drawn, links, slot, kind, *taker) for taker in takers]
+            place = [left + END_WIDTH - SLOT, SLOT * (slot + 1)]
+            identifier = identity(f"{self.graph.name}/in/{name}")
+            made.append({"id": identifier, "name": name, "type": kind, "linkIds": ids, "pos": place})
+        return made
+
+    def _takers(self, inlet: str) -> list[tuple[Node, str]]:
+        inputs = ((node, name, value) for node in self.graph.nodes for name, value in node.inputs.items())
+        return [(node, name) for node, name, value in inputs if value == Inlet(inlet)]
+
+    def _link_in(self, drawn: dict, links: list[dict], slot: int, kind: str, node: Node, name: str) -> int:
+        inputs = drawn["nodes"][node.id - self.graph.first]["inputs"]
+        index = next(index for index, each in enumerate(inputs) if each["name"] == name)
+        inputs[index]["link"] = number = len(links) + 1
+        links.append({"id": number, "origin_id": FIRST, "origin_slot": slot, "target_id": node.id,
+                      "target_slot": index, "type": kind})  # fmt: skip
+        return number
+
+    def _outputs(self, drawn: dict, links: list[dict], right: int) -> list[dict]:
+        made = []
+        for slot, (name, output) in enumerate(self.outlets):
+            number, source = len(links) + 1, output.node.id
+            drawn["nodes"][source - self.graph.first]["outputs"][output.slot]["links"].append(number)
+            links.append({"id": number, "origin_id": source, "origin_slot": output.slot, "target_id": LAST,
+                          "target_slot": slot, "type": output.type})  # fmt: skip
+            made.append({"id": identity(f"{self.graph.name}/out/{name}"), "name": name, "type": output.type,
+                         "linkIds": [number], "pos": [right + SLOT, SLOT * (slot + 1)]})  # fmt: skip
+        return made

@@ -1,0 +1,68 @@
+"""The files that the shipped workflows name, as toys: LoRAs, models that enlarge, camera files, a video."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import av
+import numpy as np
+import torch
+from comfy_server import ComfyServer
+from lingbot_world.toy.weights import EXPERT
+from safetensors.torch import save_file
+from toy_prompt import TOY_HEIGHT, TOY_WIDTH
+
+LORA = "wan2.2_i2v_lightx2v_4steps_lora_v1_{}_noise"
+ENLARGE = """
+import sys
+root, *paths = sys.argv[1:]
+sys.argv[1:] = ["--cpu"]
+sys.path.insert(0, root)
+import comfy.options
+comfy.options.enable_args_parsing()
+from comfy_extras.frame_interpolation_models.ifnet import IFNet
+from safetensors.torch import save_file
+from spandrel.architectures.ESRGAN.__arch.RRDB import RRDBNet
+save_file(IFNet(channels=(8, 8, 8, 8, 8)).state_dict(), paths[0])
+save_file(RRDBNet(num_filters=4, num_blocks=1, scale=4).state_dict(), paths[1])
+"""
+
+
+def write_loras(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    layer = "diffusion_model.blocks.0.self_attn.q"
+    lora = {f"{layer}.lora_A.weight": torch.randn(4, EXPERT.dim), f"{layer}.lora_B.weight": torch.randn(EXPERT.dim, 4)}
+    for level in ("high", "low"):
+        save_file(lora, folder / f"{LORA.format(level)}.safetensors")
+
+
+def write_enlargers(server: ComfyServer) -> None:
+    """Tiny random models, in ComfyUI's own classes: one puts frames between frames, one makes them four times as large.
+    """
+    paths = [server.base / "models" / path for path in (
+        "frame_interpolation/film_net_fp16.safetensors", "upscale_models/RealESRGAN_x4plus.safetensors"
+    )]  # fmt: skip
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+    subprocess.run([server.host.python, "-c", ENLARGE, server.host.root, *paths], check=True, cwd=server.base)
+
+
+def write_paths(folder: Path, example: Path) -> None:
+    shutil.copytree(example, folder / "my_camera_path")
+    poses = np.load(example / "poses.npy")
+    for kind, data in (("pose", poses), ("intrinsics", np.tile([700.0, 700.0, 640.0, 360.0], (len(poses), 1)))):
+        (folder / "vipe" / kind).mkdir(parents=True)
+        np.savez(folder / "vipe" / kind / "my_video.npz", data=data, inds=np.arange(len(poses)))
+
+
+def write_video(path: Path) -> None:
+    """Five frames at toy size, each of another grey."""
+    with av.open(str(path), "w") as video:
+        stream = video.add_stream("libx264", rate=16)
+        stream.width, stream.height, stream.pix_fmt = TOY_WIDTH, TOY_HEIGHT, "yuv420p"
+        for grey in range(0, 200, 40):
+            pixels = np.full((TOY_HEIGHT, TOY_WIDTH, 3), grey, np.uint8)
+            video.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        video.mux(stream.encode())
