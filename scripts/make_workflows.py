@@ -104,7 +104,7 @@ boundary 0.947. On 4-bit weights a LoRA is added exactly, while the layer runs.
 {DOWNLOAD}"""
     parts = Parts(server, "lora_four_steps", note)
     image = parts.image()
-    path = parts.camera("LingBotWorldCameraPreset", preset="dolly_in")
+    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="dolly_in")
     high, low, vae = parts.models(1)
     with parts.graph.group("A LoRA for each expert", 2, RED):
         pairs = zip(("high", "low"), (high, low), LIGHTNING, strict=True)

@@ -40,7 +40,7 @@ or, file by file, ComfyUI's own list of missing models, and
 """
 RUN = """**Image**: choose yours in *Load Image*, then press **Run**. 40 steps are good, 20 a draft.
 """
-EDITOR_HEIGHT, DRAWING_HEIGHT, DRAWING_WIDTH = 440, 410, 660
+EDITOR_HEIGHT, DRAWING_HEIGHT, DRAWING_WIDTH = 440, 386, 620
 SAMPLER_ROOM = 140  # pixels for the preview that ComfyUI draws while it samples
 BUTTON = 26  # the pixels of a button below a node's widgets
 LINE = 20  # what Prepare Image's line takes beyond the fields that it hides
@@ -68,8 +68,8 @@ def flight() -> str:
 class Parts:
     """The pieces that the workflows share, each in its usual column: inputs, camera, models and prompt, result."""
 
-    def __init__(self, server: Server, name: str, note: str, package: str = PACKAGE, note_height: int = 370,
-                 note_width: int = 400, first: int = 1):  # fmt: skip
+    def __init__(self, server: Server, name: str, note: str, package: str = PACKAGE, note_height: int = 400,
+                 note_width: int = 360, first: int = 1):  # fmt: skip
         self.graph = Graph(server, name, first)
         self.package = package
         self.latent: Node | None = None

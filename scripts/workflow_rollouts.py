@@ -31,7 +31,7 @@ Chunks of twelve frames in four steps each: a twentieth of the base model's work
 chunk. A LoRA goes behind *Load Causal Model*.
 
 {CAUSAL_MODELS}"""
-    parts = Parts(server, "fast", note, note_height=430, note_width=460)
+    parts = Parts(server, "fast", note, note_height=510, note_width=420)
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preset="dolly_in")
     model, vae, (text, _) = parts.causal_model(FAST), parts.vae(), parts.text()
@@ -56,7 +56,7 @@ Change the last shot and press Run: the first two are kept. *window* {WINDOW} an
 after four seconds; all shots of a video have the same.
 
 {CAUSAL_MODELS}"""
-    parts = Parts(server, "fast_long", note, note_height=430, note_width=460)
+    parts = Parts(server, "fast_long", note, note_height=510, note_width=420)
     with parts.graph.group("Models", 0, RED):
         model, vae = parts.graph.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"], parts.vae()
     image = parts.image()

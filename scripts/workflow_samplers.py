@@ -96,7 +96,7 @@ how it looks: with the real ones compare once with the same seed.
 
 {DOWNLOAD}
 {RUN}"""
-    parts = Parts(server, "easy_cache", note)
+    parts = Parts(server, "easy_cache", note, note_height=490)
     image = parts.image()
     path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="arc_right")
     high, low, vae = parts.models(1)

@@ -9,7 +9,7 @@ import { eventually, LIMIT, openPage } from "./editor.mjs";
 
 const PREVIEW = "LingBotWorldCameraPreview";
 const READABLE = 600; // pixels across, of a drawing whose letters are 13 pixels high where it is 650 wide
-const MOVES = fileURLToPath(new URL("../../workflows/02 Camera moves by name and by keys.json", import.meta.url));
+const MOVES = fileURLToPath(new URL("../../workflows/03 Camera moves by name and by keys.json", import.meta.url));
 
 const face = (page) => page.locator(".lbw-preview:visible");
 
