@@ -119,17 +119,18 @@ class Parts:
             node = self.text_node(**prompts)
         return node["positive"], node["negative"]
 
-    def text_node(self, **prompts: str) -> Node:
+    def text_node(self, extra_height: int = 0, **prompts: str) -> Node:
         """LingBot-World Text Encode, in the group that was begun last."""
         encoder, values = f"{self.package}/{T5}", {"prompt": PROMPT, **prompts}
         return self.graph.add(
-            "LingBotWorldTextEncode", text_encoder=encoder, models=self.offer(encoder, T5), **values
+            "LingBotWorldTextEncode", text_encoder=encoder, models=self.offer(encoder, T5), extra_height=extra_height,
+            **values,
         )
 
     def rollout(self, model: Output, text: Output, vae: Output, path: Node, **values) -> Node:
         """LingBot-World Rollout along a path, in the group that was begun last."""
         given = {"model": model, "positive": text, "vae": vae, "camera": path["camera"], "frames": path["frames"]}
-        return self.graph.add("LingBotWorldRollout", extra_height=PREVIEW_HEIGHT, **given, **values)
+        return self.graph.add("LingBotWorldRollout", **{"extra_height": PREVIEW_HEIGHT, **given, **values})
 
     def core_clip(self) -> Output:
         """Core's loader, with the umt5 file that Wan users own."""

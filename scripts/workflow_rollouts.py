@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workflow_graph import Graph
-from workflow_nodes import Node, Server
+from workflow_nodes import PREVIEW_HEIGHT, Node, Server
 from workflow_parts import GREEN, GREY, PACKAGE, RED, VIOLET, Parts
 
 FAST = f"{PACKAGE}/lingbot_world_fast"
@@ -55,18 +55,19 @@ Each **Rollout** goes on from the *state* of the one before, with a camera and a
 Change the last shot and press Run: the first two are kept. *window* {WINDOW} and *sink* {SINK} keep memory where it is
 after four seconds; all shots of a video have the same.
 
-{CAUSAL_MODELS}"""
-    parts = Parts(server, "fast_long", note, note_height=510, note_width=420)
+Template *07 Fast* tells how the model is made."""
+    parts = Parts(server, "fast_long", note, note_height=300)
+    parts.graph.box_width = 320
     with parts.graph.group("Models", 0, RED):
         model, vae = parts.graph.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"], parts.vae()
-    image = parts.image()
+    image = parts.image(collapsed=True)
     made: list[Node] = []
     for number, (preset, prompt) in enumerate(SHOTS, 1):
         with parts.graph.group(f"Shot {number}", number, VIOLET):
-            text = parts.text_node(prompt=prompt)
+            text = parts.text_node(prompt=prompt, extra_height=-70)  # all three shots are to be read on opening
             path = parts.graph.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES)
             begin = {"state": made[-1]["state"]} if made else {"start_image": image["image"]}
-            values = {"window": WINDOW, "sink": SINK, **begin}
+            values = {"window": WINDOW, "sink": SINK, "extra_height": PREVIEW_HEIGHT - 110, **begin}
             made.append(parts.rollout(model, text["positive"], vae, path, **values))
     with parts.graph.group("Video", 4, GREY):
         shots = {f"images.image{index}": shot["images"] for index, shot in enumerate(made)}
