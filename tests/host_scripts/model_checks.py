@@ -23,8 +23,9 @@ from types import SimpleNamespace  # noqa: E402
 import torch  # noqa: E402
 from comfy.ldm.flux.layers import EmbedND  # noqa: E402
 from comfy.ldm.wan.model import WanModel  # noqa: E402
+from comfy_execution.utils import CurrentNodeContext  # noqa: E402
 from common import INPUTS, NF4, check, experts, gap, predict, refused, report  # noqa: E402
-from lingbot_world.host import folders  # noqa: E402
+from lingbot_world.host import folders, queued_prompt  # noqa: E402
 from lingbot_world.host.model import HostModel  # noqa: E402
 from lingbot_world.model.rope import rope_table  # noqa: E402
 from lingbot_world.nodes.load_models import FROM_PACKAGE, NO_PACKAGE, LingBotWorldLoadExperts  # noqa: E402
@@ -87,6 +88,13 @@ def fingerprints():
     return {"steady": before == again, "changes": folders.fingerprint([folder]) != before}
 
 
+def validate(package, high, low):
+    """As ComfyUI does it: the node gets its package, and finds the two files in the prompt that is being validated."""
+    queued_prompt._queued.set({"1": {"inputs": {"high_noise_expert": high, "low_noise_expert": low}}})
+    with CurrentNodeContext("prompt", "1"):
+        return LingBotWorldLoadExperts.validate_inputs(package)
+
+
 @check
 def loading():
     """Package, files and mixtures give the same experts; only mapping, so that it is quick and takes no memory."""
@@ -97,7 +105,7 @@ def loading():
         "package": ("toy", FROM_PACKAGE, FROM_PACKAGE), "files": (NO_PACKAGE, high, low),
         "mixed": ("toy", high, FROM_PACKAGE),
     }.items():  # fmt: skip
-        assert LingBotWorldLoadExperts.validate_inputs(*arguments) is True
+        assert validate(*arguments) is True
         models = load(*arguments, "fp32").result
         found[name] = gap(predict(models[0]), predict(experts(NF4)[0]))
     found["dtype"] = [str(load("toy", FROM_PACKAGE, FROM_PACKAGE, dtype).result[0].model_dtype())
@@ -108,7 +116,7 @@ def loading():
 @check
 def bad_experts():
     """What the loader says to checkpoints that cannot be the pair, before anything is sampled."""
-    validate, load = LingBotWorldLoadExperts.validate_inputs, LingBotWorldLoadExperts.execute
+    load = LingBotWorldLoadExperts.execute
     high, low = "toy/high_noise_model_bnb_nf4", "toy/low_noise_model_bnb_nf4"
     return {
         "nothing chosen": validate(NO_PACKAGE, FROM_PACKAGE, FROM_PACKAGE),
