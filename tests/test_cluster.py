@@ -11,8 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from lingbot_world.errors import DependencyError, InputError
+from lingbot_world.headless.cluster import LOCAL, on_ray
 
-JOBS = int(os.environ.get("LINGBOT_JOBS", "8"))
+JOBS = int(os.environ.get("LINGBOT_JOBS", "4"))
 SETTINGS = ["--width", "32", "--height", "32", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
 COMMAND = [sys.executable, "-m", "lingbot_world"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -76,10 +78,17 @@ def test_every_job_is_done_once_though_a_worker_is_killed(toy_package, tmp_path)
     assert (tmp_path / "single.mp4").read_bytes() == (out / row["file"]).read_bytes()
 
 
-def test_a_cluster_that_is_not_there_is_said(toy_package, tmp_path):
-    jobs = tmp_path / "jobs.jsonl"
-    jobs.write_text(json.dumps({"prompt": "a castle", "image": str(toy_package / "example/image.png")}))
-    command = [*COMMAND, "batch", jobs, tmp_path / "out", "--ckpt_dir", toy_package, *SETTINGS, "--ray", "127.0.0.1:1"]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 2
-    assert "--ray 127.0.0.1:1: no cluster answers there" in done.stderr
+def test_without_ray_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(DependencyError, match=r"Ray is not installed; install with: pip install .lingbot-world"):
+        on_ray(LOCAL, 1, on_gpus=False)
+
+
+def test_a_start_of_ray_that_fails_is_one_sentence(monkeypatch):
+    def failing(**_settings):
+        raise ConnectionError("Could not find any running Ray instance.\nMore of it.")
+
+    monkeypatch.setattr("ray.init", failing)
+    for address, said in ((LOCAL, "Ray does not start here"), ("head:6379", "no cluster answers there")):
+        with pytest.raises(InputError, match=f"`ray` {address}: {said} .Could not find any running Ray instance"):
+            on_ray(address, 1, on_gpus=False)
