@@ -1,6 +1,7 @@
 """An expert as the model that ComfyUI samples: its conditioning, the memory of a step, and its camera cache."""
 
 import logging
+import threading
 from typing import Literal, NamedTuple
 
 import comfy.conds
@@ -32,6 +33,8 @@ gpu: ComfyUI unloads other models for it first. off: nothing is kept."""
 BATCH_HEADROOM = 1.5
 """ComfyUI runs prompt and negative prompt as one batch only if this many times the step's memory is free."""
 
+_FREEING = threading.Lock()
+"""MultiGPU CFG Split runs one thread a device, and ComfyUI's list of loaded models is not made for two at once."""
 
 CHUNK_INPUTS = "lingbot_world_chunk"
 """Key in transformer_options: the `ChunkInputs` of a rollout's running chunk."""
@@ -170,8 +173,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         wanted = camera_cache_bytes(self.diffusion_model.config, *latent_size, dtype=self.diffusion_model.dtype)
         needed = self._bytes_to_leave_free(step_bytes)
         if mode == "gpu" and not cache.nbytes:
-            running = [loaded for loaded in management.current_loaded_models if loaded.currently_used]
-            management.free_memory(wanted + needed, device, keep_loaded=running)
+            with _FREEING:
+                running = [loaded for loaded in management.current_loaded_models if loaded.currently_used]
+                management.free_memory(wanted + needed, device, keep_loaded=running)
         room = management.get_free_memory(device) - needed
         if cache.limit_bytes is None:
             logging.info("camera cache: room for %.1f of %.1f GB", max(0.0, min(room, wanted)) / 1e9, wanted / 1e9)

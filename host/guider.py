@@ -21,6 +21,7 @@ from ..options import BOUNDARY, CAMERA_CACHE_MODES, CameraCacheMode, PerExpert
 from ..sampling import first_low_step, is_high_noise
 from .base_model import CAMERA_CACHE_MODE, ONLY_ROLLOUT, Role, is_causal
 from .model import TIMESTEP, truncated_timesteps
+from .patcher import copies_on_other_devices
 
 READ_AHEAD_STEPS = 2
 """The low-noise expert's file is read into the page cache this many steps before its first step."""
@@ -180,7 +181,8 @@ class _Switch:
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
         """PREPARE_SAMPLING wrapper of the low-noise expert: ComfyUI prepares its conditioning now, and `load_low` loads
-        its weights at its first step."""
+        its weights at its first step. ComfyUI gets the copies that MultiGPU CFG Split made for other devices now, as it
+        hands them prompts only if they are among the prepared models."""
 
         def load_low():
             self.guider.low.loaded_models = executor(model, noise_shape, conds, *args, **kwargs)[2]
@@ -189,7 +191,8 @@ class _Switch:
         self.load_high = lambda: comfy.sampler_helpers.prepare_sampling(
             self.guider.model_patcher, noise_shape, self.guider.conds, self.guider.model_options
         )
-        return model.model, conds, []
+        model.match_multigpu_clones()
+        return model.model, conds, copies_on_other_devices(model)
 
     def drop_references(self) -> None:
         """Break the reference cycles, which would keep the conditioning on the GPU until the garbage collector runs."""
@@ -212,8 +215,9 @@ class _Switch:
         if self.loaded == role:
             return
         for patcher in self.guider.get_models():
-            if hasattr(patcher.model, "free_camera_cache"):  # the other expert's weights need the memory more
-                patcher.model.free_camera_cache()
+            for copy in (patcher, *copies_on_other_devices(patcher)):
+                if hasattr(copy.model, "free_camera_cache"):  # the other expert's weights need the memory more
+                    copy.model.free_camera_cache()
         load()
         self.loaded = role
 

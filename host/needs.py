@@ -44,6 +44,7 @@ _MODEL = (
     *_names("comfy.model_patcher", "ModelPatcher.add_hook_patches ModelPatcher.add_patches ModelPatcher.cleanup"),
     *_names("comfy.model_patcher", "ModelPatcher.clone ModelPatcher.detach ModelPatcher.get_combined_hook_patches"),
     *_names("comfy.model_patcher", "ModelPatcher.get_free_memory ModelPatcher.is_clone ModelPatcher.is_dynamic"),
+    *_names("comfy.model_patcher", "ModelPatcher.get_additional_models_with_key ModelPatcher.match_multigpu_clones"),
     *_names("comfy.model_patcher", "ModelPatcher.load ModelPatcher.loaded_size ModelPatcher.model_size"),
     *_names("comfy.model_patcher", "ModelPatcher.partially_unload ModelPatcher.patch_hook_weight_to_device"),
     *_names("comfy.model_patcher", "ModelPatcher.patch_hooks ModelPatcher.patch_weight_to_device"),

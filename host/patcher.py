@@ -157,7 +157,9 @@ class ExactPatches(_AnyPatcher):
         Without a copy there they are sent at each use."""
         patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
-        if wanted + self.model.last_memory_required > self.get_free_memory(device):
+        # ComfyUI asks only the first device's model what a step needs. The parent of a copy on another device has it.
+        step = max(each.model.last_memory_required for each in (self, self.parent) if isinstance(each, ExactPatches))
+        if wanted + step > self.get_free_memory(device):
             return False
         for patch in patches:
             patch.prepare(torch.empty(patch.memory_required(), dtype=torch.uint8, device=device), None)
@@ -215,3 +217,8 @@ def patcher_class(load_device: torch.device, disable_dynamic: bool = False) -> t
     dynamic = issubclass(comfy.model_patcher.CoreModelPatcher, comfy.model_patcher.ModelPatcherDynamic)
     usable = dynamic and not disable_dynamic and not comfy.model_management.is_device_cpu(load_device)
     return DynamicExpertPatcher if usable else ExpertPatcher
+
+
+def copies_on_other_devices(patcher) -> list:
+    """The patchers that MultiGPU CFG Split made of a MODEL, one for each further device."""
+    return patcher.get_additional_models_with_key("multigpu")

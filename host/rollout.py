@@ -21,9 +21,11 @@ from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
 from ..world import World, check_causal, check_window, chunk_conditioning, held_frames
 from .base_model import CAMERA, is_causal
+from .patcher import copies_on_other_devices
 from .rollout_sampler import RolloutSampler, draws, plan_key_values
 
 STANDING_STILL = "No camera is connected: it stands still."
+ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does without: it runs on one device."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,9 +101,9 @@ def plan_rollout(
     geometry = explicit_geometry(width, height, frames, None if poses is None else len(poses), chunk=CHUNK)
     track = begin_track(poses, lens, frames, CHUNK) if state is None else state.continue_track(poses, lens, frames)
     plan = RolloutPlan(
-        patcher=patcher, positive=positive, frame=frame, latent_frames=geometry.lat_f, track=track,
+        patcher=_on_one_device(patcher), positive=positive, frame=frame, latent_frames=geometry.lat_f, track=track,
         schedule=few_step_schedule(release.indices if indices is None else indices, shift),
-        window=window, sink=sink, state=state, notes=(),
+        window=window, sink=sink, state=state, notes=(ONE_DEVICE,) if copies_on_other_devices(patcher) else (),
     )  # fmt: skip
     return _with_notes(plan, camera, frames)
 
@@ -180,6 +182,15 @@ def _previewer(patcher) -> latent_preview.LatentPreviewer:
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
 
 
+def _on_one_device(patcher):
+    """The MODEL without the copies that MultiGPU CFG Split has made of it."""
+    if not copies_on_other_devices(patcher):
+        return patcher
+    alone = patcher.clone()
+    alone.remove_additional_models("multigpu")
+    return alone
+
+
 def _config(patcher):
     causal = is_causal(patcher)
     if causal is None:
@@ -222,7 +233,7 @@ def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
 
 
 def _with_notes(plan: RolloutPlan, camera: CameraPath | None, frames: int) -> RolloutPlan:
-    notes = [] if camera is not None else [STANDING_STILL]
+    notes = [*plan.notes] if camera is not None else [*plan.notes, STANDING_STILL]
     if plan.state is None and plan.video_frames != frames:
         reason = "Frames come in whole chunks: 9, 21, 33 and so on"
         if camera is not None and len(camera) < frames:

@@ -1,18 +1,21 @@
 """Time and memory of full-size random experts through a real ComfyUI, one server per way of handling memory.
 
     python scripts/bench_comfyui.py --comfyui ComfyUI --folder scratch --reserve-vram 115   # on 140 GB, play 24
+    python scripts/bench_comfyui.py --comfyui ComfyUI --folder scratch --lora --split       # two GPUs
     python scripts/bench_comfyui.py --comfyui ComfyUI --folder scratch --size 240*416 --frame_num 17 \
         --dim 256 --ffn 512 --layers 2 --text-dim 64                                        # a toy, CPU included
 
 Makes the two experts in FOLDER (19 GB; used again when they are already there) and a tiny pack with random prompts,
 start image and camera. Per mode, one server samples a video cold, then warm, then with --lora through a LoRA of every
-block, with --compile through TorchCompileModel as well. Prints a JSON line per run and a table at the end; the servers'
-logs stay in FOLDER. `--python` needs what ComfyUI needs, this script `lingbot_world` and websocket-client. Linux only.
+block, with --compile through TorchCompileModel as well. With --split it makes all but the last again, each expert
+behind MultiGPU CFG Split. Prints a JSON line per run and a table; the servers' logs stay in FOLDER. `--python` needs
+what ComfyUI needs, this script `lingbot_world` and websocket-client. Linux only.
 
 load_s is the loader node plus what the first step took longer than its expert's other steps; switch_s is what the first
-step of the low-noise expert took longer. Memory is the highest during a run: VRAM of the whole GPU over what was used
-before the server started; anon (RssAnon + RssShmem of the server) and host (used memory of the machine, without page
-cache: pinned memory of the driver included) over the idle server."""
+step of the low-noise expert took longer. gap is how far a split run's latent is from the one that one GPU made from the
+same seed, relative to it. Memory is the highest during a run: VRAM of the whole GPU (vram1: the second one) over what
+was used before the server started; anon (RssAnon + RssShmem of the server) and host (used memory of the machine,
+without page cache: pinned memory of the driver included) over the idle server."""
 
 import argparse
 import json
@@ -25,18 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from bench_server import (
-    COMPILED_HIGH,
-    COMPILED_LOW,
-    END,
-    INPUTS,
-    LOADER,
-    LORA_HIGH,
-    LORA_LOW,
-    MODES,
-    SAMPLER,
-    ComfyUI,
-)
+from bench_server import END, INPUTS, LOADER, MODES, SAMPLER, ComfyUI
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.options import BOUNDARY
@@ -49,7 +41,7 @@ PACK = Path(__file__).resolve().parent.parent
 LORA_RANK = 32
 GB = 1e9
 TIMES = ("load_s", "high_step_s", "low_step_s", "switch_s", "sampler_s")
-COLUMNS = ("mode", "run", *TIMES, "vram_GB", "anon_GB", "host_GB", "held_GB", "latent")
+COLUMNS = ("mode", "run", *TIMES, "vram_GB", "vram1_GB", "anon_GB", "host_GB", "held_GB", "latent", "gap")
 
 
 def say(text: str) -> None:
@@ -98,18 +90,20 @@ def write_lora(path: Path, config: ModelConfig) -> None:
 
 
 def prompt_for(run: str, seed: int, config: ModelConfig, options: argparse.Namespace) -> dict:
-    """A video as an API prompt; "lora" and "compile" put their nodes between the loader and the sampler."""
+    """A video as an API prompt. What the run's name holds stands between loader and sampler, for each expert."""
     height, width = map(int, options.size.split("*"))
-    high, low, between = [LOADER, 0], [LOADER, 1], {}
-    if run in ("lora", "compile") and options.lora:
-        lora = {"lora_name": "bench.safetensors", "strength_model": 1.0}
-        between[LORA_HIGH] = "LoraLoaderModelOnly", {"model": high, **lora}
-        between[LORA_LOW] = "LoraLoaderModelOnly", {"model": low, **lora}
-        high, low = [LORA_HIGH, 0], [LORA_LOW, 0]
-    if run == "compile":
-        between[COMPILED_HIGH] = "TorchCompileModel", {"model": high, "backend": "inductor"}
-        between[COMPILED_LOW] = "TorchCompileModel", {"model": low, "backend": "inductor"}
-        high, low = [COMPILED_HIGH, 0], [COMPILED_LOW, 0]
+    with_lora = "lora" in run or (run == "compile" and options.lora)
+    steps = {
+        "LoraLoaderModelOnly": {"lora_name": "bench.safetensors", "strength_model": 1.0} if with_lora else None,
+        "TorchCompileModel": {"backend": "inductor"} if run == "compile" else None,
+        "MultiGPU_WorkUnits": {"max_gpus": 2} if "split" in run else None,
+    }
+    models, between = [[LOADER, 0], [LOADER, 1]], {}
+    for kind, inputs in steps.items():
+        for role in (0, 1) if inputs is not None else ():
+            between[f"{kind} {role}"] = kind, {"model": models[role], **inputs}
+            models[role] = [f"{kind} {role}", 0]
+    high, low = models
     nodes = between | {
         LOADER: ("LingBotWorldLoadExperts", {
             "package": "bench", "high_noise_expert": "from the package", "low_noise_expert": "from the package",
@@ -121,28 +115,38 @@ def prompt_for(run: str, seed: int, config: ModelConfig, options: argparse.Names
             "latent": [INPUTS, 2], "seed": seed, "steps": options.steps, "shift": options.shift,
             "cfg_high": 5.0, "cfg_low": 5.0, "boundary": BOUNDARY, "solver": "unipc",
             **dict(given.split("=", 1) for given in options.sampler)}),
-        END: ("BenchEnd", {"samples": [SAMPLER, 0]}),
+        END: ("BenchEnd", {"samples": [SAMPLER, 0], "name": f"{with_lora} {seed}"}),
     }  # fmt: skip
     return {node: {"class_type": kind, "inputs": inputs} for node, (kind, inputs) in nodes.items()}
+
+
+def runs_of(options: argparse.Namespace) -> list[tuple[str, int]]:
+    """Name and seed of each run. A split run has the seed of one that is not split."""
+    names = ["cold", *["warm"] * (options.runs - 1), *["lora"] * options.lora, *["compile"] * options.compile]
+    runs = [(name, seed) for seed, name in enumerate(names)]
+    if options.split:
+        runs += [("split", seed) for name, seed in runs if name in ("cold", "warm")]
+        runs += [("split lora", seed) for name, seed in runs if name == "lora"]
+    return runs
 
 
 def bench_mode(mode: str, config: ModelConfig, options: argparse.Namespace, memory: Memory) -> Iterator[dict]:
     """The figures of each run of a mode, as they come."""
     high = first_low_step(flow_timesteps(options.steps, options.shift), BOUNDARY)
-    runs = ["cold", *["warm"] * (options.runs - 1), *["lora"] * options.lora, *["compile"] * options.compile]
     before, begin = memory.now(None), time.monotonic()
     with ComfyUI(mode, options) as server:
         seconds, idle = time.monotonic() - begin, memory.now(server.process.pid)
         levels = ", ".join(f"{name} {value / GB:.2f} GB" for name, value in idle.items())
         say(f"{mode}: server up in {seconds:.1f} s, idle {levels}")
-        floor = {**idle, "vram": before.get("vram")}
-        for seed, run in enumerate(runs):
+        floor = {**idle, **{name: value for name, value in before.items() if name.startswith("vram")}}
+        for run, seed in runs_of(options):
             begin = time.monotonic()
             memory.now(server.process.pid, 0)
             timeline = server.run(prompt_for(run, seed, config, options))
             over = {f"{name}_GB": (value - floor[name]) / GB for name, value in sorted(memory.peaks.items())}
             yield {"mode": mode, "run": run, **timeline.figures(options.steps, high), "vram_GB": None, **over,
                    "held_GB": timeline.held / GB, "latent": timeline.latent,
+                   "gap": None if timeline.gap is None else f"{timeline.gap:.1e}",
                    "run_s": time.monotonic() - begin}  # fmt: skip
 
 
@@ -187,6 +191,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=2, help="videos a server, the first one cold (%(default)s)")
     parser.add_argument("--lora", action="store_true", help=f"one more, with a random LoRA of rank {LORA_RANK}")
     parser.add_argument("--compile", action="store_true", help="one more through TorchCompileModel, behind the LoRA")
+    parser.add_argument("--split", action="store_true", help="again through MultiGPU CFG Split, on two GPUs")
     parser.add_argument("--sampler", nargs="*", default=[], metavar="INPUT=VALUE", help="further inputs of the sampler")
     parser.add_argument("--size", default="480*832")
     parser.add_argument("--frame_num", type=int, default=81)

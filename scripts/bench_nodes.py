@@ -46,18 +46,27 @@ class BenchInputs:
         return positive, negative, {"samples": torch.zeros(1, 16, *grid)}
 
 
+KEPT: dict[str, torch.Tensor] = {}
+"""The first latent of each name."""
+
+
 class BenchEnd:
+    """Shows a latent's hash, the memory held, and how far the latent is from the first one of that name, relative to
+    it."""
+
     RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "end", "bench", True
 
     @classmethod
     def INPUT_TYPES(cls):  # noqa: N802
-        return {"required": {"samples": ("LATENT",)}}
+        return {"required": {"samples": ("LATENT",), "name": ("STRING", {"default": ""})}}
 
-    def end(self, samples):
+    def end(self, samples, name):
         latent = samples["samples"].float().cpu().contiguous()
         digest = hashlib.sha256(latent.numpy().tobytes()).hexdigest()[:8]
         held = torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
-        return {"ui": {"latent": [digest if latent.isfinite().all() else "not finite"], "held": [held]}}
+        first = KEPT.setdefault(name, latent)
+        gap = [] if first is latent else [((latent - first).norm() / first.norm()).item()]
+        return {"ui": {"latent": [digest if latent.isfinite().all() else "not finite"], "held": [held], "gap": gap}}
 
 
 NODE_CLASS_MAPPINGS = {"BenchInputs": BenchInputs, "BenchEnd": BenchEnd}

@@ -20,7 +20,7 @@ MODES = {
     "novram": ["--novram"],
     "strict": ["--fast-disk", "--disable-pinned-memory"],
 }
-LOADER, INPUTS, SAMPLER, END, LORA_HIGH, LORA_LOW, COMPILED_HIGH, COMPILED_LOW = map(str, range(1, 9))
+LOADER, INPUTS, SAMPLER, END = map(str, range(1, 5))
 START_SECONDS, SILENT_SECONDS = 120, 300
 
 
@@ -94,7 +94,7 @@ class Timeline:
     def __init__(self) -> None:
         self.began: dict[str | None, float] = {}
         self.steps: dict[int, float] = {}
-        self.latent, self.held = None, 0
+        self.latent, self.held, self.gap = None, 0, None
         self.ended: dict[str, float] = {}
         self._node = None
 
@@ -112,6 +112,7 @@ class Timeline:
             output = data["output"] or {}
             self.latent = output.get("latent", [None])[0] or self.latent
             self.held = output.get("held", [0])[0] or self.held
+            self.gap = next(iter(output.get("gap", [])), self.gap)
         elif kind in ("execution_error", "execution_interrupted"):
             raise InputError(f"{data['node_type']}: {data.get('exception_message', kind)}")
         return False

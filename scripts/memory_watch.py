@@ -12,13 +12,14 @@ from pathlib import Path
 
 
 class Memory:
-    """Highest figures in bytes: `anon` of the process, `host` of the machine (20 Hz), `vram` of the GPU (5 Hz)."""
+    """Highest figures in bytes: `anon` of the process, `host` of the machine (20 Hz), `vram` of the first GPU and
+    `vram1` and so on of the others (5 Hz)."""
 
     def __init__(self) -> None:
         self.peaks: dict[str, int] = {}
         self._stop, self._pid, self._smi = threading.Event(), None, None
         if shutil.which("nvidia-smi"):
-            query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "200"]
+            query = ["nvidia-smi", "--query-gpu=index,memory.used", "--format=csv,noheader,nounits", "-lms", "200"]
             self._smi = subprocess.Popen(query, stdout=subprocess.PIPE, text=True)
             threading.Thread(target=self._watch_gpu, daemon=True).start()
         threading.Thread(target=self._watch_host, daemon=True).start()
@@ -32,7 +33,8 @@ class Memory:
 
     def _watch_gpu(self) -> None:
         for line in self._smi.stdout:
-            self._note("vram", int(line) << 20)
+            gpu, mebibytes = map(int, line.split(","))
+            self._note(f"vram{gpu or ''}", mebibytes << 20)
 
     def _watch_host(self) -> None:
         while not self._stop.wait(0.05):

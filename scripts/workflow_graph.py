@@ -22,7 +22,7 @@ from workflow_nodes import TITLE_HEIGHT, Group, Inlet, Node, Output, Server
 from workflow_wires import Wires
 
 API_NAME = "lingbot_world_api"  # where a canvas file says which file of workflows/api/ is the same graph
-COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 52, 16, 26, 14, 40
+COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 50, 16, 26, 14, 40
 
 
 class Graph:

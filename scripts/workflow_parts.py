@@ -40,7 +40,7 @@ or, file by file, ComfyUI's own list of missing models, and
 """
 RUN = """**Image**: choose yours in *Load Image*, then press **Run**. 40 steps are good, 20 a draft.
 """
-EDITOR_HEIGHT, DRAWING_HEIGHT, DRAWING_WIDTH = 440, 386, 620
+EDITOR_HEIGHT, DRAWING_HEIGHT, DRAWING_WIDTH = 440, 386, 626
 SAMPLER_ROOM = 140  # pixels for the preview that ComfyUI draws while it samples
 BUTTON = 26  # the pixels of a button below a node's widgets
 LINE = 20  # what Prepare Image's line takes beyond the fields that it hides

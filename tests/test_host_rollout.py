@@ -53,6 +53,13 @@ def test_an_interrupt_stops_within_a_forward_and_leaves_the_next_run_alone(found
     assert found["interrupted"] == {"stopped": True, "forwards": 8, "bytes": 0, "after": 0}
 
 
+def test_behind_multigpu_cfg_split_it_runs_on_one_device_and_says_so(found):
+    split = found["on_two_devices"]
+    assert split["gap"] == 0
+    assert set(split["loaded"]) == {1}
+    assert ["one device" in note for note in split["notes"]] == [True]
+
+
 def test_comfyui_is_told_of_a_chunk_and_of_the_keys_and_values(found):
     short, twice, windowed = found["memory"]["asked"]
     assert twice - short == windowed - short == found["memory"]["chunk of keys and values"]

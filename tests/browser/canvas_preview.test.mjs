@@ -8,7 +8,7 @@ import { launch, loadWorkflow, settle } from "./canvas.mjs";
 import { eventually, LIMIT, openPage } from "./editor.mjs";
 
 const PREVIEW = "LingBotWorldCameraPreview";
-const READABLE = 590; // pixels across; a drawing's letters are 13 pixels high where it is 650 wide, so 12 here
+const READABLE = 600; // pixels across; a drawing's letters are 13 pixels high where it is 650 wide, so 12 here
 const MOVES = fileURLToPath(new URL("../../workflows/03 Camera moves by name and by keys.json", import.meta.url));
 
 const face = (page) => page.locator(".lbw-preview:visible");

@@ -19,6 +19,7 @@ import comfy.sd  # noqa: E402
 import comfy.utils  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from comfy_extras.nodes_multigpu import MultiGPUCFGSplitNode  # noqa: E402
 from common import FP32, GOLDEN, check, experts, gap, refused, report  # noqa: E402
 from lingbot_world.camera.path import CameraPath  # noqa: E402
 from lingbot_world.host.guider import ExpertGuider  # noqa: E402
@@ -200,6 +201,28 @@ def interrupted():
     hook.remove()
     left, after = model.model.key_value_bytes, gap(roll(model).state.latent, want)
     return {"stopped": stopped, "forwards": len(forwards), "bytes": left, "after": after}
+
+
+@check
+def on_two_devices():
+    """Behind MultiGPU CFG Split, whose second device is the CPU under another name: the gap to a run without it, and
+    what is told and asked to be loaded."""
+    devices, load, loaded = management.get_all_torch_devices, management.load_models_gpu, []
+    management.get_all_torch_devices = lambda exclude_current=False: [torch.device("cpu"), torch.device("cpu:1")]
+
+    def spy(models, **options):
+        loaded.append(len(models))
+        return load(models, **options)
+
+    management.load_models_gpu = spy
+    try:
+        model = MultiGPUCFGSplitNode.execute(toy_model(), 2).args[0]
+        notes = plan_rollout(model, positive(), IMAGE, PATH, None, **SETTINGS).notes
+        with torch.inference_mode():
+            found = gap(roll(model).state.latent, roll(toy_model()).state.latent)
+    finally:
+        management.get_all_torch_devices, management.load_models_gpu = devices, load
+    return {"gap": found, "notes": notes, "loaded": loaded}
 
 
 @check
