@@ -195,7 +195,7 @@ class _VideoFile:
         target = str(file) if isinstance(file, Path) else file
         format = None if isinstance(file, Path) else "mp4"
         self._container = av.open(target, "w", format=format, options={"movflags": flags})
-        self._stream = self._container.add_stream("libx264", rate=fps, options={"crf": "17"})
+        self._stream = self._container.add_stream("libx264", rate=fps, options={"crf": "17", **_same_bytes()})
         self._stream.pix_fmt = "yuv420p"
 
     def write(self, frames: np.ndarray) -> None:
@@ -209,3 +209,11 @@ class _VideoFile:
         self._container.mux(self._stream.encode())
         self._container.close()
         return [] if self._name is None else [self._name]
+
+
+def _same_bytes() -> dict[str, str]:
+    """Options of libx264 by which the same frames become the same bytes. Its AVX-512 code (for macroblock trees) reads
+    memory that it has not written, so that frame types and sizes depend on what lay there; its AVX2 code does not."""
+    import torch
+
+    return {"x264-params": "asm=avx2"} if torch.backends.cpu.get_cpu_capability() == "AVX512" else {}

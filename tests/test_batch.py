@@ -5,8 +5,6 @@ import hashlib
 import json
 from pathlib import Path
 
-import av
-import numpy as np
 import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.headless import batch, stages
@@ -58,17 +56,6 @@ def loads(monkeypatch):
     return found
 
 
-def assert_same_video(one: Path, other: Path) -> None:
-    """The same bytes; or nearly the same pictures, as a last bit of torch's CPU kernels may depend on alignment."""
-    if one.read_bytes() == other.read_bytes():
-        return
-    pictures = []
-    for path in (one, other):
-        with av.open(str(path)) as video:
-            pictures.append(np.stack([frame.to_ndarray(format="rgb24") for frame in video.decode(video=0)]).astype(int))
-    assert np.abs(pictures[0] - pictures[1]).mean() < 1
-
-
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -92,8 +79,7 @@ def test_each_video_is_the_one_that_generate_makes(jobs, run, loads, toy_package
         given += ["--action_path", camera, "--seed", seed, "--output", alone]
         assert main(["generate", *map(str, given), *SMALL]) == 0
         assert (row["seed"], row["status"], row["settings"]["prompt"]) == (seed, "done", prompt)
-        assert row["sha256"] == digest(tmp_path / "out" / row["file"])
-        assert_same_video(tmp_path / "out" / row["file"], alone)
+        assert row["sha256"] == digest(tmp_path / "out" / row["file"]) == digest(alone)
 
 
 def test_done_jobs_are_skipped_and_changed_or_lost_ones_made(jobs, run, tmp_path):

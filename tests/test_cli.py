@@ -1,10 +1,12 @@
 """The command: what it says, what it writes, and what it leaves behind when something is wrong."""
 
+import ctypes
 import os
 import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,9 @@ from lingbot_world.headless.stages import draw_noise
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+M_PERTURB = -6
+"""glibc's mallopt: fill what is allocated and freed with bytes made from a number."""
 
 WITH_CTRL_C = """
 import signal, sys
@@ -124,6 +129,21 @@ def test_an_exception_while_writing_leaves_the_old_file(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             write_frames(frames + 99, target, progress=interrupt)
         assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's mallopt")
+def test_the_same_frames_are_the_same_bytes_whatever_lay_in_memory(tmp_path):
+    from lingbot_world.headless.video import find_target, write_frames
+
+    draw, fill_memory = np.random.default_rng(3), partial(ctypes.CDLL(None).mallopt, M_PERTURB)
+    picture = np.kron(draw.uniform(0, 255, (19, 30, 3)), np.ones((16, 16, 1)))
+    frames = np.stack([picture[2 * index : 2 * index + 240, 3 * index : 3 * index + 416] for index in range(13)])
+    frames = np.clip(frames + draw.normal(0, 4, frames.shape), 0, 255).astype(np.uint8)
+    found = set()
+    for value in (0, 1, 37, 85, 0):
+        fill_memory(value)
+        found.add(write_frames(frames, find_target(tmp_path / f"{value}.mp4")).read_bytes())
+    assert len(found) == 1
 
 
 def test_inspect_describes_packages_and_parts(toy_package, capsys):

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from lingbot_world.errors import DependencyError, InputError
 from lingbot_world.headless.cluster import LOCAL, on_ray
-from test_batch import assert_same_video
 
 JOBS = int(os.environ.get("LINGBOT_JOBS", "4"))
 SETTINGS = ["--width", "32", "--height", "32", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
@@ -76,7 +75,7 @@ def test_every_job_is_done_once_though_a_worker_is_killed(toy_package, tmp_path)
     single = [*COMMAND, "generate", "--ckpt_dir", toy_package, "--image", image, "--prompt", "a castle", *SETTINGS]
     single += ["--seed", str(JOBS - 1), "--shift", str(5 + (JOBS - 1) / 10), "--output", tmp_path / "single.mp4"]
     subprocess.run(single, env=ENVIRONMENT, check=True, capture_output=True)
-    assert_same_video(tmp_path / "single.mp4", out / row["file"])
+    assert (tmp_path / "single.mp4").read_bytes() == (out / row["file"]).read_bytes()
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch):

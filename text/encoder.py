@@ -71,15 +71,15 @@ def encode_ids(
     if not ids:
         return []
     device, layers = torch.device(device), weights.config.num_layers
-    lengths = [len(row) for row in ids]
-    buckets = [position_buckets(length, weights.config.buckets).to(device) for length in lengths]
-    x = weights.embed(torch.tensor([token for row in ids for token in row])).to(device)
+    buckets = [position_buckets(len(row), weights.config.buckets).to(device) for row in ids]
+    prompts = [weights.embed(torch.tensor(row)).to(device) for row in ids]
     with closing((_mapped_blocks if device.type == "cpu" else uploaded_blocks)(weights, device)) as blocks:
         for done in range(1, layers + 1):
-            x = encoder_block(x, next(blocks), lengths, buckets, dtype)
+            prompts = encoder_block(prompts, next(blocks), buckets, dtype)
             if progress is not None:
                 progress(done, layers)
-    return list(rms_norm(x, weights.tensors["norm.weight"].view().to(device)).split(lengths))
+    norm = weights.tensors["norm.weight"].view().to(device)
+    return [rms_norm(x, norm) for x in prompts]
 
 
 def _mapped_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:

@@ -38,12 +38,14 @@ def bucket_of(relative: Tensor, buckets: int) -> Tensor:
     return (relative > 0).long() * half + torch.where(distance < exact, distance, far)
 
 
-def project(x: Tensor, block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> Tensor:
-    """x [len, in] through the weight `name` [out, in] in `dtype`; only this one weight is converted at a time."""
-    weight = block[f"{name}.weight"]
-    out = F.linear(x.to(dtype), weight.decode(dtype) if isinstance(weight, FourBitParameter) else weight.to(dtype))
+def project(prompts: Sequence[Tensor], block: Mapping[str, Tensor], name: str, dtype: torch.dtype) -> list[Tensor]:
+    """Each of the prompts [len, in] through the weight `name` [out, in] in `dtype`; only this one weight is converted
+    at a time."""
+    given = block[f"{name}.weight"]
+    weight = given.decode(dtype) if isinstance(given, FourBitParameter) else given.to(dtype)
     scale = block.get(f"{name}.scale_weight", block.get(f"{name}.weight_scale"))
-    return out if scale is None else (out * scale.float().flatten()).to(dtype)
+    out = [F.linear(x.to(dtype), weight) for x in prompts]
+    return out if scale is None else [(x * scale.float().flatten()).to(dtype) for x in out]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
@@ -54,15 +56,17 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 
 
 def encoder_block(
-    x: Tensor, block: Mapping[str, Tensor], lengths: Sequence[int], buckets: Sequence[Tensor], dtype: torch.dtype
-) -> Tensor:
-    """float32 [sum(lengths), dim] residual stream through one block. The prompts follow each other in it, and each
-    attends to itself only. `buckets` holds the `position_buckets` of each."""
-    h = rms_norm(x, block["norm1.weight"])
-    qkv = (project(h, block, f"attn.{name}", dtype).split(list(lengths)) for name in "qkv")
+    prompts: Sequence[Tensor], block: Mapping[str, Tensor], buckets: Sequence[Tensor], dtype: torch.dtype
+) -> list[Tensor]:
+    """The float32 residual streams [len, dim] of several prompts through one block. Each is computed by itself, so that
+    its numbers do not depend on the others. `buckets` holds the `position_buckets` of each."""
+    h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
+    qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]
     bias = block["pos_embedding.embedding.weight"].float()
     heads = [attend(q, k, v, bias[index].permute(2, 0, 1)) for q, k, v, index in zip(*qkv, buckets, strict=True)]
-    x = x + project(torch.cat(heads), block, "attn.o", dtype).float()
-    h = rms_norm(x, block["norm2.weight"])
-    gate = F.gelu(project(h, block, "ffn.gate.0", dtype), approximate="tanh")
-    return x + project(gate * project(h, block, "ffn.fc1", dtype), block, "ffn.fc2", dtype).float()
+    prompts = [x + y.float() for x, y in zip(prompts, project(heads, block, "attn.o", dtype), strict=True)]
+    h = [rms_norm(x, block["norm2.weight"]) for x in prompts]
+    gates = [F.gelu(gate, approximate="tanh") for gate in project(h, block, "ffn.gate.0", dtype)]
+    gated = [gate * y for gate, y in zip(gates, project(h, block, "ffn.fc1", dtype), strict=True)]
+    del gates
+    return [x + y.float() for x, y in zip(prompts, project(gated, block, "ffn.fc2", dtype), strict=True)]
