@@ -12,10 +12,11 @@ import pytest
 ROOT = Path(lingbot_world.__file__).parent
 SHIPPED = sorted(
     path for path in ROOT.rglob("*.py")
-    if not {"tests", "scripts", "build", "out"} & set(path.relative_to(ROOT).parts)
+    if not {"tests", "scripts", "toyworld", "build", "out"} & set(path.relative_to(ROOT).parts)
     and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
 )  # fmt: skip
-ENGINE = [path for path in SHIPPED if path.relative_to(ROOT).parts[0] not in ("host", "nodes")]
+TRAINING = sorted((ROOT / "toyworld").glob("*.py"))
+ENGINE = [path for path in SHIPPED if path.relative_to(ROOT).parts[0] not in ("host", "nodes")] + TRAINING
 EVERY_FILE = pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
 
 
@@ -131,6 +132,12 @@ def test_these_folders_import_no_sibling(folder):
     for path in (ROOT / folder).rglob("*.py"):
         outside = len(path.relative_to(ROOT).parts)  # dots of an import that leaves the folder
         assert all(module in ("errors", "options") for level, module in imports(path) if level == outside), path
+
+
+def test_the_training_of_the_toy_is_not_shipped():
+    assert TRAINING
+    assert "toyworld/" in (ROOT / ".comfyignore").read_text().split()
+    assert not {path for path in SHIPPED for _, module in imports(path) if "toyworld" in module.split(".")}
 
 
 def test_ruff_finds_nothing():
