@@ -3,7 +3,7 @@
 The rows of the batch are the prompts of classifier-free guidance. A layer prepares its weight once for all rows;
 activations exist for one row at a time, which saves memory. The residual stream is fp32 and written in place."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from .attention import Attention
 from .cache import CameraCache, Pair
 from .config import ModelConfig
 from .operations import Layer, Operations, norm_parameters, prepared
+from .parallel import Exchange, TokenShare
 from .pointwise import affine_, gated_add_, gelu_, layer_norm, rms_norm_, rms_rope_, slices
 
 FFN_TOKENS = 32768
@@ -41,13 +42,14 @@ class Camera:
 class _Attention(nn.Module):
     def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
         super().__init__()
-        self.heads, self.eps, self.attention = config.num_heads, config.eps, attention
+        self.heads, self.head_dim, self.eps, self.attention = config.num_heads, config.head_dim, config.eps, attention
         self.q, self.k, self.v, self.o = (operations.Linear(config.dim, config.dim, **factory) for _ in range(4))
         self.norm_q = operations.RMSNorm(config.dim, eps=config.eps, **factory)
         self.norm_k = operations.RMSNorm(config.dim, eps=config.eps, **factory)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, options: Mapping, heads: int) -> Tensor:
-        return self.attention(q[None], k[None], v[None], heads, options)[0]
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, options: Mapping) -> Tensor:
+        """Attention of q to k and v [tokens, columns], of as many heads as there are columns for."""
+        return self.attention(q[None], k[None], v[None], q.shape[1] // self.head_dim, options)[0]
 
 
 class SelfAttention(_Attention):
@@ -67,26 +69,60 @@ class SelfAttention(_Attention):
         GEMMs and attention run in the dtype of `reference`. A causal model has one row; `extend(keys, values)` returns
         the row's own keys and values together with those of earlier frames. Where several processes compute a forward
         together, x has this process's tokens, options["token_share"]; attention and `extend` get its heads."""
-        norm_q, norm_k = norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
-        share = options.get("token_share")
-        heads = self.heads if share is None else self.heads // share.parallel.size
-        with prepared_layers(reference, self.q, self.k, self.v, self.o) as (to_q, to_k, to_v, to_out):
+        norms, share = self._norms(x), options.get("token_share")
+        attended = self._attended if share is None else partial(self._attended_together, share)
+        with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
                 y = layer_norm(row, 1 + scale, shift, self.eps, reference.dtype)
-                q = rms_rope_(to_q(y), norm_q, *rope, self.eps)
-                k = rms_rope_(to_k(y), norm_k, *rope, self.eps)
-                v = to_v(y)
+                projected = self._projected(y, layers, norms, rope)
                 del y
-                if share is not None:
-                    q, k, v = share.to_heads(q, k, v)
-                if extend is not None:
-                    k, v = extend(k, v)
-                y = self._attend(q, k, v, options, heads)
-                del q, k, v
-                if share is not None:
-                    y = share.to_tokens(y)
+                y = attended(projected, extend, options)
                 gated_add_(row, to_out(y), gate)
                 del y
+
+    def _norms(self, x: Tensor) -> Pair:
+        return norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
+
+    def _projected(self, y: Tensor, layers: Sequence[Layer], norms: Pair, rope: Rope) -> Iterator[Tensor]:
+        """q, k and v of y [tokens, dim], each computed when it is asked for."""
+        for layer, norm in zip(layers[:2], norms, strict=True):
+            yield rms_rope_(layer(y), norm, *rope, self.eps)
+        yield layers[2](y)
+
+    def _attended(self, projected: Iterator[Tensor], extend: Extend | None, options: Mapping) -> Tensor:
+        q, k, v = projected
+        if extend is not None:
+            k, v = extend(k, v)
+        return self._attend(q, k, v, options)
+
+    def _attended_together(
+        self, share: TokenShare, projected: Iterator[Tensor], extend: Extend | None, options: Mapping
+    ) -> Tensor:
+        """As `_attended`, of this process's tokens. q is exchanged while k is computed, k while v is; and a part of the
+        heads while another one is attended to."""
+        exchanges = [share.to_heads(each, self.heads // share.parallel.size) for each in projected]
+        parts = _parts_of_heads(share, exchanges, extend)
+        return share.all_heads([share.to_tokens(self._attend(*part, options)) for part in parts])
+
+
+def _parts_of_heads(
+    share: TokenShare, exchanges: Sequence[Sequence[Exchange]], extend: Extend | None
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """q, k and v of each part of a process's heads, as soon as they have come. Where there are earlier frames, all
+    heads' keys and values have to come first, because those frames' are stored together."""
+    if extend is None:
+        for q, k, v in zip(*exchanges, strict=True):
+            yield share.all_tokens(q), share.all_tokens(k), share.all_tokens(v)
+        return
+    queries, *others = exchanges
+    keys, values = (torch.cat([share.all_tokens(part) for part in each], dim=1) for each in others)
+    keys, values = extend(keys, values)
+    first = 0
+    for query in queries:
+        own = share.all_tokens(query)
+        columns = slice(first, first + own.shape[1])
+        yield own, keys[:, columns], values[:, columns]
+        first = columns.stop
 
 
 class CrossAttention(_Attention):
@@ -110,7 +146,7 @@ class CrossAttention(_Attention):
                 y = layer_norm(row, *norm, self.eps, context.dtype)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
-                y = self._attend(q, k, v, options, self.heads)
+                y = self._attend(q, k, v, options)
                 del q
                 gated_add_(row, to_out(y), ones)
                 del y

@@ -42,7 +42,7 @@ def activation_bytes(
     residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
     embedding = max(_time_stage(config, dtype), camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
-        _self_attention(config, tokens, size) + (3 * row if processes > 1 else 0),  # copies that are sent
+        _self_attention(config, tokens, size) + (4 * row if processes > 1 else 0),  # q, k and v as they are sent; y
         row + config.in_dim * tokens * 4 * size,
         2 * row + 2 * config.dim**2 * size + 2 * prompts,
         _feed_forward(config, tokens, size),

@@ -29,10 +29,12 @@ def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
 class SequenceParallel:
     """The processes that compute a forward together; give one to the model as `options["sequence_parallel"]`.
 
-    All of them call the model with the same arguments, and each gets the whole result."""
+    All of them call the model with the same arguments, and each gets the whole result. Each process's heads are
+    exchanged and attended to in `parts`: with more than one, a part's exchanges run while another part is attended to.
+    The result does not depend on it."""
 
-    def __init__(self, group: distributed.ProcessGroup) -> None:
-        self.group, self.size, self.rank = group, group.size(), group.rank()
+    def __init__(self, group: distributed.ProcessGroup, parts: int = 1) -> None:
+        self.group, self.size, self.rank, self.parts = group, group.size(), group.rank(), parts
 
     def check(self, config: ModelConfig) -> None:
         """Raises InputError for a model whose heads do not divide among the processes."""
@@ -109,24 +111,42 @@ class TokenShare(WholeVideo):
         parts = gather_rows(tokens, self.parallel.group)
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
-    def to_heads(self, *shares: Tensor) -> list[Tensor]:
-        """Every token of this process's heads, [tokens, dim/size], for each of several tensors [length, dim]. The
-        exchanges run side by side."""
-        sent = [share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1).contiguous() for share in shares]
-        received = [torch.empty_like(parts) for parts in sent]
-        pending = [self._exchange(*pair, wait=False) for pair in zip(received, sent, strict=True)]
-        for work in pending:
-            work.wait()
-        return [parts.flatten(0, 1)[: self.tokens] for parts in received]
+    def to_heads(self, share: Tensor, heads: int) -> list[Exchange]:
+        """Starts to exchange a tensor [length, dim]. `all_tokens` of each exchange, one for each part of this
+        process's `heads`, are then the part's columns."""
+        by_process = share.unflatten(1, (self.parallel.size, heads, -1)).transpose(0, 1)
+        return [self._start(part) for part in by_process.tensor_split(min(self.parallel.parts, heads), dim=2)]
 
-    def to_tokens(self, heads: Tensor) -> Tensor:
-        """This share of the tokens with all heads, [length, dim], from all tokens of this process's heads."""
+    def all_tokens(self, exchange: Exchange) -> Tensor:
+        """Every token, [tokens, columns], of what `to_heads` has exchanged."""
+        return exchange.wait().flatten(0, 1)[: self.tokens].flatten(1)
+
+    def to_tokens(self, heads: Tensor) -> Exchange:
+        """Starts to exchange all tokens [tokens, columns] of some of this process's heads; see `all_heads`."""
         padding = self.parallel.size * self.length - self.tokens
-        sent = F.pad(heads, (0, 0, 0, padding)).unflatten(0, (self.parallel.size, -1)).contiguous()
-        received = torch.empty_like(sent)
-        self._exchange(received, sent)
-        return received.transpose(0, 1).flatten(1)
+        heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
+        return self._start(heads.unflatten(0, (self.parallel.size, -1)))
 
-    def _exchange(self, received: Tensor, sent: Tensor, wait: bool = True) -> distributed.Work:
-        """Part i of `sent` goes to process i; part i of `received` comes from process i."""
-        return distributed.all_to_all_single(received, sent, group=self.parallel.group, async_op=not wait)
+    def all_heads(self, exchanges: list[Exchange]) -> Tensor:
+        """This share of the tokens with all heads, [length, dim], of what `to_tokens` has exchanged for each part."""
+        return torch.cat([exchange.wait().transpose(0, 1) for exchange in exchanges], dim=2).flatten(1)
+
+    def _start(self, sent: Tensor) -> Exchange:
+        """Part i of `sent` goes to process i."""
+        sent = sent.contiguous()
+        received = torch.empty_like(sent)
+        work = distributed.all_to_all_single(received, sent, group=self.parallel.group, async_op=True)
+        return Exchange(received, work)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A tensor on its way between the processes."""
+
+    received: Tensor
+    work: distributed.Work
+
+    def wait(self) -> Tensor:
+        """What has come; part i is from process i. On a GPU the current stream waits, and not this process."""
+        self.work.wait()
+        return self.received

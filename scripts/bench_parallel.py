@@ -30,7 +30,7 @@ from lingbot_world.loaders import load_expert
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
-from lingbot_world.model.parallel import SequenceParallel, TokenShare
+from lingbot_world.model.parallel import SequenceParallel
 from torch import distributed
 
 PARTS = ("step", "causal", "large", "minute")
@@ -40,10 +40,12 @@ LONGEST_WAIT = timedelta(minutes=20)
 
 @dataclass(frozen=True)
 class Layout:
-    """The first `sequence` x `halves` processes: `halves` rows of guidance, each shared by `sequence` processes."""
+    """The first `sequence` x `halves` processes: `halves` rows of guidance, each shared by `sequence` processes, whose
+    heads are exchanged in `parts`."""
 
     halves: int
     sequence: int
+    parts: int = 1
 
     @property
     def size(self) -> int:
@@ -54,11 +56,13 @@ class Layout:
         if self.size == 1:
             return "1 GPU"
         split = ["guidance split"] * (self.halves > 1) + [f"tokens shared by {self.sequence}"] * (self.sequence > 1)
+        split += [f"heads in {self.parts} parts"] * (self.parts > 1)
         return f"{self.size} GPUs, {', '.join(split)}"
 
 
 ONE = Layout(1, 1)
-LAYOUTS = (ONE, Layout(2, 1), Layout(1, 2), Layout(2, 2), Layout(1, 4), Layout(2, 4), Layout(1, 8))
+LAYOUTS = (ONE, Layout(2, 1), Layout(1, 2), Layout(1, 2, 2), Layout(2, 2), Layout(2, 2, 2), Layout(1, 4), Layout(1, 4, 2),
+           Layout(2, 4), Layout(1, 8))  # fmt: skip
 
 
 class Bench:
@@ -67,18 +71,25 @@ class Bench:
     def __init__(self) -> None:
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
         self.report = Report()
-        self.layouts = {layout: self._groups(layout) for layout in LAYOUTS if layout.size <= self.size}
+        self._groups: dict[tuple[int, ...], distributed.ProcessGroup] = {}
+        self.layouts = {layout: self._together(layout) for layout in LAYOUTS if layout.size <= self.size}
         self._waiting = distributed.new_group(backend="gloo", timeout=LONGEST_WAIT)
 
-    def _groups(self, layout: Layout) -> Together | None:
+    def _together(self, layout: Layout) -> Together | None:
         """Every process makes all groups, in one order; None where it is in none of the layout's."""
         rows = [range(row * layout.sequence, (row + 1) * layout.sequence) for row in range(layout.halves)]
-        sequences = [distributed.new_group(list(ranks)) for ranks in rows]
-        pairs = [distributed.new_group([i, i + layout.sequence]) for i in range(layout.sequence * (layout.halves > 1))]
+        sequences = [self._group(*ranks) for ranks in rows]
+        pairs = [self._group(i, i + layout.sequence) for i in range(layout.sequence * (layout.halves > 1))]
         if self.rank >= layout.size:
             return None
-        sequence = SequenceParallel(sequences[self.rank // layout.sequence]) if layout.sequence > 1 else None
+        group = sequences[self.rank // layout.sequence]
+        sequence = SequenceParallel(group, layout.parts) if layout.sequence > 1 else None
         return Together(sequence, pairs[self.rank % layout.sequence] if pairs else None)
+
+    def _group(self, *ranks: int) -> distributed.ProcessGroup:
+        if ranks not in self._groups:
+            self._groups[ranks] = distributed.new_group(list(ranks))
+        return self._groups[ranks]
 
     def add(self, figure: str, value: float, unit: str, note: str = "") -> None:
         if self.rank == 0:
@@ -98,11 +109,11 @@ class Bench:
 def no_exchange() -> Iterator[None]:
     """Exchanges copy within the process: what remains of a step is its computing."""
 
-    def copy(_share: TokenShare, received: torch.Tensor, sent: torch.Tensor, wait: bool = True):
+    def copy(received: torch.Tensor, sent: torch.Tensor, **_options: object) -> mock.Mock:
         received.copy_(sent)
         return mock.Mock()
 
-    with mock.patch.object(TokenShare, "_exchange", copy):
+    with mock.patch.object(distributed, "all_to_all_single", copy):
         yield
 
 
@@ -176,7 +187,7 @@ def time_step(run_step: Callable[[], torch.Tensor], repeats: int) -> tuple[torch
 def bench_causal(bench: Bench, model: LingBotWorldModel, options: argparse.Namespace) -> None:
     """Chunks with a full window; every layout without guidance shares tokens and heads."""
     first = None
-    for layout in (layout for layout in bench.layouts if layout.halves == 1):
+    for layout in (layout for layout in bench.layouts if layout.halves == layout.parts == 1):
         with bench.alone(layout) as together:
             if together is None:
                 continue
