@@ -61,8 +61,8 @@ class Layout:
 
 
 ONE = Layout(1, 1)
-LAYOUTS = (ONE, Layout(2, 1), Layout(1, 2), Layout(1, 2, 2), Layout(2, 2), Layout(2, 2, 2), Layout(1, 4), Layout(1, 4, 2),
-           Layout(2, 4), Layout(1, 8))  # fmt: skip
+LAYOUTS = (ONE, Layout(2, 1), Layout(1, 2), Layout(1, 2, 2), Layout(2, 2), Layout(2, 2, 2), Layout(1, 4),
+           Layout(1, 4, 2), Layout(2, 4), Layout(1, 8))  # fmt: skip
 
 
 class Bench:
