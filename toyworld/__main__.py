@@ -26,9 +26,9 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("out", type=Path, help="folder for checkpoints, log, sheet and package")
     add("--resume", type=Path, help="folder with checkpoints of an earlier run: vae.pt, high.pt, low.pt; some or all")
-    add("--vae_minutes", type=float, default=2.3, help="0 takes the VAE as it is in --resume")
-    add("--fill_minutes", type=float, default=0.6, help="time for rendering and encoding the experts' videos")
-    add("--expert_minutes", type=float, default=4.4, help="0 takes the experts as they are in --resume")
+    add("--vae_minutes", type=float, default=2.2, help="0 takes the VAE as it is in --resume")
+    add("--fill_minutes", type=float, default=0.8, help="time for rendering and encoding the experts' videos")
+    add("--expert_minutes", type=float, default=4.5, help="0 takes the experts as they are in --resume")
     add("--minutes", type=float, default=9.0, help="end of everything: the experts stop 50 seconds before")
     add("--rate", type=float, default=1.0, help="factor on the learning rates; smaller to go on with what is trained")
     add("--seed", type=int, default=1)
