@@ -2,6 +2,7 @@
 
 import json
 import string
+from collections.abc import Sequence
 from pathlib import Path
 
 SPECIAL = ("<pad>", "</s>", "<s>", "<unk>")
@@ -16,11 +17,12 @@ video view village walk warm water wave white wind with world
 EXTRA_IDS = 20
 
 
-def vocabulary() -> list[tuple[str, float]]:
-    """Token and log probability by id: specials, 256 bytes, characters, words, and umt5's extra ids last."""
+def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
+    """Token and log probability by id: specials, 256 bytes, characters, words, `more` tokens, and umt5's extra ids last.
+    """
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     characters = [SPACE, *string.ascii_letters, *string.digits, *string.punctuation]
-    words = [SPACE + word for word in (*string.ascii_lowercase, *WORDS.split())]
+    words = [*(SPACE + word for word in (*string.ascii_lowercase, *WORDS.split())), *more]
     extra = [f"<extra_id_{number}>" for number in reversed(range(EXTRA_IDS))]
     scores = dict.fromkeys((*SPECIAL, *extra, *bytes_), 0.0) | dict.fromkeys(characters, -8.0)
     scores |= dict.fromkeys(words, -9.0)
@@ -28,10 +30,11 @@ def vocabulary() -> list[tuple[str, float]]:
     return [(token, scores[token]) for token in order]
 
 
-def write_tokenizer(folder: Path) -> int:
-    """Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json; returns the number of ids."""
+def write_tokenizer(folder: Path, more: Sequence[str] = ()) -> int:
+    """Writes tokenizer.json, tokenizer_config.json and special_tokens_map.json; returns the number of ids. The
+    vocabulary has `more` tokens than the toy's own; one that begins a word begins with SPACE."""
     folder.mkdir(parents=True, exist_ok=True)
-    vocab = vocabulary()
+    vocab = vocabulary(more)
     names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
     extra = [f"<extra_id_{number}>" for number in range(EXTRA_IDS)]
     _write(folder / "tokenizer.json", _tokenizer(vocab))

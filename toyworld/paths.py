@@ -56,7 +56,9 @@ def scaled_to_step(poses: Tensor) -> Tensor:
 
 def rotations(vectors: Tensor) -> Tensor:
     """Rotations [..., 3, 3] about the direction of each vector [..., 3] by its length in radians."""
-    return torch.linalg.matrix_exp(_cross_product(vectors))
+    angle = vectors.norm(dim=-1)[..., None, None].clamp(min=1e-12)
+    axis = _cross_product(vectors) / angle
+    return torch.eye(3, dtype=vectors.dtype) + angle.sin() * axis + (1 - angle.cos()) * (axis @ axis)
 
 
 def _cross_product(vectors: Tensor) -> Tensor:

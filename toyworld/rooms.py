@@ -21,6 +21,11 @@ COLOURS = {
     "white": (0.86, 0.85, 0.82), "brown": (0.60, 0.47, 0.37),
 }  # fmt: skip
 NUMBERS = ("no boxes", "one box", "two boxes", "three boxes")
+CAPTIONS = [
+    f"{'an' if colour[0] in 'aeiou' else 'a'} {colour} room with {boxes}{sky}"
+    for colour in COLOURS for boxes in NUMBERS for sky in ("", " under the open sky")
+]  # fmt: skip
+"""What a user would write for each kind of room."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,11 @@ class Rooms:
 
     def captions(self) -> list[str]:
         """What a user would write: "a red room with two boxes under the open sky"."""
-        names = list(COLOURS)
-        return [
-            f"{_with_article(names[wall])} room with {NUMBERS[boxes]}" + (" under the open sky" if sky else "")
-            for wall, boxes, sky in zip(self.wall.tolist(), self.boxes.tolist(), self.open.tolist(), strict=True)
-        ]
+        return [CAPTIONS[kind] for kind in self.kinds().tolist()]
+
+    def kinds(self) -> Tensor:
+        """Index [n] into CAPTIONS."""
+        return (self.wall * len(NUMBERS) + self.boxes) * 2 + self.open
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,6 @@ class Scenes:
     def to(self, device: torch.device | str) -> Scenes:
         """The same scenes on another device."""
         return Scenes(self.rooms.to(device), self.c2w.to(device))
-
-
-def _with_article(word: str) -> str:
-    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
 
 
 def random_scenes(count: int, seed: int, frames: int = FRAMES) -> Scenes:

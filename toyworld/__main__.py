@@ -1,0 +1,43 @@
+"""`python -m lingbot_world.toyworld OUT`: trains the toy's models; writes checkpoints, a package and measurements."""
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+from .train import work
+
+
+def main() -> None:
+    """Starts a process for each GPU, or `--processes` on the CPU."""
+    options = _parser().parse_args()
+    options.begun = time.time()
+    options.out.mkdir(parents=True, exist_ok=True)
+    size = options.processes or (torch.cuda.device_count() if options.device == "cuda" else 1)
+    if size == 1:
+        work(0, 1, options)
+    else:
+        torch.multiprocessing.spawn(work, (size, options), size)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lingbot_world.toyworld", description=__doc__)
+    add = parser.add_argument
+    add("out", type=Path, help="folder for checkpoints, log, sheet and package")
+    add("--resume", type=Path, help="folder with checkpoints of an earlier run: vae.pt, high.pt, low.pt; some or all")
+    add("--vae_minutes", type=float, default=2.2, help="0 takes the VAE as it is in --resume")
+    add("--fill_minutes", type=float, default=0.8, help="time for rendering and encoding the experts' videos")
+    add("--expert_minutes", type=float, default=4.5, help="0 takes the experts as they are in --resume")
+    add("--minutes", type=float, default=9.0, help="end of everything: the experts stop 50 seconds before")
+    add("--rate", type=float, default=1.0, help="factor on the learning rates; smaller to go on with what is trained")
+    add("--seed", type=int, default=1)
+    add("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--processes", type=int, help="default: one for each GPU; 1 on the CPU")
+    add("--steps", type=int, help="so many steps instead of minutes; with --tiny a test on a CPU")
+    add("--tiny", action="store_true", help="small pictures, short videos and small batches")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What the trained models can do on rooms and paths that they have not seen, in decibels; and a sheet of pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ..loaders.codec import decode as decode_4bit
+from ..loaders.codec import encode as encode_4bit
+from ..sampling import flow_sigmas, flow_timesteps, is_high_noise, sample_flow_unipc
+from .camera_map import camera_patches, ray_patches
+from .expert_training import image_conditioning
+from .pool import Pool, encoded, pictures_of
+from .prompts import NEGATIVE
+from .rooms import random_scenes
+from .settings import CONFIG, SHIFT, Sizes
+from .twin import velocity
+
+HELD_OUT = 987_654_321
+STEPS = 20
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Scenes never trained on: as latents, as pictures, with their prompts' embeddings and those of no prompt."""
+
+    pool: Pool
+    pictures: Tensor
+    context: Tensor
+    negative: Tensor
+    rays: Tensor
+    vae: Weights
+    sizes: Sizes
+
+
+@torch.no_grad()
+def held_out(vae: Weights, texts: Tensor, sizes: Sizes, device: torch.device) -> HeldOut:
+    """The scenes of one seed."""
+    scenes = random_scenes(sizes.held_out, HELD_OUT, sizes.frames).to(device)
+    pool, pictures = encoded(vae, scenes, sizes)
+    return HeldOut(pool, pictures, texts[pool.kinds], texts[NEGATIVE].expand(len(pool), -1, -1),
+                   ray_patches(sizes.height, sizes.width, device), vae, sizes)  # fmt: skip
+
+
+@torch.no_grad()
+def generate(
+    high: Weights, low: Weights, scenes: HeldOut, *, poses: Tensor | None = None, steps: int = STEPS,
+    guidance: float = 1.0,
+) -> Tensor:
+    """Latents [n, 16, f, h, w] of the scenes from noise, by the engine's solver; with other `poses` if given."""
+    camera = camera_patches(scenes.pool.poses if poses is None else poses, scenes.rays)
+    given = image_conditioning(scenes.pool.first.float())
+    random = torch.Generator().manual_seed(7)
+    noise = torch.randn(scenes.pool.latent.shape, generator=random).to(camera.device)
+    timesteps, asked = flow_timesteps(steps, SHIFT).tolist(), iter(range(steps))
+    dtype = torch.bfloat16 if camera.device.type == "cuda" else torch.float32
+
+    def denoise(x: Tensor, sigma: Tensor) -> Tensor:
+        timestep = timesteps[next(asked)]
+        weights = high if is_high_noise(timestep) else low
+        times, inputs = torch.full((len(x),), timestep, device=x.device), torch.cat([x, given], 1)
+        predicted = velocity(weights, CONFIG, inputs, times, scenes.context, camera, dtype)
+        if guidance != 1:
+            without = velocity(weights, CONFIG, inputs, times, scenes.negative, camera, dtype)
+            predicted = without + guidance * (predicted - without)
+        return x - sigma.to(x.device) * predicted
+
+    return sample_flow_unipc(denoise, noise, flow_sigmas(steps, SHIFT))
+
+
+@torch.no_grad()
+def ways(high: Weights, low: Weights, scenes: HeldOut) -> Iterator[tuple[str, Tensor]]:
+    """Each way to make the scenes' videos, by name, with its pictures [n, f, 3, height, width]."""
+    makers: dict[str, Callable[[], Tensor]] = {
+        "both experts": lambda: generate(high, low, scenes),
+        "another's camera": lambda: generate(high, low, scenes, poses=scenes.pool.poses.roll(1, 0)),
+        "high-noise expert alone": lambda: generate(high, high, scenes),
+        "low-noise expert alone": lambda: generate(low, low, scenes),
+        "guidance 5": lambda: generate(high, low, scenes, guidance=5.0),
+        "8 steps": lambda: generate(high, low, scenes, steps=8),
+        "12 steps": lambda: generate(high, low, scenes, steps=12),
+        "40 steps": lambda: generate(high, low, scenes, steps=40),
+        "nf4": lambda: generate(four_bit(high), four_bit(low), scenes),
+        "nf4, search": lambda: generate(four_bit(high, search=True), four_bit(low, search=True), scenes),
+    }
+    yield "first frame copied", scenes.pictures[:, :1].expand_as(scenes.pictures)
+    yield "VAE alone", pictures_of(scenes.vae, scenes.pool.latent, scenes.sizes)
+    for name, make in makers.items():
+        yield name, pictures_of(scenes.vae, make(), scenes.sizes)
+
+
+def measured(pictures: Tensor, scenes: HeldOut) -> dict[str, float]:
+    """PSNR against the renderer: of the first frame; and of all frames and the last half of videos that move, by the
+    mean square error, and by the mean of the videos' own decibels."""
+    truth = scenes.pictures
+    error = ((pictures - truth) / 2).square().mean((2, 3, 4))
+    moving = ((truth[:, -1] - truth[:, 0]) / 2).square().mean((1, 2, 3)) > 0.002
+    error_moving = error[moving] if moving.any() else error
+    later = error_moving[:, error.shape[1] // 2 :].mean(1)
+    return {
+        "first": _decibels(error[:, 0].mean()),
+        "all": _decibels(error_moving[:, 1:].mean()),
+        "last half": _decibels(later.mean()),
+        "last half, mean of videos": float((-10 * torch.log10(later.clamp(min=1e-10))).mean()),
+    }
+
+
+def _decibels(error: Tensor) -> float:
+    return float(-10 * torch.log10(error.clamp(min=1e-10)))
+
+
+def four_bit(weights: Weights, *, search: bool = False) -> Weights:
+    """The weights as they come back from an NF4 file."""
+    return {name: _rounded(weight, search) if weight.ndim == 2 else weight.bfloat16().float()
+            for name, weight in weights.items()}  # fmt: skip
+
+
+def _rounded(weight: Tensor, search: bool) -> Tensor:
+    return decode_4bit(*encode_4bit(weight, search=search), tuple(weight.shape), torch.bfloat16).float()
+
+
+def sheet(truth: Tensor, made: Tensor, path: Path, scenes: int = 5) -> None:
+    """Five frames of some scenes, the renderer's row over the model's, as a PNG."""
+    columns = np.linspace(0, truth.shape[1] - 1, 5).round().astype(int).tolist()
+    rows = torch.stack([truth[:scenes, columns], made[:scenes, columns].to(truth)], 1).flatten(0, 1)
+    pixels = ((rows.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 3, 1, 4, 2)
+    count, height, across, width, _ = pixels.shape
+    Image.fromarray(pixels.reshape(count * height, across * width, 3).cpu().numpy()).save(path, optimize=True)

@@ -1,0 +1,60 @@
+"""A model's parameters in one flat tensor, so that averaging, stepping and keeping them is one operation each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+ZERO_WEIGHTS = ("head.head", "cam_scale_layer", "cam_shift_layer", "proj")
+"""Layers that begin at zero, by the end of their names: what they add to begins unchanged."""
+
+
+class Parameters:
+    """`flat` float32 [count] holds every parameter; `named` cuts it into tensors of the official names and shapes."""
+
+    def __init__(self, shapes: Shapes, flat: Tensor) -> None:
+        self.shapes = dict(shapes)
+        self.sizes = [math.prod(shape) for shape in self.shapes.values()]
+        self.flat = flat
+
+    @classmethod
+    def random(cls, shapes: Shapes, seed: int, device: torch.device) -> Parameters:
+        """Fresh parameters, the same for a seed on every machine."""
+        generator = torch.Generator().manual_seed(seed)
+        parts = [_initial(name, shape, generator).flatten() for name, shape in shapes.items()]
+        return cls(shapes, torch.cat(parts).to(device))
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], shapes: Shapes, device: torch.device) -> Parameters:
+        """The parameters that a checkpoint's `tensors` hold."""
+        return cls(shapes, torch.cat([tensors[name].float().flatten() for name in shapes]).to(device))
+
+    def named(self) -> dict[str, Tensor]:
+        """Views of the flat tensor; gradients of what is made from them reach it."""
+        parts = self.flat.split(self.sizes)
+        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+
+    def stored(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Copies on the CPU in `dtype`, for a checkpoint."""
+        return {name: tensor.detach().to("cpu", dtype).clone() for name, tensor in self.named().items()}
+
+
+def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Small modulations, norms of one, small biases: a VAE's norms want something to divide even in a grey frame. Other
+    weights keep the variance of what comes in."""
+    layer, _, kind = name.rpartition(".")
+    if "modulation" in name:
+        return torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
+    if kind == "gamma" or (kind == "weight" and len(shape) == 1):
+        return torch.ones(shape)
+    if layer.endswith(ZERO_WEIGHTS):
+        return torch.zeros(shape)
+    if kind == "bias":
+        return 0.02 * torch.randn(shape, generator=generator)
+    limit = math.sqrt(3 / math.prod(shape[1:]))
+    return (2 * torch.rand(shape, generator=generator) - 1) * limit

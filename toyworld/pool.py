@@ -1,0 +1,76 @@
+"""What the experts are trained on: rendered videos as latents, with their first frame's latent, poses and captions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from ..vae.weights import MEAN, STD
+from .coder import decode, latent_mean
+from .fit import Phase
+from .render import render
+from .rooms import Scenes, random_scenes
+from .settings import Sizes
+from .team import Team
+
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """n videos. latent and first [n, 16, f, h, w]: the video, and its first frame followed by grey, both normalised.
+    poses [n, f, 4, 4] of the latent frames, kinds [n] of the rooms (`Rooms.kinds`)."""
+
+    latent: Tensor
+    first: Tensor
+    poses: Tensor
+    kinds: Tensor
+
+    def __len__(self) -> int:
+        return len(self.latent)
+
+    def __getitem__(self, part: slice | Tensor) -> Pool:
+        """Some of the videos."""
+        return Pool(*(getattr(self, field.name)[part] for field in fields(self)))
+
+
+@torch.no_grad()
+def fill(weights: Weights, team: Team, phase: Phase, sizes: Sizes, seed: int) -> Pool:
+    """Renders and encodes until the phase ends; then every process has the videos of all."""
+    made: list[Pool] = []
+    while not made or phase.progress(len(made)) < 1:
+        scenes = random_scenes(sizes.fill, seed + 1000 * (100_000 * team.rank + len(made)), sizes.frames)
+        made.append(encoded(weights, scenes.to(team.device), sizes)[0])
+    count = team.least(len(made))
+    parts = [torch.cat([getattr(pool, field.name) for pool in made[:count]]) for field in fields(Pool)]
+    return Pool(*(team.gather(part) for part in parts))
+
+
+def encoded(weights: Weights, scenes: Scenes, sizes: Sizes) -> tuple[Pool, Tensor]:
+    """The scenes as the experts get them, and their pictures [n, f, 3, height, width]. On a GPU in bfloat16."""
+    pictures = render(scenes.rooms, scenes.c2w, sizes.height, sizes.width)
+    dtype = torch.bfloat16 if pictures.device.type == "cuda" else torch.float32
+    videos = pictures.permute(0, 1, 3, 4, 2).to(dtype)
+    empty = torch.zeros_like(videos)
+    empty[:, 0] = videos[:, 0]
+    latent, first = (
+        torch.cat([normal(latent_mean(weights, part)) for part in each.split(sizes.encoded)]).to(dtype)
+        for each in (videos, empty)
+    )
+    return Pool(latent, first, scenes.c2w[:, ::4].contiguous(), scenes.rooms.kinds()), pictures
+
+
+def normal(latent: Tensor) -> Tensor:
+    """Latents [n, f, h, w, 16] of the encoder as the experts know them, float32 [n, 16, f, h, w]."""
+    mean, std = torch.tensor([MEAN, STD], device=latent.device)
+    return ((latent.float() - mean) / std).movedim(-1, 1)
+
+
+def pictures_of(weights: Weights, latent: Tensor, sizes: Sizes) -> Tensor:
+    """Pictures float32 [n, f, 3, height, width], -1 to 1, of normalised latents [n, 16, f, h, w]."""
+    mean, std = torch.tensor([MEAN, STD], device=latent.device)
+    plain = latent.float().movedim(1, -1) * std + mean
+    parts = [decode(weights, part).clamp(-1, 1) for part in plain.split(max(1, sizes.encoded // 4))]
+    return torch.cat(parts).permute(0, 1, 4, 2, 3)

@@ -1,0 +1,111 @@
+"""A whole training in this process and its like: the VAE, the videos, the experts, the package, the measurements."""
+
+import argparse
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from . import coder_training, expert_training
+from .evaluate import held_out, measured, sheet, ways
+from .fit import Log, Phase
+from .pack import archive, write_package
+from .parameters import Parameters, Shapes
+from .pool import Pool, fill
+from .prompts import embeddings, write_text_files
+from .settings import TINY, Sizes
+from .team import Team, join
+
+EXPERTS = ("high", "low")
+
+
+def work(rank: int, size: int, options: argparse.Namespace) -> None:
+    """What process `rank` of `size` does; `options` are the command's."""
+    torch.manual_seed(options.seed + rank)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    if options.device == "cpu":
+        torch.set_num_threads(1)
+    everyone, teams = join(rank, size, options.device, 29_400 + int(options.begun) % 500)
+    log = Log(options.out / "log.jsonl" if everyone.leads else None, options.begun)
+    sizes = TINY if options.tiny else Sizes()
+    log.write(processes=size, torch=torch.__version__)
+    with tempfile.TemporaryDirectory() as folder:
+        write_text_files(Path(folder))
+        texts = embeddings(Path(folder)).to(everyone.device)
+    vae = _coder(everyone, options, sizes, log)
+    if options.expert_minutes:
+        _experts(everyone, teams, options, sizes, vae, texts, log)
+    if everyone.leads:
+        _finish(options, sizes, vae, texts, everyone.device, log)
+    everyone.wait()
+
+
+def _coder(team: Team, options: argparse.Namespace, sizes: Sizes, log: Log) -> dict[str, Tensor]:
+    """The VAE's weights, trained or resumed."""
+    start = _started("vae", coder_training.SHAPES, options, team.device)
+    if options.vae_minutes:
+        phase = Phase(options.vae_minutes, options.steps)
+        start = coder_training.train_coder(start, team, phase, sizes, options.seed, options.rate, log)
+        start = coder_training.normalised(start, team, sizes, options.seed + 50_000)
+    if team.leads:
+        torch.save(start.stored(torch.float32), options.out / "vae.pt")
+    return {name: tensor.detach() for name, tensor in start.named().items()}
+
+
+def _experts(
+    everyone: Team, teams: list[Team | None], options: argparse.Namespace, sizes: Sizes, vae: dict[str, Tensor],
+    texts: Tensor, log: Log,
+) -> None:
+    """Trains this process's experts, one after the other where it has both; writes their checkpoints."""
+    pool: Pool = fill(vae, everyone, Phase(options.fill_minutes, options.steps and 1), sizes, options.seed + 200_000)
+    log.write(phase="pool", videos=len(pool))
+    own = [(name, team) for name, team in zip(EXPERTS, teams, strict=True) if team is not None]
+    for number, (name, team) in enumerate(own):
+        left = (options.minutes * 60 - 50 - (time.time() - options.begun)) / 60 / (len(own) - number)
+        phase = Phase(max(0.01, min(options.expert_minutes / len(own), left)), options.steps)
+        start = _started(name, expert_training.SHAPES, options, team.device)
+        noted = Log(options.out / f"log_{name}.jsonl" if team.leads else None, options.begun)
+        keep = partial(_keep, options.out / f"{name}.pt") if team.leads else None
+        expert_training.train_expert(name == "high", start, team, phase, pool, texts, sizes, options.rate, noted, keep)
+    everyone.wait()
+
+
+def _keep(file: Path, parameters: Parameters) -> None:
+    """A checkpoint in bfloat16, so that it is under 16 MB."""
+    torch.save(parameters.stored(torch.bfloat16), file)
+
+
+def _started(name: str, shapes: Shapes, options: argparse.Namespace, device: torch.device) -> Parameters:
+    """The parameters of the run to resume, else fresh ones."""
+    file = None if options.resume is None else options.resume / f"{name}.pt"
+    if file is None or not file.is_file():
+        return Parameters.random(shapes, options.seed, device)
+    return Parameters.of(torch.load(file, map_location="cpu", weights_only=True), shapes, device)
+
+
+def _finish(
+    options: argparse.Namespace, sizes: Sizes, vae: dict[str, Tensor], texts: Tensor, device: torch.device, log: Log
+) -> None:
+    """The package and what was measured."""
+    experts = [_expert(name, options, device) for name in EXPERTS]
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder, "package")
+        write_package(package, vae, *experts)
+        archive(package, options.out / "package.tar.gz")
+    log.write(phase="packed", bytes=(options.out / "package.tar.gz").stat().st_size)
+    scenes = held_out(vae, texts, sizes, device)
+    for name, pictures in ways(*experts, scenes):
+        log.write(measured=name, **{key: round(value, 2) for key, value in measured(pictures, scenes).items()})
+        if name == "both experts":
+            sheet(scenes.pictures, pictures, options.out / "sheet.png")
+
+
+def _expert(name: str, options: argparse.Namespace, device: torch.device) -> dict[str, Tensor]:
+    """What this run has trained, else what it resumed."""
+    folder = options.out if (options.out / f"{name}.pt").is_file() else options.resume
+    stored = torch.load(folder / f"{name}.pt", map_location=device, weights_only=True)
+    return {key: tensor.float() for key, tensor in stored.items()}
