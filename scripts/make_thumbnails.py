@@ -22,7 +22,7 @@ from lingbot_world.toy.scene import landscape
 from PIL import Image, ImageOps
 
 WORKFLOWS = Path(__file__).resolve().parent.parent / "workflows"
-SHEET, ANGLE = (1600, 1000), (440, 100, 1090, 815)  # the preview, and its panel "at an angle"
+SHEET, ANGLE = (1600, 1200), (446, 130, 1090, 878)  # the preview, and its panel "at an angle" without the title
 PHOTO, DRAWING = (330, 360), (310, 360)
 TOY, NO_PATH = "toy", "no path"
 
