@@ -12,6 +12,7 @@ from ..loaders import Checkpoint
 from ..loaders.offload import weight_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..text.weights import UMT5Config
+from ..vae.stripes import HALO
 from .plan import SamplingPlan
 from .two_experts import ALONE, Together
 
@@ -81,12 +82,17 @@ def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: tor
     return camera_cache_bytes(checkpoint.config, geometry.lat_f, geometry.lat_h, geometry.lat_w, dtype=dtype)
 
 
-def estimate_vae(width: int, geometry: Geometry, *, tiling: bool = False) -> tuple[StageEstimate, StageEstimate]:
-    """Encoding and decoding in fp32 with a VAE of that width (96 in the package)."""
+def estimate_vae(
+    width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1
+) -> tuple[StageEstimate, StageEstimate]:
+    """Encoding and decoding in fp32 with a VAE of that width (96 in the package). Where several `processes` decode a
+    stripe each, one's bytes; a stripe is counted with all that its convolutions reach beside it."""
     weights = 4 * VAE_WEIGHTS * width**2
     frame = geometry.height * geometry.width
     pixels = min(frame, TILE_PIXELS) if tiling else frame
     encode, decode = (int((each + VAE_CONVOLUTION) * width * pixels) for each in (VAE_ENCODE, VAE_DECODE))
+    if processes > 1 and not tiling:
+        decode = int(decode * min(1, 1 / processes + max(HALO.values()) / max(geometry.lat_h, geometry.lat_w)))
     if tiling:  # of every frame the lower quarter of a row of tiles is kept, and the right quarter of one tile
         decode += 12 * geometry.frames * 64 * (geometry.width * 4 // 3 + 256)
     work = encode, decode

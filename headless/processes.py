@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed
 
 from ..errors import InputError, LingBotError
 from ..model.config import ModelConfig
@@ -63,6 +63,21 @@ class Processes:
         value = values[0]
         assert value is not None
         return value
+
+    def least(self, value: int) -> int:
+        """The smallest of what the processes have, for instance of free memory, so that all of them decide the same."""
+        if self.size == 1:
+            return value
+        values = torch.tensor(value, dtype=torch.int64)
+        distributed.all_reduce(values, distributed.ReduceOp.MIN)
+        return int(values)
+
+    def collect(self, tensor: Tensor) -> list[Tensor] | None:
+        """Every process's tensor, in the first process; the others get None. The tensors lie on the CPU and have the
+        same shape."""
+        collected = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else None
+        distributed.gather(tensor.contiguous(), collected)
+        return collected
 
     def device(self, asked: str | None) -> str | None:
         """The device of this process: by default the GPU of its number on this machine. Raises InputError for one GPU

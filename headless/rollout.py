@@ -20,6 +20,7 @@ from ..vae import VAE, VideoDecoder, encode_first_frame, load_vae
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
 from ..world import World, chunk_conditioning
+from .decoding import divided_decoder, join_stripes
 from .memory import MARGIN, estimate_vae, free_memory
 from .processes import ALONE, Processes
 from .profile import StageRecorder
@@ -38,37 +39,38 @@ def run_rollout(
     sequence: SequenceParallel | None = None,
 ) -> Path:
     """Makes the video that `plan` describes for a prompt [1, L, D], from `noise` [1, 16, f, h, w] and what the
-    generator draws after it. Returns the video's path. Several `processes` share each forward's tokens by `sequence`;
-    the first one has the VAE and writes.
+    generator draws after it. Returns the video's path. Several `processes` share each forward's tokens by `sequence`,
+    and decode a stripe of the frames each, unless in tiles; the first one encodes the image and writes.
 
     Whatever ends the run early, the video of the chunks that are done stays, and so does their state."""
-    memory = choose_rollout_memory(plan, free_memory(plan.device), processes=processes.size)
-    vae = load_vae(plan.vae, device=plan.device) if processes.first else None
-    image = None if vae is None else _encode_image(plan, vae, stages.begin("VAE encode", "chunk"))
+    memory = choose_rollout_memory(plan, processes.least(free_memory(plan.device)), processes=processes.size)
+    alone = memory.vae_tiling  # tiles are for the first process
+    vae = load_vae(plan.vae, device=plan.device) if processes.first or not alone else None
+    image = _encode_image(plan, vae, stages.begin("VAE encode", "chunk")) if vae and processes.first else None
     image = processes.share(image, 0)
-    decoder = None if vae is None else _decoder(plan, vae, memory)
+    decoder = None if vae is None else _decoder(plan, vae, memory, ALONE if alone else processes)
     progress = stages.begin("load causal model", "B", keep=True)
     model = load_expert(
         plan.checkpoint, plan.device, plan.dtype, resident_blocks=memory.resident_blocks, progress=progress
     )
-    size = plan.geometry.lat_h, plan.geometry.lat_w
     world = World(
-        model, size, plan.held_frames, plan.held_sink, device=plan.device,
+        model, _size(plan), plan.held_frames, plan.held_sink, device=plan.device,
         eight_bit=memory.eight_bit, on_host=memory.on_host, camera_cache_bytes=memory.camera_cache_bytes,
         sequence_parallel=sequence,
     )  # fmt: skip
-    run = _Run(plan, world, decoder, image)
+    run = _Run(plan, world, decoder, image, ALONE if alone else processes)
     if plan.state is not None:
         run.remember(plan.state, stages.begin("replay", "chunk", keep=True))
     world.prompt = context.to(plan.device)
     progress = stages.begin("chunks", "frame", keep=True)
-    if decoder is None:
-        deque(run.chunks(noise, generator), maxlen=0)
+    if not processes.first:
+        deque(run.videos(noise, generator), maxlen=0)
         return plan.target.path
     try:
         with FrameWriter(plan.target, plan.options.fps, keep_partial=True) as writer:
-            for latent in run.chunks(noise, generator):
-                writer.write(decoder.decode(latent).numpy())
+            for frames in run.videos(noise, generator):
+                assert frames is not None
+                writer.write(frames.numpy())
                 progress(writer.frames, plan.geometry.frames)
     finally:
         if plan.options.save_state is not None and run.latents:
@@ -77,10 +79,13 @@ def run_rollout(
 
 
 class _Run:
-    """The chunks of one run, and those before them where it goes on from a state."""
+    """The chunks of one run, and those before them where it goes on from a state. `decoding`: the processes that divide
+    the frames among them."""
 
-    def __init__(self, plan: RolloutPlan, world: World, decoder: VideoDecoder | None, image: Tensor) -> None:
-        self._plan, self._world, self._decoder = plan, world, decoder
+    def __init__(
+        self, plan: RolloutPlan, world: World, decoder: VideoDecoder | None, image: Tensor, decoding: Processes
+    ) -> None:
+        self._plan, self._world, self._decoder, self._decoding = plan, world, decoder, decoding
         self._conditioning = chunk_conditioning(image)
         self.latents: list[Tensor] = []
 
@@ -91,7 +96,13 @@ class _Run:
             for latent in state.latent[:, :, -REACH:].split(CHUNK, dim=2):
                 self._decoder.decode(latent)
 
-    def chunks(self, noise: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+    def videos(self, noise: Tensor, generator: torch.Generator) -> Iterator[Tensor | None]:
+        """The frames uint8 [F, H, W, 3] of each chunk; None where another process gets them."""
+        for latent in self._chunks(noise, generator):
+            own = None if self._decoder is None else self._decoder.decode(latent)
+            yield None if own is None else join_stripes(own, _size(self._plan), self._decoding)
+
+    def _chunks(self, noise: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
         """Sample the run's chunks, one after the other."""
 
         def renoise(shape: tuple[int, ...]) -> Tensor:
@@ -120,9 +131,13 @@ class _Run:
         return pose_embedding(poses, lens, height=geometry.height, width=geometry.width)
 
 
-def _decoder(plan: RolloutPlan, vae: VAE, memory: RolloutMemory) -> VideoDecoder:
+def _decoder(plan: RolloutPlan, vae: VAE, memory: RolloutMemory, processes: Processes) -> VideoDecoder:
     vae.use_tiling = memory.vae_tiling
-    return VideoDecoder(vae, plan.geometry.lat_h, plan.geometry.lat_w, park=memory.park_decoder)
+    return divided_decoder(vae, _size(plan), processes, park=memory.park_decoder)
+
+
+def _size(plan: RolloutPlan) -> tuple[int, int]:
+    return plan.geometry.lat_h, plan.geometry.lat_w
 
 
 def _encode_image(plan: RolloutPlan, vae: VAE, progress: Progress) -> Tensor:

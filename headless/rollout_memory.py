@@ -85,8 +85,8 @@ def estimate_rollout(
     processes: int = 1,
 ) -> tuple[StageEstimate, int]:
     """A causal run's chunks with keys and values of so many latent frames: weights, and keys and values, the VAE and a
-    forward's work, without the camera cache; and the bytes of host memory that are pinned. `processes` share tokens and
-    heads; the bytes are those of the one that has the VAE."""
+    forward's work, without the camera cache; and the bytes of host memory that are pinned. `processes` share tokens,
+    heads and, but in tiles, the frames; the bytes are those of the first one."""
     cells = geometry.lat_h, geometry.lat_w
     place = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
     config = checkpoint.config
@@ -94,7 +94,8 @@ def estimate_rollout(
     held = key_value_bytes(local, held_frames * cells[0] * cells[1] // 4, dtype, **place)
     forward = activation_bytes(checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes)
     forward += held.working
-    vae = estimate_vae(vae_width, replace(geometry, frames=4 * CHUNK), tiling=memory.vae_tiling)[1]
+    chunk = replace(geometry, frames=4 * CHUNK)
+    vae = estimate_vae(vae_width, chunk, tiling=memory.vae_tiling, processes=processes)[1]
     decoder = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
     weights = weight_bytes(checkpoint, memory.resident_blocks) + vae.weights
     where = f"keys and values of {held_frames} latent frames {'in 8 bits ' * memory.eight_bit}"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from .decoding import decode_together
 from .memory import choose_residency, free_memory
 from .options import GenerateOptions
 from .plan import SamplingPlan, make_plan
@@ -17,7 +18,7 @@ from .processes import ALONE, Processes
 from .profile import ShowProgress, Stage, StageRecorder, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
-from .stages import Experts, camera_map, decode, draw_noise, encode_image, encode_text
+from .stages import Experts, camera_map, draw_noise, encode_image, encode_text
 from .two_experts import Together, sample
 from .video import write_frames
 
@@ -64,9 +65,9 @@ def _run_stages(
     context, *negative = processes.share(prompts, 0)
     y = processes.share(y, 1)
     latent = _sample(plan, stages, noise, y, context, negative[0] if negative else None, together)
-    if not processes.first:
+    frames = decode_together(plan, latent, stages.begin("VAE decode", "chunk"), processes)
+    if frames is None:
         return plan.target.path
-    frames = decode(plan, latent, stages.begin("VAE decode", "chunk"))
     return write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
 
 

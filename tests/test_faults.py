@@ -103,7 +103,7 @@ def test_out_of_gpu_memory_at_load_switch_and_decode(frames, toy_package, monkey
 
 
 @pytest.mark.parametrize(
-    ("place", "first"), [("load_expert", 1), ("encode_first_frame", 1), ("VideoDecoder", 1), ("World", 1)]
+    ("place", "first"), [("load_expert", 1), ("encode_first_frame", 1), ("divided_decoder", 1), ("World", 1)]
 )
 def test_out_of_gpu_memory_in_a_rollout(frames, causal, toy_package, monkeypatch, capsys, place, first):
     want = frames(**causal)

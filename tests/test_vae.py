@@ -7,7 +7,7 @@ import pytest
 import torch
 from lingbot_world.errors import CheckpointError
 from lingbot_world.toy.weights import VAE_WIDTH, vae_tensors
-from lingbot_world.vae import VideoDecoder, decode_latent, encode_first_frame, load_vae, read_vae
+from lingbot_world.vae import Stripe, VideoDecoder, decode_latent, encode_first_frame, load_vae, read_vae
 from lingbot_world.vae.decoding import REACH
 from lingbot_world.vae.encoding import SETTLED
 from lingbot_world.vae.network import Decoder, Encoder
@@ -49,9 +49,9 @@ def noise(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def decoded(vae, latent):
+def decoded(vae, latent, stripe=None):
     """Frames [3, F, H, W] of a normalised latent [16, f, h, w], as numbers from -1 to 1."""
-    decoder = Decoder(vae.weights)
+    decoder = Decoder(vae.weights, stripe=stripe)
     frames = [frame for each in latent.unbind(1) for frame in decoder.decode(vae.denormalized(each[None]))]
     return torch.cat(frames).transpose(0, 1).clamp(-1, 1)
 
@@ -114,6 +114,20 @@ def test_a_video_part_by_part_has_the_bits_of_all_at_once(path, tiling):
     parts = [stream.decode(part) for part in latent.split([1, 1, 3], dim=2)]
     assert [len(part) for part in parts] == [1, 4, 12]
     assert torch.equal(torch.cat(parts), decode_latent(vae, latent))
+
+
+@pytest.mark.parametrize("size", [(3, 40), (41, 2), (4, 6)])
+@pytest.mark.parametrize("count", [2, 5])
+def test_stripes_together_are_the_whole(official, size, count):
+    vae, latent = load_vae(official, dtype=torch.float64), noise(1, 16, 3, *size)
+    whole = decoded(vae, latent[0])
+    together = torch.full_like(whole, torch.nan)
+    for index in range(count):
+        stripe = Stripe.of(*size, index, count)
+        own = decoded(vae, latent[0], stripe)
+        stripe.within(together.permute(1, 2, 3, 0)).copy_(own.permute(1, 2, 3, 0))
+        assert VideoDecoder(vae, *size, stripe=stripe).decode(latent).shape[1:3] == own.shape[2:]
+    torch.testing.assert_close(together, whole, atol=1e-12, rtol=0)
 
 
 def test_what_lies_far_enough_back_has_left_the_decoder(vae):

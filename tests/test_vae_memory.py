@@ -5,6 +5,7 @@ import torch
 from lingbot_world.geometry import explicit_geometry
 from lingbot_world.headless.memory import VAE_CONVOLUTION, estimate_vae
 from lingbot_world.vae.network import Decoder, Encoder
+from lingbot_world.vae.stripes import Stripe
 from lingbot_world.vae.weights import prepare, vae_shapes
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -53,6 +54,19 @@ def test_estimates_of_the_vae_are_what_its_tensors_come_to(height, width, monkey
     counted = [peak + convolution for peak in (encoding.peak, decoding.peak)]
     assert [stage.work for stage in stages] == pytest.approx(counted, rel=0.02)
     assert stages[0].weights == pytest.approx(126_892_531 * 4, rel=0.01)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_stripe_needs_what_is_said(count):
+    shapes = vae_shapes(96).items()
+    weights = prepare({name: torch.empty(shape, device="meta") for name, shape in shapes}, "meta", torch.float32)
+    decoder = Decoder(weights, stripe=Stripe.of(60, 104, 1, count))
+    latent = torch.empty(1, 16, 60, 104, device="meta").contiguous(memory_format=torch.channels_last)
+    with LivingTensors() as decoding:
+        for _ in range(3):
+            list(decoder.decode(latent))
+    estimate = estimate_vae(96, explicit_geometry(832, 480, 81), processes=count)[1]
+    assert 0.7 * estimate.work < decoding.peak < estimate.work
 
 
 def test_the_vae_in_tiles_needs_less_and_never_more_for_larger_frames():

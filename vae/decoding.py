@@ -10,6 +10,7 @@ from torch import Tensor
 from ..model.host_memory import pin
 from ..options import CELL, Progress
 from .network import Decoder
+from .stripes import Stripe
 from .tiles import Blender, Corner, Tiling
 from .weights import VAE
 
@@ -33,17 +34,20 @@ class VideoDecoder:
     causal layer: 3.8 GB at 480x832.
 
     `height` and `width` are the latent's. With `park` that state lies in host memory between the parts, pinned for a
-    GPU; in tiles it always does."""
+    GPU; in tiles it always does. With a `stripe` that part of each frame is decoded, not in tiles."""
 
-    def __init__(self, vae: VAE, height: int, width: int, *, park: bool = False) -> None:
-        self._vae, self._tiling = vae, Tiling.of(height, width, vae.use_tiling)
+    def __init__(
+        self, vae: VAE, height: int, width: int, *, park: bool = False, stripe: Stripe | None = None
+    ) -> None:
+        self._vae, self._tiling = vae, Tiling.of(height, width, vae.use_tiling and stripe is None)
+        self._stripe, self._size = stripe, (height, width) if stripe is None else stripe.size(height, width)
         self._park = park or len(self._tiling.corners) > 1
         self._past: dict[Corner, State] = {corner: {} for corner in self._tiling.corners}
         self._parked: dict[Corner, State] = {corner: {} for corner in self._tiling.corners}
 
     @torch.no_grad()
     def decode(self, latent: Tensor, progress: Progress | None = None, *, last: bool = False) -> Tensor:
-        """The frames uint8 [F, H, W, 3] on the CPU of the next normalised latent frames [1, 16, n, h, w].
+        """The frames uint8 [F, H, W, 3] on the CPU of the next normalised latent frames [1, 16, n, h, w], or a stripe.
 
         Four of each latent frame, one of a video's first. With `last` no state is kept. After an exception the
         decoder cannot go on.
@@ -51,10 +55,11 @@ class VideoDecoder:
         vae, tiling = self._vae, self._tiling
         latents = [vae.denormalized(each) for each in latent.unbind(2)]
         length = 4 * len(latents) - (0 if self._past[0, 0] else 3)
-        video = torch.empty(length, CELL * tiling.height, CELL * tiling.width, 3, dtype=torch.uint8)
+        video = torch.empty(length, *(CELL * side for side in self._size), 3, dtype=torch.uint8)
         blender, done = Blender(tiling, CELL), count(1)
         for corner in tiling.corners:
-            decoder, index = Decoder(vae.weights, _moved(self._past.pop(corner), vae.device)), count()
+            decoder = Decoder(vae.weights, _moved(self._past.pop(corner), vae.device), self._stripe)
+            index = count()
             for each in latents:
                 cut = tiling.crop(each, corner).contiguous(memory_format=torch.channels_last)
                 for frame, number in zip(decoder.decode(cut), index, strict=False):

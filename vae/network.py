@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .stripes import Stripe
+
 LATENT_CHANNELS = 16
 EPSILON = 1e-24  # the norm of no colour at all is 0, not infinite
 
@@ -65,7 +67,18 @@ class Network:
 
 
 class Decoder(Network):
-    """One latent frame becomes one frame, each later one four."""
+    """One latent frame becomes one frame, each later one four. With a `stripe` that part of each frame is decoded: at
+    the latent's own size the network sees all (attention looks everywhere, and it is a twentieth of the work); from the
+    first doubling on it sees the stripe and what its convolutions reach beside it."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, Tensor],
+        past: dict[str, list[Tensor]] | None = None,
+        stripe: Stripe | None = None,
+    ) -> None:
+        super().__init__(weights, past)
+        self._stripe = stripe
 
     def decode(self, latent: Tensor) -> Iterator[Tensor]:
         """Frames [1, 3, 8h, 8w], about -1 to 1, of the next latent frame [1, 16, h, w], which is not normalised."""
@@ -78,10 +91,18 @@ class Decoder(Network):
             x = self._residual(f"decoder.upsamples.{index + block}", x)
         name = f"decoder.upsamples.{index + 3}"
         if f"{name}.resample.1.weight" not in self.weights:
-            yield self._activated_conv("decoder.head.0", "decoder.head.2", x)
+            picture = self._activated_conv("decoder.head.0", "decoder.head.2", x)
+            yield picture if self._stripe is None else self._stripe.own(picture)
             return
         for frame in self._double_time(f"{name}.time_conv", x):
-            yield from self._stage(index + 4, self._conv(f"{name}.resample.1", _double_size(frame)))
+            yield from self._stage(index + 4, self._enter(index + 4, f"{name}.resample.1", frame))
+
+    def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
+        """What the stage of layer `index` begins with: x at twice the size, and of it what the stripe needs."""
+        x = self._conv(name, _double_size(x))
+        if self._stripe is None:
+            return x
+        return self._stripe.enter(x, 2 ** (index // 4)).contiguous(memory_format=torch.channels_last)
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
         """Two frames for one, but for the video's first, which stays alone and which this layer does not remember."""

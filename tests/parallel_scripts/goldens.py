@@ -1,7 +1,7 @@
 """torchrun --nproc_per_node=N goldens.py OUT.json: every golden computed by one process alone and by N together.
 
 OUT.json has for each case the largest difference between the two, and whether every process has the same bits: each
-goes on with its own copy of the result.
+goes on with its own copy of the result. Then, of decoded frames, the largest difference of a byte and the mean.
 """
 
 import json
@@ -14,10 +14,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
 import torch
+from lingbot_world.headless.decoding import divided_decoder, join_stripes
+from lingbot_world.headless.processes import Processes
 from lingbot_world.headless.two_experts import sample
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.pipeline import World
 from lingbot_world.sampling import few_step_schedule
+from lingbot_world.vae import decode_latent, load_vae
 from model_cases import SMALL, golden_inputs, golden_model, random_inputs, random_state, with_state
 from test_pipeline import RUNS, SETTINGS
 from test_rollout import CASES, arrays, run
@@ -32,6 +35,7 @@ GRIDS = {"even": (4, 4, 4), "odd": (3, 6, 10), "fewer tokens than processes": (1
 class Cases:
     def __init__(self) -> None:
         self.found: dict[str, dict] = {}
+        self.bytes: dict[str, dict] = {}
 
     def compare(self, name: str, compute, options: dict, official=None) -> None:
         """Notes how far `compute()` and `compute(**options)`, by all processes, are from each other and from the
@@ -127,6 +131,20 @@ def three_chunks(model, storage: dict, sequence: SequenceParallel | None = None)
     return torch.cat([world.chunk(draw(16), draw(20), draw(384), schedule, lambda _: draw(16)) for _ in range(3)], 2)
 
 
+def decoding(cases: Cases) -> None:
+    """Frames that are decoded in stripes, part by part: wide ones, and high ones of which a part is empty."""
+    vae = load_vae(GOLDEN / "vae/Wan2.1_VAE_tiny.safetensors")
+    processes = Processes(distributed.get_rank(), distributed.get_world_size())
+    for size in (3, 40), (5, 2):
+        latent = torch.randn(1, 16, 4, *size, generator=torch.Generator().manual_seed(4))
+        decoder = divided_decoder(vae, size, processes)
+        parts = [join_stripes(decoder.decode(part), size, processes) for part in latent.split([1, 3], dim=2)]
+        if processes.first:
+            whole = decode_latent(vae, latent).float()
+            difference = (torch.cat(parts) - whole).abs()
+            cases.bytes[f"{size}"] = {"largest": float(difference.max()), "share": float(difference.mean())}
+
+
 def main(out: Path) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
@@ -136,6 +154,7 @@ def main(out: Path) -> None:
         whole = SequenceParallel(distributed.group.WORLD)
         forwards(cases, whole)
         rollouts(cases, whole)
+        decoding(cases)
         half = size // 2
         rows = [distributed.new_group(range(row * half, (row + 1) * half)) for row in range(2)]
         pairs = [distributed.new_group([index, index + half]) for index in range(half)]
@@ -144,7 +163,7 @@ def main(out: Path) -> None:
         if size == 2:
             runs(cases, whole, None)
     if rank == 0:
-        out.write_text(json.dumps(cases.found))
+        out.write_text(json.dumps([cases.found, cases.bytes]))
     distributed.destroy_process_group()
 
 

@@ -1,0 +1,79 @@
+"""Decoding divided among the processes of a run: each decodes a stripe of every frame, and the first one gets all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..options import CELL, Progress
+from ..vae import VAE, Stripe, VideoDecoder, load_vae
+from .plan import SamplingPlan
+from .processes import Processes
+from .profile import release
+from .stages import decode
+
+log = logging.getLogger(__name__)
+
+FRAMES_AT_ONCE = 48
+"""Frames that are on their way to the first process at a time."""
+
+
+def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
+    """`decode` by several processes that have the same latent: the frames in the first one, None in the others.
+
+    In tiles the first one decodes alone; so it does when a GPU's memory does not suffice for a stripe."""
+    if processes.size > 1 and not plan.options.vae_tiling:
+        stripe = _decode_stripe(plan, latent, progress, processes)
+        if processes.least(stripe is not None):
+            assert stripe is not None
+            return join_stripes(stripe, _size(plan), processes)
+        del stripe
+        log.warning("A stripe of the video did not fit into a GPU's memory: again, tile by tile, by one process.")
+        release(plan.device)
+        plan = replace(plan, options=replace(plan.options, vae_tiling=True))
+    return decode(plan, latent, progress) if processes.first else None
+
+
+def _decode_stripe(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
+    """This process's part of the frames; None where its GPU's memory runs out."""
+    try:
+        decoder = divided_decoder(load_vae(plan.vae, device=plan.device), _size(plan), processes)
+        return decoder.decode(latent, progress, last=True)
+    except torch.OutOfMemoryError:
+        return None
+
+
+def _size(plan: SamplingPlan) -> tuple[int, int]:
+    return plan.geometry.lat_h, plan.geometry.lat_w
+
+
+def divided_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
+    """A decoder of this process's stripe of latents of that height and width; alone, of all."""
+    stripe = Stripe.of(*size, processes.rank, processes.size) if processes.size > 1 else None
+    return VideoDecoder(vae, *size, park=park, stripe=stripe)
+
+
+def join_stripes(own: Tensor, size: tuple[int, int], processes: Processes) -> Tensor | None:
+    """The frames uint8 [F, H, W, 3], of every process's stripe of them, in the first process; the others get None."""
+    if processes.size == 1:
+        return own
+    stripes = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]
+    video = torch.empty(len(own), *(CELL * side for side in size), 3, dtype=torch.uint8) if processes.first else None
+    for first in range(0, len(own), FRAMES_AT_ONCE):
+        collected = processes.collect(_widened(own[first : first + FRAMES_AT_ONCE], stripes, size))
+        for stripe, part in zip(stripes, collected or (), strict=False):
+            assert video is not None
+            room = stripe.within(video[first : first + FRAMES_AT_ONCE])
+            room.copy_(part[:, : room.shape[1], : room.shape[2]])
+    return video
+
+
+def _widened(own: Tensor, stripes: Sequence[Stripe], size: tuple[int, int]) -> Tensor:
+    """A stripe's frames, filled up to the size of the largest stripe."""
+    rows, columns = (CELL * max(sides) for sides in zip(*(stripe.size(*size) for stripe in stripes), strict=True))
+    return F.pad(own, (0, 0, 0, columns - own.shape[2], 0, rows - own.shape[1]))

@@ -1,0 +1,54 @@
+"""The part of each frame that one of several processes decodes: some of its columns, or of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..options import CELL
+
+HALO = {2: 12, 4: 10, 8: 7}
+"""Pixels beside a stripe that the decoder needs where it begins with the doubled, fourfold and eightfold size. Each of
+the convolutions that follow looks one pixel further: six at a size, one between two sizes, and the last one."""
+
+
+@dataclass(frozen=True)
+class Stripe:
+    """The latent pixels from `start` to `stop` of `length`, in dimension -1 (columns) or -2 (rows)."""
+
+    start: int
+    stop: int
+    length: int
+    dim: int
+
+    @classmethod
+    def of(cls, height: int, width: int, index: int, count: int) -> Stripe:
+        """Stripe number `index` of `count` of a frame of `height` times `width` latent pixels; its longer side is
+        divided. A frame of fewer pixels than stripes leaves some of them empty."""
+        length, dim = (width, -1) if width >= height else (height, -2)
+        return cls(length * index // count, length * (index + 1) // count, length, dim)
+
+    def size(self, height: int, width: int) -> tuple[int, int]:
+        """Latent rows and columns of the stripe of such a frame."""
+        own = self.stop - self.start
+        return (height, own) if self.dim == -1 else (own, width)
+
+    def enter(self, x: Tensor, scale: int) -> Tensor:
+        """What the decoder needs from here on of x [..., h, w], which has `scale` pixels to a latent pixel and was
+        doubled from what it needed before; at the first doubling that was all."""
+        first, end = self._needed(scale)
+        before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]
+        return x.narrow(self.dim, first - before, end - first)
+
+    def own(self, picture: Tensor) -> Tensor:
+        """The stripe itself, of a picture [..., h, w] that has what the decoder needed at last."""
+        return picture.narrow(self.dim, CELL * self.start - self._needed(CELL)[0], CELL * (self.stop - self.start))
+
+    def within(self, frames: Tensor) -> Tensor:
+        """The stripe of whole frames [F, H, W, 3], as a view."""
+        return frames.narrow(self.dim - 1, CELL * self.start, CELL * (self.stop - self.start))
+
+    def _needed(self, scale: int) -> tuple[int, int]:
+        halo = HALO[scale]
+        return max(0, scale * self.start - halo), min(scale * self.length, scale * self.stop + halo)
