@@ -49,10 +49,29 @@ def frames(command, tmp_path):
     return make
 
 
+@pytest.fixture(scope="module")
+def undisturbed():
+    """What `want(options)` has seen, by options."""
+    return {}
+
+
+@pytest.fixture
+def want(frames, undisturbed):
+    """`want(...)`: the frames of a run with nothing wrong; those of equal options are made once."""
+
+    def make(**changes):
+        key = str(changes)
+        if key not in undisturbed:
+            undisturbed[key] = frames(**changes)
+        return undisturbed[key]
+
+    return make
+
+
 @pytest.fixture
 def causal(toy_package):
     """Options of `frames` for the toy's causal model."""
-    return {"ckpt_dir": toy_package / "lingbot_world_fast", "frame_num": 21, "sampling_steps": None}
+    return {"ckpt_dir": toy_package / "lingbot_world_fast", "frame_num": 9, "sampling_steps": None}
 
 
 def line(capsys):
@@ -90,8 +109,10 @@ class Fault:
     [("load_expert", 1, "load high-noise expert"), ("load_expert", 2, "load low-noise expert"),
      ("decode_latent", 1, "VAE decode"), ("encode_first_frame", 1, "VAE encode"), ("encode", 1, "text")],
 )  # fmt: skip
-def test_out_of_gpu_memory_at_load_switch_and_decode(frames, toy_package, monkeypatch, capsys, place, first, stage):
-    want = frames()
+def test_out_of_gpu_memory_at_load_switch_and_decode(
+    frames, want, toy_package, monkeypatch, capsys, place, first, stage
+):
+    whole = want()
     error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
     monkeypatch.setattr(stages, place, Fault(getattr(stages, place), first, error))
     assert frames() == 2
@@ -99,14 +120,14 @@ def test_out_of_gpu_memory_at_load_switch_and_decode(frames, toy_package, monkey
     del error
     monkeypatch.undo()
     assert left_over(toy_package) == []
-    assert np.array_equal(frames(), want)
+    assert np.array_equal(frames(), whole)
 
 
 @pytest.mark.parametrize(
     ("place", "first"), [("load_expert", 1), ("encode_first_frame", 1), ("divided_decoder", 1), ("World", 1)]
 )
-def test_out_of_gpu_memory_in_a_rollout(frames, causal, toy_package, monkeypatch, capsys, place, first):
-    want = frames(**causal)
+def test_out_of_gpu_memory_in_a_rollout(frames, want, causal, toy_package, monkeypatch, capsys, place, first):
+    whole = want(**causal)
     error = torch.OutOfMemoryError("CUDA out of memory")
     monkeypatch.setattr(rollout, place, Fault(getattr(rollout, place), first, error))
     assert frames(**causal) == 2
@@ -114,7 +135,7 @@ def test_out_of_gpu_memory_in_a_rollout(frames, causal, toy_package, monkeypatch
     del error
     monkeypatch.undo()
     assert left_over(toy_package) == []
-    assert np.array_equal(frames(**causal), want)
+    assert np.array_equal(frames(**causal), whole)
 
 
 @pytest.mark.parametrize("first", [1, 4, 8])

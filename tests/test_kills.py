@@ -19,11 +19,12 @@ KILLS = int(os.environ.get("LINGBOT_KILLS", 4))
 
 # A command for each line of JSON, in a process of its own that need not import torch again: it says its id and its end.
 RUNS = """
-import json, os, sys
+import gc, json, os, sys
 import torch
 import lingbot_world.headless.run, lingbot_world.state, av, tokenizers, safetensors.torch
 from lingbot_world.headless.cli import main
 torch.set_num_threads(1)
+gc.freeze()  # as the fixture one_thread does
 say = lambda text: os.write(1, (text + chr(10)).encode())
 
 say("ready")

@@ -1,9 +1,8 @@
 // What stands on the nodes' fields: labels in words, and file names of which the two experts read differently.
 
 import assert from "node:assert/strict";
-import { after, before, describe, test } from "node:test";
-import { launch, settle } from "./canvas.mjs";
-import { eventually, LIMIT, openPage } from "./editor.mjs";
+import { settle } from "./canvas.mjs";
+import { eventually, inBothRenderers } from "./editor.mjs";
 
 const PACKAGE = "lingbot-world-base-cam-nf4";
 const LEVELS = ["high", "low"];
@@ -51,56 +50,45 @@ const seenTexts = (page) => page.evaluate(() => {
   return texts;
 });
 
-for (const vue of [false, true]) {
-  describe(vue ? "Nodes 2.0" : "classic nodes", () => {
-    let browser, page;
-    before(async () => {
-      browser = await launch();
-      page = await openPage(browser, vue);
-    });
-    after(() => browser.close());
-
-    test("the two experts' files read differently, and what is queued is their whole names", LIMIT, async () => {
-      await addLoader(page, true);
-      await settle(page);
-      await eventually(async () => {
-        const texts = vue ? await seenTexts(page) : await drawnTexts(page);
-        for (const level of LEVELS) {
-          assert.ok(texts.some((text) => text.startsWith(`ling\u2026nf4/${level}`)), `${level} in ${JSON.stringify(texts)}`);
-        }
-      });
-      const { inputs } = (await page.evaluate(async () => Object.values((await window.app.graphToPrompt()).output)))[0];
-      for (const level of LEVELS) assert.equal(inputs[`${level}_noise_expert`], `${PACKAGE}/${level}_noise_model_bnb_nf4/model.safetensors`);
-    });
-
-    test("files that are missing read differently too", LIMIT, async () => {
-      await addLoader(page, false);
-      await settle(page);
-      await eventually(async () => {
-        const texts = (vue ? await seenTexts(page) : await drawnTexts(page)).filter((text) => text.startsWith("ling"));
-        for (const level of LEVELS) assert.ok(texts.some((text) => text.includes(`nf4/${level}`)), JSON.stringify(texts));
-      });
-    });
-
-    test("the experts' labels are words on the screen", LIMIT, async () => {
+inBothRenderers((it, vue) => {
+  it("the two experts' files read differently, and what is queued is their whole names", async (page) => {
+    await addLoader(page, true);
+    await settle(page);
+    await eventually(async () => {
       const texts = vue ? await seenTexts(page) : await drawnTexts(page);
-      for (const level of LEVELS) assert.ok(texts.includes(`${level} expert`), JSON.stringify(texts));
-      assert.deepEqual(texts.filter((text) => /^[a-z]+_[a-z_]+$/.test(text)), []);
+      for (const level of LEVELS) {
+        assert.ok(texts.some((text) => text.startsWith(`ling\u2026nf4/${level}`)), `${level} in ${JSON.stringify(texts)}`);
+      }
     });
-
-    test("no field or socket of any of the nodes is labelled by its id", LIMIT, async () => {
-      const labels = await page.evaluate(() => {
-        const { LiteGraph } = window, types = Object.keys(LiteGraph.registered_node_types).filter((type) => type.startsWith("LingBotWorld"));
-        return types.flatMap((type) => {
-          const node = LiteGraph.createNode(type), slots = node.inputs?.filter((input) => !input.widget) ?? [];
-          const parts = [...node.widgets ?? [], ...slots, ...node.outputs ?? []];
-          return parts.map((part) => `${type}: ${part.label ?? part.localized_name ?? part.name}`);
-        });
-      });
-      assert.ok(labels.length > 100);
-      assert.deepEqual(labels.filter((label) => /_/.test(label)), []);
-    });
-
-    test("nothing was thrown", () => assert.deepEqual(page.faults, []));
+    const { inputs } = (await page.evaluate(async () => Object.values((await window.app.graphToPrompt()).output)))[0];
+    for (const level of LEVELS) assert.equal(inputs[`${level}_noise_expert`], `${PACKAGE}/${level}_noise_model_bnb_nf4/model.safetensors`);
   });
-}
+
+  it("files that are missing read differently too", async (page) => {
+    await addLoader(page, false);
+    await settle(page);
+    await eventually(async () => {
+      const texts = (vue ? await seenTexts(page) : await drawnTexts(page)).filter((text) => text.startsWith("ling"));
+      for (const level of LEVELS) assert.ok(texts.some((text) => text.includes(`nf4/${level}`)), JSON.stringify(texts));
+    });
+  });
+
+  it("the experts' labels are words on the screen", async (page) => {
+    const texts = vue ? await seenTexts(page) : await drawnTexts(page);
+    for (const level of LEVELS) assert.ok(texts.includes(`${level} expert`), JSON.stringify(texts));
+    assert.deepEqual(texts.filter((text) => /^[a-z]+_[a-z_]+$/.test(text)), []);
+  });
+
+  it("no field or socket of any of the nodes is labelled by its id", async (page) => {
+    const labels = await page.evaluate(() => {
+      const { LiteGraph } = window, types = Object.keys(LiteGraph.registered_node_types).filter((type) => type.startsWith("LingBotWorld"));
+      return types.flatMap((type) => {
+        const node = LiteGraph.createNode(type), slots = node.inputs?.filter((input) => !input.widget) ?? [];
+        const parts = [...node.widgets ?? [], ...slots, ...node.outputs ?? []];
+        return parts.map((part) => `${type}: ${part.label ?? part.localized_name ?? part.name}`);
+      });
+    });
+    assert.ok(labels.length > 100);
+    assert.deepEqual(labels.filter((label) => /_/.test(label)), []);
+  });
+});

@@ -2,9 +2,8 @@
 // Quantize's report, templates.
 
 import assert from "node:assert/strict";
-import { after, before, describe, test } from "node:test";
-import { launch, settle } from "./canvas.mjs";
-import { eventually, LIMIT, openPage } from "./editor.mjs";
+import { settle } from "./canvas.mjs";
+import { eventually, inBothRenderers } from "./editor.mjs";
 
 const PACK_TITLE = "LingBot-World";
 
@@ -46,85 +45,75 @@ async function drop(page, files) {
   }, files.map(([name, data]) => [name, data.toString("base64")]));
 }
 
-for (const vue of [false, true]) {
-  describe(vue ? "Nodes 2.0" : "classic nodes", () => {
-    let browser, page;
-    before(async () => {
-      browser = await launch();
-      page = await openPage(browser, vue);
-    });
-    after(() => browser.close());
-
-    test("a dropped pose file is uploaded, chosen and never overwritten", LIMIT, async () => {
-      await addNode(page, "LingBotWorldLoadPoses");
-      await settle(page);
-      await drop(page, [["walk.npy", standing(9)]]);
-      await eventually(async () => assert.match(await value(page, "poses"), /^camera\/walk-[0-9a-f]{8}\/walk\.npy$/));
-      const first = await value(page, "poses");
-      await drop(page, [["walk.npy", standing(13)]]);
-      await eventually(async () => assert.notEqual(await value(page, "poses"), first));
-      const choices = await page.evaluate(() => window.node.widgets[0].options.values);
-      assert.ok(choices.includes(first) && choices.includes(await value(page, "poses")));
-      const buttons = await page.evaluate(() => window.node.widgets.filter((one) => one.type === "button").map((one) => one.name));
-      assert.deepEqual(buttons, ["choose files to upload"]);
-    });
-
-    test("what is no camera path is refused in words", LIMIT, async () => {
-      await addNode(page, "LingBotWorldCameraImport");
-      await settle(page);
-      const before = await value(page, "file");
-      await drop(page, [["notes.json", Buffer.from("{}")]]);
-      await page.getByText("none of these files is a camera path").first().waitFor();
-      assert.equal(await value(page, "file"), before);
-    });
-
-    test("Prepare Image shows the fields that count, and what becomes of the picture", LIMIT, async () => {
-      await addNode(page, "LingBotWorldPrepareImage");
-      await page.evaluate(() => {
-        const load = window.LiteGraph.createNode("LoadImage");
-        window.app.graph.add(load);
-        load.pos = [200, 500];
-        load.widgets[0].value = "example.png";
-        load.connect(0, window.node, 0);
-      });
-      const shown = () => page.evaluate(() => window.node.widgets.filter((one) => !one.hidden).map((one) => one.name));
-      const line = page.locator(".lbw-story"), set = (size) => page.evaluate((text) => { window.node.widgets[0].value = text; }, size);
-      await eventually(async () => assert.equal(await line.textContent(), "832x480 becomes 832x464, stretched 3 % wider"));
-      assert.deepEqual(await shown(), ["size", "fit", "will be"]);
-      await set("1:1 (624x624)");
-      await eventually(async () => assert.equal(await line.textContent(), "832x480 becomes 624x624, stretched 73 % taller"));
-      await set("width and height");
-      await eventually(async () => assert.deepEqual(await shown(), ["size", "width", "height", "fit", "will be"]));
-      if (vue) await page.getByText("height", { exact: true }).first().waitFor();
-      await set("480*832"); // as earlier workflows have it
-      await eventually(async () => assert.equal(await value(page, "size"), "832x480, in the image's shape"));
-    });
-
-    test("the toy's button makes the package", LIMIT, async () => {
-      await addNode(page, "LingBotWorldToyPackage");
-      await page.evaluate(() => window.node.widgets.find((one) => one.type === "button").callback());
-      await page.getByText(/^(Made|Ready)/).first().waitFor();
-    });
-
-    test("Quantize shows on the node what it made", LIMIT, async () => {
-      await addNode(page, "LingBotWorldQuantize");
-      await page.evaluate((name) => {
-        const widget = (wanted) => window.node.widgets.find((one) => one.name === wanted);
-        widget("source").value = "toy/models_t5_umt5-xxl-enc-bf16.pth";
-        widget("name").value = name;
-        window.app.queuePrompt(0, 1, [String(window.node.id)]);
-      }, `zz-${vue ? "vue" : "classic"}-${Date.now()}`);
-      await page.getByText(/zz-.* is ready\. Press R/).first().waitFor();
-    });
-
-    test("templates come under the pack's name, in the order of their numbers", LIMIT, async () => {
-      const names = await page.evaluate(async () => Object.values(await window.app.api.getWorkflowTemplates()).flat());
-      const ours = names.filter((name) => /^\d\d /.test(name));
-      assert.ok(ours.length > 5);
-      assert.deepEqual(ours, [...ours].sort());
-      const { en } = await page.evaluate(async () => (await window.app.api.fetchApi("/i18n")).json());
-      assert.equal(en.templateWorkflows.category["lingbot-world-comfyui"], PACK_TITLE);
-    });
-    test("nothing was thrown", () => assert.deepEqual(page.faults, []));
+inBothRenderers((it, vue) => {
+  it("a dropped pose file is uploaded, chosen and never overwritten", async (page) => {
+    await addNode(page, "LingBotWorldLoadPoses");
+    await settle(page);
+    await drop(page, [["walk.npy", standing(9)]]);
+    await eventually(async () => assert.match(await value(page, "poses"), /^camera\/walk-[0-9a-f]{8}\/walk\.npy$/));
+    const first = await value(page, "poses");
+    await drop(page, [["walk.npy", standing(13)]]);
+    await eventually(async () => assert.notEqual(await value(page, "poses"), first));
+    const choices = await page.evaluate(() => window.node.widgets[0].options.values);
+    assert.ok(choices.includes(first) && choices.includes(await value(page, "poses")));
+    const buttons = await page.evaluate(() => window.node.widgets.filter((one) => one.type === "button").map((one) => one.name));
+    assert.deepEqual(buttons, ["choose files to upload"]);
   });
-}
+
+  it("what is no camera path is refused in words", async (page) => {
+    await addNode(page, "LingBotWorldCameraImport");
+    await settle(page);
+    const before = await value(page, "file");
+    await drop(page, [["notes.json", Buffer.from("{}")]]);
+    await page.getByText("none of these files is a camera path").first().waitFor();
+    assert.equal(await value(page, "file"), before);
+  });
+
+  it("Prepare Image shows the fields that count, and what becomes of the picture", async (page) => {
+    await addNode(page, "LingBotWorldPrepareImage");
+    await page.evaluate(() => {
+      const load = window.LiteGraph.createNode("LoadImage");
+      window.app.graph.add(load);
+      load.pos = [200, 500];
+      load.widgets[0].value = "example.png";
+      load.connect(0, window.node, 0);
+    });
+    const shown = () => page.evaluate(() => window.node.widgets.filter((one) => !one.hidden).map((one) => one.name));
+    const line = page.locator(".lbw-story"), set = (size) => page.evaluate((text) => { window.node.widgets[0].value = text; }, size);
+    await eventually(async () => assert.equal(await line.textContent(), "832x480 becomes 832x464, stretched 3 % wider"));
+    assert.deepEqual(await shown(), ["size", "fit", "will be"]);
+    await set("1:1 (624x624)");
+    await eventually(async () => assert.equal(await line.textContent(), "832x480 becomes 624x624, stretched 73 % taller"));
+    await set("width and height");
+    await eventually(async () => assert.deepEqual(await shown(), ["size", "width", "height", "fit", "will be"]));
+    if (vue) await page.getByText("height", { exact: true }).first().waitFor();
+    await set("480*832"); // as earlier workflows have it
+    await eventually(async () => assert.equal(await value(page, "size"), "832x480, in the image's shape"));
+  });
+
+  it("the toy's button makes the package", async (page) => {
+    await addNode(page, "LingBotWorldToyPackage");
+    await page.evaluate(() => window.node.widgets.find((one) => one.type === "button").callback());
+    await page.getByText(/^(Made|Ready)/).first().waitFor();
+  });
+
+  it("Quantize shows on the node what it made", async (page) => {
+    await addNode(page, "LingBotWorldQuantize");
+    await page.evaluate((name) => {
+      const widget = (wanted) => window.node.widgets.find((one) => one.name === wanted);
+      widget("source").value = "toy/models_t5_umt5-xxl-enc-bf16.pth";
+      widget("name").value = name;
+      window.app.queuePrompt(0, 1, [String(window.node.id)]);
+    }, `zz-${vue ? "vue" : "classic"}-${Date.now()}`);
+    await page.getByText(/zz-.* is ready\. Press R/).first().waitFor();
+  });
+
+  it("templates come under the pack's name, in the order of their numbers", async (page) => {
+    const names = await page.evaluate(async () => Object.values(await window.app.api.getWorkflowTemplates()).flat());
+    const ours = names.filter((name) => /^\d\d /.test(name));
+    assert.ok(ours.length > 5);
+    assert.deepEqual(ours, [...ours].sort());
+    const { en } = await page.evaluate(async () => (await window.app.api.fetchApi("/i18n")).json());
+    assert.equal(en.templateWorkflows.category["lingbot-world-comfyui"], PACK_TITLE);
+  });
+});

@@ -2,10 +2,9 @@
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { launch, loadWorkflow, settle } from "./canvas.mjs";
-import { eventually, LIMIT, openPage } from "./editor.mjs";
+import { loadWorkflow, settle } from "./canvas.mjs";
+import { eventually, inBothRenderers } from "./editor.mjs";
 
 const PREVIEW = "LingBotWorldCameraPreview";
 const READABLE = 600; // pixels across; a drawing's letters are 13 pixels high where it is 650 wide, so 12 here
@@ -46,67 +45,56 @@ const picture = (page) => face(page).locator("img:visible").evaluate((image) => 
 /** Everything that was ever queued on the server, by now. */
 const queued = (page) => page.evaluate(async () => Object.keys(await (await window.app.api.fetchApi("/history")).json()).length);
 
-for (const vue of [false, true]) {
-  describe(vue ? "Nodes 2.0" : "classic nodes", () => {
-    let browser, page;
-    before(async () => {
-      browser = await launch();
-      page = await openPage(browser, vue);
-    });
-    after(() => browser.close());
-
-    test("a path is drawn without a run, and again when a field changes", LIMIT, async () => {
-      const runs = await queued(page);
-      await addPair(page, "LingBotWorldCameraPreset");
-      await eventually(async () => assert.equal((await picture(page)).width, 800));
-      const { src, across } = await picture(page);
-      assert.match(src, /^blob:/);
-      assert.ok(across >= READABLE, `${across} pixels across`);
-      await set(page, "preset", "dolly_in");
-      await eventually(async () => assert.notEqual((await picture(page)).src, src));
-      assert.equal(await queued(page), runs);
-    });
-
-    test("what is wrong with a path stands in the drawing's place", LIMIT, async () => {
-      await addPair(page, "LingBotWorldCameraKeys");
-      await eventually(async () => assert.ok(await picture(page)));
-      await set(page, "script", "walk on");
-      await face(page).getByText("cannot read").waitFor();
-      await set(page, "script", "w-17");
-      await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
-    });
-
-    test("without a camera, and with one that only a run tells, it says so", LIMIT, async () => {
-      await addPair(page, "LingBotWorldCameraPreset");
-      await eventually(async () => assert.ok(await picture(page)));
-      await page.evaluate(() => window.preview.disconnectInput(0));
-      await face(page).getByText("Connect a camera to see its path.").waitFor();
-      await addPair(page, "LingBotWorldCameraKeyframes");
-      await face(page).getByText("Drawn when the workflow runs.").waitFor();
-    });
-
-    test("a run shows its own drawing, and no second one", LIMIT, async () => {
-      await addPair(page, "LingBotWorldCameraPreset");
-      await set(page, "amount", Math.round(Math.random() * 1e5) / 1e3);
-      await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
-      await page.evaluate(() => window.app.queuePrompt(0, 1, [String(window.preview.id)]));
-      await eventually(async () => assert.match((await picture(page)).src, /type=temp/));
-      await settle(page);
-      assert.deepEqual(await page.evaluate(() => [window.preview.imgs?.length ?? 0, document.querySelectorAll("img[src*='type=temp']").length]), [0, 1]);
-      await set(page, "preset", "pan_left");
-      await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
-    });
-
-    test("the shipped workflow's preview is drawn as it opens, large enough to be read", LIMIT, async () => {
-      await loadWorkflow(page, MOVES, JSON.parse(readFileSync(MOVES)).nodes.length);
-      await page.evaluate((type) => {
-        const { graph, canvas } = window.app, node = graph.nodes.find((candidate) => candidate.type === type);
-        Object.assign(canvas.ds, { scale: 1, offset: [60 - node.pos[0], 80 - node.pos[1]] });
-        graph.setDirtyCanvas(true, true);
-      }, PREVIEW);
-      await eventually(async () => assert.ok((await picture(page)).across >= READABLE, JSON.stringify(await picture(page))));
-    });
-
-    test("nothing was thrown", () => assert.deepEqual(page.faults, []));
+inBothRenderers((it) => {
+  it("a path is drawn without a run, and again when a field changes", async (page) => {
+    const runs = await queued(page);
+    await addPair(page, "LingBotWorldCameraPreset");
+    await eventually(async () => assert.equal((await picture(page)).width, 800));
+    const { src, across } = await picture(page);
+    assert.match(src, /^blob:/);
+    assert.ok(across >= READABLE, `${across} pixels across`);
+    await set(page, "preset", "dolly_in");
+    await eventually(async () => assert.notEqual((await picture(page)).src, src));
+    assert.equal(await queued(page), runs);
   });
-}
+
+  it("what is wrong with a path stands in the drawing's place", async (page) => {
+    await addPair(page, "LingBotWorldCameraKeys");
+    await eventually(async () => assert.ok(await picture(page)));
+    await set(page, "script", "walk on");
+    await face(page).getByText("cannot read").waitFor();
+    await set(page, "script", "w-17");
+    await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
+  });
+
+  it("without a camera, and with one that only a run tells, it says so", async (page) => {
+    await addPair(page, "LingBotWorldCameraPreset");
+    await eventually(async () => assert.ok(await picture(page)));
+    await page.evaluate(() => window.preview.disconnectInput(0));
+    await face(page).getByText("Connect a camera to see its path.").waitFor();
+    await addPair(page, "LingBotWorldCameraKeyframes");
+    await face(page).getByText("Drawn when the workflow runs.").waitFor();
+  });
+
+  it("a run shows its own drawing, and no second one", async (page) => {
+    await addPair(page, "LingBotWorldCameraPreset");
+    await set(page, "amount", Math.round(Math.random() * 1e5) / 1e3);
+    await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
+    await page.evaluate(() => window.app.queuePrompt(0, 1, [String(window.preview.id)]));
+    await eventually(async () => assert.match((await picture(page)).src, /type=temp/));
+    await settle(page);
+    assert.deepEqual(await page.evaluate(() => [window.preview.imgs?.length ?? 0, document.querySelectorAll("img[src*='type=temp']").length]), [0, 1]);
+    await set(page, "preset", "pan_left");
+    await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
+  });
+
+  it("the shipped workflow's preview is drawn as it opens, large enough to be read", async (page) => {
+    await loadWorkflow(page, MOVES, JSON.parse(readFileSync(MOVES)).nodes.length);
+    await page.evaluate((type) => {
+      const { graph, canvas } = window.app, node = graph.nodes.find((candidate) => candidate.type === type);
+      Object.assign(canvas.ds, { scale: 1, offset: [60 - node.pos[0], 80 - node.pos[1]] });
+      graph.setDirtyCanvas(true, true);
+    }, PREVIEW);
+    await eventually(async () => assert.ok((await picture(page)).across >= READABLE, JSON.stringify(await picture(page))));
+  });
+});

@@ -25,7 +25,8 @@ export async function openPage(browser, vue, { settings = {}, prepare = () => {}
   return page;
 }
 
-/** Runs `cases(it, page)` in both renderers; each `it(name, async (page, editor) => ...)` starts with one editor node. */
+/** Runs `cases(it, vue)` in both renderers, each on a page of its own: `it(name, async (page) => ...)`. Whatever is thrown
+ * in the page fails the case. */
 export function inBothRenderers(cases, options) {
   let browser;
   before(async () => { browser = await launch(); });
@@ -36,12 +37,19 @@ export function inBothRenderers(cases, options) {
       before(async () => { page = await openPage(browser, vue, options); });
       after(() => page.context().close());
       cases((name, body) => test(name, LIMIT, async () => {
-        await clearGraph(page);
-        await body(page, await addEditorNode(page));
+        await body(page);
         assert.deepEqual(page.faults, []);
       }), vue);
     });
   }
+}
+
+/** The same with cases that each start with one editor node: `it(name, async (page, editor) => ...)`. */
+export function editorInBothRenderers(cases, options) {
+  inBothRenderers((it, vue) => cases((name, body) => it(name, async (page) => {
+    await clearGraph(page);
+    await body(page, await addEditorNode(page));
+  }), vue), options);
 }
 
 /** An empty graph on the canvas, without what an earlier test left in it. */

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { addEditorNode, drag, EDITOR, eventually, graphState, inBothRenderers, middle, moveEnd, near, playhead,
+import { addEditorNode, drag, EDITOR, editorInBothRenderers, eventually, graphState, middle, moveEnd, near, playhead,
   playRate, pointIn, savedState, setText, shown } from "./editor.mjs";
 
 const reaches = (editor, frame) => eventually(async () => assert.ok(await playhead(editor) >= frame));
@@ -31,7 +31,7 @@ async function drawnViews(page, act) {
   return page.evaluate(() => window.endDrawing());
 }
 
-inBothRenderers((it) => {
+editorInBothRenderers((it) => {
   it("drags a keyframe in the top and side views without moving the node", async (page, editor) => {
     const before_ = await graphState(page);
     await moveEnd(page, editor);

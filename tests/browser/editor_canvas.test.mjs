@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { EDITOR, eventually, graphState, inBothRenderers, middle, NODE, savedState } from "./editor.mjs";
+import { EDITOR, editorInBothRenderers, eventually, graphState, middle, NODE, savedState } from "./editor.mjs";
 
 const graphView = (page) => page.evaluate(() => ({ scale: window.app.canvas.ds.scale, offset: [...window.app.canvas.ds.offset] }));
 const width = async (editor) => Math.round((await editor.boundingBox()).width);
@@ -33,7 +33,7 @@ const connectImage = (page) => page.evaluate(() => {
   load.connect(0, target, target.inputs.findIndex((input) => input.type === "IMAGE"));
 });
 
-inBothRenderers((it, vue) => {
+editorInBothRenderers((it, vue) => {
   it("keeps its width when the right-hand panel draws it", async (page, editor) => {
     const before = await width(editor);
     await page.getByRole("button", { name: "Toggle properties panel" }).first().click();

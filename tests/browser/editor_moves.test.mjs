@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { addEditorNode, eventually, inBothRenderers, moveEnd, near, playRate, savedState } from "./editor.mjs";
+import { addEditorNode, editorInBothRenderers, eventually, moveEnd, near, playRate, savedState } from "./editor.mjs";
 
 const status = (editor) => editor.locator(".lbw-status").textContent();
 const aspect = (editor) => editor.evaluate((root) => Number(root.style.getPropertyValue("--lbw-aspect")));
@@ -18,7 +18,7 @@ const addBefore = (page, type, values, target = 0) => page.evaluate(([kind, fiel
   return node.id;
 }, [type, values, target]);
 
-inBothRenderers((it) => {
+editorInBothRenderers((it) => {
   it("resets to the path of a new node, which can be undone", async (page, editor) => {
     const start = await savedState(page);
     await moveEnd(page, editor);

@@ -2,7 +2,8 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { drag, eventually, inBothRenderers, middle, near, playhead, pointIn, savedState, setText, shown } from "./editor.mjs";
+import { drag, editorInBothRenderers, eventually, middle, near, playhead, pointIn, savedState, setText,
+  shown } from "./editor.mjs";
 
 const status = (editor) => editor.locator(".lbw-status").textContent();
 const pitchOf = ([x, y, z, w]) => (Math.asin(2 * (w * x - y * z)) * 180) / Math.PI;
@@ -23,7 +24,7 @@ async function flyAhead(page, editor, frame) {
   await settle(page);
 }
 
-inBothRenderers((it) => {
+editorInBothRenderers((it) => {
   it("begins no flight when dragged while looking through the camera", async (page, editor) => {
     const start = await savedState(page), [x, y] = await middle(editor.locator("[data-view=world]"));
     await editor.getByRole("button", { name: "Look through the camera" }).click();

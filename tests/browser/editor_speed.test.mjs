@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { inBothRenderers, middle, savedState, setText } from "./editor.mjs";
+import { editorInBothRenderers, middle, savedState, setText } from "./editor.mjs";
 
 const CALLS = 65; // of the canvas for a keyframe, in all views together
 const FRAMES = 40;
@@ -91,7 +91,7 @@ const told = ({ drawn, interval, own, slowOwn, calls }) =>
   `frames ${interval.toFixed(1)} ms; the editor draws in ${drawn} of ${FRAMES}, ${own.toFixed(1)} ms, 95 % `
   + `${slowOwn.toFixed(1)}, ${calls} canvas calls at most`;
 
-inBothRenderers((it, vue) => {
+editorInBothRenderers((it, vue) => {
   it("draws 200 keyframes with few canvas calls a frame", async (page, editor) => {
     const measure = async (name, from, size, pressed = true) => {
       await page.mouse.move(...from);

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { ready, settle } from "./canvas.mjs";
-import { addEditorNode, drag, EDITOR, eventually, graphState, inBothRenderers, middle, moveEnd, NODE, pointIn,
+import { addEditorNode, drag, EDITOR, editorInBothRenderers, eventually, graphState, middle, moveEnd, NODE, pointIn,
   queuedKeyframes, savedState, shown } from "./editor.mjs";
 
 /** Position of the last keyframe as the editor's own fields show it. */
@@ -26,7 +26,7 @@ const enter = (page, inner) => page.evaluate(([type, down]) => {
   canvas.setDirty(true, true);
 }, [NODE, inner]);
 
-inBothRenderers((it) => {
+editorInBothRenderers((it) => {
   it("a refresh of the page", async (page, editor) => {
     await moveEnd(page, editor);
     const moved = await savedState(page);
