@@ -49,8 +49,9 @@ def run_rollout(
     decoder = None if vae is None else _decoder(plan, vae, memory)
     progress = stages.begin("load causal model", "B", keep=True)
     model = load_expert(
-        plan.checkpoint, plan.device, plan.dtype, resident_blocks=memory.resident_blocks, progress=progress
-    )
+        plan.checkpoint, plan.device, plan.dtype, resident_blocks=memory.resident_blocks, progress=progress,
+        arithmetic=plan.options.arithmetic,
+    )  # fmt: skip
     size = plan.geometry.lat_h, plan.geometry.lat_w
     world = World(
         model, size, plan.held_frames, plan.held_sink, device=plan.device,

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .attention import Attention
 from .cache import CameraCache, Pair
 from .config import ModelConfig
+from .eight_bit import activated, normed, shared
 from .operations import Layer, Operations, norm_parameters, prepared
-from .pointwise import affine_, gated_add_, gelu_, layer_norm, rms_norm_, rms_rope_, slices
+from .pointwise import affine_, gated_add_, rms_norm_, rms_rope_, slices
 
 FFN_TOKENS = 32768
 """Tokens in the feed-forward at once: all of a video of 480x832x81. Two halves would make the step 1 % slower and save
@@ -72,7 +72,7 @@ class SelfAttention(_Attention):
         heads = self.heads if share is None else self.heads // share.parallel.size
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (to_q, to_k, to_v, to_out):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
-                y = layer_norm(row, 1 + scale, shift, self.eps, reference.dtype)
+                y = normed(row, 1 + scale, shift, self.eps, reference.dtype, to_q, to_k, to_v)
                 q = rms_rope_(to_q(y), norm_q, *rope, self.eps)
                 k = rms_rope_(to_k(y), norm_k, *rope, self.eps)
                 v = to_v(y)
@@ -107,7 +107,7 @@ class CrossAttention(_Attention):
         ones = x.new_ones(x.shape[-1])  # gated_add_ adds bf16 to fp32 in one pass; torch's add_ takes 5/3 of its time
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
             for row, k, v in zip(x, *keys_values, strict=True):
-                y = layer_norm(row, *norm, self.eps, context.dtype)
+                y = normed(row, *norm, self.eps, context.dtype, to_q)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
                 y = self._attend(q, k, v, options, self.heads)
@@ -143,6 +143,11 @@ class Block(nn.Module):
             self.cam_scale_layer = linear(dim, dim, **factory)
             self.cam_shift_layer = linear(dim, dim, **factory)
 
+    def eight_bit_layers(self) -> Iterator[nn.Module]:
+        """The linear layers that may compute in 8 bits: all but those of the prompt, which has few tokens."""
+        prompt = self.cross_attn.k, self.cross_attn.v
+        return (layer for layer in self.modules() if isinstance(layer, nn.Linear) and layer not in prompt)
+
     def forward(
         self,
         x: Tensor,
@@ -174,8 +179,8 @@ class Block(nn.Module):
         with prepared_layers(reference, self.ffn[0], self.ffn[2]) as (up, down):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
                 for part in slices(len(row), FFN_TOKENS):
-                    y = layer_norm(row[part], 1 + scale, shift, self.eps, reference.dtype)
-                    y = gelu_(up(y))
+                    y = up(normed(row[part], 1 + scale, shift, self.eps, reference.dtype, up))
+                    y = activated(y, "gelu", down)
                     gated_add_(row[part], down(y), gate)
                     del y
 
@@ -235,12 +240,12 @@ def prepared_layers(reference: Tensor, *layers: nn.Module) -> Iterator[tuple[Lay
 
 def residual_mlp(x: Tensor, first: Layer, second: Layer) -> Tensor:
     """x + second(silu(first(x)))."""
-    return second(F.silu(first(x), inplace=True)).add_(x)
+    return second(activated(first(x), "silu", second)).add_(x)
 
 
 def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
     first, second, to_scale, to_shift = layers
-    hidden = residual_mlp(tokens, first, second)
+    hidden = shared(residual_mlp(tokens, first, second), to_scale, to_shift)
     return to_scale(hidden), to_shift(hidden)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import CameraError, InputError
+from ..options import Arithmetic
 from .attention import Attention, sdpa
 from .block import Block, Camera, Rope, prepared_layers, residual_mlp
 from .cache import CameraCache
@@ -66,6 +67,13 @@ class LingBotWorldModel(nn.Module):
             Block(index, config, operations, attentions, **factory) for index in range(config.num_layers)
         )
         self.head = Head(config, operations, **factory)
+
+    def set_arithmetic(self, arithmetic: Arithmetic) -> None:
+        """How the blocks' linear layers multiply (see eight_bit.py); "auto" is "bf16", the compute dtype. First and
+        last layers, embeddings, norms, modulation, attention and the residual stream stay as they are."""
+        for block in self.blocks:
+            for layer in block.eight_bit_layers():
+                layer.arithmetic = arithmetic
 
     @torch.no_grad()
     def forward(
