@@ -143,11 +143,6 @@ class Block(nn.Module):
             self.cam_scale_layer = linear(dim, dim, **factory)
             self.cam_shift_layer = linear(dim, dim, **factory)
 
-    def eight_bit_layers(self) -> Iterator[nn.Module]:
-        """The linear layers that may compute in 8 bits: all but those of the prompt, which has few tokens."""
-        prompt = self.cross_attn.k, self.cross_attn.v
-        return (layer for layer in self.modules() if isinstance(layer, nn.Linear) and layer not in prompt)
-
     def forward(
         self,
         x: Tensor,
@@ -179,9 +174,9 @@ class Block(nn.Module):
         with prepared_layers(reference, self.ffn[0], self.ffn[2]) as (up, down):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
                 for part in slices(len(row), FFN_TOKENS):
-                    y = up(normed(row[part], 1 + scale, shift, self.eps, reference.dtype, up))
-                    y = activated(y, "gelu", down)
-                    gated_add_(row[part], down(y), gate)
+                    x_part = row[part]
+                    y = activated(up(normed(x_part, 1 + scale, shift, self.eps, reference.dtype, up)), "gelu", down)
+                    gated_add_(x_part, down(y), gate)
                     del y
 
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:

@@ -70,10 +70,11 @@ class LingBotWorldModel(nn.Module):
 
     def set_arithmetic(self, arithmetic: Arithmetic) -> None:
         """How the blocks' linear layers multiply (see eight_bit.py); "auto" is "bf16", the compute dtype. First and
-        last layers, embeddings, norms, modulation, attention and the residual stream stay as they are."""
-        for block in self.blocks:
-            for layer in block.eight_bit_layers():
-                layer.arithmetic = arithmetic
+        last layers, embeddings, norms, modulation, attention and the residual stream stay as they are, and so do keys
+        and values of the prompt, which has few tokens."""
+        for name, layer in self.blocks.named_modules():
+            if isinstance(layer, nn.Linear) and not name.endswith(("cross_attn.k", "cross_attn.v")):
+                layer.arithmetic = arithmetic  # type: ignore[assignment]
 
     @torch.no_grad()
     def forward(
