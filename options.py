@@ -19,6 +19,8 @@ CameraCacheMode = Literal["auto", "off", "gpu"]
 ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
+Arithmetic = Literal["auto", "bf16", "fp8", "int8"]
+"""Of the products in the blocks' linear layers. bf16: in the compute dtype, whichever it is; auto means that."""
 NoiseDevice = Literal["cpu", "cuda"]
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
@@ -26,6 +28,7 @@ CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)
 RESIDENCY_MODES: tuple[ResidencyMode, ...] = get_args(ResidencyMode)
 KEY_VALUE_MODES: tuple[KeyValueMode, ...] = get_args(KeyValueMode)
 DTYPE_NAMES: tuple[DtypeName, ...] = get_args(DtypeName)
+ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 NOISE_DEVICES: tuple[NoiseDevice, ...] = get_args(NoiseDevice)
 
 BOUNDARY = 0.947

@@ -17,6 +17,7 @@ from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, DependencyError, InputError
 from ..geometry import Geometry, explicit_geometry, output_geometry
 from ..loaders import Checkpoint
+from ..model.eight_bit import arithmetic_note, choose_arithmetic
 from ..options import SHIFT
 from ..sampling import flow_timesteps, guide_scales
 from ..text import Tokenizer
@@ -128,6 +129,13 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]
     return output_geometry(width, height, options.max_area, options.frame_num, n_poses, chunk=chunk)
+
+
+def arithmetic_notes(options: GenerateOptions, device: torch.device, checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What should be known of the arithmetic that was asked for. Raises InputError if it is not possible."""
+    choose_arithmetic(options.arithmetic, device, checkpoint.config)
+    note = arithmetic_note(options.arithmetic, device)
+    return () if note is None else (note,)
 
 
 def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:

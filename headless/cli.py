@@ -13,7 +13,7 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from ..errors import LingBotError
-from ..options import DTYPE_NAMES, FRAMES, SIZE, Progress
+from ..options import ARITHMETICS, DTYPE_NAMES, FRAMES, SIZE, Progress
 from .options import CHOICES, PARTS, GenerateOptions
 from .quantize import add_quantize_command, add_verify_command
 from .queue import add_queue_command
@@ -117,6 +117,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer
     add("fps", "frames a second of the file")
     add("device", "left out: the GPU if there is one")
     add("dtype", "left out: bf16 on a GPU, fp32 on the CPU")
+    add("arithmetic", "of the blocks' linear layers; fp8 and int8 are faster where the GPU is, and less exact")
     add("residency", "experts in GPU memory at a time; stream: of one as little as possible")
     add("camera_cache", "what camera layers compute, kept between steps: in free memory, never, always")
     add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")
@@ -155,6 +156,7 @@ def _add_inspect(commands: Any) -> None:
     parser.set_defaults(run=_inspect)
     parser.add_argument("path", help="a package's folder, an expert, a text encoder or a VAE")
     parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16")
+    parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto")
     _add_size(parser, "height*width of the video")
 
 
@@ -249,7 +251,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
     height, width = arguments.size
     if arguments.width or arguments.height:
         height, width = arguments.height or height, arguments.width or width
-    print(describe(arguments.path, width, height, arguments.frame_num, arguments.dtype))
+    print(describe(arguments.path, width, height, arguments.frame_num, arguments.dtype, arguments.arithmetic))
 
 
 def _toy(arguments: argparse.Namespace) -> None:

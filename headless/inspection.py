@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -9,7 +10,7 @@ from ..errors import InputError
 from ..geometry import CHUNK, Geometry, explicit_geometry
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.package import is_expert_folder
-from ..options import DtypeName, torch_dtype
+from ..options import Arithmetic, DtypeName, torch_dtype
 from ..sampling import release_of
 from ..text.weights import open_weights
 from ..vae import read_vae, vae_width
@@ -31,45 +32,56 @@ class Report:
         return Report(self.lines + other.lines, self.stages + other.stages)
 
 
-def describe(path: str | Path, width: int, height: int, frames: int, dtype: DtypeName = "bf16") -> str:
+class _Work(NamedTuple):
+    """What the stages are to compute, and in what."""
+
+    geometry: Geometry
+    dtype: torch.dtype
+    arithmetic: Arithmetic
+
+
+def describe(
+    path: str | Path, width: int, height: int, frames: int, dtype: DtypeName = "bf16", arithmetic: Arithmetic = "auto"
+) -> str:
     """What a package's folder, an expert, a text encoder or a VAE is, and the memory of each stage for a video of that
     size. Raises InputError for a size that is not possible, CheckpointError or TextError for a broken file.
     """
     path, geometry = Path(path), explicit_geometry(width, height, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
-    report = _report(path, geometry, torch_dtype(dtype))
+    report = _report(path, _Work(geometry, torch_dtype(dtype), arithmetic))
     size = f"{geometry.width}x{geometry.height}, {geometry.frames} frames ({geometry.tokens} tokens), {dtype}"
+    size += "" if arithmetic in ("auto", dtype) else f", arithmetic {arithmetic}"
     return "\n".join([*report.lines, "", f"Memory on the device for {size}, computed:", *_table(report.stages)])
 
 
-def _report(path: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
+def _report(path: Path, work: _Work) -> Report:
     if path.is_dir() and not is_expert_folder(path):
-        return _package(path, geometry, dtype)
+        return _package(path, work)
     if path.is_file() and "vae" in path.name.lower():
-        return _vae(path, geometry)
+        return _vae(path, work.geometry)
     if path.is_file() and ("t5" in path.name.lower() or "text_encoder" in path.name.lower()):
-        return _text(path, dtype)
+        return _text(path, work.dtype)
     checkpoint = open_checkpoint(path)
     if checkpoint.config.causal:
-        return _causal(checkpoint, geometry, dtype)
-    return _expert("expert", checkpoint) + _steps(checkpoint, geometry, dtype)
+        return _causal(checkpoint, work)
+    return _expert("expert", checkpoint) + _steps(checkpoint, work)
 
 
-def _package(folder: Path, geometry: Geometry, dtype: torch.dtype) -> Report:
+def _package(folder: Path, work: _Work) -> Report:
     package = find_package(folder)
     missing = [name for name in ("text_encoder", "tokenizer", "vae") if getattr(package, name) is None]
     report = Report([f"package {folder}"] + [f"  {name}: missing" for name in missing], [])
     if package.text_encoder is not None:
-        report += _text(package.text_encoder, dtype)
+        report += _text(package.text_encoder, work.dtype)
     if package.vae is not None:
-        report += _vae(package.vae, geometry)
+        report += _vae(package.vae, work.geometry)
     if package.causal is not None:
-        return report + _causal(open_checkpoint(package.causal), geometry, dtype)
+        return report + _causal(open_checkpoint(package.causal), work)
     assert package.experts is not None  # a package has either
     high, low = map(open_checkpoint, package.experts)
     report += _expert("high-noise expert", high) + _expert("low-noise expert", low)
-    return report + _steps(high, geometry, dtype) + Report([], [_sampling([high, low], geometry, dtype)])
+    return report + _steps(high, work) + Report([], [_sampling([high, low], work)])
 
 
 def _expert(role: str, checkpoint: Checkpoint) -> Report:
@@ -82,36 +94,37 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
     return Report([line, sizes], [])
 
 
-def _causal(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> Report:
+def _causal(checkpoint: Checkpoint, work: _Work) -> Report:
     """A causal model with the window that it was made for: keys and values on the GPU, in 8 bits, in host memory."""
     release = release_of(checkpoint.names)
-    frames = held_frames(release.window, release.sink, max(CHUNK, geometry.lat_f // CHUNK * CHUNK))[0]
+    frames = held_frames(release.window, release.sink, max(CHUNK, work.geometry.lat_f // CHUNK * CHUNK))[0]
     report = _expert(f"{release.name} ({release.licence})", checkpoint)
     modes = [RolloutMemory(), RolloutMemory(eight_bit=True), RolloutMemory(on_host=True),
              RolloutMemory(on_host=True, resident_blocks=0, vae_tiling=True, park_decoder=True)]  # fmt: skip
     for memory in modes:
         stage, pinned = estimate_rollout(
-            checkpoint, geometry, dtype, memory, held_frames=frames, vae_width=PACKAGE_VAE_WIDTH
-        )
+            checkpoint, work.geometry, work.dtype, memory, held_frames=frames, vae_width=PACKAGE_VAE_WIDTH,
+            arithmetic=work.arithmetic,
+        )  # fmt: skip
         name = f"{stage.name}{f' ({_amount(pinned)})' if pinned else ''}"
         stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
         report += Report([], [stage])
     return report
 
 
-def _steps(checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype) -> Report:
+def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
     """The steps of one expert with all of its blocks resident, with none, and its camera cache."""
-    stages = [_sampling([checkpoint], geometry, dtype), _if_short(_sampling([checkpoint], geometry, dtype, blocks=0))]
-    cache = estimate_camera_cache(checkpoint, geometry, dtype)
+    stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
+    cache = estimate_camera_cache(checkpoint, work.geometry, work.dtype)
     if cache:
         stages.append(StageEstimate("camera cache, used where there is room", 0, cache))
     return Report([], stages)
 
 
-def _sampling(
-    checkpoints: list[Checkpoint], geometry: Geometry, dtype: torch.dtype, blocks: int | None = None
-) -> StageEstimate:
-    return estimate_sampling(checkpoints, geometry, dtype, camera=True, resident_blocks=blocks)
+def _sampling(checkpoints: list[Checkpoint], work: _Work, blocks: int | None = None) -> StageEstimate:
+    return estimate_sampling(
+        checkpoints, work.geometry, work.dtype, camera=True, resident_blocks=blocks, arithmetic=work.arithmetic
+    )
 
 
 def _if_short(stage: StageEstimate) -> StageEstimate:

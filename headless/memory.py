@@ -11,6 +11,7 @@ from ..geometry import Geometry
 from ..loaders import Checkpoint
 from ..loaders.offload import weight_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
+from ..options import Arithmetic
 from ..text.weights import UMT5Config
 from ..vae.stripes import HALO
 from .plan import SamplingPlan
@@ -63,12 +64,15 @@ def estimate_sampling(
     guided: bool = True,
     resident_blocks: int | None = None,
     processes: int = 1,
+    arithmetic: Arithmetic = "auto",
 ) -> StageEstimate:
     """The steps, with all `checkpoints` on the device at once and `resident_blocks` blocks of each (None: all).
     `processes` share the tokens; the bytes are those of one of them."""
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
-    step = activation_bytes(config, *cells, batch=rows, dtype=dtype, camera=camera, processes=processes)
+    step = activation_bytes(
+        config, *cells, batch=rows, dtype=dtype, camera=camera, processes=processes, arithmetic=arithmetic
+    )
     resident = "one expert" if len(checkpoints) == 1 else "both experts"
     if resident_blocks is not None:
         resident = f"{resident_blocks} of {config.num_layers} blocks"
@@ -162,6 +166,6 @@ def _needed(plan: SamplingPlan, experts: int, together: Together, resident_block
     steps = estimate_sampling(
         larger_first[:experts], plan.geometry, plan.dtype,
         camera=plan.camera is not None, guided=plan.guided and together.guidance is None,
-        resident_blocks=resident_blocks, processes=together.size,
+        resident_blocks=resident_blocks, processes=together.size, arithmetic=plan.options.arithmetic,
     )  # fmt: skip
     return steps.total + MARGIN

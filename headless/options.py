@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..options import (
+    ARITHMETICS,
     BOUNDARY,
     CAMERA_CACHE_MODES,
     DTYPE_NAMES,
@@ -18,6 +19,7 @@ from ..options import (
     SIZE,
     SOLVER_NAMES,
     STEPS,
+    Arithmetic,
     CameraCacheMode,
     DtypeName,
     KeyValueMode,
@@ -30,6 +32,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "solver": SOLVER_NAMES,
     "noise_device": NOISE_DEVICES,
     "dtype": DTYPE_NAMES,
+    "arithmetic": ARITHMETICS,
     "residency": RESIDENCY_MODES,
     "camera_cache": CAMERA_CACHE_MODES,
     "kv_cache": KEY_VALUE_MODES,
@@ -82,6 +85,7 @@ class GenerateOptions:
     noise_device: NoiseDevice = "cpu"
     device: str | None = None
     dtype: DtypeName | None = None
+    arithmetic: Arithmetic = "auto"
     residency: ResidencyMode = "auto"
     camera_cache: CameraCacheMode = "auto"
     vae_tiling: bool = False

@@ -21,6 +21,7 @@ from ..text.weights import open_weights
 from ..vae import read_vae
 from .checks import (
     Plan,
+    arithmetic_notes,
     check_module,
     check_settings,
     find_device,
@@ -86,6 +87,7 @@ def _plan_sampling(
     refuse_options(options, CAUSAL_ONLY, "the base model makes a video as a whole; causal models take it")
     if image is None:
         raise InputError("`image` is missing: the video's first frame")
+    notes = arithmetic_notes(options, opened["device"], experts.high)
     camera = None if options.action_path is None else pose_folder(Path(options.action_path), experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     return SamplingPlan(
@@ -95,7 +97,7 @@ def _plan_sampling(
         frame=first_frame(image, geometry),
         geometry=geometry,
         shift=SHIFT if options.shift is None else options.shift,
-        notes=frame_notes(options, geometry, camera),
+        notes=(*notes, *frame_notes(options, geometry, camera)),
     )
 
 

@@ -51,8 +51,9 @@ def run_rollout(
     decoder = None if vae is None else _decoder(plan, vae, memory, ALONE if alone else processes)
     progress = stages.begin("load causal model", "B", keep=True)
     model = load_expert(
-        plan.checkpoint, plan.device, plan.dtype, resident_blocks=memory.resident_blocks, progress=progress
-    )
+        plan.checkpoint, plan.device, plan.dtype, resident_blocks=memory.resident_blocks, progress=progress,
+        arithmetic=plan.options.arithmetic,
+    )  # fmt: skip
     world = World(
         model, _size(plan), plan.held_frames, plan.held_sink, device=plan.device,
         eight_bit=memory.eight_bit, on_host=memory.on_host, camera_cache_bytes=memory.camera_cache_bytes,

@@ -14,6 +14,7 @@ from ..loaders import Checkpoint
 from ..loaders.offload import weight_bytes
 from ..model.kv_cache import HOST_SHARE, KEY_VALUE_PLACES, key_value_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
+from ..options import Arithmetic
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
 from .rollout_plan import RolloutPlan
@@ -71,7 +72,8 @@ def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int) -> tuple
     return estimate_rollout(
         plan.checkpoint, plan.geometry, plan.dtype, memory,
         held_frames=plan.held_frames, vae_width=vae_width(plan.vae), processes=processes,
-    )
+        arithmetic=plan.options.arithmetic,
+    )  # fmt: skip
 
 
 def estimate_rollout(
@@ -83,6 +85,7 @@ def estimate_rollout(
     held_frames: int,
     vae_width: int,
     processes: int = 1,
+    arithmetic: Arithmetic = "auto",
 ) -> tuple[StageEstimate, int]:
     """A causal run's chunks with keys and values of so many latent frames: weights, and keys and values, the VAE and a
     forward's work, without the camera cache; and the bytes of host memory that are pinned. `processes` share tokens,
@@ -92,7 +95,9 @@ def estimate_rollout(
     config = checkpoint.config
     local = replace(config, dim=config.dim // processes, num_heads=config.num_heads // processes)
     held = key_value_bytes(local, held_frames * cells[0] * cells[1] // 4, dtype, **place)
-    forward = activation_bytes(checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes)
+    forward = activation_bytes(
+        checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes, arithmetic=arithmetic
+    )
     forward += held.working
     chunk = replace(geometry, frames=4 * CHUNK)
     vae = estimate_vae(vae_width, chunk, tiling=memory.vae_tiling, processes=processes)[1]

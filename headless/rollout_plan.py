@@ -18,7 +18,7 @@ from ..options import CAUSAL_SHIFT
 from ..sampling import FewStepSchedule, few_step_schedule, release_of, step_indices
 from ..state import WorldState, load_state
 from ..world import check_window, held_frames
-from .checks import Plan, frame_notes, geometry_of, pose_folder, refuse_options
+from .checks import Plan, arithmetic_notes, frame_notes, geometry_of, pose_folder, refuse_options
 from .options import BASE_ONLY, GenerateOptions
 
 STANDING_STILL = "There is no `action_path`: the camera stands still."
@@ -63,6 +63,7 @@ def plan_rollout(
     refuse_options(options, BASE_ONLY, "a causal model takes a few unguided steps a chunk, and is one model")
     if checkpoint.config.control == 7:
         raise CameraError(f"{checkpoint.path}: a causal model that takes actions; only those that take a camera work")
+    arithmetic = arithmetic_notes(options, opened["device"], checkpoint)
     release = release_of(checkpoint.names)
     state = None if options.continue_from is None else load_state(options.continue_from)
     window = release.window if options.window is None else options.window
@@ -85,7 +86,7 @@ def plan_rollout(
         window=window,
         sink=sink,
         state=state,
-        notes=(named, *_notes(options, geometry, folder, state)),
+        notes=(named, *arithmetic, *_notes(options, geometry, folder, state)),
     )
 
 

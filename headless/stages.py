@@ -122,4 +122,7 @@ class Experts:
         progress = self._stages.begin(f"load {name}-noise expert", "B", keep=keep)
         plan, blocks = self._plan, self._residency.resident_blocks
         expert = getattr(plan.experts, name)
-        return load_expert(expert, plan.device, plan.dtype, progress=progress, resident_blocks=blocks)
+        return load_expert(
+            expert, plan.device, plan.dtype, progress=progress, resident_blocks=blocks,
+            arithmetic=plan.options.arithmetic,
+        )  # fmt: skip

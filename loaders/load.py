@@ -15,8 +15,9 @@ from torch import Tensor
 
 from ..model.attention import sdpa
 from ..model.dit import LingBotWorldModel
+from ..model.eight_bit import choose_arithmetic
 from ..model.operations import TorchOperations
-from ..options import Progress
+from ..options import Arithmetic, Progress
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
 from .four_bit import check_finite, four_bit_tensors, frozen_parameter
@@ -38,6 +39,7 @@ def load_expert(
     copy: bool = False,
     progress: Progress | None = None,
     resident_blocks: int | None = None,
+    arithmetic: Arithmetic = "auto",
 ) -> LingBotWorldModel:
     """The expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
@@ -48,10 +50,14 @@ def load_expert(
 
     For a GPU that is too small, only the first `resident_blocks` blocks stay there; the weights of the others come from
     the file in every forward (see offload.py), which then raises what loading may raise.
+
+    `arithmetic` is that of the blocks' linear layers (see model/eight_bit.py), "auto" means `dtype`. Raises InputError
+    where the device or the expert's sizes do not allow it.
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
     device, streamed = torch.device(device), streamed_weights(checkpoint, resident_blocks)
+    arithmetic = choose_arithmetic(arithmetic, device, checkpoint.config)
     with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a quarter of the whole load
         building = pool.submit(build, checkpoint.config)
         staying = staying_weights(checkpoint, streamed)
@@ -65,6 +71,7 @@ def load_expert(
             setattr(model.get_submodule(owner), leaf, tensor)
     if streamer:
         streamer.serve(model)
+    model.set_arithmetic(arithmetic)
     return model.eval()
 
 

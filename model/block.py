@@ -11,14 +11,14 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .attention import Attention
 from .cache import CameraCache, Pair
 from .config import ModelConfig
+from .eight_bit import activated, normed, shared
 from .operations import Layer, Operations, norm_parameters, prepared
 from .parallel import Exchange, TokenShare
-from .pointwise import affine_, gated_add_, gelu_, layer_norm, rms_norm_, rms_rope_, slices
+from .pointwise import affine_, gated_add_, rms_norm_, rms_rope_, slices
 
 FFN_TOKENS = 32768
 """Tokens in the feed-forward at once: all of a video of 480x832x81. Two halves would make the step 1 % slower and save
@@ -73,7 +73,7 @@ class SelfAttention(_Attention):
         attended = self._attended if share is None else partial(self._attended_together, share)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
-                y = layer_norm(row, 1 + scale, shift, self.eps, reference.dtype)
+                y = normed(row, 1 + scale, shift, self.eps, reference.dtype, *layers)
                 projected = self._projected(y, layers, norms, rope)
                 del y
                 y = attended(projected, extend, options)
@@ -143,7 +143,7 @@ class CrossAttention(_Attention):
         ones = x.new_ones(x.shape[-1])  # gated_add_ adds bf16 to fp32 in one pass; torch's add_ takes 5/3 of its time
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
             for row, k, v in zip(x, *keys_values, strict=True):
-                y = layer_norm(row, *norm, self.eps, context.dtype)
+                y = normed(row, *norm, self.eps, context.dtype, to_q)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
                 y = self._attend(q, k, v, options)
@@ -210,9 +210,9 @@ class Block(nn.Module):
         with prepared_layers(reference, self.ffn[0], self.ffn[2]) as (up, down):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
                 for part in slices(len(row), FFN_TOKENS):
-                    y = layer_norm(row[part], 1 + scale, shift, self.eps, reference.dtype)
-                    y = gelu_(up(y))
-                    gated_add_(row[part], down(y), gate)
+                    x_part = row[part]
+                    y = activated(up(normed(x_part, 1 + scale, shift, self.eps, reference.dtype, up)), "gelu", down)
+                    gated_add_(x_part, down(y), gate)
                     del y
 
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
@@ -271,12 +271,12 @@ def prepared_layers(reference: Tensor, *layers: nn.Module) -> Iterator[tuple[Lay
 
 def residual_mlp(x: Tensor, first: Layer, second: Layer) -> Tensor:
     """x + second(silu(first(x)))."""
-    return second(F.silu(first(x), inplace=True)).add_(x)
+    return second(activated(first(x), "silu", second)).add_(x)
 
 
 def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
     first, second, to_scale, to_shift = layers
-    hidden = residual_mlp(tokens, first, second)
+    hidden = shared(residual_mlp(tokens, first, second), to_scale, to_shift)
     return to_scale(hidden), to_shift(hidden)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import CameraError, InputError
+from ..options import Arithmetic
 from .attention import Attention, sdpa
 from .block import Block, Camera, Rope, prepared_layers, residual_mlp
 from .cache import CameraCache
@@ -66,6 +67,14 @@ class LingBotWorldModel(nn.Module):
             Block(index, config, operations, attentions, **factory) for index in range(config.num_layers)
         )
         self.head = Head(config, operations, **factory)
+
+    def set_arithmetic(self, arithmetic: Arithmetic) -> None:
+        """How the blocks' linear layers multiply (see eight_bit.py); "auto" is "bf16", the compute dtype. First and
+        last layers, embeddings, norms, modulation, attention and the residual stream stay as they are, and so do keys
+        and values of the prompt, which has few tokens."""
+        for name, layer in self.blocks.named_modules():
+            if isinstance(layer, nn.Linear) and not name.endswith(("cross_attn.k", "cross_attn.v")):
+                layer.arithmetic = arithmetic  # type: ignore[assignment]
 
     @torch.no_grad()
     def forward(

@@ -1,8 +1,7 @@
 """Triton kernels of pointwise.py: each reads and writes a token once. Imported on GPUs with Triton only.
 
-One program computes one token, or a part of it where no statistics are needed. Arithmetic is fp32."""
-
-from typing import Any
+One program computes one token, or a part of it where no statistics are needed. Arithmetic is fp32. The kernels of
+numbers in 8 and 4 bits are in quantized_kernels.py."""
 
 import torch
 import triton
@@ -11,7 +10,7 @@ from torch import Tensor
 
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 PART = 1024
-"""Channels, or packed bytes, that a program takes at once."""
+"""Channels that a program takes at once."""
 
 
 @triton.jit
@@ -89,56 +88,12 @@ def _blend(x_ptr, y_ptr, share_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.con
     tl.store(x_ptr + row * dim + cols, x + (y - x) * share, mask=inside)
 
 
-@triton.jit
-def _encode_8bit(values_ptr, scales_ptr, x_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    cols = tl.arange(0, BLOCK)[None, :]
-    inside = (row[:, None] < rows) & (cols < dim)
-    at = row[:, None] * dim + cols
-    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-30) / 127
-    tl.store(scales_ptr + row, scale, mask=row < rows)
-    x = tl.extra.libdevice.rint(x / scale[:, None])
-    tl.store(values_ptr + at, x.to(tl.int8), mask=inside)
-
-
-@triton.jit
-def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    cols = tl.arange(0, BLOCK)[None, :]
-    inside = (row[:, None] < rows) & (cols < dim)
-    at = row[:, None] * dim + cols
-    values = tl.load(values_ptr + at, mask=inside, other=0).to(tl.float32)
-    scale = tl.load(scales_ptr + row, mask=row < rows, other=0.0)
-    tl.store(out_ptr + at, (values * scale[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def _decode_4bit(
-    out_ptr, packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, count,
-    BLOCKSIZE: tl.constexpr, NESTED: tl.constexpr, NESTED_BLOCKSIZE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = byte * 2 < count
-    packed = tl.load(packed_ptr + byte, mask=inside, other=0).to(tl.int32)
-    block = byte * 2 // BLOCKSIZE
-    scale = tl.load(absmax_ptr + block, mask=inside, other=0)
-    if NESTED:
-        outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
-        scale = tl.load(nested_code_ptr + scale.to(tl.int32)) * outer + tl.load(offset_ptr)
-    high = tl.load(code_ptr + (packed >> 4)) * scale
-    low = tl.load(code_ptr + (packed & 15)) * scale
-    values = tl.reshape(tl.join(high, low), (2 * BLOCK,)).to(out_ptr.dtype.element_ty)
-    at = tl.program_id(0).to(tl.int64) * 2 * BLOCK + tl.arange(0, 2 * BLOCK)
-    tl.store(out_ptr + at, values, mask=at < count)
-
-
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """See pointwise.layer_norm."""
     out = torch.empty_like(x, dtype=dtype)
     with torch.cuda.device_of(x):
         _layer_norm[(len(x),)](
-            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, DTYPE=_TYPES[dtype], **_token_block(x)
+            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, DTYPE=_TYPES[dtype], **token_block(x)
         )
     return out
 
@@ -164,14 +119,14 @@ def _normalise(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, half: int, e
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
     """See pointwise.gated_add_."""
     with torch.cuda.device_of(x):
-        _gated_add[_parts(x)](x, y, gate.contiguous(), x.shape[1], BLOCK=PART)
+        _gated_add[parts_of(x)](x, y, gate.contiguous(), x.shape[1], BLOCK=PART)
     return x
 
 
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """See pointwise.affine_."""
     with torch.cuda.device_of(x):
-        _affine[_parts(x)](x, scale, shift, x.shape[1], BLOCK=PART)
+        _affine[parts_of(x)](x, scale, shift, x.shape[1], BLOCK=PART)
     return x
 
 
@@ -184,45 +139,12 @@ def blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     return x
 
 
-def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor) -> Tensor:
-    """See pointwise.encode_8bit."""
-    _run_by_head(_encode_8bit, scales, values, scales, x.contiguous())
-    return values
-
-
-def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    """See pointwise.decode_8bit_."""
-    _run_by_head(_decode_8bit, scales, out, values, scales)
-    return out
-
-
-def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """See loaders.codec.decode; `scales` are its `Scales`. Each product and sum is rounded, as there."""
-    out = torch.empty(shape, dtype=dtype, device=packed.device)
-    nested = scales.nested_absmax is not None
-    tables = (scales.nested_absmax, scales.nested_code, scales.offset) if nested else (scales.code,) * 3
-    with torch.cuda.device_of(packed):
-        _decode_4bit[(triton.cdiv(out.numel(), 2 * PART),)](
-            out, packed, scales.absmax, scales.code, *tables, out.numel(),
-            BLOCKSIZE=scales.blocksize, NESTED=nested, NESTED_BLOCKSIZE=scales.nested_blocksize, BLOCK=PART,
-            enable_fp_fusion=False,
-        )  # fmt: skip
-    return out
-
-
-def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor) -> None:
-    """A row of the kernel is one head of one token; a program computes several rows."""
-    rows, dim = scales.numel(), first.numel() // scales.numel()
-    block = triton.next_power_of_2(dim)
-    count = max(1, 4096 // block)
-    with torch.cuda.device_of(first):
-        kernel[(triton.cdiv(rows, count),)](first, *others, rows, dim, ROWS=count, BLOCK=block)
-
-
-def _token_block(x: Tensor) -> dict[str, int]:
+def token_block(x: Tensor) -> dict[str, int]:
+    """Settings of a kernel that computes a whole token x[i] in each program."""
     block = triton.next_power_of_2(x.shape[1])
     return {"BLOCK": block, "num_warps": max(1, min(16, block // 512))}
 
 
-def _parts(x: Tensor) -> tuple[int]:
+def parts_of(x: Tensor) -> tuple[int]:
+    """How many programs a kernel has that computes PART channels of a token in each."""
     return (len(x) * triton.cdiv(x.shape[1], PART),)

@@ -2,10 +2,12 @@
 
 import torch
 
+from ..options import Arithmetic
 from .attention import MIN_KEYS_TO_SPLIT, TILE
 from .block import CAMERA_TOKENS, FFN_TOKENS
 from .config import ModelConfig
 from .dit import EMBEDDING_TOKENS
+from .eight_bit import DTYPES, PRODUCT_TOKENS
 from .pointwise import residual_dtype
 
 
@@ -24,13 +26,15 @@ def activation_bytes(
     dtype: torch.dtype = torch.bfloat16,
     camera: bool = True,
     processes: int = 1,
+    arithmetic: Arithmetic = "auto",
 ) -> int:
     """Peak bytes of a forward over the stored weights, for a latent of `frames`, `height` and `width` latent cells.
 
     Counted: what exists during all blocks (the residual stream of every row, the camera's tokens, rope tables, prompts,
     modulation), and the largest stage with the weights that it decodes. Weights stored in `dtype` need no decoding: for
     them the result is too high by 0.3 GB at most. Not counted: inputs and output, the camera cache, GEMM workspaces.
-    All rows are taken to have the same camera. `processes` share the tokens equally, and this is one's peak."""
+    All rows are taken to have the same camera. `processes` share the tokens equally, and this is one's peak. With an
+    `arithmetic` of 8 bits a weight is decoded to a byte a value."""
     whole, size = token_count(frames, height, width), dtype.itemsize
     tokens = -(-whole // processes)
     camera = camera and config.control is not None
@@ -42,11 +46,12 @@ def activation_bytes(
     residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
     embedding = max(_time_stage(config, dtype), camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
-        _self_attention(config, tokens, size) + (4 * row if processes > 1 else 0),  # q, k and v as they are sent; y
+        _self_attention(config, tokens, size, arithmetic)
+        + (4 * row if processes > 1 else 0),  # q, k and v as they are sent; y
         row + config.in_dim * tokens * 4 * size,
         2 * row + 2 * config.dim**2 * size + 2 * prompts,
-        _feed_forward(config, tokens, size),
-        camera * _camera_stage(config, tokens, size),
+        _feed_forward(config, tokens, size, arithmetic),
+        camera * _camera_stage(config, tokens, size, arithmetic),
     )
     return max(embedding, residual + shared + blocks)
 
@@ -63,22 +68,42 @@ def camera_cache_bytes(
     return pairs + tokens * 4 * config.control_channels * 4
 
 
-def _self_attention(config: ModelConfig, tokens: int, size: int) -> int:
-    """q, k, v and the result; a second result where the last keys are attended to in a call of their own (see
-    attention.py); the softmax's fp32 sums; four weights."""
+def _self_attention(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
+    """Four weights, and what is larger: q, k and v while they are made; or with them the result, a second result where
+    the last keys are attended to in a call of their own (see attention.py), and the softmax's fp32 sums."""
     parts = 2 if tokens >= MIN_KEYS_TO_SPLIT and tokens % TILE else 1
-    sums = parts * tokens * config.num_heads * 4
-    return (3 + parts) * tokens * config.dim * size + sums + 4 * config.dim**2 * size
+    row, sums = tokens * config.dim * size, parts * tokens * config.num_heads * 4
+    made = 3 * row + _product(config.dim, tokens, config.dim, arithmetic)
+    return max((3 + parts) * row + sums, made) + 4 * _weight(config.dim, config.dim, size, arithmetic)
 
 
-def _feed_forward(config: ModelConfig, tokens: int, size: int) -> int:
-    width = config.dim + config.ffn_dim
-    return min(tokens, FFN_TOKENS) * width * size + 2 * config.dim * config.ffn_dim * size
+def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
+    """Two weights; input and output of the first layer, or the second layer's, whose input is in 8 bits beside it."""
+    dim, ffn_dim, tokens = config.dim, config.ffn_dim, min(tokens, FFN_TOKENS)
+    weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
+    if arithmetic not in DTYPES:
+        return tokens * (dim + ffn_dim) * size + weights
+    return tokens * ffn_dim * size + max(tokens * ffn_dim, _product(dim, tokens, ffn_dim, arithmetic)) + weights
 
 
-def _camera_stage(config: ModelConfig, tokens: int, size: int) -> int:
+def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
     """Hidden, scale and shift of a part; four weights."""
-    return (3 * min(tokens, CAMERA_TOKENS) + 4 * config.dim) * config.dim * size
+    tokens = min(tokens, CAMERA_TOKENS)
+    row = tokens * config.dim * size
+    made = 2 * row + max(row, _product(config.dim, tokens, config.dim, arithmetic))
+    return made + 4 * _weight(config.dim, config.dim, size, arithmetic)
+
+
+def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
+    """What a product in 8 bits holds beside its result: its input, and int32 sums of a part of the tokens."""
+    if arithmetic not in DTYPES:
+        return 0
+    return tokens * dim + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4
+
+
+def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:
+    """Bytes of a decoded weight; in 8 bits each row has a scale."""
+    return rows * (width + 4) if arithmetic in DTYPES else rows * width * size
 
 
 def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:

@@ -12,7 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Layer = Callable[[Tensor], Tensor]
+from ..options import Arithmetic
+from .eight_bit import DTYPES, EightBitLayer, eight_bit_weight
+
+Layer = Callable[[Any], Tensor]
+"""A function of activations: of a tensor, or of `eight_bit.Rows` if it computes in 8 bits."""
 
 Operations: TypeAlias = Any
 """A namespace with the names of `TorchOperations`, whose layers have the same constructors."""
@@ -33,7 +37,11 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 
 
 class Linear(torch.nn.Linear):
-    """A linear layer in its input's dtype. Its weight may be quantized (see `materialise`)."""
+    """A linear layer in its input's dtype. Its weight may be quantized (see `materialise`).
+
+    `prepared` computes in its `arithmetic`; `forward`, which hooks and other packs call, in the input's dtype."""
+
+    arithmetic: Arithmetic = "bf16"
 
     def reset_parameters(self) -> None:
         """Left empty: every weight is loaded."""
@@ -77,8 +85,8 @@ class TorchOperations:
 
 @contextmanager
 def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
-    """A linear layer as a function for inputs with the device and dtype of `reference`. Its weight is cast or decoded
-    once, and freed when the context ends.
+    """A linear layer as a function for inputs with the device and dtype of `reference`. Its weight is cast, decoded or
+    put into 8 bits once, and freed when the context ends.
 
     A host's layer does this in a method `prepared(reference)` of its own. A layer of an unknown class, or one with
     hooks or a replaced `forward`, is returned as it is, so that the hooks run: it prepares its weight in every call."""
@@ -89,10 +97,17 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
         with own(reference) as function:
             yield function
     elif isinstance(layer, Linear) and type(layer).forward is Linear.forward:
-        weight, bias = materialise(layer.weight, reference), _cast(layer.bias, reference)
-        yield lambda x: F.linear(x, weight, bias)
+        yield _function(layer, reference)
     else:
         yield layer
+
+
+def _function(layer: Linear, reference: Tensor) -> Layer:
+    bias, dtype = _cast(layer.bias, reference), DTYPES.get(layer.arithmetic)
+    if dtype is not None:
+        return EightBitLayer(eight_bit_weight(layer.weight, reference.device, dtype), bias, reference.dtype)
+    weight = materialise(layer.weight, reference)
+    return lambda x: F.linear(x, weight, bias)
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:

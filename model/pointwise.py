@@ -10,13 +10,29 @@ import os
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..options import T
+
 EAGER_TOKENS = 2048
+
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The largest number of each 8-bit dtype."""
+
+Activation = Literal["none", "gelu", "silu"]
+"""gelu is its tanh form."""
+
+
+class EightBit(NamedTuple):
+    """A matrix in 8 bits: `values` [rows, heads*width], int8 or float8_e4m3fn, to be multiplied by their fp32 `scales`
+    [rows, heads]."""
+
+    values: Tensor
+    scales: Tensor
 
 
 def residual_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -54,17 +70,36 @@ def blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     return _run("blend_", x, y, share)
 
 
-def encode_8bit(x: Tensor, heads: int) -> tuple[Tensor, Tensor]:
-    """x [tokens, heads*head_dim] as int8 of the same shape, and fp32 scales [tokens, heads]. The largest value of each
-    token and head becomes 127 or -127."""
-    values, scales = torch.empty_like(x, dtype=torch.int8), x.new_empty(len(x), heads, dtype=torch.float32)
-    _run("encode_8bit_", values, scales, x)
-    return values, scales
+def encode_8bit(
+    x: Tensor, heads: int = 1, dtype: torch.dtype = torch.int8, activation: Activation = "none"
+) -> EightBit:
+    """x [tokens, heads*head_dim], or an activation function of it, in 8 bits. The largest magnitude of each token and
+    head becomes the largest number of `dtype`."""
+    out = _empty_8bit(x, heads, dtype)
+    _run("encode_8bit_", *out, x, activation)
+    return out
+
+
+def layer_norm_8bit(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> EightBit:
+    """`layer_norm` in 8 bits with one scale a token."""
+    out = _empty_8bit(x, 1, dtype)
+    _run("layer_norm_8bit_", *out, x, weight, bias, eps)
+    return out
+
+
+def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
+    return EightBit(torch.empty_like(x, dtype=dtype), x.new_empty(len(x), heads, dtype=torch.float32))
 
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     """`out` [tokens, heads*head_dim] becomes the x that `encode_8bit` got, rounded to 8 bits."""
     return _run("decode_8bit_", out, values, scales)
+
+
+def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
+    """`out` [tokens, dim] becomes products * scales * weight_scales + bias: int32 sums of int8 products, an fp32 scale
+    for each token [tokens, 1] and for each channel [dim], and a bias [dim] or None."""
+    return _run("rescale_", out, products, scales, weight_scales, bias)
 
 
 def gelu_(x: Tensor) -> Tensor:
@@ -113,10 +148,27 @@ def _plain_blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     return x.copy_(torch.lerp(x.to(share.dtype), y.to(share.dtype), share))
 
 
-def _plain_encode_8bit_(values: Tensor, scales: Tensor, x: Tensor) -> Tensor:
-    heads = x.float().unflatten(-1, (scales.shape[-1], -1))
-    scales.copy_(heads.abs().amax(-1).clamp_min(1e-30) / 127)
-    return values.copy_((heads / scales[..., None]).round().flatten(-2))
+def _plain_encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
+    x = x.float()
+    if activation != "none":
+        x = F.silu(x) if activation == "silu" else F.gelu(x, approximate="tanh")
+    heads = x.unflatten(-1, (scales.shape[-1], -1))
+    scales.copy_(heads.abs().amax(-1).clamp_min(1e-30) / LARGEST[values.dtype])
+    heads = heads / scales[..., None]
+    return values.copy_((heads.round() if values.dtype == torch.int8 else heads).flatten(-2))
+
+
+def _plain_layer_norm_8bit_(
+    values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
+    return _plain_encode_8bit_(values, scales, F.layer_norm(x, x.shape[-1:], weight, bias, eps))
+
+
+def _plain_rescale_(
+    out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None
+) -> Tensor:
+    scaled = products.float() * scales * weight_scales
+    return out.copy_(scaled if bias is None else scaled + bias)
 
 
 def _plain_decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
@@ -132,6 +184,8 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
     "blend_": _plain_blend_,
     "encode_8bit_": _plain_encode_8bit_,
     "decode_8bit_": _plain_decode_8bit_,
+    "layer_norm_8bit_": _plain_layer_norm_8bit_,
+    "rescale_": _plain_rescale_,
 }
 
 
@@ -149,9 +203,9 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
     if mode == "compile":
         return or_else(torch.compile(_PLAIN[name], dynamic=True), eager, name)
     if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
-        from . import kernels
+        from . import kernels, quantized_kernels
 
-        return or_else(getattr(kernels, name), eager, name)
+        return or_else(getattr(kernels, name, None) or getattr(quantized_kernels, name), eager, name)
     return eager
 
 
@@ -168,16 +222,16 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
     return x
 
 
-def _tokens_of(argument: Tensor | float, part: slice) -> Tensor | float:
+def _tokens_of(argument: Any, part: slice) -> Any:
     """These tokens of an argument that has a row for each token; other arguments as they are."""
     return argument[part] if isinstance(argument, Tensor) and argument.ndim == 2 else argument
 
 
-def or_else(fast: Callable[..., Tensor], plain: Callable[..., Tensor], name: str) -> Callable[..., Tensor]:
+def or_else(fast: Callable[..., T], plain: Callable[..., T], name: str) -> Callable[..., T]:
     """`fast`, or `plain` once `fast` has failed here (no compiler, an unknown device). The failure is logged once."""
     broken = False
 
-    def run(*arguments: Any) -> Tensor:
+    def run(*arguments: Any) -> T:
         nonlocal broken
         if not broken:
             try:

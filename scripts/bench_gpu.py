@@ -4,6 +4,7 @@
     python scripts/bench_gpu.py --folder SCRATCH --bf16 --official CHECKOUT --comfyui COMFYUI --steps 40   # everything
     python scripts/bench_gpu.py --folder SCRATCH --only run --cap 8          # play a smaller card (GB)
     python scripts/bench_gpu.py --folder SCRATCH --only step --profile       # what a step is made of
+    python scripts/bench_gpu.py --folder SCRATCH --only kernels step --arithmetic fp8 int8                 # in 8 bits
 
 Needs 31 GB in SCRATCH for a package that is made once. Run it from an environment where `lingbot_world` can be
 imported; `docs/benchmarks.md` keeps the figures."""
@@ -14,11 +15,13 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from functools import partial
 from pathlib import Path
 
 import random_package
 import torch
+from bench_eight_bit import bench_eight_bit
 from bench_kernels import bench_kernels, print_profile
 from bench_official import bench_official
 from bench_parts import (
@@ -33,7 +36,9 @@ from bench_parts import (
 )
 from bench_report import GB, Report
 from lingbot_world.loaders import load_expert
+from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
+from torch import Tensor
 
 PARTS = ("kernels", "load", "step", "streamed", "text", "run")
 RESIDENT = (None, 25, 8, 0)
@@ -51,7 +56,10 @@ def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> N
     geometry = geometry_of(options.size, options.frame_num)
     inputs = step_inputs(FULL, geometry, "cuda")
     model = load_expert(random_package.expert(package, "high"), "cuda")
-    bench_step(report, model, inputs, options.repeats, "NF4", cache=not options.cap)
+    want = bench_step(report, model, inputs, options.repeats, "NF4", cache=not options.cap)
+    for arithmetic in options.arithmetic:
+        bench_arithmetic(report, model, inputs, options, arithmetic, want)
+    model.set_arithmetic("auto")
     report.add("peak over the weights, estimate", activation_bytes(FULL, *inputs["x"].shape[2:]) / GB, "GB")
     if options.profile:
         print_profile(partial(model, **inputs))
@@ -63,6 +71,25 @@ def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> N
     if options.official:
         bench_official(report, options.official, FULL, geometry, options.repeats)
         free()
+
+
+def bench_arithmetic(
+    report: Report, model: LingBotWorldModel, inputs: dict, options: argparse.Namespace, arithmetic: str, want: Tensor
+) -> None:
+    """The same step in 8 bits, and how far its result is from `want`. What fails is told, and the others go on."""
+    free()
+    name = f"NF4, {arithmetic}"
+    model.set_arithmetic(arithmetic)
+    try:
+        got = bench_step(report, model, inputs, options.repeats, name, cache=not options.cap, plain=False)
+        estimate = activation_bytes(FULL, *inputs["x"].shape[2:], arithmetic=arithmetic)
+    except Exception:
+        traceback.print_exc()
+        return
+    report.add(f"{name}: peak over the weights, estimate", estimate / GB, "GB")
+    report.add(f"{name}: forward against bf16", ((got - want).norm() / want.norm()).item(), "", "relative RMS")
+    if options.profile:
+        print_profile(partial(model, **inputs))
 
 
 def bench_host(report: Report, options: argparse.Namespace) -> None:
@@ -98,6 +125,8 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also the step and the "
+                        "kernels in these")  # fmt: skip
     parser.add_argument("--bf16", action="store_true", help="also the same step with bf16 weights")
     parser.add_argument("--official", type=Path, help="a checkout of lingbot-world: also the official model's step")
     parser.add_argument("--comfyui", type=Path, help="the folder of ComfyUI's main.py: also through a real server")
@@ -117,6 +146,8 @@ def main() -> None:
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     if "kernels" in options.only:
         bench_kernels(report, FULL)
+        if options.arithmetic:
+            bench_eight_bit(report, FULL)
     if "load" in options.only:
         bench_load(report, random_package.expert(package, "high"), "cuda", torch.bfloat16, 3 * options.repeats)
         free()

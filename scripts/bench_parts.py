@@ -43,21 +43,25 @@ def step_inputs(config: ModelConfig, geometry: Geometry, device: str, rows: int 
     }
 
 
-def bench_step(report: Report, model: LingBotWorldModel, inputs: dict, repeats: int, name: str, cache: bool) -> None:
-    """Seconds and memory of a guided step: with camera, without, and with the camera cache."""
+def bench_step(
+    report: Report, model: LingBotWorldModel, inputs: dict, repeats: int, name: str, cache: bool, plain: bool = True
+) -> torch.Tensor:
+    """Seconds and memory of a guided step: with camera, if `plain` without, if `cache` with the camera cache. Returns
+    the step's result."""
     device, held = str(inputs["x"].device), CameraCache()
-    variants: dict[str, Callable] = {
-        "camera": lambda: model(**inputs),
-        "no camera": lambda: model(**{**inputs, "camera": None}),
-    }
+    variants: dict[str, Callable] = {"camera": lambda: model(**inputs)}
+    if plain:
+        variants["no camera"] = lambda: model(**{**inputs, "camera": None})
     if cache:
         variants["camera cache"] = lambda: model(**inputs, options={"camera_cache": held})
     for variant, step in variants.items():
         seconds, peak = timed(step, repeats, device)
         note = "" if peak is None else f"{peak / GB:.2f} GB over the weights"
         report.add(f"CFG step, {name}, {variant}", seconds, "s", note)
-    if not model(**inputs).isfinite().all():
+    out = model(**inputs)
+    if not out.isfinite().all():
         raise SystemExit("the step's result is not finite")
+    return out
 
 
 def bench_streamed(report: Report, path: Path, inputs: dict, repeats: int, resident: tuple[int | None, ...]) -> None:

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from lingbot_world.model import attention
+from lingbot_world.loaders import codec
+from lingbot_world.loaders.four_bit import FourBitParameter, _plain_recode
+from lingbot_world.model import attention, eight_bit, pointwise
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.memory import activation_bytes
-from lingbot_world.model.pointwise import implementation
+from lingbot_world.model.pointwise import EightBit, encode_8bit, implementation, layer_norm_8bit
 from model_cases import random_inputs, random_state, with_state
 from pointwise_cases import NAMES, check
 
@@ -75,3 +77,81 @@ def test_peak_memory_is_within_ten_percent_of_the_formula(state):
     measured = torch.cuda.max_memory_allocated() - before
     formula = activation_bytes(MIDDLING, *grid)
     assert 0.9 * formula < measured < 1.1 * formula, (measured, formula)
+
+
+def needs(arithmetic):
+    if torch.cuda.get_device_capability() < eight_bit.OLDEST[arithmetic]:
+        pytest.skip(f"needs a GPU that multiplies {arithmetic}")
+
+
+def same_8bit(got, want):
+    """The scales agree, and so do the values but for some that lie between two neighbours of 8 bits."""
+    assert isinstance(got, EightBit)
+    assert torch.allclose(got.scales, want.scales, rtol=1e-5)
+    assert (got.values.view(torch.uint8) != want.values.view(torch.uint8)).float().mean() < 2e-3
+    size = want.values.float().abs().amax()
+    assert (got.values.float() - want.values.float()).abs().max() <= size / 14
+
+
+@pytest.fixture
+def in_plain_torch(monkeypatch):
+    """Runs a function with pointwise's plain forms."""
+
+    def run(function, *arguments, **settings):
+        with monkeypatch.context() as patch:
+            patch.setattr(pointwise, "implementation", lambda name, device: implementation(name, device, "eager"))
+            return function(*arguments, **settings)
+
+    return run
+
+
+@pytest.mark.parametrize("arithmetic", eight_bit.DTYPES)
+@pytest.mark.parametrize("dim", [96, 5120, 13824])
+def test_triton_in_8_bits(in_plain_torch, caplog, arithmetic, dim):
+    pytest.importorskip("triton")
+    needs(arithmetic)
+    dtype, x = eight_bit.DTYPES[arithmetic], torch.randn(77, dim, device=GPU)
+    for activation in ("none", "gelu", "silu"):
+        for values in (x, x.bfloat16()):
+            settings = {"dtype": dtype, "activation": activation}
+            same_8bit(encode_8bit(values, **settings), in_plain_torch(encode_8bit, values, **settings))
+    norm = x, 1 + torch.randn(dim, device=GPU), torch.randn(dim, device=GPU), 1e-6, dtype
+    same_8bit(layer_norm_8bit(*norm), in_plain_torch(layer_norm_8bit, *norm))
+    for nested in (True, False):
+        packed, scales = codec.encode(x / 30, nested=nested)
+        same_8bit(FourBitParameter.of(packed, scales, x.shape).recode(dtype),
+                  _plain_recode(packed, scales, tuple(x.shape), dtype))  # fmt: skip
+    assert "slower" not in caplog.text, "fell back to plain torch"
+
+
+@pytest.mark.parametrize("arithmetic", eight_bit.DTYPES)
+@pytest.mark.parametrize("tokens", [1, 40, 9000])
+def test_8_bit_products(caplog, arithmetic, tokens):
+    needs(arithmetic)
+    dtype = eight_bit.DTYPES[arithmetic]
+    x, weight = (encode_8bit(torch.randn(rows, 1024, device=GPU), dtype=dtype) for rows in (tokens, 2816))
+    bias = torch.randn(2816, device=GPU, dtype=torch.bfloat16)
+    for with_bias in (bias, None):
+        got = eight_bit.product(x, weight, with_bias, torch.bfloat16)
+        want = eight_bit._plain_product(x, weight, with_bias, torch.float32)
+        assert ((got.float() - want).norm() / want.norm()) < 4e-3
+    assert "slower" not in caplog.text, "fell back to plain torch"
+
+
+@pytest.mark.parametrize("arithmetic", eight_bit.DTYPES)
+def test_a_forward_in_8_bits_agrees_with_the_cpu(state, arithmetic):
+    needs(arithmetic)
+    inputs, grid = random_inputs(MIDDLING, 2, (2, 12, 12)), (12, 64, 64)
+    weights = {name: t.bfloat16() for name, t in state.items()}
+    exact, model = with_state(MIDDLING, weights), on_gpu(state, torch.bfloat16)
+    want = exact(**inputs)
+    model.set_arithmetic(arithmetic)
+    got = model(**{name: value.to(GPU) for name, value in inputs.items()}).cpu()
+    assert 1e-3 < (got - want).norm() / want.norm() < 6e-2
+    inputs = {name: value.to(GPU) for name, value in random_inputs(MIDDLING, 2, grid).items()}
+    model(**inputs)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    model(**inputs)
+    assert torch.cuda.max_memory_allocated() - before < 1.1 * activation_bytes(MIDDLING, *grid, arithmetic=arithmetic)

@@ -1,0 +1,220 @@
+"""Triton kernels of numbers in 8 and 4 bits, for pointwise.py and the loaders. Imported on GPUs with Triton only.
+
+Arithmetic is fp32. A scale times a dtype's largest number is the largest magnitude of what shares the scale."""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .kernels import PART, parts_of, token_block
+from .pointwise import LARGEST, Activation, EightBit
+
+
+@triton.jit
+def _store_8bit(at, x, scale, inside, INTEGER: tl.constexpr):
+    x = x / scale
+    if INTEGER:
+        x = tl.extra.libdevice.rint(x)
+    tl.store(at, x.to(at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _encode_8bit(
+    values_ptr, scales_ptr, x_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr,
+    INTEGER: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)[None, :]
+    inside = (row[:, None] < rows) & (cols < dim)
+    at = row[:, None] * dim + cols
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if ACTIVATION == "silu":
+        x = x / (1.0 + tl.exp(-x))
+    if ACTIVATION == "gelu":  # 1 + tanh(u) = 2 / (1 + exp(-2u)), and 2 * sqrt(2 / pi) = 1.5957691216
+        x = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    scale = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-30) / LARGEST
+    tl.store(scales_ptr + row, scale, mask=row < rows)
+    _store_8bit(values_ptr + at, x, scale[:, None], inside, INTEGER)
+
+
+@triton.jit
+def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)[None, :]
+    inside = (row[:, None] < rows) & (cols < dim)
+    at = row[:, None] * dim + cols
+    values = tl.load(values_ptr + at, mask=inside, other=0).to(tl.float32)
+    scale = tl.load(scales_ptr + row, mask=row < rows, other=0.0)
+    tl.store(out_ptr + at, (values * scale[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _layer_norm_8bit(
+    values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, LARGEST: tl.constexpr,
+    INTEGER: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    inside = cols < dim
+    x = tl.load(x_ptr + row * dim + cols, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.sum(x, axis=0) / dim
+    centred = tl.where(inside, x - mean, 0.0)
+    deviation = tl.rsqrt(tl.sum(centred * centred, axis=0) / dim + eps)
+    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0)
+    bias = tl.load(bias_ptr + cols, mask=inside, other=0.0)
+    x = centred * deviation * weight + bias
+    scale = tl.maximum(tl.max(tl.abs(x), axis=0), 1e-30) / LARGEST
+    tl.store(scales_ptr + row, scale)
+    _store_8bit(values_ptr + row * dim + cols, x, scale, inside, INTEGER)
+
+
+@triton.jit
+def _rescale(out_ptr, products_ptr, scales_ptr, weight_scales_ptr, bias_ptr, dim, BLOCK: tl.constexpr,
+             BIAS: tl.constexpr):  # fmt: skip
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < dim
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    x = tl.load(products_ptr + row * dim + cols, mask=inside, other=0).to(tl.float32)
+    x = x * tl.load(scales_ptr + row) * tl.load(weight_scales_ptr + cols, mask=inside, other=0.0)
+    if BIAS:
+        x += tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row * dim + cols, x.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _pair(
+    packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, byte, inside,
+    BLOCKSIZE: tl.constexpr, NESTED: tl.constexpr, NESTED_BLOCKSIZE: tl.constexpr,
+):  # fmt: skip
+    """The two values of each byte."""
+    packed = tl.load(packed_ptr + byte, mask=inside, other=0).to(tl.int32)
+    block = byte * 2 // BLOCKSIZE
+    scale = tl.load(absmax_ptr + block, mask=inside, other=0)
+    if NESTED:
+        outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
+        scale = tl.load(nested_code_ptr + scale.to(tl.int32)) * outer + tl.load(offset_ptr)
+    return tl.load(code_ptr + (packed >> 4)) * scale, tl.load(code_ptr + (packed & 15)) * scale
+
+
+@triton.jit
+def _decode_4bit(
+    out_ptr, packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, count,
+    BLOCKSIZE: tl.constexpr, NESTED: tl.constexpr, NESTED_BLOCKSIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    high, low = _pair(packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, byte,
+                      byte * 2 < count, BLOCKSIZE, NESTED, NESTED_BLOCKSIZE)  # fmt: skip
+    values = tl.reshape(tl.join(high, low), (2 * BLOCK,)).to(out_ptr.dtype.element_ty)
+    at = tl.program_id(0).to(tl.int64) * 2 * BLOCK + tl.arange(0, 2 * BLOCK)
+    tl.store(out_ptr + at, values, mask=at < count)
+
+
+@triton.jit
+def _recode_4bit(
+    values_ptr, scales_ptr, packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, width,
+    BLOCKSIZE: tl.constexpr, NESTED: tl.constexpr, NESTED_BLOCKSIZE: tl.constexpr, BLOCK: tl.constexpr,
+    LARGEST: tl.constexpr, INTEGER: tl.constexpr,
+):  # fmt: skip
+    """A row of `width` bytes, twice as many values."""
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    inside = cols < width
+    high, low = _pair(packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr,
+                      row * width + cols, inside, BLOCKSIZE, NESTED, NESTED_BLOCKSIZE)  # fmt: skip
+    largest = tl.max(tl.where(inside, tl.maximum(tl.abs(high), tl.abs(low)), 0.0), axis=0)
+    scale = tl.maximum(largest, 1e-30) / LARGEST
+    tl.store(scales_ptr + row, scale)
+    values = tl.reshape(tl.join(high, low), (2 * BLOCK,))
+    at = tl.arange(0, 2 * BLOCK)
+    _store_8bit(values_ptr + row * 2 * width + at, values, scale, at < 2 * width, INTEGER)
+
+
+def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
+    """See pointwise.encode_8bit."""
+    _run_by_head(_encode_8bit, scales, values, scales, x.contiguous(), ACTIVATION=activation, **_range(values.dtype))
+    return values
+
+
+def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
+    """See pointwise.decode_8bit_."""
+    _run_by_head(_decode_8bit, scales, out, values, scales)
+    return out
+
+
+def layer_norm_8bit_(
+    values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
+    """See pointwise.layer_norm_8bit."""
+    with torch.cuda.device_of(x):
+        _layer_norm_8bit[(len(x),)](
+            values, scales, x, weight.contiguous(), bias.contiguous(), x.shape[1], eps, **_range(values.dtype),
+            **token_block(x),
+        )  # fmt: skip
+    return values
+
+
+def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
+    """See pointwise.rescale_."""
+    with torch.cuda.device_of(out):
+        _rescale[parts_of(out)](
+            out, products, scales, weight_scales, weight_scales if bias is None else bias, out.shape[1], BLOCK=PART,
+            BIAS=bias is not None,
+        )  # fmt: skip
+    return out
+
+
+def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """See loaders.codec.decode; `scales` are its `Scales`. Each product and sum is rounded, as there."""
+    out = torch.empty(shape, dtype=dtype, device=packed.device)
+    with torch.cuda.device_of(packed):
+        _decode_4bit[(triton.cdiv(out.numel(), 2 * PART),)](
+            out, packed, *_tables(scales), out.numel(), BLOCK=PART, **_blocks(scales)
+        )
+    return out
+
+
+def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
+    """`decode_4bit` of a weight [rows, an even width] in 8 bits with one scale a row, in one pass."""
+    values = torch.empty(shape, dtype=dtype, device=packed.device)
+    row_scales = torch.empty(shape[0], 1, dtype=torch.float32, device=packed.device)
+    block = triton.next_power_of_2(shape[1] // 2)
+    with torch.cuda.device_of(packed):
+        _recode_4bit[(shape[0],)](
+            values, row_scales, packed, *_tables(scales), shape[1] // 2, BLOCK=block, num_warps=_warps(2 * block),
+            **_range(dtype), **_blocks(scales),
+        )  # fmt: skip
+    return EightBit(values, row_scales)
+
+
+def _tables(scales: Any) -> tuple[Tensor, ...]:
+    nested = (scales.nested_absmax, scales.nested_code, scales.offset)
+    return scales.absmax, scales.code, *((scales.code,) * 3 if scales.nested_absmax is None else nested)
+
+
+def _blocks(scales: Any) -> dict[str, Any]:
+    return {"BLOCKSIZE": scales.blocksize, "NESTED": scales.nested_absmax is not None,
+            "NESTED_BLOCKSIZE": scales.nested_blocksize, "enable_fp_fusion": False}  # fmt: skip
+
+
+def _range(dtype: torch.dtype) -> dict[str, Any]:
+    return {"LARGEST": LARGEST[dtype], "INTEGER": dtype == torch.int8}
+
+
+def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
+    """A row of the kernel is one head of one token; a program computes several rows."""
+    rows, dim = scales.numel(), first.numel() // scales.numel()
+    block = triton.next_power_of_2(dim)
+    count = max(1, 4096 // block)
+    with torch.cuda.device_of(first):
+        kernel[(triton.cdiv(rows, count),)](
+            first, *others, rows, dim, ROWS=count, BLOCK=block, num_warps=_warps(block), **settings
+        )
+
+
+def _warps(values: int) -> int:
+    """Of a program with so many values."""
+    return max(4, min(16, values // 512))

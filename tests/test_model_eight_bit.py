@@ -1,0 +1,274 @@
+"""Linear layers in 8-bit arithmetic: what it costs in exactness, which layers it reaches, and where it is refused."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from lingbot_world.errors import InputError
+from lingbot_world.loaders import codec, load_expert, writer
+from lingbot_world.loaders.four_bit import FourBitParameter
+from lingbot_world.model import eight_bit, pointwise
+from lingbot_world.model.cache import CameraCache
+from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.model.eight_bit import DTYPES, EightBitLayer, arithmetic_note, choose_arithmetic
+from lingbot_world.model.memory import activation_bytes
+from lingbot_world.model.operations import Linear, prepared
+from lingbot_world.model.pointwise import EightBit, encode_8bit, layer_norm_8bit
+from model_cases import SMALL, random_inputs, random_state, with_state
+from test_model_accuracy import attend_in_parts, peak_bytes, relative_rms
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+EVERY = pytest.mark.parametrize("arithmetic", DTYPES)
+CPU = torch.device("cpu")
+CONFIG = ModelConfig(dim=256, ffn_dim=768, num_heads=2, num_layers=4, freq_dim=64, text_dim=64, text_len=32)
+GRID = (3, 16, 16)
+
+
+def decoded(rows):
+    return rows.values.float() * rows.scales
+
+
+def four_bit(weight):
+    packed, scales = codec.encode(weight)
+    return FourBitParameter.of(packed, scales, tuple(weight.shape))
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "alone", "over_nf4"),
+    [("fp8", (0.035, 0.039), (0.096, 0.102)), ("int8", (0.009, 0.013), (0.09, 0.095))],
+)
+def test_the_error_of_a_product(arithmetic, alone, over_nf4):
+    torch.manual_seed(0)
+    dtype, x, weight = DTYPES[arithmetic], torch.randn(512, 1024), torch.randn(512, 1024) / 32
+    want, quantized = x @ weight.t(), four_bit(weight)
+    products = {
+        alone: EightBitLayer(encode_8bit(weight, dtype=dtype), None, torch.float32)(x),
+        over_nf4: EightBitLayer(quantized.recode(dtype), None, torch.float32)(x),
+    }
+    for (least, most), product in products.items():
+        assert least < relative_rms(product, want) < most
+    assert 0.09 < relative_rms(x @ quantized.decode(torch.float32).t(), want) < 0.094
+
+
+@EVERY
+def test_products_are_those_of_the_8_bit_operands(arithmetic):
+    torch.manual_seed(1)
+    x, weight = (encode_8bit(torch.randn(*size), dtype=DTYPES[arithmetic]) for size in ((40, 96), (64, 96)))
+    bias = torch.randn(64)
+    want = decoded(x).double() @ decoded(weight).double().t() + bias
+    got = eight_bit.product(x, weight, bias, torch.float32)
+    assert (got - want).abs().max() < 1e-4
+    assert eight_bit.product(x, weight, bias, torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_the_int8_product_of_a_gpu_in_parts_and_of_few_tokens(monkeypatch):
+    """torch has the same int8 product for the CPU."""
+    monkeypatch.setattr(eight_bit, "PRODUCT_TOKENS", 128)
+    torch.manual_seed(2)
+    weight, bias = encode_8bit(torch.randn(64, 96)), torch.randn(64)
+    for tokens in (1, 31, 300):
+        x = encode_8bit(torch.randn(tokens, 96))
+        got = eight_bit._int8_product(x, weight, bias, torch.float32)
+        assert torch.allclose(got, eight_bit._plain_product(x, weight, bias, torch.float32), atol=1e-4, rtol=0)
+
+
+@EVERY
+@pytest.mark.parametrize("activation", ["none", "gelu", "silu"])
+def test_a_row_has_one_scale_and_its_largest_value_is_exact(monkeypatch, arithmetic, activation):
+    monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
+    dtype, x = DTYPES[arithmetic], torch.randn(300, 96) * torch.logspace(-6, 6, 300)[:, None]
+    x[7] = 0
+    functions = {"gelu": lambda t: torch.nn.functional.gelu(t, approximate="tanh"), "silu": torch.nn.functional.silu}
+    want = functions.get(activation, torch.clone)(x)
+    rows = encode_8bit(x, dtype=dtype, activation=activation)
+    assert isinstance(rows, EightBit)
+    assert rows.values.dtype == dtype
+    assert rows.scales.shape == (300, 1)
+    half_step = rows.scales / 2 if arithmetic == "int8" else torch.maximum(want.abs() / 16, rows.scales / 1024)
+    got, largest = decoded(rows), want.abs().amax(1, keepdim=True)
+    assert ((got - want).abs() <= 1.001 * half_step).all()
+    assert torch.allclose(got.abs().amax(1, keepdim=True), largest)
+
+
+@EVERY
+def test_the_norm_in_8_bits_is_that_of_the_fp32_norm(monkeypatch, arithmetic):
+    monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
+    x, weight, bias = torch.randn(300, 96), 1 + torch.randn(96), torch.randn(96)
+    norm = torch.nn.functional.layer_norm(x, (96,), weight, bias, 1e-6)
+    for got, want in zip(layer_norm_8bit(x, weight, bias, 1e-6, DTYPES[arithmetic]),
+                         encode_8bit(norm, dtype=DTYPES[arithmetic]), strict=True):  # fmt: skip
+        assert torch.equal(got, want)
+
+
+@EVERY
+@pytest.mark.parametrize("shape", [(48, 128), (37, 50), (5, 33)])
+def test_a_4_bit_weight_is_recoded_as_its_values_are(arithmetic, shape):
+    weight = four_bit(torch.randn(shape))
+    want = encode_8bit(weight.decode(torch.float32), dtype=DTYPES[arithmetic])
+    assert all(map(torch.equal, weight.recode(DTYPES[arithmetic]), want))
+
+
+def with_outliers(config, seed=0):
+    """Random weights with some channels of the residual stream and of the feed-forward twenty times as large as the
+    others; trained transformers have such channels."""
+    state = random_state(config, seed)
+    torch.manual_seed(seed)
+    for name, weight in state.items():
+        if name.endswith(("modulation", "norm3.weight", "ffn.0.bias")) and name.startswith("blocks."):
+            weight.view(-1, weight.shape[-1])[:, torch.randperm(weight.shape[-1])[:4]] *= 20
+    return state
+
+
+def in_four_bits(state, config):
+    """The same with the blocks' linear weights in NF4."""
+    model = with_state(config, state)
+    for name, weight in state.items():
+        if name.startswith("blocks.") and name.endswith("weight") and weight.ndim == 2:
+            model.get_submodule(name.removesuffix(".weight")).weight = four_bit(weight)
+    return model
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_8_bits_add_little_to_the_error_of_4_bits(seed):
+    state, inputs = with_outliers(CONFIG, seed), random_inputs(CONFIG, 1, GRID, seed + 2)
+    exact, model, errors = with_state(CONFIG, state)(**inputs), in_four_bits(state, CONFIG), {}
+    for arithmetic in ("bf16", *DTYPES):
+        model.set_arithmetic(arithmetic)
+        errors[arithmetic] = relative_rms(model(**inputs), exact)
+    assert errors["bf16"] < errors["fp8"] < 1.15 * errors["bf16"], errors
+    assert errors["int8"] < 1.15 * errors["bf16"], errors
+
+
+def test_the_blocks_layers_are_reached_and_no_others():
+    model = with_state(SMALL, random_state(SMALL))
+    model.set_arithmetic("fp8")
+    reached = {name for name, layer in model.named_modules() if getattr(layer, "arithmetic", "bf16") == "fp8"}
+    layers = [
+        *("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "cross_attn.q", "cross_attn.o", "ffn.0", "ffn.2"),
+        *("cam_injector_layer1", "cam_injector_layer2", "cam_scale_layer", "cam_shift_layer"),
+    ]
+    assert reached == {f"blocks.{index}.{layer}" for index in range(SMALL.num_layers) for layer in layers}
+
+
+def test_without_8_bits_nothing_changes():
+    state, inputs = random_state(SMALL), random_inputs(SMALL, 2, (2, 8, 8))
+    model = with_state(SMALL, state)
+    want = model(**inputs)
+    model.set_arithmetic("fp8")
+    assert not torch.equal(model(**inputs), want)
+    model.set_arithmetic("auto")
+    assert torch.equal(model(**inputs), want)
+
+
+def test_a_layer_with_hooks_computes_as_before_and_its_neighbours_in_8_bits():
+    state, inputs = random_state(SMALL), random_inputs(SMALL, 1, (2, 8, 8))
+    model, seen = with_state(SMALL, state), []
+    model.set_arithmetic("fp8")
+    want = model(**inputs)
+    model.blocks[0].self_attn.k.register_forward_hook(lambda layer, given, out: seen.append(given[0].dtype))
+    got = model(**inputs)
+    assert seen == [torch.float32]
+    assert 0 < relative_rms(got, want) < 0.05
+
+
+@EVERY
+def test_the_camera_cache_and_the_rows_change_no_bit(arithmetic):
+    model, cache = with_state(SMALL, random_state(SMALL)), CameraCache()
+    model.set_arithmetic(arithmetic)
+    inputs = random_inputs(SMALL, 2, (2, 8, 8))
+    want = model(**inputs)
+    for _ in range(2):
+        assert torch.equal(model(**inputs, options={"camera_cache": cache}), want)
+    assert cache.nbytes
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("expert")
+    (folder / "config.json").write_text('{"text_len": 24, "num_heads": 2}')
+    writer.write_expert(folder / "model.safetensors", SMALL, random_state(SMALL).items(), quant_type="nf4")
+    return folder / "model.safetensors"
+
+
+@EVERY
+def test_a_loaded_expert_and_one_whose_blocks_are_streamed(file, arithmetic):
+    inputs = random_inputs(SMALL, 2, (2, 8, 8))
+    plain = load_expert(file, dtype=torch.float32)(**inputs)
+    want = load_expert(file, dtype=torch.float32, arithmetic=arithmetic)(**inputs)
+    assert 0 < relative_rms(want, plain) < 0.1
+    streamed = load_expert(file, dtype=torch.float32, copy=True, resident_blocks=0, arithmetic=arithmetic)
+    for _ in range(2):
+        assert torch.equal(streamed(**inputs), want)
+
+
+def test_a_weight_that_is_not_quantized():
+    layer = Linear(96, 64, dtype=torch.bfloat16)
+    layer.weight, layer.arithmetic = torch.nn.Parameter(torch.randn(64, 96).bfloat16()), "fp8"
+    torch.nn.init.zeros_(layer.bias)
+    x = torch.randn(20, 96).bfloat16()
+    with torch.no_grad(), prepared(layer, x) as function:
+        got, want = function(x), layer(x)
+    assert got.dtype == torch.bfloat16
+    assert 0.01 < relative_rms(got.float(), want.float()) < 0.05
+
+
+@EVERY
+def test_a_full_size_step_needs_less_memory(monkeypatch, arithmetic):
+    """Two of the forty blocks without storage; products and kernels hold what they hold on a GPU."""
+    run = pointwise._run
+    monkeypatch.setattr(pointwise, "_run", lambda name, x, *rest: x if "8bit" in name else run(name, x, *rest))
+
+    def product(x, weight, bias, dtype):
+        out = torch.empty(len(x.values), len(weight.values), dtype=dtype, device="meta")
+        if arithmetic == "int8":
+            torch.empty(min(len(out), eight_bit.PRODUCT_TOKENS), out.shape[1], dtype=torch.int32, device="meta")
+        return out
+
+    monkeypatch.setattr(eight_bit, "product", product)
+    config, grid = ModelConfig(5120, 13824, 40, 2, freq_dim=256, text_dim=4096), (21, 60, 104)
+    model = LingBotWorldModel(config, device="meta", dtype=torch.float32, attention=attend_in_parts)
+    model.compute_dtype = torch.bfloat16
+    model.set_arithmetic(arithmetic)
+    shapes = {"x": (2, 36, *grid), "timestep": (2,), "context": (2, 512, 4096), "camera": (1, 384, *grid)}
+    inputs = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    measured, formula = peak_bytes(model, inputs), activation_bytes(config, *grid, arithmetic=arithmetic)
+    assert formula < activation_bytes(config, *grid)
+    assert 0.99 * formula < measured <= formula
+
+
+class Card:
+    """A GPU of that compute capability, as far as torch is asked."""
+
+    def __init__(self, monkeypatch, *capability):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A Card")
+
+
+def test_what_a_card_cannot_do_is_refused_in_a_sentence(monkeypatch):
+    cuda = torch.device("cuda")
+    Card(monkeypatch, 8, 6)
+    said = r"`arithmetic` fp8 needs a GPU of compute capability 8.9 or later, A Card has 8.6; leave it out or take int8"
+    with pytest.raises(InputError, match=f"^{said}$"):
+        choose_arithmetic("fp8", cuda, SMALL)
+    assert choose_arithmetic("int8", cuda, SMALL) == "int8"
+    assert choose_arithmetic("auto", cuda, SMALL) == "bf16"
+    Card(monkeypatch, 7, 0)
+    with pytest.raises(InputError, match=r"^`arithmetic` int8 needs .* 7.5 or later, A Card has 7.0; leave it out$"):
+        choose_arithmetic("int8", cuda, SMALL)
+    with pytest.raises(InputError, match="needs an NVIDIA GPU, this is mps"):
+        choose_arithmetic("int8", torch.device("mps"), SMALL)
+    with pytest.raises(InputError, match="multiples of 16, this model has 64 and 120"):
+        choose_arithmetic("int8", CPU, replace(SMALL, ffn_dim=120))
+
+
+def test_a_mode_that_gains_nothing_says_so(monkeypatch):
+    Card(monkeypatch, 9, 0)
+    cuda = torch.device("cuda")
+    assert "hardly faster than bf16 on A Card" in arithmetic_note("int8", cuda)
+    assert arithmetic_note("fp8", cuda) is None
+    assert arithmetic_note("auto", CPU) is None
+    assert "on the CPU" in arithmetic_note("fp8", CPU)
+    Card(monkeypatch, 8, 6)
+    assert arithmetic_note("int8", cuda) is None
