@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from ..model.attention import sdpa
 from ..model.dit import LingBotWorldModel
@@ -38,6 +38,7 @@ def load_expert(
     copy: bool = False,
     progress: Progress | None = None,
     resident_blocks: int | None = None,
+    shared_by: distributed.ProcessGroup | None = None,
 ) -> LingBotWorldModel:
     """The expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
@@ -47,7 +48,8 @@ def load_expert(
     the expert is left on the device then.
 
     For a GPU that is too small, only the first `resident_blocks` blocks stay there; the weights of the others come from
-    the file in every forward (see offload.py), which then raises what loading may raise.
+    the file in every forward (see offload.py), which then raises what loading may raise. The processes of `shared_by`
+    keep a piece of these blocks each instead, and gather them in every forward, which they all have to call.
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
@@ -58,7 +60,7 @@ def load_expert(
         tensors = state_tensors(
             checkpoint, dtype, device, names=staying, copy=copy, progress=progress, quantized=False
         )
-        streamer = BlockStreamer(checkpoint, streamed, device) if streamed else None
+        streamer = BlockStreamer(checkpoint, streamed, device, shared_by) if streamed else None
         model = building.result()
         for name, tensor in (tensors | (streamer.parameters if streamer else {})).items():
             owner, _, leaf = name.rpartition(".")
