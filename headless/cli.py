@@ -83,6 +83,7 @@ def _add_generate(commands: Any) -> None:
     add("output", "x.mp4; a folder or dir/*.png for PNG files; - for standard output")
     add("seed", "left out: drawn, and printed at the end", type=int)
     parser.add_argument("--gpus", type=_count, default=1, metavar="N", help="one process for each, under torchrun")
+    add("shard", "of the weights each GPU keeps 1/N and gathers a block ahead of its use", action="store_true")
     add = _adder(_add_settings(parser))
     add("save_state", "file to write, for the video to go on later", metavar="FILE")
     add("continue_from", "file that --save_state wrote; the video is what comes next", metavar="FILE")

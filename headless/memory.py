@@ -65,9 +65,10 @@ def estimate_sampling(
     resident_blocks: int | None = None,
     processes: int = 1,
     arithmetic: Arithmetic = "auto",
+    holders: int = 1,
 ) -> StageEstimate:
     """The steps, with all `checkpoints` on the device at once and `resident_blocks` blocks of each (None: all).
-    `processes` share the tokens; the bytes are those of one of them."""
+    `processes` share the tokens, and `holders` divide the blocks that are not resident; the bytes are those of one."""
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
     step = activation_bytes(
@@ -77,7 +78,7 @@ def estimate_sampling(
     if resident_blocks is not None:
         resident = f"{resident_blocks} of {config.num_layers} blocks"
     inputs = 4 * geometry.tokens * 4 * (3 * 16 + 20 + rows * config.in_dim + camera * config.control_channels)
-    weights = sum(weight_bytes(checkpoint, resident_blocks) for checkpoint in checkpoints)
+    weights = sum(weight_bytes(checkpoint, resident_blocks, holders) for checkpoint in checkpoints)
     return StageEstimate(f"steps, {resident} resident", weights, step + inputs)
 
 
@@ -119,7 +120,8 @@ def free_memory(device: torch.device) -> int:
 @dataclass(frozen=True)
 class Residency:
     """What stays on the GPU during the steps: `both` experts or one at a time, a camera cache of so many bytes, and
-    `resident_blocks` of an expert's blocks (None: all). The other blocks are read from the file in every step."""
+    `resident_blocks` of an expert's blocks (None: all). The other blocks are read from the file in every step, or
+    gathered from the processes that divide them."""
 
     both: bool = False
     camera_cache_bytes: int = 0
@@ -134,6 +136,10 @@ def choose_residency(plan: SamplingPlan, free: int, together: Together = ALONE) 
     do. On the CPU weights are mapped, so that residency and cache gain nothing.
     """
     mode = plan.options.residency
+    if together.weights is not None:
+        on_gpu = plan.device.type == "cuda"
+        cache = _camera_cache(plan, free - _needed(plan, 1, together, 0), together) if on_gpu else 0
+        return Residency(camera_cache_bytes=cache, resident_blocks=0)
     if mode == "stream":
         return Residency(resident_blocks=0)
     if plan.device.type != "cuda":
@@ -167,5 +173,6 @@ def _needed(plan: SamplingPlan, experts: int, together: Together, resident_block
         larger_first[:experts], plan.geometry, plan.dtype,
         camera=plan.camera is not None, guided=plan.guided and together.guidance is None,
         resident_blocks=resident_blocks, processes=together.size, arithmetic=plan.options.arithmetic,
+        holders=1 if together.weights is None else together.weights.size(),
     )  # fmt: skip
     return steps.total + MARGIN

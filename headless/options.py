@@ -60,6 +60,8 @@ class GenerateOptions:
     own parts as `high`, `low`, `text_encoder`, `tokenizer` and `vae`; and a `shift` of 5 for the base model, 10 for a
     causal one.
 
+    Several processes divide the weights of an expert among them with `shard`, whatever `residency` says.
+
     Causal models (LingBot-World Fast and 2.0) take none of BASE_ONLY, and the base model none of CAUSAL_ONLY.
     `schedule` is "v1", "v2" or the indices of the steps; `window` and `sink` count latent frames, a window of 0 is the
     whole video. None takes what the checkpoint was trained for. `continue_from` names a file that `save_state` wrote;
@@ -89,6 +91,7 @@ class GenerateOptions:
     residency: ResidencyMode = "auto"
     camera_cache: CameraCacheMode = "auto"
     vae_tiling: bool = False
+    shard: bool = False
     window: int | None = None
     sink: int | None = None
     schedule: str | tuple[int, ...] | None = None

@@ -88,10 +88,13 @@ class Processes:
             raise InputError(f"`device` {asked}: {self.size} processes use a GPU each; leave it out, or give cpu")
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
-    def divide(self, config: ModelConfig, guided: bool) -> Together:
+    def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> Together:
         """Who computes what of a forward: half of them the prompt and half the negative prompt where there is one, and
-        within each half an equal share of the tokens. Raises InputError where the model's heads do not allow it."""
+        within each half an equal share of the tokens. With `shard` all of them divide the weights. Raises InputError
+        where the model's heads do not allow it, or where there is nobody to divide with."""
         if self.size == 1:
+            if shard:
+                raise InputError("`shard` divides the weights among several GPUs: give `gpus` too")
             return Together()
         halves = 2 if guided and self.size % 2 == 0 else 1
         together = self.size // halves
@@ -99,7 +102,8 @@ class Processes:
         pairs = [distributed.new_group([rank, rank + together]) for rank in range(together if halves == 2 else 0)]
         sequence = SequenceParallel(groups[self.rank // together])
         sequence.check(config)
-        return Together(sequence if together > 1 else None, pairs[self.rank % together] if pairs else None)
+        weights = distributed.new_group(range(self.size)) if shard else None
+        return Together(sequence if together > 1 else None, pairs[self.rank % together] if pairs else None, weights)
 
 
 ALONE = Processes()

@@ -13,7 +13,6 @@ from torch import Tensor
 from ..camera import pose_embedding
 from ..geometry import CHUNK
 from ..loaders import load_expert
-from ..model.parallel import SequenceParallel
 from ..options import Progress
 from ..state import WorldState, grow
 from ..vae import VAE, VideoDecoder, encode_first_frame, load_vae
@@ -26,6 +25,8 @@ from .processes import ALONE, Processes
 from .profile import StageRecorder
 from .rollout_memory import RolloutMemory, choose_rollout_memory
 from .rollout_plan import RolloutPlan
+from .two_experts import ALONE as TOGETHER_ALONE
+from .two_experts import Together
 from .video import FrameWriter
 
 
@@ -36,10 +37,10 @@ def run_rollout(
     generator: torch.Generator,
     stages: StageRecorder,
     processes: Processes = ALONE,
-    sequence: SequenceParallel | None = None,
+    together: Together = TOGETHER_ALONE,
 ) -> Path:
     """Makes the video that `plan` describes for a prompt [1, L, D], from `noise` [1, 16, f, h, w] and what the
-    generator draws after it. Returns the video's path. Several `processes` share each forward's tokens by `sequence`,
+    generator draws after it. Returns the video's path. Several `processes` compute each forward `together`,
     and decode a stripe of the frames each, unless in tiles; the first one encodes the image and writes.
 
     Whatever ends the run early, the video of the chunks that are done stays, and so does their state."""
@@ -51,13 +52,14 @@ def run_rollout(
     decoder = None if vae is None else _decoder(plan, vae, memory, ALONE if alone else processes)
     progress = stages.begin("load causal model", "B", keep=True)
     model = load_expert(
-        plan.checkpoint, plan.device, plan.dtype, resident_blocks=memory.resident_blocks, progress=progress,
+        plan.checkpoint, plan.device, plan.dtype, progress=progress,
+        resident_blocks=memory.resident_blocks, shared_by=together.weights,
         arithmetic=plan.options.arithmetic,
     )  # fmt: skip
     world = World(
         model, _size(plan), plan.held_frames, plan.held_sink, device=plan.device,
         eight_bit=memory.eight_bit, on_host=memory.on_host, camera_cache_bytes=memory.camera_cache_bytes,
-        sequence_parallel=sequence,
+        sequence_parallel=together.sequence,
     )  # fmt: skip
     run = _Run(plan, world, decoder, image, ALONE if alone else processes)
     if plan.state is not None:

@@ -45,19 +45,23 @@ def choose_rollout_memory(
     What is left goes to the camera cache. Raises InputError where nothing fits."""
     mode = plan.options.kv_cache
     if plan.device.type != "cuda":
-        return RolloutMemory(eight_bit=mode == "8bit", on_host=mode == "host", vae_tiling=plan.options.vae_tiling)
+        resident, tiling = 0 if plan.options.shard else None, plan.options.vae_tiling
+        return RolloutMemory(mode == "8bit", mode == "host", resident_blocks=resident, vae_tiling=tiling)
     free_host = (available_host_memory() if free_host is None else free_host) // processes
-    asked = plan.options.residency
+    asked, shard = plan.options.residency, plan.options.shard
     layers = plan.checkpoint.config.num_layers
-    blocks = [0] if asked == "stream" else [None] if asked in ("one", "both") else [None, *range(layers - 1, -1, -1)]
-    for resident, whole in [(None, True), (None, False), *((count, False) for count in blocks if count is not None)]:
+    blocks: list[int | None] = [None, *range(layers - 1, -1, -1)]
+    if asked != "auto" or shard:
+        blocks = [0] if asked == "stream" or shard else [None]
+    ways = [(0 if shard else None, True), (None, False), *((count, False) for count in blocks if count is not None)]
+    for resident, whole in ways:
         for place in KEY_VALUE_PLACES[mode]:
             memory = RolloutMemory(*place, resident_blocks=resident, vae_tiling=not whole, park_decoder=not whole)
             allowed = resident in blocks and not (whole and plan.options.vae_tiling)
             stage, host = _estimate(plan, memory, processes)
             needed = stage.total
             if allowed and needed + MARGIN <= free and host <= HOST_SHARE * free_host:
-                if resident is not None:
+                if resident is not None and not shard:
                     log.warning("The model does not fit into the GPU beside its work: %d of its %d blocks stay there, "
                                 "the others come from the file in every forward.", resident, layers)  # fmt: skip
                 return replace(memory, camera_cache_bytes=_rollout_camera_cache(plan, free - needed - MARGIN))
@@ -72,7 +76,7 @@ def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int) -> tuple
     return estimate_rollout(
         plan.checkpoint, plan.geometry, plan.dtype, memory,
         held_frames=plan.held_frames, vae_width=vae_width(plan.vae), processes=processes,
-        arithmetic=plan.options.arithmetic,
+        shard=plan.options.shard, arithmetic=plan.options.arithmetic,
     )  # fmt: skip
 
 
@@ -86,10 +90,11 @@ def estimate_rollout(
     vae_width: int,
     processes: int = 1,
     arithmetic: Arithmetic = "auto",
+    shard: bool = False,
 ) -> tuple[StageEstimate, int]:
     """A causal run's chunks with keys and values of so many latent frames: weights, and keys and values, the VAE and a
     forward's work, without the camera cache; and the bytes of host memory that are pinned. `processes` share tokens,
-    heads and, but in tiles, the frames; the bytes are those of the first one."""
+    heads and, but in tiles, the frames; with `shard` they divide the weights too. The bytes are those of the first."""
     cells = geometry.lat_h, geometry.lat_w
     place = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
     config = checkpoint.config
@@ -102,7 +107,7 @@ def estimate_rollout(
     chunk = replace(geometry, frames=4 * CHUNK)
     vae = estimate_vae(vae_width, chunk, tiling=memory.vae_tiling, processes=processes)[1]
     decoder = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
-    weights = weight_bytes(checkpoint, memory.resident_blocks) + vae.weights
+    weights = weight_bytes(checkpoint, memory.resident_blocks, processes if shard else 1) + vae.weights
     where = f"keys and values of {held_frames} latent frames {'in 8 bits ' * memory.eight_bit}"
     name = f"chunks, {where}{'in host memory' if memory.on_host else 'on the GPU'}"
     return StageEstimate(name, weights, held.device + max(forward + decoder, vae.work)), held.host

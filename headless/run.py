@@ -54,13 +54,13 @@ def _run_stages(
 ) -> Path:
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
     config = (plan.checkpoint if isinstance(plan, RolloutPlan) else plan.experts.high).config
-    together = processes.divide(config, isinstance(plan, SamplingPlan) and plan.guided)
+    together = processes.divide(config, isinstance(plan, SamplingPlan) and plan.guided, plan.options.shard)
     prompts = encode_text(plan, stages.begin("text", "block")) if processes.takes(0) else None
     generator = torch.Generator(plan.options.noise_device).manual_seed(seed)
     noise = draw_noise(plan.geometry, generator)
     if isinstance(plan, RolloutPlan):
         context = processes.share(prompts, 0)[0]
-        return run_rollout(plan, context, noise, generator, stages, processes, together.sequence)
+        return run_rollout(plan, context, noise, generator, stages, processes, together)
     y = encode_image(plan, stages.begin("VAE encode", "chunk")) if processes.takes(1) else None
     context, *negative = processes.share(prompts, 0)
     y = processes.share(y, 1)
@@ -89,7 +89,7 @@ def _sample(
     stages.begin("camera")
     camera = camera_map(plan)
     residency = choose_residency(plan, free_memory(plan.device), together)
-    experts = Experts(plan, stages, residency)
+    experts = Experts(plan, stages, residency, together=together)
     return sample(
         experts.high, experts.low, noise.to(plan.device), y, context, context_null, camera,
         steps=options.sampling_steps,

@@ -22,6 +22,7 @@ from .memory import Residency
 from .plan import SamplingPlan
 from .profile import StageRecorder, release
 from .rollout_plan import RolloutPlan
+from .two_experts import ALONE, Together
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +36,14 @@ def encode_text(plan: SamplingPlan | RolloutPlan, progress: Progress) -> list[Te
     return [row[None] for row in encode(prompts, plan.text_encoder, plan.tokenizer, plan.device, dtype, progress)]
 
 
-def encode_image(plan: Plan, progress: Progress) -> Tensor:
-    vae, frame = load_vae(plan.vae, device=plan.device), plan.frame
+def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
+    vae, frame = vae or load_vae(plan.vae, device=plan.device), plan.frame
     encoded = _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, frame, plan.geometry.frames, progress))
     return image_conditioning(encoded)
 
 
-def decode(plan: Plan, latent: Tensor, progress: Progress) -> Tensor:
-    vae = load_vae(plan.vae, device=plan.device)
+def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None) -> Tensor:
+    vae = vae or load_vae(plan.vae, device=plan.device)
     return _with_tiles_if_short(plan, vae, lambda: decode_latent(vae, latent, progress))
 
 
@@ -81,12 +82,30 @@ def camera_map(plan: SamplingPlan) -> Tensor | None:
     return camera_embedding(path.c2w, path.intrinsics, **size)
 
 
+Keep = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
+"""(plan, name, load) -> the plan's expert of that name, which may have been loaded before."""
+
+
+def load_anew(_plan: SamplingPlan, _name: str, load: Callable[[], LingBotWorldModel]) -> LingBotWorldModel:
+    """The expert, loaded."""
+    return load()
+
+
 class Experts:
     """Loads the experts when `sample` calls for them, and records as stages each load and each expert's steps, of all
     videos."""
 
-    def __init__(self, plan: SamplingPlan, stages: StageRecorder, residency: Residency, videos: int = 1) -> None:
-        self._plan, self._stages, self._residency = plan, stages, residency
+    def __init__(
+        self,
+        plan: SamplingPlan,
+        stages: StageRecorder,
+        residency: Residency,
+        videos: int = 1,
+        together: Together = ALONE,
+        keep: Keep = load_anew,
+    ) -> None:
+        self._plan, self._stages, self._residency, self._together = plan, stages, residency, together
+        self._keep = keep
         self._low_ahead: LingBotWorldModel | None = None
         self._progress: Progress = lambda _done, _total: None
         timesteps = flow_timesteps(plan.options.sampling_steps, plan.shift, plan.options.solver)
@@ -120,9 +139,9 @@ class Experts:
 
     def _load(self, name: str, keep: bool = False) -> LingBotWorldModel:
         progress = self._stages.begin(f"load {name}-noise expert", "B", keep=keep)
-        plan, blocks = self._plan, self._residency.resident_blocks
-        expert = getattr(plan.experts, name)
-        return load_expert(
-            expert, plan.device, plan.dtype, progress=progress, resident_blocks=blocks,
+        plan, expert = self._plan, getattr(self._plan.experts, name)
+        return self._keep(plan, name, lambda: load_expert(
+            expert, plan.device, plan.dtype, progress=progress,
+            resident_blocks=self._residency.resident_blocks, shared_by=self._together.weights,
             arithmetic=plan.options.arithmetic,
-        )  # fmt: skip
+        ))  # fmt: skip

@@ -78,10 +78,12 @@ def sample(
 
 @dataclass(frozen=True)
 class Together:
-    """The processes that share the tokens, and those that share the prompts; None where this process has them all."""
+    """The processes that share the tokens, those that share the prompts, and those that divide the weights; None where
+    this process has them all."""
 
     sequence: SequenceParallel | None = None
     guidance: distributed.ProcessGroup | None = None
+    weights: distributed.ProcessGroup | None = None
 
     @property
     def size(self) -> int:

@@ -132,6 +132,20 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int)
         yield chunk
 
 
+def clipped(chunks: Iterable[Chunk], first: int, stop: int, buffer: Tensor) -> Iterator[Chunk]:
+    """Of chunks that fill one buffer, what goes to its bytes [first, stop), sent to the start of another `buffer`."""
+    for chunk in chunks:
+        copies: list[tuple[int, Target]] = []
+        for begin, (_, start, nbytes) in chunk.copies:
+            low, high = max(start, first), min(start + nbytes, stop)
+            if low < high:
+                copies.append((begin + low - start, Target(buffer, low - first, high - low)))
+        if copies:
+            skipped, (last, target) = copies[0][0], copies[-1]
+            moved = [(begin - skipped, each) for begin, each in copies]
+            yield Chunk(chunk.source, chunk.start + skipped, chunk.start + last + target.nbytes, moved)
+
+
 def _reaches(chunk: Chunk, source: MappedFile | Tensor, begin: int, size: int) -> bool:
     """Whether byte `begin` of the source belongs in the chunk too."""
     return chunk.source is source and 0 <= begin - chunk.stop <= _GAP and begin < chunk.start + size

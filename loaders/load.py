@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from ..model.attention import sdpa
 from ..model.dit import LingBotWorldModel
@@ -40,6 +40,7 @@ def load_expert(
     progress: Progress | None = None,
     resident_blocks: int | None = None,
     arithmetic: Arithmetic = "auto",
+    shared_by: distributed.ProcessGroup | None = None,
 ) -> LingBotWorldModel:
     """The expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
@@ -49,7 +50,8 @@ def load_expert(
     the expert is left on the device then.
 
     For a GPU that is too small, only the first `resident_blocks` blocks stay there; the weights of the others come from
-    the file in every forward (see offload.py), which then raises what loading may raise.
+    the file in every forward (see offload.py), which then raises what loading may raise. The processes of `shared_by`
+    keep a piece of these blocks each instead, and gather them in every forward, which they all have to call.
 
     `arithmetic` is that of the blocks' linear layers (see model/eight_bit.py), "auto" means `dtype`. Raises InputError
     where the device or the expert's sizes do not allow it.
@@ -64,7 +66,7 @@ def load_expert(
         tensors = state_tensors(
             checkpoint, dtype, device, names=staying, copy=copy, progress=progress, quantized=False
         )
-        streamer = BlockStreamer(checkpoint, streamed, device) if streamed else None
+        streamer = BlockStreamer(checkpoint, streamed, device, shared_by) if streamed else None
         model = building.result()
         for name, tensor in (tensors | (streamer.parameters if streamer else {})).items():
             owner, _, leaf = name.rpartition(".")

@@ -1,4 +1,5 @@
 """An expert that is larger than the GPU: the weights of its last blocks pass through a few device buffers, the slots.
+They come from the file, or from the GPUs of several processes, of which each keeps a piece of every block.
 
 The parameters of a block are views of one slot for good, so that the model is an ordinary one. When a block has run,
 the next block of its slot is uploaded into it; after the last block come the first ones again, for the next step.
@@ -8,16 +9,17 @@ The upload stays hidden while a block takes longer to compute than its bytes tak
 import os
 import weakref
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 
 from ..model.dit import LingBotWorldModel
 from .checkpoint import Checkpoint
 from .chunks import Chunk, block_of, buffer_bytes, by_key, chunks_of, targets_in, tensor_at
 from .four_bit import check_finite, four_bit_tensors, frozen_parameter
-from .uploader import Upload, Uploader, UploadSettings
+from .sharing import SharedBlocks, piece_bytes
+from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
 SETTINGS = UploadSettings(threads=min(4, os.cpu_count() or 1), sleep=True)
@@ -44,44 +46,80 @@ def staying_weights(checkpoint: Checkpoint, streamed: dict[int, list[str]]) -> l
     return [name for name in checkpoint.shapes if name not in passing]
 
 
-def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None) -> int:
-    """Bytes of weights on the device with that many blocks resident; None: all."""
+def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, processes: int = 1) -> int:
+    """Bytes of weights on the device with that many blocks resident; None: all. Several `processes` divide the blocks
+    that are not resident among them."""
     if resident_blocks is None:
         return checkpoint.nbytes
-    blocks = streamed_weights(checkpoint, resident_blocks)
-    largest = max((buffer_bytes(checkpoint.entries(names)) for names in blocks.values()), default=0)
-    staying = by_key(checkpoint.entries(staying_weights(checkpoint, blocks)), block_of)
-    return min(SLOTS, len(blocks)) * largest + sum(map(buffer_bytes, staying))
+    names = streamed_weights(checkpoint, resident_blocks)
+    blocks = [buffer_bytes(checkpoint.entries(each)) for each in names.values()]
+    staying = by_key(checkpoint.entries(staying_weights(checkpoint, names)), block_of)
+    pieces = [piece_bytes(block, processes) for block in blocks] if processes > 1 else []
+    slot = max([*blocks, *(processes * piece for piece in pieces)], default=0)
+    return min(SLOTS, len(blocks)) * slot + sum(pieces) + sum(map(buffer_bytes, staying))
+
+
+class _Arrival(Protocol):
+    def wait(self) -> Any:
+        """Return when a block's weights are in its slot; on a GPU for the work that the stream is given next."""
+
+
+class _FileBlocks:
+    """Blocks that come from the file."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._uploader = Uploader(device, SETTINGS)
+        self._chunks: dict[int, list[Chunk]] = {}
+        self.close = self._uploader.close
+
+    def load(self, blocks: dict[int, tuple[list[Chunk], Tensor, int]]) -> None:
+        self._chunks = {index: chunks for index, (chunks, _, _) in blocks.items()}
+
+    def start(self, index: int) -> _Arrival:
+        return self._uploader.start(self._chunks[index])
 
 
 class BlockStreamer:
     """Weights of blocks (see `streamed_weights`) as `parameters` on `device`, by name. Each holds its values whenever
-    its block of the served model runs.
+    its block of the served model runs. They come from the file, or from the processes of `group`, which keep a piece of
+    every block each and call the model together.
 
     Plain weights keep the file's dtype; the layers cast them. Raises CheckpointError for scales that are not finite."""
 
-    def __init__(self, checkpoint: Checkpoint, weights: dict[int, list[str]], device: torch.device) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        weights: dict[int, list[str]],
+        device: torch.device,
+        group: distributed.ProcessGroup | None = None,
+    ) -> None:
         self._blocks, self._slots = list(weights), min(SLOTS, len(weights))
-        self._chunks: dict[int, list[Chunk]] = {}
+        self._in_step = group is not None
+        blocks: dict[int, tuple[list[Chunk], Tensor, int]] = {}
         self.parameters: dict[str, Tensor] = {}
         entries = {index: checkpoint.entries(names) for index, names in weights.items()}
-        size = max(map(buffer_bytes, entries.values()))
+        sizes = {index: buffer_bytes(each) for index, each in entries.items()}
+        processes = 1 if group is None else group.size()
+        room = max(processes * piece_bytes(size, processes) for size in sizes.values())
         with torch.inference_mode(False), torch.no_grad():  # ordinary tensors: the reader threads write to them
-            slots = [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(self._slots)]
+            slots = [torch.empty(room, dtype=torch.uint8, device=device) for _ in range(self._slots)]
+            self._source = _FileBlocks(device) if group is None else SharedBlocks(device, group)
             for index, names in weights.items():
-                targets = targets_in(slots[index % self._slots], entries[index])
-                self._chunks[index] = list(chunks_of(entries[index], targets, SETTINGS.chunk_bytes))
+                slot = slots[index % self._slots]
+                targets = targets_in(slot, entries[index])
+                blocks[index] = list(chunks_of(entries[index], targets, SETTINGS.chunk_bytes)), slot, sizes[index]
                 tensors = {entry.name: tensor_at(targets[entry.name], entry) for entry in entries[index]}
                 self.parameters |= _parameters(checkpoint, names, tensors, device)
-        self._uploader = Uploader(device, SETTINGS)
-        self._in_slot: dict[int, tuple[int, Upload]] = {}
-        """By slot: the block that is or will be in it, and its upload."""
+            self._source.load(blocks)
+        self._in_slot: dict[int, tuple[int, _Arrival]] = {}
+        """By slot: the block that is or will be in it, and its arrival."""
 
     def serve(self, model: LingBotWorldModel) -> None:
         """Upload the first blocks now, and the others while `model` runs. Threads and slots go with the model.
 
         A forward raises CheckpointError when the file cannot be read any more."""
-        weakref.finalize(model, self._uploader.close)
+        model.in_step = self._in_step
+        weakref.finalize(model, self._source.close)
         for index in self._blocks:
             model.blocks[index].register_forward_pre_hook(partial(self._before, index))
             model.blocks[index].register_forward_hook(partial(self._after, index))
@@ -90,8 +128,8 @@ class BlockStreamer:
 
     def _before(self, index: int, *_: Any) -> None:
         """Wait for the block. Another block is in its slot if the last forward was stopped before its end."""
-        block, upload = self._in_slot[index % self._slots]
-        upload.wait()
+        block, arrival = self._in_slot[index % self._slots]
+        arrival.wait()
         if block != index:
             self._fill(index).wait()
 
@@ -103,10 +141,10 @@ class BlockStreamer:
         if following != index:
             self._fill(following)
 
-    def _fill(self, index: int) -> Upload:
-        upload = self._uploader.start(self._chunks[index])
-        self._in_slot[index % self._slots] = index, upload
-        return upload
+    def _fill(self, index: int) -> _Arrival:
+        arrival = self._source.start(index)
+        self._in_slot[index % self._slots] = index, arrival
+        return arrival
 
 
 def _parameters(

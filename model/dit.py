@@ -30,7 +30,7 @@ EMBEDDING_TOKENS = 8192
 
 
 class LingBotWorldModel(nn.Module):
-    """One expert of LingBot-World.
+    """One expert of LingBot-World. `in_step`: other processes call it at the same time, and wait for each other in it.
 
     operations: namespace of Linear, Conv3d, LayerNorm and RMSNorm (see operations.py).
     attention: function of (q, k, v, heads, options); `cross_attention`, for the prompt, is by default the same.
@@ -49,7 +49,7 @@ class LingBotWorldModel(nn.Module):
         super().__init__()
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         linear, dim = operations.Linear, config.dim
-        self.config, self.compute_dtype = config, dtype or torch.get_default_dtype()
+        self.config, self.compute_dtype, self.in_step = config, dtype or torch.get_default_dtype(), False
         self.patch_embedding = operations.Conv3d(config.in_dim, dim, kernel_size=PATCH, stride=PATCH, **factory)
         self.text_embedding = nn.Sequential(
             linear(config.text_dim, dim, **factory), nn.GELU("tanh"), linear(dim, dim, **factory)
@@ -99,7 +99,7 @@ class LingBotWorldModel(nn.Module):
         Raises InputError and CameraError for wrong shapes."""
         self._check(x, timestep, context, camera)
         cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
-        if cache is None or "sequence_parallel" in options:
+        if cache is None or self.in_step or "sequence_parallel" in options:
             return self._velocity(x, timestep, context, camera, options)
         try:
             return self._velocity(x, timestep, context, camera, options)

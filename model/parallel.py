@@ -19,10 +19,15 @@ from .config import ModelConfig
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
 
 
+def start_gather(gathered: Tensor, share: Tensor, group: distributed.ProcessGroup) -> distributed.Work:
+    """Starts to gather every process's share, of one shape, into `gathered`, in their order."""
+    return _all_gather(gathered, share, group=group, async_op=True)
+
+
 def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
     """The rows [B, ...] of every process of a group, [size * B, ...], in their order."""
     gathered = tensor.new_empty(group.size() * len(tensor), *tensor.shape[1:])
-    _all_gather(gathered, tensor.contiguous(), group=group)
+    start_gather(gathered, tensor.contiguous(), group).wait()
     return gathered
 
 

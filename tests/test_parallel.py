@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import InputError
+from lingbot_world.headless.cli import main
 from lingbot_world.headless.processes import Processes
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.parallel import SequenceParallel
@@ -35,26 +36,31 @@ def found(request, tmp_path_factory):
 
 
 def test_together_they_compute_what_one_process_computes(found):
-    processes, (cases, _) = found
-    assert len(cases) == {2: 21, 4: 11}[processes]
+    processes, (cases, *_) = found
+    assert len(cases) == {2: 23, 4: 13}[processes]
     for name, case in cases.items():
         assert case["difference"] < 1e-5 < case["scale"], (name, case)
         assert case["same everywhere"], name
 
 
 def test_together_they_compute_the_official_result(found):
-    processes, (cases, _) = found
+    processes, (cases, *_) = found
     official = {name: case["official"] for name, case in cases.items() if "official" in case}
     assert len(official) == {2: 9, 4: 3}[processes]
     assert max(official.values()) < 1e-4, official
 
 
 def test_together_they_decode_what_one_process_decodes(found):
-    _, (_, frames) = found
+    _, (_, frames, _) = found
     assert len(frames) == 2
     for name, difference in frames.items():
         assert difference["largest"] <= 1, name  # a last bit may round the other way
         assert difference["share"] < 1e-3, name
+
+
+def test_each_keeps_its_piece_of_the_weights(found):
+    processes, (_, _, held) = found
+    assert held["whole"] / processes <= held["kept"] < 1.01 * held["whole"] / processes + 5 * 256
 
 
 @pytest.mark.parametrize(("grid", "size"), list(product([(1, 2, 2), (3, 5, 3), (21, 3, 7), (2, 8, 8)], [2, 3, 5, 8])))
@@ -107,7 +113,8 @@ def test_the_command_makes_the_same_pictures(command, toy_package, tmp_path, cau
     changes |= {"width": 256}  # halves of it are decoded by two processes
     videos = []
     for gpus in ("1", "2"):
-        process = generate(command(**changes, output=f"{tmp_path / gpus}/*.png"), "--gpus", gpus)
+        more = ["--shard"] if causal and gpus == "2" else []
+        process = generate(command(**changes, output=f"{tmp_path / gpus}/*.png"), "--gpus", gpus, *more)
         out, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
         assert out.count("stage ") == 1  # one process tells
@@ -123,6 +130,11 @@ def test_a_fault_that_all_find_is_said_once(command, tmp_path):
     assert (process.returncode, out) == (2, "")
     missing = tmp_path / "nowhere"
     assert errors == f"lingbot-world: {missing}: no such folder; give the folder of the downloaded package\n"
+
+
+def test_weights_that_nobody_shares_are_refused(command, capsys):
+    assert main([*command(), "--shard"]) == 2
+    assert "--shard divides the weights among several GPUs: give --gpus too" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -1,13 +1,16 @@
 """What stays in GPU memory, by how much is free: the order in which things are given up."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from lingbot_world.headless.memory import MARGIN, Residency, choose_residency, estimate_camera_cache, estimate_sampling
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
+from lingbot_world.headless.two_experts import Together
 from lingbot_world.loaders import open_checkpoint
+from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.writer import write_expert
 from lingbot_world.options import PerExpert
 from lingbot_world.toy.weights import EXPERT, Weights
@@ -53,6 +56,17 @@ def test_memory_goes_to_the_camera_cache_first(spare, residency, both, cached, p
     room = {"nothing": 0, "half": cache / 2, "cache": cache, "all": cache + plan.experts.low.nbytes}
     room["second"] = room["all"] - 1
     assert choose(plan, needed(plan) + room[spare], residency) == Residency(both, cached * cache)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_divided_weights_leave_their_room_to_the_camera_cache(processes, plan):
+    together = Together(weights=SimpleNamespace(size=lambda: processes))
+    checkpoint = plan.experts.high
+    assert weight_bytes(checkpoint, 0, processes) < weight_bytes(checkpoint, None)
+    options = {"camera": True, "resident_blocks": 0, "holders": processes}
+    divided = estimate_sampling([checkpoint], plan.geometry, plan.dtype, **options)
+    assert choose_residency(plan, divided.total + MARGIN + 1000, together) == Residency(False, 1000, 0)
+    assert choose_residency(replace(plan, device=torch.device("cpu")), 0, together) == Residency(False, 0, 0)
 
 
 @pytest.mark.parametrize(("mode", "spare", "kept"), [("off", 1, 0), ("gpu", 0, 1), ("auto", 0, 0), ("auto", 1, 1)])

@@ -1,9 +1,11 @@
 """torchrun --nproc_per_node=N goldens.py OUT.json: every golden computed by one process alone and by N together.
 
 OUT.json has for each case the largest difference between the two, and whether every process has the same bits: each
-goes on with its own copy of the result. Then, of decoded frames, the largest difference of a byte and the mean.
+goes on with its own copy of the result. Then, of decoded frames, the largest difference of a byte and the mean;
+and of divided weights, the bytes that this process keeps and those of all.
 """
 
+import gc
 import json
 import sys
 from dataclasses import replace
@@ -17,6 +19,11 @@ import torch
 from lingbot_world.headless.decoding import divided_decoder, join_stripes
 from lingbot_world.headless.processes import Processes
 from lingbot_world.headless.two_experts import sample
+from lingbot_world.loaders import load_expert, open_checkpoint
+from lingbot_world.loaders.chunks import buffer_bytes
+from lingbot_world.loaders.offload import streamed_weights
+from lingbot_world.loaders.sharing import SharedBlocks
+from lingbot_world.loaders.writer import write_expert
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.pipeline import World
 from lingbot_world.sampling import few_step_schedule
@@ -36,6 +43,7 @@ class Cases:
     def __init__(self) -> None:
         self.found: dict[str, dict] = {}
         self.bytes: dict[str, dict] = {}
+        self.held: dict[str, int] = {}
 
     def compare(self, name: str, compute, options: dict, official=None) -> None:
         """Notes how far `compute()` and `compute(**options)`, by all processes, are from each other and from the
@@ -131,6 +139,33 @@ def three_chunks(model, storage: dict, sequence: SequenceParallel | None = None)
     return torch.cat([world.chunk(draw(16), draw(20), draw(384), schedule, lambda _: draw(16)) for _ in range(3)], 2)
 
 
+def shared_weights(cases: Cases, sequence: SequenceParallel, folder: Path) -> None:
+    """An expert of whose blocks each process keeps a piece, over several forwards; and the bytes that it keeps."""
+    config = replace(FOUR_HEADS, num_layers=5)
+    path = folder / "model.safetensors"
+    if sequence.rank == 0:
+        (folder / "config.json").write_text('{"text_len": 24, "num_heads": 4}')
+        write_expert(path, config, random_state(config).items(), quant_type="nf4")
+    distributed.barrier()
+    whole = load_expert(path, dtype=torch.float32)
+    shared = load_expert(path, dtype=torch.float32, resident_blocks=0, shared_by=sequence.group)
+
+    def compute(model=whole, **options) -> torch.Tensor:
+        given = [random_inputs(config, 2, GRIDS["odd"], seed) for seed in range(3)]
+        return torch.stack([model(each["x"], each["timestep"], each["context"], each["camera"], **options)
+                            for each in given])  # fmt: skip
+
+    cases.compare("divided weights", compute, {"model": shared})
+    options = {"sequence_parallel": sequence}
+    cases.compare("divided weights and tokens", compute, {"model": shared, "options": options})
+    kept = [each for each in gc.get_objects() if type(each) is SharedBlocks]
+    names = streamed_weights(open_checkpoint(path), 0).values()
+    cases.held = {
+        "kept": sum(piece.untyped_storage().nbytes() for each in kept for _, piece in each._blocks.values()),
+        "whole": sum(buffer_bytes(open_checkpoint(path).entries(each)) for each in names),
+    }
+
+
 def decoding(cases: Cases) -> None:
     """Frames that are decoded in stripes, part by part: wide ones, and high ones of which a part is empty."""
     vae = load_vae(GOLDEN / "vae/Wan2.1_VAE_tiny.safetensors")
@@ -155,6 +190,7 @@ def main(out: Path) -> None:
         forwards(cases, whole)
         rollouts(cases, whole)
         decoding(cases)
+        shared_weights(cases, whole, out.parent)
         half = size // 2
         rows = [distributed.new_group(range(row * half, (row + 1) * half)) for row in range(2)]
         pairs = [distributed.new_group([index, index + half]) for index in range(half)]
@@ -163,7 +199,7 @@ def main(out: Path) -> None:
         if size == 2:
             runs(cases, whole, None)
     if rank == 0:
-        out.write_text(json.dumps([cases.found, cases.bytes]))
+        out.write_text(json.dumps([cases.found, cases.bytes, cases.held]))
     distributed.destroy_process_group()
 
 
