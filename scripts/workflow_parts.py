@@ -226,7 +226,7 @@ class Parts:
     def save_video(self, video: Output) -> None:
         """Save Video, in the group that was begun last."""
         prefix = {"filename_prefix": "video/LingBot-World", "format": "mp4", "format.codec": "h264"}
-        self.graph.add("SaveVideo", video=video, extra_height=PREVIEW_HEIGHT, **prefix)
+        self.graph.add("SaveVideo", video=video, room=PREVIEW_HEIGHT, **prefix)  # front-ends give it its least height
 
     def film(self, camera: Node | None, image: Node, **sampling) -> Graph:
         """Everything around an image and a camera path, or without one."""

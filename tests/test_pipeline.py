@@ -102,19 +102,24 @@ def test_a_run_below_the_boundary_never_asks_for_the_high_expert(experts, inputs
     assert latent.isfinite().all()
 
 
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad, lambda: torch.set_grad_enabled(False)])
-def test_every_grad_mode_gives_the_same_and_no_graph(mode, experts, inputs):
-    settings = SETTINGS | {"steps": 2}
-    with mode():
-        latent = sample(*experts, *inputs, **settings)
-    assert not latent.requires_grad
-    assert torch.equal(latent, sample(*experts, *inputs, **settings))
-
-
-def test_the_arguments_are_left_as_they_are(experts, inputs):
+@pytest.fixture(scope="module")
+def two_steps(experts, inputs):
+    """The latent of two steps in no mode; and whether the arguments are as they were."""
     kept = [tensor.clone() for tensor in inputs]
-    sample(*experts, *inputs, **SETTINGS | {"steps": 2})
-    assert all(torch.equal(tensor, copy) for tensor, copy in zip(inputs, kept, strict=True))
+    latent = sample(*experts, *inputs, **SETTINGS | {"steps": 2})
+    return latent, all(torch.equal(tensor, copy) for tensor, copy in zip(inputs, kept, strict=True))
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad, lambda: torch.set_grad_enabled(False)])
+def test_every_grad_mode_gives_the_same_and_no_graph(mode, experts, inputs, two_steps):
+    with mode():
+        latent = sample(*experts, *inputs, **SETTINGS | {"steps": 2})
+    assert not latent.requires_grad
+    assert torch.equal(latent, two_steps[0])
+
+
+def test_the_arguments_are_left_as_they_are(two_steps):
+    assert two_steps[1]
 
 
 def test_a_camera_for_experts_without_camera_layers_is_refused(golden, inputs):

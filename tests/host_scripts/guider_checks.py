@@ -8,7 +8,8 @@ import gc  # noqa: E402
 
 import comfy.model_management  # noqa: E402
 import comfy.samplers  # noqa: E402
-import guider_node_checks  # noqa: E402, F401  checks that are reported with those below
+import guider_device_checks  # noqa: E402, F401  checks that are reported with those below
+import guider_node_checks  # noqa: E402, F401  and these
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from common import (  # noqa: E402

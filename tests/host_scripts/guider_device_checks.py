@@ -1,25 +1,26 @@
-"""ComfyUI's MultiGPU CFG Split on both experts, on two devices that are both the CPU under two names."""
+"""ComfyUI's MultiGPU CFG Split on both experts, on two devices that are both the CPU under two names. Import after
+`embed`; reported with the guider's checks."""
 
-from embed import embed
+import threading
 
-embed()
+import comfy.model_management as management
+import torch
+from comfy_extras.nodes_multigpu import MultiGPUCFGSplitNode
+from common import NF4, SIGMAS, check, experts, gap, guider, sample
+from lingbot_world.host.sampler import FlowSolver
+from lora_cases import lora, with_lora
 
-import threading  # noqa: E402
-
-import comfy.model_management as management  # noqa: E402
-import torch  # noqa: E402
-from comfy_extras.nodes_multigpu import MultiGPUCFGSplitNode  # noqa: E402
-from common import NF4, SIGMAS, check, experts, gap, guider, report, sample  # noqa: E402
-from lingbot_world.host.sampler import FlowSolver  # noqa: E402
-from lora_cases import lora, with_lora  # noqa: E402
-
-ONE, TWO = torch.device("cpu"), torch.device("cpu:1")
-management.get_all_torch_devices = lambda exclude_current=False: [TWO] if exclude_current else [ONE, TWO]
+DEVICES = [torch.device("cpu"), torch.device("cpu:1")]
 
 
 def split(*models):
     """Each MODEL through MultiGPU CFG Split."""
-    return tuple(MultiGPUCFGSplitNode.execute(model, 2).args[0] for model in models)
+    devices = management.get_all_torch_devices
+    management.get_all_torch_devices = lambda exclude_current=False: DEVICES[exclude_current:]
+    try:
+        return tuple(MultiGPUCFGSplitNode.execute(model, 2).args[0] for model in models)
+    finally:
+        management.get_all_torch_devices = devices
 
 
 def copy_of(patcher):
@@ -114,6 +115,3 @@ def errors():
         management.interrupt_current_processing(False)
         found[f"after {name}"] = [gap(run(pair), want), threading.active_count() - before]
     return found
-
-
-report()
