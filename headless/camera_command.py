@@ -1,6 +1,7 @@
-"""`lingbot-world camera show | convert | make`: look at camera paths, change their format, make new ones."""
+"""`lingbot-world camera show | convert | make | measure`: camera paths seen, converted, made, and found in a video."""
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,21 +10,31 @@ from PIL import Image
 
 from ..camera.easing import EASINGS
 from ..camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
+from ..camera.measure import (
+    as_values,
+    floor_words,
+    measure_camera,
+    render_measurement,
+    summary,
+    table,
+)
 from ..camera.moves import PRESETS, path_from_keys, preset_path
 from ..camera.moves.presets import DEFAULT_RADIUS
 from ..camera.path import DEFAULT_FOV_DEG, CameraPath
 from ..camera.preview import hints, render_preview, warnings
 from ..errors import CameraError
 from ..options import FRAMES
+from .video_frames import grey_frames
 
 
 def add_camera_command(subparsers: Any) -> None:
-    """Adds `camera` with its three actions; each sets `run(arguments)`."""
-    parser = subparsers.add_parser("camera", help="show, convert or make camera paths")
+    """Adds `camera` with its four actions; each sets `run(arguments)`."""
+    parser = subparsers.add_parser("camera", help="show, convert or make camera paths; measure how a video follows one")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions)
     _add_convert(actions)
     _add_make(actions)
+    _add_measure(actions)
 
 
 def _add_show(actions: Any) -> None:
@@ -60,6 +71,30 @@ def _add_make(actions: Any) -> None:
     parser.add_argument("--fov_deg", type=float, default=DEFAULT_FOV_DEG, help="degrees the lens sees across")
 
 
+MEASURE_HELP = """Measures how well a video follows its camera path, from what its pictures show.
+
+Points are followed between keyframes, eight frames apart or fewer where the path turns fast. The essential matrix
+gives the turn and the direction between two of them, which are compared with the poses: degrees off. Distances have no
+scale in a video and are not judged; nor is a direction where the path only turns. A pair of keyframes follows if its
+turn is less than 1 degree, or a third of the turn asked for, off and its direction less than 30 degrees. The video
+follows if three quarters of the judged pairs do. The noise floor is said first: the same, measured on rendered rooms
+seen along the path. The lens is taken to be the path's: a video that shows another one seems to turn less or more.
+
+Needs opencv-python-headless: pip install -e ".[cli,measure]"."""
+
+
+def _add_measure(actions: Any) -> None:
+    shape = argparse.RawDescriptionHelpFormatter
+    help = "how well a video follows its path"
+    parser = actions.add_parser("measure", help=help, description=MEASURE_HELP, formatter_class=shape)
+    parser.set_defaults(run=_measure)
+    parser.add_argument("video", help="a video file, or a folder of PNG files")
+    _add_input(parser)
+    parser.add_argument("--every", type=int, help="frames from one keyframe to the next; left out: by the path's turns")
+    parser.add_argument("--drawing", metavar="PNG", help="also draw the path asked for and the one found")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON instead")
+
+
 def _add_input(parser: argparse.ArgumentParser) -> None:
     formats = "; ".join(f"{name}: {format.description}" for name, format in FORMATS.items())
     conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
@@ -94,6 +129,15 @@ def _make(arguments: argparse.Namespace) -> None:
     _warn(path, len(path))
 
 
+def _measure(arguments: argparse.Namespace) -> None:
+    path, notes = _path(arguments)
+    measured = measure_camera(grey_frames(arguments.video), path, arguments.every)
+    lines = [*notes, floor_words(measured), "", *table(measured), "", *summary(measured)]
+    print(json.dumps({**as_values(measured), "notes": notes}, indent=1) if arguments.json else "\n".join(lines))
+    if arguments.drawing is not None:
+        _saved(render_measurement(measured).save, arguments.drawing, quiet=arguments.json)
+
+
 def _warn(path: CameraPath, frames: int) -> None:
     for warning in warnings(path, frames):
         print(f"! {warning}")
@@ -102,6 +146,13 @@ def _warn(path: CameraPath, frames: int) -> None:
 
 
 def _read(arguments: argparse.Namespace) -> CameraPath:
+    path, notes = _path(arguments)
+    print(*notes, sep="\n", end="\n" if notes else "")
+    return path
+
+
+def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
+    """The path that the arguments name, and notes on it."""
     path, notes = read_camera(
         arguments.input,
         arguments.format,
@@ -109,9 +160,7 @@ def _read(arguments: argparse.Namespace) -> CameraPath:
         image_size=arguments.image_size,
         fov_deg=arguments.fov_deg,
     )
-    for note in notes:
-        print(f"note: {note}")
-    return path
+    return path, [f"note: {note}" for note in notes]
 
 
 def _picture(file: str | None) -> Image.Image | None:
@@ -123,12 +172,13 @@ def _picture(file: str | None) -> Image.Image | None:
         raise CameraError(f"{file}: not an image ({error})") from error
 
 
-def _saved(save: Callable[[Path], None], target: str) -> None:
+def _saved(save: Callable[[Path], None], target: str, *, quiet: bool = False) -> None:
     try:
         save(Path(target))
     except (OSError, ValueError) as error:
         raise CameraError(f"{target}: cannot be written ({error})") from error
-    print(target)
+    if not quiet:
+        print(target)
 
 
 def _size(text: str) -> tuple[int, int]:

@@ -69,7 +69,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
 
         add_camera_command(commands)
     else:
-        commands.add_parser("camera", help="show, convert or make camera paths")
+        commands.add_parser("camera", help="show, convert or make camera paths; measure how a video follows one")
     return parser
 
 

@@ -18,6 +18,7 @@ from PIL import Image
 
 from ..camera import action_embedding, camera_embedding, frame_count, read_pose_folder
 from ..camera.formats.sniff import looks_like_camera, looks_like_lens, looks_like_poses
+from ..camera.measure import floor_words, measure_camera, render_measurement, summary, table
 from ..camera.path import CameraPath, lens_from_fov
 from ..camera.poses import FEWEST_POSES
 from ..camera.preview import render_preview
@@ -159,7 +160,21 @@ def with_camera(conditioning, embedding: torch.Tensor):
 def preview_image(path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int]) -> torch.Tensor:
     """The drawing of a path as an IMAGE [1, H, W, 3]; `image` [B, h, w, 3] is the first frame."""
     first = None if image is None else Image.fromarray((image[0, ..., :3].clamp(0, 1) * 255).byte().cpu().numpy())
-    drawing = render_preview(path, first, frames, size)
+    return _as_image(render_preview(path, first, frames, size))
+
+
+def measure_image(
+    images: torch.Tensor, path: CameraPath, every: int, size: tuple[int, int]
+) -> tuple[torch.Tensor, list[str], list[str]]:
+    """How well IMAGE [F, H, W, 3] follows a path: a drawing [1, h, w, 3], the summary and the table, lines of words.
+
+    Keyframes are `every` frames apart, 0: chosen by the path. Raises CameraError."""
+    pictures = (Image.fromarray((image[..., :3].clamp(0, 1) * 255).byte().cpu().numpy()) for image in images)
+    measured = measure_camera((np.asarray(picture.convert("L")) for picture in pictures), path, every or None)
+    return _as_image(render_measurement(measured, size)), summary(measured), [floor_words(measured), *table(measured)]
+
+
+def _as_image(drawing: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.asarray(drawing, dtype=np.float32) / 255)[None]
 
 

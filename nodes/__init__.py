@@ -9,8 +9,8 @@ from .. import __version__
 from ..host import folders, needs
 
 MODULES = (
-    "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "sampling", "rollout",
-    "quantize", "toy",
+    "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "camera_measure",
+    "sampling", "rollout", "quantize", "toy",
 )  # fmt: skip
 
 folders.register()

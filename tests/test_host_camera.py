@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +14,10 @@ from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
 from comfy_tree import PACK, Host
 from lingbot_world.camera import action_embedding, actions_from_keys, camera_embedding
 from lingbot_world.camera.formats import write_camera
+from lingbot_world.camera.measure.room import render_room
 from lingbot_world.camera.moves import path_from_editor, path_from_keys, path_from_load3d, preset_path
 from lingbot_world.camera.path import CameraPath
+from lingbot_world.camera.plucker import scaled_intrinsics
 from PIL import Image
 
 pytestmark = pytest.mark.host
@@ -29,6 +32,7 @@ NODES = [
     "LingBotWorldCameraKeyframes",
     "LingBotWorldCameraImport",
     "LingBotWorldCameraPreview",
+    "LingBotWorldMeasureCamera",
     "LingBotWorldCameraEditor",
 ]
 EDITOR = (Path(__file__).parent / "data" / "editor_cases.json").read_text()
@@ -295,3 +299,49 @@ def test_every_socket_is_explained(server, name):
     for input_name, (_, options) in {**info["input"]["required"], **info["input"].get("optional", {})}.items():
         assert options.get("tooltip"), input_name
         assert f"**{options.get('display_name') or input_name}**" in page, input_name
+
+
+def measured(camera: dict, images: list, **more) -> dict:
+    """A prompt that measures images against a camera."""
+    options = {"every": 0, "width": 800, "height": 500}
+    asked = node("LingBotWorldMeasureCamera", images=images, camera=["camera", 0], **options)
+    return {"camera": camera, "measure": asked, "report": node("PreviewAny", source=["measure", 1]), **more}
+
+
+def test_a_missing_opencv_is_said_on_the_node_before_anything_runs(server, comfy_host):
+    if has_opencv(comfy_host):
+        pytest.skip("ComfyUI's Python has OpenCV: nothing is missing")
+    black = node("EmptyImage", width=64, height=48, batch_size=9, color=0)
+    with pytest.raises(RejectedPromptError, match="-m pip install --upgrade opencv-python-headless"):
+        server.queue(measured(preset("pan_left", 9), ["black", 0], black=black))
+
+
+def has_opencv(host: Host) -> bool:
+    return subprocess.run([str(host.python), "-c", "import cv2"], capture_output=True).returncode == 0
+
+
+def test_a_video_is_measured_and_drawn(comfy_host, tmp_path):
+    """The server gets the tests' own OpenCV, which runs under any Python; frames come out of a file, as a user's do."""
+    cv2 = pytest.importorskip("cv2")
+    path = preset_path("truck_left", frames=9, amount=0.4)
+    lens = scaled_intrinsics(path.intrinsics, 96, 160)
+    for index, picture in enumerate(render_room(path.c2w, lens, 96, 160, 3.0)):
+        (tmp_path / "input").mkdir(exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / "input" / f"{index}.png")
+    tools = tmp_path / "custom_nodes" / "tools"
+    tools.mkdir(parents=True)
+    for folder in Path(cv2.__file__).parent.parent.glob("*"):
+        if folder.name in ("cv2", "opencv_python_headless.libs"):
+            (tools / folder.name).symlink_to(folder)
+    (tools / "__init__.py").write_text(f"import sys\nsys.path.append({str(tools)!r})\nNODE_CLASS_MAPPINGS = {{}}\n")
+    loads = {f"load{index}": node("LoadImage", image=f"{index}.png") for index in range(9)}
+    batch = node("BatchImagesNode", **{f"images.image{index}": [f"load{index}", 0] for index in range(9)})
+    with ComfyServer(comfy_host, tmp_path) as running:
+        for asked, verdict in (("truck_left", "The video follows"), ("truck_right", "The video does not follow")):
+            run = running.queue(measured(preset(asked, 9), ["batch", 0], batch=batch, **loads))
+            (report,) = run.outputs["report"]["text"]
+            assert verdict in report
+            assert "Noise floor, on 1 rendered pairs of this path at 160x96" in report
+            assert any(verdict in text for _, text in run.texts)
+            (file,) = run.files(tmp_path / "temp")
+            assert Image.open(file).size == (800, 500)

@@ -17,8 +17,7 @@ IDS = {
     "LingBotWorldSolver", "LingBotWorldSigmas", "LingBotWorldSampler", "LingBotWorldCameraPreset",
     "LingBotWorldCameraKeys", "LingBotWorldCameraKeyframes", "LingBotWorldCameraChain", "LingBotWorldCameraEditor",
     "LingBotWorldCameraImport", "LingBotWorldCameraPreview", "LingBotWorldLoadCausal", "LingBotWorldRollout",
-    "LingBotWorldQuantize",
-    "LingBotWorldToyPackage",
+    "LingBotWorldQuantize", "LingBotWorldMeasureCamera", "LingBotWorldToyPackage",
 }  # fmt: skip
 
 

@@ -1,0 +1,85 @@
+"""A measurement as a picture: the path that was asked for, the one that was found, and how far off each pair is."""
+
+import numpy as np
+from PIL import Image
+
+from ...errors import CameraError
+from ..preview import drawing
+from ..preview.drawing import FROM_ABOVE, FROM_THE_SIDE, Color, frustum
+from ..preview.sheet import Sheet, camera_depth
+from .measurement import DIRECTION_DEG, TURN_DEG, Measurement
+from .words import floor_words, summary
+
+FINER = 2  # drawn this many times larger, then reduced
+SMALLEST = (400, 250)
+
+
+def asked_poses(measured: Measurement) -> np.ndarray:
+    """The path's poses [k + 1, 4, 4] at the keyframes of k pairs, as the first one's camera sees them."""
+    return _joined([pair.asked for pair in measured.pairs])
+
+
+def found_poses(measured: Measurement) -> np.ndarray:
+    """The poses [k + 1, 4, 4] that were found, as far from each other as the path's, because a video has no scale.
+
+    The camera stays where it was if no direction was found, and does what the path does if nothing was."""
+    steps = []
+    for pair in measured.pairs:
+        step = pair.asked.copy()
+        if pair.found is not None:
+            length = np.linalg.norm(pair.asked[:3, 3])
+            step[:3, :3] = pair.found.rotation
+            step[:3, 3] = 0 if pair.found.direction is None else pair.found.direction * length
+        steps.append(step)
+    return _joined(steps)
+
+
+def _joined(steps: list[np.ndarray]) -> np.ndarray:
+    poses = [np.eye(4)]
+    for step in steps:
+        poses.append(poses[-1] @ step)
+    return np.stack(poses)
+
+
+def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)) -> Image.Image:
+    """Both paths from above and from the side, charts of the errors, the verdict in words. `size` in pixels, 400x250 at
+    least. Returns an RGB image. Raises CameraError for a size too small to read."""
+    if size[0] < SMALLEST[0] or size[1] < SMALLEST[1]:
+        raise CameraError(f"drawing of {size[0]}x{size[1]}: expected at least {SMALLEST[0]}x{SMALLEST[1]}")
+    sheet = Sheet((size[0] * FINER, size[1] * FINER))
+    sheet.header(f"{measured.frames} frames, {len(measured.pairs)} pairs of keyframes",
+                 "white: asked for; green to red: found")  # fmt: skip
+    _draw_paths(sheet, measured)
+    _draw_errors(sheet, measured)
+    verdict, *more = summary(measured)
+    color = drawing.START if measured.follows else drawing.WARNING
+    words = [(sentence, drawing.QUIET) for sentence in (*more, floor_words(measured))]
+    sheet.words([(verdict, color), *words], "more in the text output")
+    return sheet.canvas.resize(size, Image.Resampling.LANCZOS)
+
+
+def _draw_paths(sheet: Sheet, measured: Measurement) -> None:
+    asked, found = asked_poses(measured), found_poses(measured)
+    depth = camera_depth(np.concatenate([asked[:, :3, 3], found[:, :3, 3]]))
+    lens = measured.path.intrinsics[0]
+    wanted, seen = ([frustum(pose, lens, depth) for pose in poses] for poses in (asked, found))
+    apart = measured.pairs[0].last - measured.pairs[0].first
+    for axes, rows, title in ((FROM_ABOVE, (0, 0.5), "from above"), (FROM_THE_SIDE, (0.5, 1), "from the side")):
+        view = sheet.view(sheet.panel((0, 0.5), rows, title), axes, [*wanted, *seen])
+        sheet.path(view, found[:, :3, 3], seen, measured.path.fps / apart)
+        view.line(asked[:, :3, 3], drawing.INK, round(sheet.unit))
+        view.frustum(wanted[-1], drawing.INK, round(sheet.unit))
+
+
+def _draw_errors(sheet: Sheet, measured: Measurement) -> None:
+    turns = np.array([pair.turn_error_deg for pair in measured.pairs])
+    directions = np.array([pair.direction_error_deg for pair in measured.pairs])
+    _chart(sheet, (0, 0.5), "turn", turns, TURN_DEG, drawing.TURN)
+    _chart(sheet, (0.5, 1), "direction", directions, DIRECTION_DEG, drawing.STEP)
+
+
+def _chart(sheet: Sheet, rows: tuple[float, float], name: str, values: np.ndarray, least: float, color: Color) -> None:
+    """Degrees off, a column for each pair; none where a pair was not judged."""
+    known = values[~np.isnan(values)]
+    title = f"{name}: up to {known.max():.1f} degrees off" if len(known) else f"{name}: not judged"
+    sheet.chart((0.5, 1), rows, title, np.nan_to_num(values), max(least, *known, 0.0), color)

@@ -1,0 +1,69 @@
+"""Points of a picture followed to a later one, by OpenCV."""
+
+from collections.abc import Sequence
+from types import ModuleType
+
+import numpy as np
+
+from ...errors import require
+
+SMALLEST_SIDE = 240
+"""Pixels of the shorter side from which on pictures are tracked as they are; smaller ones are enlarged before."""
+MOST_POINTS = 400
+WINDOW, LEVELS = 15, 4
+FARTHEST_BACK = 0.5
+"""Pixels by which a point that was followed there and back may miss where it began."""
+
+
+def opencv() -> ModuleType:
+    """OpenCV's module. Raises DependencyError, with the command that installs it, where it is missing."""
+    return require("cv2", "opencv-python-headless")
+
+
+def follow(frames: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Where points of the first of `frames` (uint8 [H, W]) are in it and in the last: x and y, two float64 [n, 2].
+
+    Pixel centres lie at .5, as in the intrinsics. Points are followed from frame to frame, then once more from the
+    first frame to the last, and back: those that do not come back to where they began are left out.
+    """
+    scale = max(1.0, SMALLEST_SIDE / min(frames[0].shape))
+    pictures = [_enlarged(frame, scale) for frame in frames]
+    began = _corners(pictures[0])
+    if not len(began):
+        return np.empty((0, 2)), np.empty((0, 2))
+    ended = began
+    for before, after in zip(pictures[:-1], pictures[1:], strict=True):
+        ended, _ = _moved(before, after, ended)
+    ended, there = _moved(pictures[0], pictures[-1], began, ended)
+    back, here = _moved(pictures[-1], pictures[0], ended, began)
+    good = there & here & (np.linalg.norm(back - began, axis=1) < FARTHEST_BACK) & _inside(ended, pictures[-1])
+    first, last = ((points[good].astype(np.float64) + 0.5) / scale for points in (began, ended))
+    return first, last
+
+
+def _enlarged(frame: np.ndarray, scale: float) -> np.ndarray:
+    cv2 = opencv()
+    return frame if scale == 1 else cv2.resize(frame, None, fx=scale, fy=scale, interpolation=cv2.INTER_CUBIC)
+
+
+def _corners(picture: np.ndarray) -> np.ndarray:
+    """Corners float32 [n, 2], spread over the picture."""
+    distance = max(4.0, min(picture.shape) / 45)
+    found = opencv().goodFeaturesToTrack(picture, MOST_POINTS, 0.003, distance, blockSize=7)
+    return np.empty((0, 2), np.float32) if found is None else found.reshape(-1, 2)
+
+
+def _moved(
+    before: np.ndarray, after: np.ndarray, points: np.ndarray, guess: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Where points float32 [n, 2] of one picture are in another, near `guess`, and whether each was found, bool [n]."""
+    cv2 = opencv()
+    start, flags = (None, 0) if guess is None else (guess.copy(), cv2.OPTFLOW_USE_INITIAL_FLOW)
+    options = {"winSize": (WINDOW, WINDOW), "maxLevel": LEVELS, "flags": flags}
+    moved, found, _ = cv2.calcOpticalFlowPyrLK(before, after, points, start, **options)
+    return moved, found.reshape(-1) == 1
+
+
+def _inside(points: np.ndarray, picture: np.ndarray) -> np.ndarray:
+    height, width = picture.shape
+    return ((points >= 0) & (points <= [width - 1, height - 1])).all(1)

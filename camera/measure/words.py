@@ -1,0 +1,105 @@
+"""A measurement in words: a summary, a table, and the same as plain values for JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from .measurement import Measurement, Pair, median_direction_error_deg, median_turn_error_deg
+
+HEADER = "  frames      tracks   turn: asked   found     off   direction off   parallax"
+VERDICTS = {True: "The video follows its path", False: "The video does not follow its path",
+            None: "It cannot be told whether the video follows its path"}  # fmt: skip
+
+
+def floor_words(measured: Measurement) -> str:
+    """What the measuring is off by itself."""
+    size = f"{measured.width}x{measured.height}"
+    return f"Noise floor, on {len(measured.floor)} rendered pairs of this path at {size}: {_medians(measured.floor)}."
+
+
+def table(measured: Measurement) -> list[str]:
+    """A header and a line for each pair."""
+    return [HEADER, *(_line(pair) for pair in measured.pairs)]
+
+
+def summary(measured: Measurement) -> list[str]:
+    """The verdict first, then medians and what was not judged, a sentence each."""
+    judged, pairs = measured.judged, measured.pairs
+    said = [f"{VERDICTS[measured.follows]}: {measured.following} of {len(judged)} judged pairs of keyframes do, of "
+            f"{len(pairs)} in {measured.frames} frames."]  # fmt: skip
+    if judged:
+        apart = np.median([pair.last - pair.first for pair in judged])
+        turn = median_turn_error_deg(judged)
+        said.append(f"{_medians(judged).capitalize()}; the turn {turn / apart:.3f} degrees a frame.")
+    said += [f"{count} {'pair' if count == 1 else 'pairs'}: {note}." for note, count in _notes(pairs)]
+    if not any(pair.goes for pair in pairs):
+        still = max(pair.turn_asked_deg for pair in pairs) < 1e-3
+        said.append("The path stands still: measured is how still the video stands." if still else
+                    "The path only turns: no direction is judged.")  # fmt: skip
+    if measured.frames < len(measured.path):
+        said.append(f"The path has {len(measured.path)} poses: the first {measured.frames}, the video's, were used.")
+    return said
+
+
+def _notes(pairs: tuple[Pair, ...]) -> list[tuple[str, int]]:
+    """What is said of pairs, and of how many; the most frequent first."""
+    return Counter(pair.note for pair in pairs if pair.note).most_common()
+
+
+def _medians(pairs: tuple[Pair, ...]) -> str:
+    directions = [pair for pair in pairs if not np.isnan(pair.direction_error_deg)]
+    words = f"turn {median_turn_error_deg(pairs):.2f} degrees off in the median"
+    if not directions:
+        return words
+    return f"{words}, direction {median_direction_error_deg(directions):.1f} degrees off in {len(directions)} pairs"
+
+
+def _line(pair: Pair) -> str:
+    parallax = "" if pair.found is None else f"{pair.found.parallax:.2f}"
+    direction = "" if np.isnan(pair.direction_error_deg) else f"{pair.direction_error_deg:.1f}"
+    turn = "" if pair.found is None else f"{pair.turn_found_deg:7.2f} {pair.turn_error_deg:7.2f}"
+    frames = f"{pair.first}-{pair.last}"
+    numbers = f"  {frames:<11} {pair.tracks:6d}   {pair.turn_asked_deg:11.2f} {turn:>15}"
+    return f"{numbers} {direction:>15} {parallax:>10}   {pair.note}".rstrip()
+
+
+def as_values(measured: Measurement) -> dict[str, Any]:
+    """The measurement as JSON can hold it: angles in degrees, parallax in pixels, null where nothing was judged."""
+    return {
+        "follows": measured.follows,
+        "frames": measured.frames,
+        "width": measured.width,
+        "height": measured.height,
+        "pairs_following": measured.following,
+        "pairs_judged": len(measured.judged),
+        **_median_values(measured.judged),
+        "noise_floor": _median_values(measured.floor),
+        "pairs": [_pair_values(pair) for pair in measured.pairs],
+    }
+
+
+def _median_values(pairs: tuple[Pair, ...]) -> dict[str, float | None]:
+    return {
+        "median_turn_error_deg": _known(median_turn_error_deg(pairs)),
+        "median_direction_error_deg": _known(median_direction_error_deg(pairs)),
+    }
+
+
+def _pair_values(pair: Pair) -> dict[str, Any]:
+    return {
+        "frames": [pair.first, pair.last],
+        "tracks": pair.tracks,
+        "turn_asked_deg": pair.turn_asked_deg,
+        "turn_found_deg": _known(pair.turn_found_deg),
+        "turn_error_deg": _known(pair.turn_error_deg),
+        "direction_error_deg": _known(pair.direction_error_deg),
+        "parallax": None if pair.found is None else pair.found.parallax,
+        "note": pair.note,
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value

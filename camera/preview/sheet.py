@@ -1,0 +1,105 @@
+"""The sheet of a drawing: titled panels under a header, words below; paths, grounds and charts in panels."""
+
+import textwrap
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from . import drawing
+from .drawing import Box, Color, View, color_at, font
+
+FRUSTA = 7
+MOST_TICKS = 12
+LINES = 4
+"""Lines of words that fit below the panels."""
+
+
+class Sheet:
+    """The canvas and its layout: three columns of panels under a header, words below."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        self.canvas = Image.new("RGB", size, drawing.BACKGROUND)
+        self.unit = min(size[0] / 650, size[1] / 406)  # one pixel of a 650x406 sheet
+        self.text = 13 * self.unit
+
+    def panel(self, columns: tuple[float, float], rows: tuple[float, float], title: str) -> Box:
+        """Draws a titled panel over these shares of the space between header and words; returns the box inside."""
+        width, height, unit = *self.canvas.size, self.unit
+        top, bottom = 28 * unit, height - 84 * unit
+        left, right = (6 * unit + share * (width - 6 * unit) for share in columns)
+        upper, lower = (top + share * (bottom - top) for share in rows)
+        box = (left, upper, right - 6 * unit, lower - 6 * unit)
+        draw = ImageDraw.Draw(self.canvas)
+        draw.rounded_rectangle(box, 5 * unit, fill=drawing.PANEL)
+        draw.text((box[0] + 7 * unit, box[1] + 4 * unit), title, font=font(self.text), fill=drawing.QUIET)
+        return box[0], box[1] + 20 * unit, box[2], box[3]
+
+    def header(self, text: str, legend: str) -> None:
+        """What the path is on the left, how to read the drawing on the right."""
+        draw, right = ImageDraw.Draw(self.canvas), self.canvas.size[0] - 10 * self.unit
+        draw.text((10 * self.unit, 6 * self.unit), text, font=font(14 * self.unit), fill=drawing.INK)
+        draw.text((right, 7 * self.unit), legend, font=font(self.text), fill=drawing.QUIET, anchor="ra")
+
+    def words(self, sentences: list[tuple[str, Color]], more: str) -> None:
+        """Sentences in their colours, as many lines as fit; `more` stands in place of those that do not."""
+        lines = [(line, color) for words, color in sentences for line in self._wrapped(words)]
+        if len(lines) > LINES:
+            lines = [*lines[: LINES - 1], (f"   ... ({more})", lines[LINES - 1][1])]
+        for index, (line, color) in enumerate(lines):
+            position = (10 * self.unit, self.canvas.size[1] - (82 - 19 * index) * self.unit)
+            ImageDraw.Draw(self.canvas).text(position, line, font=font(self.text), fill=color)
+
+    def chart(
+        self,
+        columns: tuple[float, float],
+        rows: tuple[float, float],
+        title: str,
+        values: np.ndarray,
+        most: float,
+        color: Color,
+    ) -> None:
+        """A panel with columns of `values`, `most` being its height."""
+        left, top, right, bottom = self.panel(columns, rows, title)
+        inset = 8 * self.unit
+        drawing.bars(self.canvas, (left + inset, top + inset / 2, right - inset, bottom - inset), values, most, color)
+
+    def view(self, box: Box, axes: np.ndarray, corners: list[np.ndarray]) -> View:
+        """A projection into a panel's box in which all of these corners are seen."""
+        return View(self.canvas, box, axes, np.concatenate(corners), 12 * self.unit)
+
+    def path(self, view: View, positions: np.ndarray, cameras: list[np.ndarray], fps: float) -> None:
+        """A path from green to red with some of its cameras, its ends and a dot for each tick of time."""
+        last = len(positions) - 1
+        for index in np.unique(np.linspace(0, last, FRUSTA).round().astype(int))[::-1]:
+            view.frustum(cameras[index], color_at(index / last), round(1.2 * self.unit))
+        for index in range(last):
+            view.line(positions[index : index + 2], color_at(index / last), round(2 * self.unit))
+        for second in range(tick := tick_seconds(last / fps), int(last / fps) + 1, tick):
+            view.dot(positions[round(second * fps)], 2.5 * self.unit, drawing.INK)
+        ends = ((0, "start", drawing.START), (last, "end", drawing.END))
+        together = np.linalg.norm(np.diff(view.pixels(positions[[0, last]]), axis=0)) < 4 * self.text
+        for index, name, color in ends:
+            view.dot(positions[index], 3.5 * self.unit, color)
+            if not together:
+                view.label(positions[index], name, self.text, color)
+
+    def _wrapped(self, words: str) -> list[str]:
+        columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
+        return textwrap.wrap(words, columns, subsequent_indent="   ")
+
+
+def tick_seconds(seconds: float) -> int:
+    """Seconds between dots, so that there are few enough of them."""
+    return next(tick for tick in (1, 2, 5, 10, 30, 60, 300, 3600, 10**6) if seconds / tick <= MOST_TICKS)
+
+
+def ground(points: np.ndarray) -> list[np.ndarray]:
+    """Lines [2, 3] of a grid under everything."""
+    (left, _, near), (right, floor, far) = points.min(0), points.max(0)
+    along = [np.array([[x, floor, near], [x, floor, far]]) for x in np.linspace(left, right, 7)]
+    return along + [np.array([[left, floor, z], [right, floor, z]]) for z in np.linspace(near, far, 7)]
+
+
+def camera_depth(positions: np.ndarray) -> float:
+    """How far a drawn camera sees: a share of the path's extent."""
+    return max(0.16 * float(np.ptp(positions, axis=0).max()), 1e-6) if np.ptp(positions, axis=0).any() else 1.0

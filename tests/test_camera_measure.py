@@ -1,0 +1,192 @@
+"""`lingbot-world camera measure`: on rendered rooms whose camera is known, it finds that camera and no other."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from lingbot_world.camera.formats import write_camera
+from lingbot_world.camera.measure import measure_camera, render_measurement, summary
+from lingbot_world.camera.measure.measurement import median_direction_error_deg, median_turn_error_deg
+from lingbot_world.camera.measure.picture import asked_poses, found_poses
+from lingbot_world.camera.measure.room import render_room
+from lingbot_world.camera.moves import preset_path
+from lingbot_world.camera.path import CameraPath
+from lingbot_world.camera.plucker import scaled_intrinsics
+from lingbot_world.errors import CameraError
+from lingbot_world.headless.cli import main
+from lingbot_world.headless.video import find_target, write_frames
+
+HEIGHT, WIDTH, FRAMES = 96, 160, 9
+AMOUNTS = {"pan": 6, "tilt": 6, "roll": 6, "dolly": 0.4, "truck": 0.4, "pedestal": 0.4, "orbit": 6}
+"""Degrees or world units over the video; the walls are 3 units away."""
+REACH = 3.0
+MOVES = ("pan_left", "pan_right", "tilt_up", "tilt_down", "roll_clockwise", "roll_counterclockwise", "dolly_in",
+         "dolly_out", "truck_left", "truck_right", "pedestal_up", "pedestal_down", "orbit_left",
+         "orbit_right")  # fmt: skip
+OPPOSITE = {name: other for pair in zip(MOVES[::2], MOVES[1::2], strict=True) for name, other in (pair, pair[::-1])}
+TURN_BOUND_DEG, DIRECTION_BOUND_DEG = 0.7, 12.0
+"""Measured over these moves with this noise: at most 0.3 and 7 degrees in the median of a video."""
+
+
+def path_of(name: str, frames: int = FRAMES, **options) -> CameraPath:
+    return preset_path(name, frames=frames, amount=AMOUNTS.get(name.split("_")[0]), **options)
+
+
+def video_of(path: CameraPath, noise: float = 3.0) -> list[np.ndarray]:
+    """A noisy video of a room along a path."""
+    random = np.random.default_rng(0)
+    pictures = render_room(path.c2w, scaled_intrinsics(path.intrinsics, HEIGHT, WIDTH), HEIGHT, WIDTH, REACH)
+    return [np.clip(each + random.normal(0, noise, each.shape), 0, 255).astype(np.uint8) for each in pictures]
+
+
+@pytest.fixture(autouse=True)
+def _has_opencv():
+    pytest.importorskip("cv2")
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_rendered_move_is_found_and_its_opposite_is_not(name):
+    path = path_of(name)
+    video = video_of(path)
+    measured, other = measure_camera(video, path), measure_camera(video, path_of(OPPOSITE[name]))
+    assert len(measured.judged) == len(measured.pairs) == 1
+    assert measured.follows
+    assert median_turn_error_deg(measured.judged) < TURN_BOUND_DEG
+    assert median_turn_error_deg(measured.floor) < TURN_BOUND_DEG
+    if name.startswith(("pan", "tilt", "roll")):
+        assert np.isnan(median_direction_error_deg(measured.judged))
+    else:
+        assert median_direction_error_deg(measured.judged) < DIRECTION_BOUND_DEG
+        assert median_direction_error_deg(measured.floor) < DIRECTION_BOUND_DEG
+    assert other.follows is False
+    assert other.following == 0
+
+
+@pytest.mark.parametrize(
+    ("shown", "asked", "said"),
+    [
+        ("static", "pan_left", "turns otherwise"),
+        ("static", "dolly_in", "no parallax"),
+        ("truck_left", "static", "moves, and is not to"),
+        ("truck_left", "pan_left", "turns otherwise"),
+        ("pan_left", "truck_left", "turns otherwise"),
+        ("pedestal_up", "dolly_in", "goes elsewhere"),
+    ],
+)
+def test_another_move_is_told_from_the_one_asked_for(shown, asked, said):
+    measured = measure_camera(video_of(path_of(shown)), path_of(asked))
+    assert measured.follows is False
+    assert any(said in sentence for sentence in summary(measured))
+
+
+def test_a_camera_that_stands_still_as_asked_follows():
+    measured = measure_camera(video_of(path_of("static")), path_of("static"))
+    assert measured.follows
+    assert any("stands still" in sentence for sentence in summary(measured))
+
+
+@pytest.mark.parametrize(("values", "said"), [((0, 256), "agree on no motion"), ((90, 91), "fewer than 20 tracks")])
+def test_noise_and_flat_pictures_are_not_judged(values, said):
+    random = np.random.default_rng(0)
+    video = [random.integers(*values, (HEIGHT, WIDTH), dtype=np.uint8) for _ in range(FRAMES)]
+    measured = measure_camera(video, path_of("pan_left"))
+    assert measured.follows is None
+    assert not measured.judged
+    assert all(said in pair.note for pair in measured.pairs)
+    assert render_measurement(measured).size == (800, 500)
+
+
+def test_the_found_path_has_the_asked_ones_lengths():
+    path = path_of("orbit_left")
+    measured = measure_camera(video_of(path), path)
+    asked, found = asked_poses(measured), found_poses(measured)
+    np.testing.assert_allclose(asked[-1], np.linalg.inv(path.c2w[0]) @ path.c2w[8], atol=1e-12)
+    np.testing.assert_allclose(found[:, :3, 3], asked[:, :3, 3], atol=0.1)
+    steps = [np.linalg.norm(np.diff(poses[:, :3, 3], axis=0), axis=1) for poses in (asked, found)]
+    np.testing.assert_allclose(*steps, rtol=1e-9)
+
+
+def test_keyframes_are_closer_where_the_path_turns_fast_and_where_asked():
+    frames = [np.zeros((48, 64), np.uint8)] * 17
+    spacings = [
+        [(pair.first, pair.last) for pair in measure_camera(frames, path, every).pairs]
+        for path, every in (
+            (path_of("static", 17), None),
+            (preset_path("pan_left", frames=17, amount=45), None),
+            (path_of("static", 17), 6),
+        )
+    ]
+    assert spacings[0] == [(0, 8), (8, 16)]
+    assert spacings[1] == [(0, 4), (4, 8), (8, 12), (12, 16)]
+    assert spacings[2] == [(0, 6), (6, 12), (12, 16)]
+
+
+@pytest.mark.parametrize(
+    ("frames", "every", "complaint"),
+    [
+        ([(48, 64)] * 1, None, "a video of 1 frames: at least 2"),
+        ([(48, 64)] * 10, None, "more frames than the path has poses, 9"),
+        ([(48, 64), (48, 80)], None, "frame 1 is 80x48, the one before 64x48"),
+        ([(48, 64)] * 9, -1, "every -1 frames"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(frames, every, complaint):
+    with pytest.raises(CameraError, match=complaint):
+        measure_camera([np.zeros(shape, np.uint8) for shape in frames], path_of("static"), every)
+
+
+def test_the_command_measures_a_video_file_and_a_folder_of_pictures(tmp_path, capsys):
+    pytest.importorskip("av")
+    path = path_of("truck_left")
+    write_camera(path, tmp_path / "path")
+    frames = np.repeat(np.stack(video_of(path))[..., None], 3, -1)
+    for name in ("video.mp4", "folder"):
+        write_frames(frames, find_target(tmp_path / name))
+    drawing = tmp_path / "drawing.png"
+    poses = str(tmp_path / "path")
+    assert main(["camera", "measure", str(tmp_path / "video.mp4"), poses, "--drawing", str(drawing)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Noise floor, on 1 rendered pairs of this path at 160x96")
+    assert "The video follows its path: 1 of 1 judged pairs of keyframes do, of 1 in 9 frames." in said
+    assert drawing.read_bytes().startswith(b"\x89PNG")
+    assert main(["camera", "measure", str(tmp_path / "folder"), poses, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["follows"] is True
+    assert [pair["frames"] for pair in values["pairs"]] == [[0, 8]]
+    assert 0 < values["noise_floor"]["median_direction_error_deg"] < DIRECTION_BOUND_DEG
+
+
+def test_a_path_that_goes_on_after_the_video_is_used_as_far_as_the_video_goes():
+    path = path_of("truck_left")
+    measured = measure_camera(video_of(path)[:5], path)
+    assert measured.follows
+    assert "The path has 9 poses: the first 5, the video's, were used." in summary(measured)
+
+
+@pytest.mark.parametrize("broken", ["nothing", "no video", "cut off", "an empty folder"])
+def test_a_video_that_cannot_be_read_is_one_line_and_exit_code_2(tmp_path, capsys, broken):
+    pytest.importorskip("av")
+    write_camera(path_of("truck_left"), tmp_path / "path")
+    video = tmp_path / "video.mp4"
+    if broken == "no video":
+        video.write_text("not a video")
+    if broken == "cut off":
+        write_frames(np.zeros((9, 48, 64, 3), np.uint8), find_target(video))
+        video.write_bytes(video.read_bytes()[:-200])
+    if broken == "an empty folder":
+        video.mkdir()
+    assert main(["camera", "measure", str(video), str(tmp_path / "path")]) == 2
+    said = capsys.readouterr().err
+    assert str(video) in said
+    assert said.count("\n") == 1
+
+
+def test_a_missing_opencv_is_said_with_the_command_that_installs_it(tmp_path, capsys, monkeypatch):
+    write_camera(path_of("truck_left"), tmp_path / "path")
+    (tmp_path / "video").mkdir()
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    assert main(["camera", "measure", str(tmp_path / "video"), str(tmp_path / "path")]) == 2
+    said = capsys.readouterr().err
+    assert f'"{sys.executable}" -m pip install --upgrade opencv-python-headless' in said
+    assert said.count("\n") == 1
