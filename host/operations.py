@@ -5,6 +5,8 @@ A 4-bit weight is a QuantizedTensor on views of the mapped file. It is moved as 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import comfy.ops
 import torch
@@ -13,8 +15,11 @@ from torch.nn import functional as F
 
 from ..loaders import Checkpoint, state_tensors
 from ..loaders.chunks import layer_of
-from ..loaders.four_bit import frozen_parameter
-from ..model.operations import materialise
+from ..loaders.four_bit import frozen_parameter, recode
+from ..model.eight_bit import DTYPES, EightBitLayer, eight_bit_weight
+from ..model.operations import Layer, materialise
+from ..model.pointwise import EightBit
+from ..options import Arithmetic
 
 
 def is_quantized(weight: Tensor | None) -> bool:
@@ -23,15 +28,18 @@ def is_quantized(weight: Tensor | None) -> bool:
 
 
 @contextmanager
-def weight_and_bias(layer: torch.nn.Module, reference: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """A layer's weight and bias, decoded and with LoRAs, on the device and in the dtype of `reference`.
+def weight_and_bias(
+    layer: torch.nn.Module, reference: Tensor, decode: Callable[[Tensor, Tensor], Any] = materialise
+) -> Iterator[tuple[Any, Tensor | None]]:
+    """A layer's weight and bias with LoRAs, on the device and in the dtype of `reference`. The weight is what `decode`
+    makes of it: plain values, or 8 bits.
 
     ComfyUI has only a few transfer buffers. What comes through one is copied and the buffer is freed at once, so that
     several layers can be in use together."""
     comfy.ops.run_every_op()
     weight, bias, offload = comfy.ops.cast_bias_weight(layer, reference, offloadable=True)
     in_transfer_buffer = offload is not None and offload[0] is not None
-    decoded = materialise(weight, reference)
+    decoded = decode(weight, reference)
     if in_transfer_buffer:
         decoded = decoded.clone() if decoded is weight else decoded
         own_bias = None if bias is None else bias.clone()
@@ -45,17 +53,38 @@ def weight_and_bias(layer: torch.nn.Module, reference: Tensor) -> Iterator[tuple
         comfy.ops.uncast_bias_weight(layer, weight, bias, offload)
 
 
+def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit:
+    """A weight that is on the device of `reference`, in 8 bits with a scale for each row."""
+    if not is_quantized(weight):
+        return eight_bit_weight(weight, reference.device, dtype)
+    return recode(weight._qdata, weight._params.scales, weight._params.stored_shape, dtype)
+
+
 class Linear(comfy.ops.manual_cast.Linear):
-    """A linear layer whose weight may be 4-bit. `as_loaded` keeps its parameters as they lie in the mapped file."""
+    """A linear layer whose weight may be 4-bit. `as_loaded` keeps its parameters as they lie in the mapped file.
+
+    `prepared` computes in the layer's `arithmetic`. A layer with a LoRA computes in the compute dtype all the same, so
+    that LoRAs stay exact."""
+
+    arithmetic: Arithmetic = "bf16"
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.as_loaded: dict[str, torch.nn.Parameter] = {}
         self.upload: PendingUpload | None = None  # set while ComfyUI loads the expert statically
 
+    @property
+    def computes_in_8_bits(self) -> bool:
+        return self.arithmetic in DTYPES and not self.weight_function
+
     @contextmanager
-    def prepared(self, reference: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:
+    def prepared(self, reference: Tensor) -> Iterator[Layer]:
         """This layer as a function whose weight is decoded once: see `prepared` in the engine's operations.py."""
+        if self.computes_in_8_bits:
+            decode = partial(in_8_bits, dtype=DTYPES[self.arithmetic])
+            with weight_and_bias(self, reference, decode) as (weight, bias):
+                yield EightBitLayer(weight, bias, reference.dtype)
+            return
         with weight_and_bias(self, reference) as (weight, bias):
             yield lambda x: F.linear(x, weight, bias)
 

@@ -4,6 +4,7 @@ A weight has a scale for each output channel, an activation for each token. Wher
 activation it is put into 8 bits once, and norms and activation functions write 8 bits at once. On the CPU, and on a GPU
 whose kernel fails, the products are those of the same 8-bit operands in plain torch."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
@@ -111,20 +112,20 @@ def shared(x: Tensor, *layers: Any) -> Rows:
 
 def product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """x [tokens, in] times weight [out, in], plus bias, in `dtype`."""
-    return _product(x.values.device.type, x.values.dtype)(x, weight, bias, dtype)
+    if x.values.device.type != "cuda":
+        return _plain_product(x, weight, bias, dtype)
+    fast = _int8_product if x.values.dtype == torch.int8 else _fp8_product
+    return (fast if torch.compiler.is_compiling() else _unless_broken(fast))(x, weight, bias, dtype)
 
 
 @lru_cache
-def _product(device_type: str, dtype: torch.dtype) -> Any:
-    if device_type != "cuda":
-        return _plain_product
-    fast = _int8_product if dtype == torch.int8 else _fp8_product
-    return or_else(fast, _plain_product, f"the product of {str(dtype).removeprefix('torch.')}")
+def _unless_broken(fast: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return or_else(fast, _plain_product, fast.__name__.strip("_"))
 
 
 def _fp8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """With a scale a row torch computes bf16 only. Sums are those of the tensor cores (`use_fast_accum`), which cost
-    less time than fp32 ones."""
+    """With a scale a row torch computes bf16 only. Sums are those of the tensor cores (`use_fast_accum`). With fp32
+    sums an H200 takes 5 to 14 % longer, and the error is 0.0265 in place of 0.0266."""
     bias = None if bias is None else bias.bfloat16()
     return torch._scaled_mm(
         x.values, weight.values.t(), scale_a=x.scales, scale_b=weight.scales.view(1, -1), bias=bias,
@@ -141,6 +142,7 @@ def _int8_product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: tor
             values = F.pad(values, (0, 0, 0, LEAST_INT8_TOKENS - count))
         sums = torch._int_mm(values, weight.values.t())[:count]
         rescale_(out[part], sums, x.scales[part], weight.scales.view(-1), bias)
+        del sums  # before the next ones are made
     return out
 
 

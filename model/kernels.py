@@ -93,7 +93,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch
     out = torch.empty_like(x, dtype=dtype)
     with torch.cuda.device_of(x):
         _layer_norm[(len(x),)](
-            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, DTYPE=_TYPES[dtype], **token_block(x)
+            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, DTYPE=_TYPES[dtype], **_token_block(x)
         )
     return out
 
@@ -139,8 +139,7 @@ def blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     return x
 
 
-def token_block(x: Tensor) -> dict[str, int]:
-    """Settings of a kernel that computes a whole token x[i] in each program."""
+def _token_block(x: Tensor) -> dict[str, int]:
     block = triton.next_power_of_2(x.shape[1])
     return {"BLOCK": block, "num_warps": max(1, min(16, block // 512))}
 

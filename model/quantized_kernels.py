@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .kernels import PART, parts_of, token_block
+from .kernels import PART, parts_of
 from .pointwise import LARGEST, Activation, EightBit
 
 
@@ -53,22 +53,43 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
 
 @triton.jit
 def _layer_norm_8bit(
-    values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, LARGEST: tl.constexpr,
-    INTEGER: tl.constexpr,
+    values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    LARGEST: tl.constexpr, INTEGER: tl.constexpr,
 ):  # fmt: skip
+    """A token in parts. All reads after the first come from the GPU's cache, so few registers are held and many
+    programs run side by side: their four passes wait for one another."""
     row = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, BLOCK)
-    inside = cols < dim
-    x = tl.load(x_ptr + row * dim + cols, mask=inside, other=0.0).to(tl.float32)
-    mean = tl.sum(x, axis=0) / dim
-    centred = tl.where(inside, x - mean, 0.0)
-    deviation = tl.rsqrt(tl.sum(centred * centred, axis=0) / dim + eps)
-    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0)
-    bias = tl.load(bias_ptr + cols, mask=inside, other=0.0)
-    x = centred * deviation * weight + bias
-    scale = tl.maximum(tl.max(tl.abs(x), axis=0), 1e-30) / LARGEST
+    total = tl.zeros((BLOCK,), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        total += tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+    mean = tl.sum(total, axis=0) / dim
+    total = tl.zeros((BLOCK,), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+        x = tl.where(cols < dim, x - mean, 0.0)
+        total += x * x
+    deviation = tl.rsqrt(tl.sum(total, axis=0) / dim + eps)
+    largest = tl.zeros((BLOCK,), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = _normed(x_ptr + row * dim, weight_ptr, bias_ptr, cols, dim, mean, deviation)
+        largest = tl.maximum(largest, tl.abs(x))
+    scale = tl.maximum(tl.max(largest, axis=0), 1e-30) / LARGEST
     tl.store(scales_ptr + row, scale)
-    _store_8bit(values_ptr + row * dim + cols, x, scale, inside, INTEGER)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = _normed(x_ptr + row * dim, weight_ptr, bias_ptr, cols, dim, mean, deviation)
+        _store_8bit(values_ptr + row * dim + cols, x, scale, cols < dim, INTEGER)
+
+
+@triton.jit
+def _normed(x_ptr, weight_ptr, bias_ptr, cols, dim, mean, deviation):
+    x = tl.load(x_ptr + cols, mask=cols < dim, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
+    bias = tl.load(bias_ptr + cols, mask=cols < dim, other=0.0)
+    return tl.where(cols < dim, (x - mean) * deviation * weight + bias, 0.0)
 
 
 @triton.jit
@@ -151,8 +172,8 @@ def layer_norm_8bit_(
     """See pointwise.layer_norm_8bit."""
     with torch.cuda.device_of(x):
         _layer_norm_8bit[(len(x),)](
-            values, scales, x, weight.contiguous(), bias.contiguous(), x.shape[1], eps, **_range(values.dtype),
-            **token_block(x),
+            values, scales, x, weight.contiguous(), bias.contiguous(), x.shape[1], eps, BLOCK=PART,
+            BLOCKS=triton.cdiv(x.shape[1], PART), num_warps=8, **_range(values.dtype),
         )  # fmt: skip
     return values
 

@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..host import folders
 from ..host.queued_prompt import known_inputs
 from ..loaders.files import read_tensors
-from ..options import DTYPE_NAMES, PerExpert
+from ..options import ARITHMETICS, DTYPE_NAMES, PerExpert
 from .refusal import NamesToCheck, refusal
 
 NO_CAUSAL = "none (see the tooltip)"
@@ -43,6 +43,19 @@ def _weight_dtype() -> io.Combo.Input:
     )
 
 
+def _arithmetic() -> io.Combo.Input:
+    return io.Combo.Input(
+        "arithmetic",
+        options=list(ARITHMETICS),
+        default="auto",
+        optional=True,  # prompts and workflows of earlier versions lack it
+        advanced=True,
+        tooltip="How the large products are computed. auto and bf16: in the weight dtype. fp8 is faster on 40 and 50 "
+        "series, H100 and later, int8 on cards since the 20 series; both are a little less exact. Weights with a LoRA "
+        "stay in the weight dtype.",
+    )
+
+
 class LingBotWorldLoadExperts(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -66,6 +79,7 @@ class LingBotWorldLoadExperts(io.ComfyNode):
                 _expert_input("high_noise_expert", experts, "Predicts the first steps, where the noise is strong."),
                 _expert_input("low_noise_expert", experts, "Predicts the last steps, below the boundary."),
                 _weight_dtype(),
+                _arithmetic(),
             ],
             outputs=[
                 io.Model.Output(
@@ -80,19 +94,21 @@ class LingBotWorldLoadExperts(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, package):
         known = known_inputs()
-        return refusal(_check_experts, package, known.get("high_noise_expert"), known.get("low_noise_expert"))
+        high, low = known.get("high_noise_expert"), known.get("low_noise_expert")
+        return refusal(_check_experts, package, high, low, known.get("arithmetic", "auto"))
 
     @classmethod
-    def fingerprint_inputs(cls, package, high_noise_expert, low_noise_expert, weight_dtype):
-        return folders.fingerprint(_expert_paths(package, high_noise_expert, low_noise_expert)) + weight_dtype
+    def fingerprint_inputs(cls, package, high_noise_expert, low_noise_expert, weight_dtype, arithmetic="auto"):
+        paths = _expert_paths(package, high_noise_expert, low_noise_expert)
+        return folders.fingerprint(paths) + weight_dtype + arithmetic
 
     @classmethod
-    def execute(cls, package, high_noise_expert, low_noise_expert, weight_dtype) -> io.NodeOutput:
+    def execute(cls, package, high_noise_expert, low_noise_expert, weight_dtype, arithmetic="auto") -> io.NodeOutput:
         from ..host.loading import load_experts
 
         bar = comfy.utils.ProgressBar(2)
         paths = _expert_paths(package, high_noise_expert, low_noise_expert)
-        return io.NodeOutput(*load_experts(paths, weight_dtype, bar.update_absolute))
+        return io.NodeOutput(*load_experts(paths, weight_dtype, bar.update_absolute, arithmetic))
 
 
 class LingBotWorldLoadCausal(io.ComfyNode):
@@ -116,6 +132,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
                     "models/lingbot_world, or lingbot_world_fast inside one.",
                 ),
                 _weight_dtype(),
+                _arithmetic(),
             ],
             outputs=[
                 io.Model.Output("model", display_name="model", tooltip="For LingBot-World Rollout. LoRA loaders work.")
@@ -127,14 +144,14 @@ class LingBotWorldLoadCausal(io.ComfyNode):
         return refusal(_causal_path, model_name)
 
     @classmethod
-    def fingerprint_inputs(cls, model_name, weight_dtype):
-        return folders.fingerprint([_causal_path(model_name)]) + weight_dtype
+    def fingerprint_inputs(cls, model_name, weight_dtype, arithmetic="auto"):
+        return folders.fingerprint([_causal_path(model_name)]) + weight_dtype + arithmetic
 
     @classmethod
-    def execute(cls, model_name, weight_dtype) -> io.NodeOutput:
+    def execute(cls, model_name, weight_dtype, arithmetic="auto") -> io.NodeOutput:
         from ..host.loading import load_causal
 
-        return io.NodeOutput(load_causal(_causal_path(model_name), weight_dtype))
+        return io.NodeOutput(load_causal(_causal_path(model_name), weight_dtype, arithmetic))
 
 
 class LingBotWorldLoadVAE(io.ComfyNode):
@@ -198,17 +215,18 @@ def _check_vae(name: str) -> None:
         check_weights(str(path), {name: entry.view() for name, entry in tensors.items()})
 
 
-def _check_experts(package: str, high: str, low: str) -> None:
+def _check_experts(package: str, high: str, low: str, arithmetic: str) -> None:
     """The headers of both files, once for each version of them. Raises InputError, CheckpointError."""
     paths = _expert_paths(package, high, low)
-    _check_pair(paths, folders.fingerprint(paths))
+    _check_pair(paths, folders.fingerprint(paths), arithmetic)
 
 
 @lru_cache(maxsize=8)
-def _check_pair(paths: PerExpert[Path], version: str) -> None:
+def _check_pair(paths: PerExpert[Path], version: str, arithmetic: str) -> None:
+    from ..host.loading import check_arithmetic
     from ..loaders.package import open_experts
 
-    open_experts(paths)
+    check_arithmetic(open_experts(paths).high, arithmetic)
 
 
 def _chosen(names: dict[str, str]) -> dict[str, Path]:

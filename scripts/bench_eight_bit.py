@@ -11,6 +11,7 @@ from lingbot_world.loaders import codec
 from lingbot_world.loaders.four_bit import FourBitParameter, _plain_recode
 from lingbot_world.model import eight_bit, pointwise
 from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.pointwise import EightBit
 from torch.nn import functional as F
 
@@ -35,6 +36,28 @@ def bench_eight_bit(report: Report, config: ModelConfig) -> None:
         except Exception:
             traceback.print_exc()
         torch.cuda.empty_cache()
+
+
+def bench_error(report: Report, model: LingBotWorldModel, inputs: dict) -> None:
+    """How far a forward is from that of the model's own bf16 weights, some of whose channels are twenty times as large:
+    with the blocks' weights in NF4, plain and searched, and in 8-bit arithmetic on top."""
+    model.set_arithmetic("auto")
+    for name, parameter in model.blocks.named_parameters():
+        if name.endswith(("modulation", "norm3.weight", "ffn.0.bias")):
+            channels = torch.randperm(parameter.shape[-1], generator=torch.Generator().manual_seed(0))
+            parameter.data[..., channels[: parameter.shape[-1] // 640].to(parameter.device)] *= 20
+    want = model(**inputs)
+    layers = [layer for layer in model.blocks.modules() if isinstance(layer, torch.nn.Linear)]
+    weights = [layer.weight for layer in layers]
+    for search in (False, True):
+        name, alone = "NF4, searched scales" if search else "NF4", None
+        for layer, weight in zip(layers, weights, strict=True):
+            layer.weight = FourBitParameter.of(*codec.encode(weight, search=search), tuple(weight.shape))
+        for arithmetic in ("bf16", *eight_bit.DTYPES):
+            model.set_arithmetic(arithmetic)
+            error = _error(model(**inputs), want)
+            alone = alone or error
+            report.add(f"whole model, {name}, {arithmetic}", error, "", f"{error / alone:.3f} of NF4 alone")
 
 
 def _products(report: Report, tokens: int, width: int, out_width: int) -> None:

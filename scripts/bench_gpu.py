@@ -21,7 +21,7 @@ from pathlib import Path
 
 import random_package
 import torch
-from bench_eight_bit import bench_eight_bit
+from bench_eight_bit import bench_eight_bit, bench_error
 from bench_kernels import bench_kernels, print_profile
 from bench_official import bench_official
 from bench_parts import (
@@ -40,7 +40,7 @@ from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
 from torch import Tensor
 
-PARTS = ("kernels", "load", "step", "streamed", "text", "run")
+PARTS = ("kernels", "load", "step", "streamed", "text", "run", "error")
 RESIDENT = (None, 25, 8, 0)
 """Blocks that stay: all, what a 12 GB and an 8 GB card keep at 480x832x81, none."""
 FULL = random_package.FULL
@@ -153,6 +153,10 @@ def main() -> None:
         free()
     if "step" in options.only:
         bench_steps(report, package, options)
+    if "error" in options.only and options.arithmetic:
+        inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda", rows=1)
+        bench_error(report, random_bf16_expert(FULL, "cuda"), inputs)
+        free()
     if "streamed" in options.only:
         inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda")
         bench_streamed(report, random_package.expert(package, "high"), inputs, options.repeats, RESIDENT)

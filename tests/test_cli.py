@@ -49,6 +49,17 @@ def test_generate_writes_the_video_that_was_asked_for(command, tmp_path, capsys)
     assert os.listdir(tmp_path / "out") == ["video.mp4"]
 
 
+def test_arithmetic_in_8_bits_is_another_video_and_says_what_it_gains(command, tmp_path, capsys):
+    def frames(name, **changes):
+        assert main(command(output=tmp_path / name, sampling_steps=1, **changes)) == 0
+        return b"".join(file.read_bytes() for file in sorted((tmp_path / name).iterdir()))
+
+    assert frames("auto", arithmetic="auto") == frames("bf16", arithmetic="bf16")
+    assert "on the CPU" not in capsys.readouterr().out
+    assert frames("fp8", arithmetic="fp8") != frames("none")
+    assert "fp8 on the CPU gives a GPU's quality, and takes longer than without it." in capsys.readouterr().out
+
+
 def test_png_frames_repeat_with_the_seed_and_change_with_it(command, tmp_path):
     def pixels(name, **changes):
         assert main(command(output=tmp_path / name, sampling_steps=1, **changes)) == 0
