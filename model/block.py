@@ -17,7 +17,7 @@ from .cache import CameraCache, Pair
 from .config import ModelConfig
 from .eight_bit import activated, normed, shared
 from .operations import Layer, Operations, norm_parameters, prepared
-from .parallel import Exchange, TokenShare
+from .parallel import TokenShare
 from .pointwise import affine_, gated_add_, rms_norm_, rms_rope_, slices
 
 FFN_TOKENS = 32768
@@ -98,31 +98,10 @@ class SelfAttention(_Attention):
     def _attended_together(
         self, share: TokenShare, projected: Iterator[Tensor], extend: Extend | None, options: Mapping
     ) -> Tensor:
-        """As `_attended`, of this process's tokens. q is exchanged while k is computed, k while v is; and a part of the
-        heads while another one is attended to."""
-        exchanges = [share.to_heads(each, self.heads // share.parallel.size) for each in projected]
-        parts = _parts_of_heads(share, exchanges, extend)
-        return share.all_heads([share.to_tokens(self._attend(*part, options)) for part in parts])
-
-
-def _parts_of_heads(
-    share: TokenShare, exchanges: Sequence[Sequence[Exchange]], extend: Extend | None
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """q, k and v of each part of a process's heads, as soon as they have come. Where there are earlier frames, all
-    heads' keys and values have to come first, because those frames' are stored together."""
-    if extend is None:
-        for q, k, v in zip(*exchanges, strict=True):
-            yield share.all_tokens(q), share.all_tokens(k), share.all_tokens(v)
-        return
-    queries, *others = exchanges
-    keys, values = (torch.cat([share.all_tokens(part) for part in each], dim=1) for each in others)
-    keys, values = extend(keys, values)
-    first = 0
-    for query in queries:
-        own = share.all_tokens(query)
-        columns = slice(first, first + own.shape[1])
-        yield own, keys[:, columns], values[:, columns]
-        first = columns.stop
+        """As `_attended`, of this process's tokens. q is exchanged while k is computed, and k while v is."""
+        exchanges = [share.to_heads(each) for each in projected]
+        whole = (share.all_tokens(exchange) for exchange in exchanges)
+        return share.to_tokens(self._attended(whole, extend, options))
 
 
 class CrossAttention(_Attention):

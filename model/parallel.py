@@ -34,12 +34,10 @@ def gather_rows(tensor: Tensor, group: distributed.ProcessGroup) -> Tensor:
 class SequenceParallel:
     """The processes that compute a forward together; give one to the model as `options["sequence_parallel"]`.
 
-    All of them call the model with the same arguments, and each gets the whole result. Each process's heads are
-    exchanged and attended to in `parts`: with more than one, a part's exchanges run while another part is attended to.
-    The result does not depend on it."""
+    All of them call the model with the same arguments, and each gets the whole result."""
 
-    def __init__(self, group: distributed.ProcessGroup, parts: int = 1) -> None:
-        self.group, self.size, self.rank, self.parts = group, group.size(), group.rank(), parts
+    def __init__(self, group: distributed.ProcessGroup) -> None:
+        self.group, self.size, self.rank = group, group.size(), group.rank()
 
     def check(self, config: ModelConfig) -> None:
         """Raises InputError for a model whose heads do not divide among the processes."""
@@ -116,25 +114,20 @@ class TokenShare(WholeVideo):
         parts = gather_rows(tokens, self.parallel.group)
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
-    def to_heads(self, share: Tensor, heads: int) -> list[Exchange]:
-        """Starts to exchange a tensor [length, dim]. `all_tokens` of each exchange, one for each part of this
-        process's `heads`, are then the part's columns."""
-        by_process = share.unflatten(1, (self.parallel.size, heads, -1)).transpose(0, 1)
-        return [self._start(part) for part in by_process.tensor_split(min(self.parallel.parts, heads), dim=2)]
+    def to_heads(self, share: Tensor) -> Exchange:
+        """Starts to exchange a tensor [length, dim]; see `all_tokens`."""
+        return self._start(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1))
 
     def all_tokens(self, exchange: Exchange) -> Tensor:
-        """Every token, [tokens, columns], of what `to_heads` has exchanged."""
-        return exchange.wait().flatten(0, 1)[: self.tokens].flatten(1)
+        """Every token of this process's heads, [tokens, dim / size], of what `to_heads` exchanges."""
+        return exchange.wait().flatten(0, 1)[: self.tokens]
 
-    def to_tokens(self, heads: Tensor) -> Exchange:
-        """Starts to exchange all tokens [tokens, columns] of some of this process's heads; see `all_heads`."""
+    def to_tokens(self, heads: Tensor) -> Tensor:
+        """This share of the tokens with all heads, [length, dim], from all tokens [tokens, dim / size] of this
+        process's heads."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
-        return self._start(heads.unflatten(0, (self.parallel.size, -1)))
-
-    def all_heads(self, exchanges: list[Exchange]) -> Tensor:
-        """This share of the tokens with all heads, [length, dim], of what `to_tokens` has exchanged for each part."""
-        return torch.cat([exchange.wait().transpose(0, 1) for exchange in exchanges], dim=2).flatten(1)
+        return self._start(heads.unflatten(0, (self.parallel.size, -1))).wait().transpose(0, 1).flatten(1)
 
     def _start(self, sent: Tensor) -> Exchange:
         """Part i of `sent` goes to process i."""

@@ -40,12 +40,10 @@ LONGEST_WAIT = timedelta(minutes=20)
 
 @dataclass(frozen=True)
 class Layout:
-    """The first `sequence` x `halves` processes: `halves` rows of guidance, each shared by `sequence` processes, whose
-    heads are exchanged in `parts`."""
+    """The first `sequence` x `halves` processes: `halves` rows of guidance, each shared by `sequence` processes."""
 
     halves: int
     sequence: int
-    parts: int = 1
 
     @property
     def size(self) -> int:
@@ -56,7 +54,30 @@ class Layout:
         if self.size == 1:
             return "1 GPU"
         split = ["guidance split"] * (self.halves > 1) + [f"tokens shared by {self.sequence}"] * (self.sequence > 1)
-        split += [f"heads in {self.parts} parts"] * (self.parts > 1)
+        return f"{self.size} GPUs, {', '.join(split)}"
+
+
+ONE = Layout(1, 1)
+LAYOUTS = (ONE, Layout(2, 1), Layout(1, 2), Layout(2, 2), Layout(1, 4), Layout(2, 4), Layout(1, 8))
+LONGEST_WAIT = timedelta(minutes=20)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The first `sequence` x `halves` processes: `halves` rows of guidance, each shared by `sequence` processes."""
+
+    halves: int
+    sequence: int
+
+    @property
+    def size(self) -> int:
+        return self.halves * self.sequence
+
+    @property
+    def name(self) -> str:
+        if self.size == 1:
+            return "1 GPU"
+        split = ["guidance split"] * (self.halves > 1) + [f"tokens shared by {self.sequence}"] * (self.sequence > 1)
         return f"{self.size} GPUs, {', '.join(split)}"
 
 
@@ -83,7 +104,7 @@ class Bench:
         if self.rank >= layout.size:
             return None
         group = sequences[self.rank // layout.sequence]
-        sequence = SequenceParallel(group, layout.parts) if layout.sequence > 1 else None
+        sequence = SequenceParallel(group) if layout.sequence > 1 else None
         return Together(sequence, pairs[self.rank % layout.sequence] if pairs else None)
 
     def _group(self, *ranks: int) -> distributed.ProcessGroup:
@@ -187,7 +208,7 @@ def time_step(run_step: Callable[[], torch.Tensor], repeats: int) -> tuple[torch
 def bench_causal(bench: Bench, model: LingBotWorldModel, options: argparse.Namespace) -> None:
     """Chunks with a full window; every layout without guidance shares tokens and heads."""
     first = None
-    for layout in (layout for layout in bench.layouts if layout.halves == layout.parts == 1):
+    for layout in (layout for layout in bench.layouts if layout.halves == 1):
         with bench.alone(layout) as together:
             if together is None:
                 continue

@@ -35,7 +35,6 @@ from torch import distributed
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FOUR_HEADS = replace(SMALL, num_heads=4)
-SIX_HEADS = replace(SMALL, dim=96, num_heads=6)
 GRIDS = {"even": (4, 4, 4), "odd": (3, 6, 10), "fewer tokens than processes": (1, 2, 2)}
 
 
@@ -78,18 +77,6 @@ def forwards(cases: Cases, sequence: SequenceParallel) -> None:
         given = random_inputs(FOUR_HEADS, 2, grid)
         compute = partial(model, given["x"], given["timestep"], given["context"], given["camera"])
         cases.compare(f"grid {name}", compute, options)
-    in_parts(cases, SequenceParallel(sequence.group, parts=2))
-
-
-def in_parts(cases: Cases, sequence: SequenceParallel) -> None:
-    """Parts of a process's heads, exchanged one beside the other: three heads of two processes, two heads of four."""
-    config = SIX_HEADS if sequence.size == 2 else replace(SIX_HEADS, num_heads=8)
-    model, given = with_state(config, random_state(config)), random_inputs(config, 2, GRIDS["odd"])
-    compute = partial(model, given["x"], given["timestep"], given["context"], given["camera"])
-    cases.compare("heads in parts", compute, {"options": {"sequence_parallel": sequence}})
-    causal = replace(config, causal=True)
-    model = with_state(causal, random_state(causal))
-    cases.compare("three chunks, heads in parts", partial(three_chunks, model, {}), {"sequence": sequence})
 
 
 def runs(cases: Cases, sequence: SequenceParallel | None, guidance) -> None:
