@@ -25,8 +25,9 @@ MOVES = ("pan_left", "pan_right", "tilt_up", "tilt_down", "roll_clockwise", "rol
          "dolly_out", "truck_left", "truck_right", "pedestal_up", "pedestal_down", "orbit_left",
          "orbit_right")  # fmt: skip
 OPPOSITE = {name: other for pair in zip(MOVES[::2], MOVES[1::2], strict=True) for name, other in (pair, pair[::-1])}
-TURN_BOUND_DEG, DIRECTION_BOUND_DEG = 0.7, 12.0
-"""Measured over these moves with this noise: at most 0.3 and 7 degrees in the median of a video."""
+TURN_BOUND_DEG, DIRECTION_BOUND_DEG = 0.4, 4.0
+"""Measured on videos and noise floors of these moves: at most 0.18 and 1.7 degrees, but for a dolly 0.71 and 9.7."""
+DOLLY_BOUNDS_DEG = 1.0, 12.0
 
 
 def path_of(name: str, frames: int = FRAMES, **options) -> CameraPath:
@@ -52,13 +53,14 @@ def test_a_rendered_move_is_found_and_its_opposite_is_not(name):
     measured, other = measure_camera(video, path), measure_camera(video, path_of(OPPOSITE[name]))
     assert len(measured.judged) == len(measured.pairs) == 1
     assert measured.follows
-    assert median_turn_error_deg(measured.judged) < TURN_BOUND_DEG
-    assert median_turn_error_deg(measured.floor) < TURN_BOUND_DEG
+    turn, direction = DOLLY_BOUNDS_DEG if name.startswith("dolly") else (TURN_BOUND_DEG, DIRECTION_BOUND_DEG)
+    assert median_turn_error_deg(measured.judged) < turn
+    assert median_turn_error_deg(measured.floor) < turn
     if name.startswith(("pan", "tilt", "roll")):
         assert np.isnan(median_direction_error_deg(measured.judged))
     else:
-        assert median_direction_error_deg(measured.judged) < DIRECTION_BOUND_DEG
-        assert median_direction_error_deg(measured.floor) < DIRECTION_BOUND_DEG
+        assert median_direction_error_deg(measured.judged) < direction
+        assert median_direction_error_deg(measured.floor) < direction
     assert other.follows is False
     assert other.following == 0
 
