@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from .attention import Attention
 from .cache import CameraCache, Pair
 from .config import ModelConfig
-from .eight_bit import activated, normed, shared
+from .eight_bit import Rows, activated, normed, shared
 from .operations import Layer, Operations, norm_parameters, prepared
 from .parallel import TokenShare
 from .pointwise import affine_, gated_add_, rms_norm_, rms_rope_, slices
@@ -83,7 +83,7 @@ class SelfAttention(_Attention):
     def _norms(self, x: Tensor) -> Pair:
         return norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
 
-    def _projected(self, y: Tensor, layers: Sequence[Layer], norms: Pair, rope: Rope) -> Iterator[Tensor]:
+    def _projected(self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope) -> Iterator[Tensor]:
         """q, k and v of y [tokens, dim], each computed when it is asked for."""
         for layer, norm in zip(layers[:2], norms, strict=True):
             yield rms_rope_(layer(y), norm, *rope, self.eps)
