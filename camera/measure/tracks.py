@@ -66,4 +66,4 @@ def _moved(
 
 def _inside(points: np.ndarray, picture: np.ndarray) -> np.ndarray:
     height, width = picture.shape
-    return ((points >= 0) & (points <= [width - 1, height - 1])).all(1)
+    return np.all((points >= 0) & (points <= [width - 1, height - 1]), axis=1)
