@@ -21,7 +21,8 @@ from ..errors import LingBotError
 from ..options import PerExpert
 from ..text import NEGATIVE_PROMPT, encode
 from .jobs import Job, Manifest, Outcome
-from .memory import choose_residency, free_memory
+from .kept import Kept, OpenFiles
+from .memory import choose_residency
 from .options import GenerateOptions
 from .plan import SamplingPlan, make_plan
 from .profile import ShowProgress, StageRecorder, silent
@@ -66,10 +67,11 @@ def run_batch(
     manifest = Manifest(folder)
     waiting = [job for job in jobs if not manifest.is_done(job)]
     likenesses: dict[str, list[Seeded]] = {}
+    files = OpenFiles()
     for job in waiting:
         seeded = Seeded(job, secrets.randbits(32) if job.options.seed is None else job.options.seed)
         try:
-            likenesses.setdefault(_likeness(job, make_plan(_with_camera(job, folder))), []).append(seeded)
+            likenesses.setdefault(_likeness(job, make_plan(_with_camera(job, folder), files)), []).append(seeded)
         except (LingBotError, OSError) as error:
             manifest.note(Outcome(job, seeded.seed, error=str(error)))
     groups = [group[start : start + VIDEOS_AT_ONCE] for group in likenesses.values()
@@ -82,8 +84,9 @@ def run_batch(
 
 
 def _run_here(groups: list[list[Seeded]], folder: Path, show: ShowProgress) -> Iterator[Outcome]:
+    kept = Kept()
     for group in groups:
-        yield from run_group(group, folder, show)
+        yield from run_group(group, folder, kept, show)
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
@@ -111,46 +114,50 @@ def _likeness(job: Job, plan: SamplingPlan | RolloutPlan) -> str:
     return json.dumps([settings, size.width, size.height, size.frames, camera], sort_keys=True)
 
 
-def run_group(group: list[Seeded], folder: Path, show: ShowProgress = silent) -> Iterator[Outcome]:
-    """Makes the videos of a group of like jobs. Where one of them stops all, each is tried alone."""
+def run_group(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress = silent) -> Iterator[Outcome]:
+    """Makes the videos of a group of like jobs, with what is `kept` from the group before. Where one of them stops all,
+    each is tried alone."""
     left, begun = list(group), time.perf_counter()
     try:
-        for seeded in _videos(group, folder, show):
+        for seeded in _videos(group, folder, kept, show):
             now = time.perf_counter()
             yield Outcome(seeded.job, seeded.seed, now - begun)
             begun = now
             left.remove(seeded)
     except (LingBotError, OSError, torch.OutOfMemoryError) as error:
+        kept.drop()
         if len(group) == 1:
             yield Outcome(group[0].job, group[0].seed, error=str(error).splitlines()[0])
             return
         for seeded in left:
-            yield from run_group([seeded], folder, show)
+            yield from run_group([seeded], folder, kept, show)
 
 
-def _videos(group: list[Seeded], folder: Path, show: ShowProgress) -> Iterator[Seeded]:
+def _videos(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress) -> Iterator[Seeded]:
     """Each job of a group as soon as its video is written. A causal model makes one after the other."""
-    plans = [make_plan(replace(_with_camera(seeded.job, folder), seed=seeded.seed)) for seeded in group]
+    given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
+    plans = [make_plan(options, kept.files) for options in given]
     base = [plan for plan in plans if isinstance(plan, SamplingPlan)]
     if not base:
         for seeded, plan in zip(group, plans, strict=True):
             run(plan, show)
             yield seeded
         return
+    kept.prepare(base[0])
     with StageRecorder(base[0].device, show) as stages:
-        for seeded, plan, latent in zip(group, base, _latents(base, stages), strict=True):
-            frames = decode(plan, latent, stages.begin("VAE decode", "chunk"))
+        for seeded, plan, latent in zip(group, base, _latents(base, stages, kept), strict=True):
+            frames = decode(plan, latent, stages.begin("VAE decode", "chunk"), kept.vae(plan))
             write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
             yield seeded
 
 
-def _latents(plans: list[SamplingPlan], stages: StageRecorder) -> list[Tensor]:
+def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> list[Tensor]:
     """What the steps make of each plan, [1, 16, f, h, w] on the CPU."""
     first, options = plans[0], plans[0].options
     prompts = _prompts(plans, stages)
-    encoded = [encode_image(plan, stages.begin("VAE encode", "chunk")).cpu() for plan in plans]
-    residency = choose_residency(first, free_memory(first.device))
-    experts = Experts(first, stages, residency, videos=len(plans))
+    encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), kept.vae(plan)).cpu() for plan in plans]
+    residency = choose_residency(first, kept.free(first.device))
+    experts = Experts(first, stages, residency, videos=len(plans), keep=kept.expert)
     videos = [Video(_noise(plan), partial(_conditioning, plan, y, prompts))
               for plan, y in zip(plans, encoded, strict=True)]  # fmt: skip
     latents = sample_videos(

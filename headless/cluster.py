@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import queue
+import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,9 +20,14 @@ from typing import Any
 from ..errors import DependencyError, InputError
 from .batch import RunGroups, Seeded, run_group
 from .jobs import Outcome
+from .kept import Kept
 
 LOCAL = "local"
 """The address that stands for a cluster of this machine alone."""
+CONNECT_SECONDS = 20
+"""For each of a host's addresses."""
+LEAVE_SECONDS = 60
+"""For the threads that hand out groups, at the end."""
 MOST_TRIES = 3
 """A job that was being made when as many actors were lost is given up."""
 
@@ -32,6 +39,7 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
         import ray
     except ImportError as error:
         raise DependencyError('Ray is not installed; install with: pip install "lingbot-world[cluster]"') from error
+    _check_answers(address)
     where: dict[str, Any] = {} if address == LOCAL else {"address": address}
     if workers is not None and address == LOCAL and not on_gpus:
         where["num_cpus"] = workers
@@ -48,8 +56,25 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     return partial(_run_groups, actor.remote, count)
 
 
+def _check_answers(address: str) -> None:
+    """Raises InputError for a HOST:PORT at which nobody listens. Ray would try it for seven minutes."""
+    match = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address)
+    if match is None:
+        return
+    try:
+        socket.create_connection((match[1], int(match[2])), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"`ray` {address}: no cluster answers there ({error}); give the address that `ray start --head` printed"
+        ) from error
+
+
 class Worker:
-    """One actor: it makes the videos of a group, and tells of each as it ends."""
+    """One actor: it makes the videos of a group, and tells of each as it ends. Open files and models stay for the next
+    group where memory has room."""
+
+    def __init__(self) -> None:
+        self._kept = Kept()
 
     def ready(self) -> bool:
         """Answers when the actor has found its place in the cluster."""
@@ -57,7 +82,7 @@ class Worker:
 
     def run(self, group: list[Seeded], folder: Path) -> Iterator[Outcome]:
         """The outcomes of a group's jobs."""
-        yield from run_group(group, folder)
+        yield from run_group(group, folder, self._kept)
 
 
 def _run_groups(
@@ -65,16 +90,24 @@ def _run_groups(
 ) -> Iterator[Outcome]:
     """Hands the groups to `count` workers, a thread for each of these; gives the outcomes as they come."""
     outcomes: queue.Queue[Outcome | BaseException] = queue.Queue()
-    waiting: queue.Queue[_Try] = queue.Queue()
+    waiting: queue.Queue[_Try | None] = queue.Queue()
+    done = threading.Event()
     for group in groups:
         waiting.put(_Try(group))
-    for _ in range(min(count, len(groups))):
-        threading.Thread(target=_serve, args=(new_worker, waiting, outcomes, folder), daemon=True).start()
+    given = new_worker, waiting, outcomes, folder, done
+    threads = [threading.Thread(target=_serve, args=given, daemon=True) for _ in range(min(count, len(groups)))]
+    for thread in threads:
+        thread.start()
     for _ in range(sum(map(len, groups))):
         outcome = outcomes.get()
         if isinstance(outcome, BaseException):
             raise outcome
         yield outcome
+    done.set()  # a thread that still asks Ray for a worker would end this process with an error
+    for _ in threads:
+        waiting.put(None)
+    for thread in threads:
+        thread.join(LEAVE_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -85,21 +118,23 @@ class _Try:
     number: int = 1
 
 
-def _serve(new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path) -> None:
-    """Gives a worker one group after the other, and takes a new worker where one was lost. It waits for that worker's
-    place in the cluster before it takes the next group, which another thread may have a worker for."""
+def _serve(
+    new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.Queue, folder: Path, done: threading.Event
+) -> None:
+    """Gives a worker one group after the other, until all is done, and takes a new worker where one was lost. It waits
+    for that worker's place in the cluster before it takes a group, which another thread may have a worker for."""
     import ray
 
     worker = None
-    while True:
+    while not done.is_set():
         try:
             if worker is None:
-                worker = new_worker()
-                ray.get(worker.ready.remote())
+                worker = _placed(new_worker(), done)
         except ray.exceptions.RayError:
-            worker = None
             continue
-        attempt = waiting.get()
+        attempt = waiting.get() if worker is not None else None
+        if attempt is None:
+            return
         left = {seeded.job.name: seeded for seeded in attempt.group}
         try:
             for reference in worker.run.options(num_returns="streaming").remote(attempt.group, folder):
@@ -111,6 +146,19 @@ def _serve(new_worker: Callable[[], Any], waiting: queue.Queue, outcomes: queue.
         except ray.exceptions.RayError as error:
             worker = None
             _try_again(attempt, list(left.values()), waiting, outcomes, error)
+
+
+def _placed(worker: Any, done: threading.Event) -> Any:
+    """The worker, when it has its place in the cluster; None when all was done before. Raises what Ray does for a
+    worker that is lost."""
+    import ray
+
+    answer = worker.ready.remote()
+    while not done.is_set():
+        if ray.wait([answer], timeout=1)[0]:
+            ray.get(answer)
+            return worker
+    return None
 
 
 def _try_again(

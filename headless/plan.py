@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,15 @@ class SamplingPlan(Plan):
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 
-def make_plan(options: GenerateOptions) -> SamplingPlan | RolloutPlan:
-    """Checks the options and opens every file, the cheapest first. Raises a LingBotError for what is wrong."""
+def _open_anew(opener: Callable[[Any], Any], path: Any) -> Any:
+    return opener(path)
+
+
+def make_plan(
+    options: GenerateOptions, open_file: Callable[[Callable[[Any], Any], Any], Any] = _open_anew
+) -> SamplingPlan | RolloutPlan:
+    """Checks the options and opens every file, the cheapest first. Raises a LingBotError for what is wrong.
+    `open_file(opener, path)` may give what it has opened before."""
     check_settings(options)
     device = find_device(options.device)
     target = find_target(options.output)
@@ -60,23 +68,24 @@ def make_plan(options: GenerateOptions) -> SamplingPlan | RolloutPlan:
     image = None if options.image is None else read_image(options.image)
     package = find_package(options.ckpt_dir, **{name: getattr(options, name) for name in PARTS})
     paths = {name: _part(package, name, options.ckpt_dir) for name in ("tokenizer", "text_encoder", "vae")}
-    tokenizer, text_encoder = load_tokenizer(paths["tokenizer"]), open_weights(paths["text_encoder"])
+    tokenizer = open_file(load_tokenizer, paths["tokenizer"])
+    text_encoder = open_file(open_weights, paths["text_encoder"])
     check_vocabulary(tokenizer, text_encoder)
     opened = {
         "options": options,
         "tokenizer": tokenizer,
         "text_encoder": text_encoder,
-        "vae": read_vae(paths["vae"]),
+        "vae": open_file(read_vae, paths["vae"]),
         "target": target,
         "device": device,
         "dtype": torch_dtype(options.dtype or ("fp32" if device.type == "cpu" else "bf16")),
     }
     plan: SamplingPlan | RolloutPlan
     if package.causal is not None:
-        plan = plan_rollout(options, open_checkpoint(package.causal), image, opened)
+        plan = plan_rollout(options, open_file(open_checkpoint, package.causal), image, opened)
     else:
         assert package.experts is not None  # a package has either
-        plan = _plan_sampling(options, open_experts(package.experts), image, opened)
+        plan = _plan_sampling(options, open_file(open_experts, package.experts), image, opened)
     check_target(target, plan.geometry)
     return plan
 

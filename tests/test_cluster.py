@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from lingbot_world.errors import DependencyError, InputError
+from lingbot_world.headless.cli import main
 from lingbot_world.headless.cluster import LOCAL, on_ray
 
 JOBS = int(os.environ.get("LINGBOT_JOBS", "4"))
@@ -53,6 +55,7 @@ def run_and_kill(command: list, manifest: Path) -> tuple[int, str, str]:
     return run.returncode, said, errors
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks into /proc")
 def test_every_job_is_done_once_though_a_worker_is_killed(toy_package, tmp_path):
     image, out = toy_package / "example/image.png", tmp_path / "out"
@@ -70,12 +73,12 @@ def test_every_job_is_done_once_though_a_worker_is_killed(toy_package, tmp_path)
     assert f"{JOBS} done, 0 were done before, 0 failed" in said  # Ray tells of the worker before
     rows = rows_of(out / "manifest.jsonl")
     assert sorted(row["seed"] for row in rows) == list(range(JOBS))
-    row = next(row for row in rows if row["seed"] == JOBS - 1)
-    assert row["sha256"] == hashlib.sha256((out / row["file"]).read_bytes()).hexdigest()
-    single = [*COMMAND, "generate", "--ckpt_dir", toy_package, "--image", image, "--prompt", "a castle", *SETTINGS]
-    single += ["--seed", str(JOBS - 1), "--shift", str(5 + (JOBS - 1) / 10), "--output", tmp_path / "single.mp4"]
-    subprocess.run(single, env=ENVIRONMENT, check=True, capture_output=True)
-    assert (tmp_path / "single.mp4").read_bytes() == (out / row["file"]).read_bytes()
+    for row in rows:
+        digest = hashlib.sha256((out / row["file"]).read_bytes()).hexdigest()
+        seed, alone = row["seed"], tmp_path / "single.mp4"
+        given = ["--ckpt_dir", toy_package, "--image", image, "--prompt", "a castle", "--output", alone]
+        assert main(["generate", *map(str, given), *SETTINGS, "--seed", str(seed), "--shift", str(5 + seed / 10)]) == 0
+        assert row["sha256"] == digest == hashlib.sha256(alone.read_bytes()).hexdigest()
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch):
@@ -84,11 +87,24 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
         on_ray(LOCAL, 1, on_gpus=False)
 
 
+def test_an_address_where_nobody_listens_is_refused_at_once(monkeypatch):
+    monkeypatch.setattr("ray.init", None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}", "no-such-host.invalid:6379", "127.0.0.1:99999"):
+        with pytest.raises(InputError, match=f"`ray` {address}: no cluster answers there .*ray start --head"):
+            on_ray(address, 1, on_gpus=False)
+
+
 def test_a_start_of_ray_that_fails_is_one_sentence(monkeypatch):
     def failing(**_settings):
         raise ConnectionError("Could not find any running Ray instance.\nMore of it.")
 
     monkeypatch.setattr("ray.init", failing)
-    for address, said in ((LOCAL, "Ray does not start here"), ("head:6379", "no cluster answers there")):
-        with pytest.raises(InputError, match=f"`ray` {address}: {said} .Could not find any running Ray instance"):
+    match = "{} .Could not find any running Ray instance"
+    with pytest.raises(InputError, match=f"`ray` {LOCAL}: {match.format('Ray does not start here')}"):
+        on_ray(LOCAL, 1, on_gpus=False)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(InputError, match=f"`ray` {address}: {match.format('no cluster answers there')}"):
             on_ray(address, 1, on_gpus=False)

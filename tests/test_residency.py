@@ -1,10 +1,12 @@
 """What stays in GPU memory, by how much is free: the order in which things are given up."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from lingbot_world.headless import kept
 from lingbot_world.headless.memory import MARGIN, Residency, choose_residency, estimate_camera_cache, estimate_sampling
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
@@ -67,6 +69,29 @@ def test_divided_weights_leave_their_room_to_the_camera_cache(processes, plan):
     divided = estimate_sampling([checkpoint], plan.geometry, plan.dtype, **options)
     assert choose_residency(plan, divided.total + MARGIN + 1000, together) == Residency(False, 1000, 0)
     assert choose_residency(replace(plan, device=torch.device("cpu")), 0, together) == Residency(False, 0, 0)
+
+
+def test_experts_are_kept_for_the_next_group_where_all_has_room(plan, monkeypatch):
+    free, store = {"bytes": 2**40}, kept.Kept()
+    monkeypatch.setattr(kept, "free_memory", lambda _device: free["bytes"])
+
+    def expert(plan):
+        store.prepare(plan)
+        return store.expert(plan, "high", object)
+
+    first = expert(plan)
+    assert expert(plan) is first
+    assert expert(replace(plan, experts=PerExpert(replace(plan.experts.high), plan.experts.low))) is not first
+    free["bytes"] = needed(plan) - plan.experts.high.nbytes
+    assert expert(plan) is not expert(plan)
+
+
+def test_a_file_that_changed_is_opened_again(tmp_path):
+    path, files = tmp_path / "file", kept.OpenFiles()
+    path.write_text("one")
+    assert files(Path.read_text, path) is files(Path.read_text, path)
+    path.write_text("other")
+    assert files(Path.read_text, path) == "other"
 
 
 @pytest.mark.parametrize(("mode", "spare", "kept"), [("off", 1, 0), ("gpu", 0, 1), ("auto", 0, 0), ("auto", 1, 1)])
