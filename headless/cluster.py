@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import re
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,8 +22,6 @@ from .kept import Kept
 
 LOCAL = "local"
 """The address that stands for a cluster of this machine alone."""
-CONNECT_SECONDS = 20
-"""For each of a host's addresses."""
 LEAVE_SECONDS = 60
 """For the threads that hand out groups, at the end."""
 MOST_TRIES = 3
@@ -39,7 +35,6 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
         import ray
     except ImportError as error:
         raise DependencyError('Ray is not installed; install with: pip install "lingbot-world[cluster]"') from error
-    _check_answers(address)
     where: dict[str, Any] = {} if address == LOCAL else {"address": address}
     if workers is not None and address == LOCAL and not on_gpus:
         where["num_cpus"] = workers
@@ -54,19 +49,6 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     needs: dict[str, Any] = {"num_gpus": 1} if on_gpus else {"num_cpus": 1}
     actor = ray.remote(**needs)(Worker)
     return partial(_run_groups, actor.remote, count)
-
-
-def _check_answers(address: str) -> None:
-    """Raises InputError for a HOST:PORT at which nobody listens. Ray would try it for seven minutes."""
-    match = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:(\d+)", address)
-    if match is None:
-        return
-    try:
-        socket.create_connection((match[1], int(match[2])), CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        raise InputError(
-            f"`ray` {address}: no cluster answers there ({error}); give the address that `ray start --head` printed"
-        ) from error
 
 
 class Worker:

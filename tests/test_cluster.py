@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -87,24 +86,11 @@ def test_without_ray_it_says_what_to_install(monkeypatch):
         on_ray(LOCAL, 1, on_gpus=False)
 
 
-def test_an_address_where_nobody_listens_is_refused_at_once(monkeypatch):
-    monkeypatch.setattr("ray.init", None)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}", "no-such-host.invalid:6379", "127.0.0.1:99999"):
-        with pytest.raises(InputError, match=f"`ray` {address}: no cluster answers there .*ray start --head"):
-            on_ray(address, 1, on_gpus=False)
-
-
 def test_a_start_of_ray_that_fails_is_one_sentence(monkeypatch):
     def failing(**_settings):
         raise ConnectionError("Could not find any running Ray instance.\nMore of it.")
 
     monkeypatch.setattr("ray.init", failing)
-    match = "{} .Could not find any running Ray instance"
-    with pytest.raises(InputError, match=f"`ray` {LOCAL}: {match.format('Ray does not start here')}"):
-        on_ray(LOCAL, 1, on_gpus=False)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(InputError, match=f"`ray` {address}: {match.format('no cluster answers there')}"):
+    for address, said in ((LOCAL, "Ray does not start here"), ("head:6379", "no cluster answers there")):
+        with pytest.raises(InputError, match=f"`ray` {address}: {said} .Could not find any running Ray instance"):
             on_ray(address, 1, on_gpus=False)
