@@ -90,14 +90,14 @@ def _finish(
     options: argparse.Namespace, sizes: Sizes, vae: dict[str, Tensor], texts: Tensor, device: torch.device, log: Log
 ) -> None:
     """The package and what was measured."""
-    experts = [_expert(name, options, device) for name in EXPERTS]
+    high, low = (_expert(name, options, device) for name in EXPERTS)
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "package")
-        write_package(package, vae, *experts)
+        write_package(package, vae, high, low)
         archive(package, options.out / "package.tar.gz")
     log.write(phase="packed", bytes=(options.out / "package.tar.gz").stat().st_size)
     scenes = held_out(vae, texts, sizes, device)
-    for name, pictures in ways(*experts, scenes):
+    for name, pictures in ways(high, low, scenes):
         log.write(measured=name, **{key: round(value, 2) for key, value in measured(pictures, scenes).items()})
         if name == "both experts":
             sheet(scenes.pictures, pictures, options.out / "sheet.png")
