@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
+from functools import partial
 from typing import Any
 
 from ..errors import LingBotError
@@ -162,10 +163,12 @@ def _add_inspect(commands: Any) -> None:
 
 
 def _add_toy(commands: Any) -> None:
-    parser = commands.add_parser("toy", help="write a tiny package with random weights, an image and a camera path")
+    parser = commands.add_parser("toy", help="write a package of tiny models, an image and a camera path")
     parser.set_defaults(run=_toy)
     parser.add_argument("folder", help="where to write it")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--random", action="store_true",
+                        help="random weights of every kind of model, the causal one too, in place of trained ones")
+    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
 
 
 def _add_size(parser: argparse.ArgumentParser, meaning: str) -> None:
@@ -256,9 +259,10 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 
 def _toy(arguments: argparse.Namespace) -> None:
-    from ..toy import write_toy_package
+    from ..toy import write_toy_package, write_toy_world
 
-    print(write_toy_package(arguments.folder, seed=arguments.seed))
+    write = partial(write_toy_package, seed=arguments.seed) if arguments.random else write_toy_world
+    print(write(arguments.folder))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""LingBotWorldToyPackage: tiny random models, to see whether an installation works."""
+"""LingBotWorldToyPackage: tiny trained models, to see whether an installation works."""
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ class LingBotWorldToyPackage(io.ComfyNode):
             node_id="LingBotWorldToyPackage",
             display_name="LingBot-World Toy Package",
             category="LingBot-World",
-            description="Makes a package of tiny random models (11 MB) in models/lingbot_world/toy, where it is not "
-            "there yet. Every node runs on it, on any CPU; its videos are noise. Press the button once, then Run.",
+            description="Makes a package of tiny trained models (8 MB) in models/lingbot_world/toy, where it is not "
+            "there yet. They know little rooms and follow the camera, on any CPU. Press the button once, then Run.",
             search_aliases=["lingbot", "toy", "test", "demo", "installation", "check"],
             is_output_node=True,
             inputs=[],
@@ -25,13 +25,13 @@ class LingBotWorldToyPackage(io.ComfyNode):
 
     @classmethod
     def execute(cls) -> io.NodeOutput:
-        from ..toy import write_toy_package
+        from ..toy import write_toy_world
         from ..toy.package import EXAMPLE
 
         folder = folders.toy_folder()
         is_new = not (folder / EXAMPLE / "prompt.txt").is_file()  # which is written last
         if is_new:
-            write_toy_package(folder)
+            write_toy_world(folder)
         with Image.open(folder / EXAMPLE / "image.png") as image:
             pixels = np.asarray(image.convert("RGB"), dtype=np.float32) / 255
         said = f"Made {folder}. Now press Run." if is_new else f"Ready: {folder}"

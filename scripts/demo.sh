@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
-# A video with a camera path from tiny random models, on the CPU, in a minute or two: shows that everything works here.
+# A walk through a little room by tiny trained models, on the CPU, in a minute or so. MOVE=pan_left bash scripts/demo.sh
+# asks for another camera move: the names are those of `lingbot-world camera make --preset`.
 # Needs Python 3.10 or newer and PyPI; makes .venv unless it is there. Further arguments go to `lingbot-world generate`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 make_environment cli
+move=${MOVE:-pan_right}
+case $move in pan_* | tilt_* | roll_*) amount=25 ;; *) amount=2 ;; esac
 
 .venv/bin/lingbot-world toy out/toy
+.venv/bin/lingbot-world camera make --preset "$move" --amount $amount --frames 33 "out/$move"
+.venv/bin/lingbot-world camera show "out/$move" --image out/toy/example/image.png --output out/demo-camera.png
 .venv/bin/lingbot-world generate \
     --ckpt_dir out/toy \
     --image out/toy/example/image.png \
     --prompt "$(cat out/toy/example/prompt.txt)" \
-    --action_path out/toy/example \
-    --size 240*416 --frame_num 17 --sampling_steps 6 --seed 1 --device cpu \
+    --action_path "out/$move" \
+    --width 160 --height 96 --frame_num 33 --sampling_steps 8 --guide_scale 1 --seed 1 --device cpu \
     --output "$PWD/out/demo.mp4" "$@"

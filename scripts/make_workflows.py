@@ -144,7 +144,7 @@ the prompt. LingBot-World was trained on first frames: how well it meets the las
 def toy(server: Server) -> Graph:
     note = """## Does the installation work?
 
-Every node on tiny random models, on any CPU, in seconds. **The video is noise.**
+Every node on tiny trained models, on any CPU: a pan through a little room, small and soft.
 
 1. Press **Make the toy package** on the node below.
 2. Press **Run**.
@@ -152,9 +152,9 @@ Every node on tiny random models, on any CPU, in seconds. **The video is noise.*
     parts = Parts(server, "toy", note, package="toy", note_height=170)
     with parts.graph.group("Start image", 0, BLUE):
         made = parts.graph.add("LingBotWorldToyPackage", extra_height=BUTTON)["image"]
-        image = parts.prepare(made, size="width and height", width=96, height=64)
-    path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=9, extra_height=BUTTON)
-    return parts.film(path, image, steps=4)
+        image = parts.prepare(made, size="width and height", width=160, height=96)
+    path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=33, extra_height=BUTTON)
+    return parts.film(path, image, steps=8)
 
 
 TITLES: dict[Callable[[Server], Graph], str] = {

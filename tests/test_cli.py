@@ -172,11 +172,24 @@ def test_inspect_describes_packages_and_parts(toy_package, capsys):
 
 def test_the_toy_package_is_small_and_the_same_every_time(toy_package, tmp_path, capsys):
     again = tmp_path / "again"
-    assert main(["toy", str(again)]) == 0
+    assert main(["toy", str(again), "--random"]) == 0
     files = sorted(path.relative_to(toy_package) for path in toy_package.rglob("*") if path.is_file())
     assert files == sorted(path.relative_to(again) for path in again.rglob("*") if path.is_file())
     assert all((toy_package / file).read_bytes() == (again / file).read_bytes() for file in files)
     assert sum((toy_package / file).stat().st_size for file in files) < 20e6
+    (tmp_path / "file").write_text("")
+    assert main(["toy", str(tmp_path / "file/toy")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_the_trained_toy_is_a_whole_package_of_less_than_10_mb(tmp_path, capsys):
+    assert main(["toy", str(tmp_path / "toy")]) == 0
+    assert main(["inspect", str(tmp_path / "toy"), "--width", "160", "--height", "96", "--frame_num", "33"]) == 0
+    assert "160x96, 33 frames (540 tokens)" in capsys.readouterr().out
+    files = [path for path in (tmp_path / "toy").rglob("*") if path.is_file()]
+    assert sum(file.stat().st_size for file in files) < 10e6
+    assert np.load(tmp_path / "toy/example/poses.npy").shape == (33, 4, 4)
+    assert (tmp_path / "toy/example/prompt.txt").read_text().startswith("a green room")
     (tmp_path / "file").write_text("")
     assert main(["toy", str(tmp_path / "file/toy")]) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -71,8 +71,10 @@ def canvas_nodes(ui: dict) -> list[tuple[str, dict]]:
 
 
 def toy_prompt() -> ToyPrompt:
-    """The toy workflow with one output node, its video: where another can run, ComfyUI does not refuse the prompt."""
-    prompt = shipped("toy")
+    """The toy workflow at toy size with one output node, its video: where another can run, ComfyUI does not refuse the
+    prompt."""
+    prompt = shipped("toy").set("LingBotWorldPrepareImage", width=TOY_WIDTH, height=TOY_HEIGHT)
+    prompt = prompt.set("LingBotWorldLoadPoses", frames=TOY_FRAMES).set("LingBotWorldSampler", steps=4)
     prompt[prompt.node_id("LingBotWorldToyPackage")] = {"class_type": "LoadImage", "inputs": {"image": "example.png"}}
     del prompt[prompt.node_id("LingBotWorldCameraPreview")]
     return prompt
@@ -89,7 +91,7 @@ def as_toy(name: str) -> ToyPrompt:
             node["class_type"] = "LingBotWorldLoadTextEncoder"
             node["inputs"] = {"text_encoder": "toy/models_t5_umt5-xxl-enc-bf16.pth"}
         for length in ("frames", "length"):
-            if inputs.get(length) in (81, 321):
+            if inputs.get(length) in (33, 81, 321):
                 inputs[length] = TOY_FRAMES
         if isinstance(inputs.get("path"), str):
             inputs["path"] = short_flight(inputs["path"])

@@ -1,5 +1,6 @@
-"""A complete package of tiny random models, so that everything runs on a CPU without downloads."""
+"""Complete packages of tiny models, so that everything runs on a CPU without downloads: one trained, one random."""
 
 from .package import write_example, write_toy_package
+from .world import write_toy_world
 
-__all__ = ["write_example", "write_toy_package"]
+__all__ = ["write_example", "write_toy_package", "write_toy_world"]

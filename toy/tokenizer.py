@@ -18,8 +18,7 @@ EXTRA_IDS = 20
 
 
 def vocabulary(more: Sequence[str] = ()) -> list[tuple[str, float]]:
-    """Token and log probability by id: specials, 256 bytes, characters, words, `more` tokens, last umt5's extra ids.
-    """
+    """Token and log probability by id: specials, 256 bytes, characters, words, `more` tokens, umt5's extra ids last."""
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     characters = [SPACE, *string.ascii_letters, *string.digits, *string.punctuation]
     words = [*(SPACE + word for word in (*string.ascii_lowercase, *WORDS.split())), *more]

@@ -123,8 +123,8 @@ def _attention(weights: Weights, name: str, x: Tensor) -> Tensor:
     """One head over the pixels of each frame."""
     normed = _norm(x, weights[f"{name}.norm.gamma"].flatten()).to(x.dtype)
     qkv = _conv(weights, f"{name}.to_qkv", normed).flatten(2).transpose(1, 2)[:, None]
-    q, k, v = (part.contiguous() for part in qkv.chunk(3, -1))
-    out = F.scaled_dot_product_attention(q, k, v)
+    query, key, value = (part.contiguous() for part in qkv.chunk(3, -1))
+    out = F.scaled_dot_product_attention(query, key, value)
     return _conv(weights, f"{name}.proj", out[:, 0].transpose(1, 2).unflatten(2, x.shape[2:]))
 
 

@@ -1,32 +1,96 @@
-"""The trained models as a package in the official layout."""
+"""The trained models as a package in the official layout. `python -m lingbot_world.toyworld.pack CHECKPOINTS DEST`
+makes the one that is shipped of the checkpoints of a training."""
 
+import argparse
 import tarfile
+import tempfile
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from ..loaders.writer import write_expert_folder
+from ..camera.moves.presets import preset_path
+from ..loaders.writer import config_json, write_expert, write_expert_folder, write_json
+from ..quantize.model import QuantizeOptions
+from ..quantize.package import plan_quantize, quantize
+from .paths import FRAMES, STEP
 from .prompts import write_text_files
+from .render import LENS, render
+from .rooms import scenes_around
 from .settings import CONFIG
 
 VAE = "Wan2.1_VAE.pth"
+KEEP = ("time_*", "head.head")
+"""What stays bf16, 0.5 MB an expert. One forward loses half as much then, docs/quality.md has the figures."""
+EXAMPLE_SEED = 3_000_000_021
+"""Of the example's room, which no training has seen."""
+EXAMPLE_MOVE = "pan_right", 25.0
 
 
 def write_package(
-    folder: Path, vae: Mapping[str, Tensor], high: Mapping[str, Tensor], low: Mapping[str, Tensor]
+    folder: Path, vae: Mapping[str, Tensor], high: Mapping[str, Tensor], low: Mapping[str, Tensor], *, nf4: bool = True
 ) -> None:
-    """Two NF4 experts, the VAE in float16, text encoder and tokenizer into a folder, which is made."""
+    """Two experts, NF4 or bf16, the VAE in float16, text encoder and tokenizer into a folder, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text_files(folder)
     torch.save({name: tensor.half().cpu() for name, tensor in vae.items()}, folder / VAE)
     for name, tensors in (("high", high), ("low", low)):
-        write_expert_folder(folder / f"{name}_noise_model_bnb_nf4", CONFIG,
-                            ((key, tensor.cpu()) for key, tensor in tensors.items()))  # fmt: skip
+        on_cpu = ((key, tensor.float().cpu()) for key, tensor in tensors.items())
+        if nf4:
+            write_expert_folder(folder / f"{name}_noise_model_bnb_nf4", CONFIG, on_cpu)
+            continue
+        expert = folder / f"{name}_noise_model"
+        expert.mkdir()
+        write_expert(expert / "diffusion_pytorch_model.safetensors", CONFIG, on_cpu, quant_type=None)
+        write_json(expert / "config.json", config_json(CONFIG))
 
 
 def archive(folder: Path, path: Path) -> None:
     """The folder's files in one file."""
     with tarfile.open(path, "w:gz", compresslevel=1) as tar:
         tar.add(folder, arcname=folder.name)
+
+
+def quantized_package(checkpoints: Path, destination: Path) -> None:
+    """The package that is shipped: its experts by `lingbot-world quantize --search`, all but KEEP in 4 bits; with an
+    example. `destination` must not be there yet."""
+    parts = (torch.load(checkpoints / f"{name}.pt", map_location="cpu", weights_only=True)
+             for name in ("vae", "high", "low"))  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "toy-world")
+        write_package(source, *parts, nf4=False)
+        options = QuantizeOptions(search=True, keep=KEEP, device="cpu")
+        quantize(plan_quantize(source, destination, options), lambda *_: nullcontext(lambda *_: None))
+    write_example(destination / "example")
+
+
+def write_example(folder: Path) -> None:
+    """First frame, prompt and camera path of a room, into a new folder."""
+    folder.mkdir()
+    path = preset_path(EXAMPLE_MOVE[0], frames=FRAMES, amount=EXAMPLE_MOVE[1])
+    widest = preset_path("truck_right", frames=FRAMES, amount=8 * STEP)
+    poses = torch.tensor(np.stack([widest.c2w])).float()
+    scene = scenes_around(poses, torch.Generator().manual_seed(EXAMPLE_SEED))
+    picture = render(scene.rooms, scene.c2w[:, :1], 480, 832)[0, 0]
+    pixels = ((picture + 1) * 127.5).round().byte().permute(1, 2, 0).numpy()
+    Image.fromarray(pixels).save(folder / "image.png", optimize=True)
+    np.save(folder / "poses.npy", path.c2w.astype(np.float32))
+    np.save(folder / "intrinsics.npy", np.tile(LENS, (FRAMES, 1)).astype(np.float32))
+    (folder / "prompt.txt").write_text(scene.rooms.captions()[0] + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m lingbot_world.toyworld.pack", description=__doc__)
+    parser.add_argument("checkpoints", type=Path, help="folder with vae.pt, high.pt and low.pt")
+    parser.add_argument("destination", type=Path, help="the package's folder, which must not be there yet")
+    options = parser.parse_args()
+    quantized_package(options.checkpoints, options.destination)
+
+
+if __name__ == "__main__":
+    main()

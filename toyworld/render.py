@@ -6,7 +6,6 @@ from torch.nn import functional as F
 
 from ..camera.path import DEFAULT_FOV_DEG, lens_from_fov
 from ..camera.plucker import scaled_intrinsics
-from ..model.pointwise import or_else
 from .rooms import BOXES, Rooms
 
 HEIGHT, WIDTH = 96, 160
@@ -28,9 +27,8 @@ def render(rooms: Rooms, c2w: Tensor, height: int = HEIGHT, width: int = WIDTH, 
     at_once = FRAMES_AT_ONCE[c2w.device.type]
     index = torch.arange(len(rooms), device=c2w.device).repeat_interleave(frames)
     flat = c2w.flatten(0, 1)
-    run = _fused_picture if c2w.device.type == "cuda" else _picture
     parts = [
-        run(rooms[index[start : start + at_once]], flat[start : start + at_once], rays, height, width, samples)
+        _picture(rooms[index[start : start + at_once]], flat[start : start + at_once], rays, height, width, samples)
         for start in range(0, len(flat), at_once)
     ]
     return torch.cat(parts).unflatten(0, (-1, frames))
@@ -87,9 +85,6 @@ def _picture(rooms: Rooms, c2w: Tensor, rays: Tensor, height: int, width: int, s
     colour = torch.where(outside[..., None], _sky(rooms, direction), colour).clamp(0, 1)
     picture = colour.transpose(1, 2).unflatten(2, (height * samples, width * samples))
     return F.avg_pool2d(picture, samples) * 2 - 1
-
-
-_fused_picture = or_else(torch.compile(_picture, dynamic=False), _picture, "rendering")
 
 
 def _albedo(rooms: Rooms, point: Tensor, surface: Tensor) -> Tensor:

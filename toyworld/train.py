@@ -27,8 +27,7 @@ def work(rank: int, size: int, options: argparse.Namespace) -> None:
     torch.manual_seed(options.seed + rank)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True
-    if options.device == "cpu":
-        torch.set_num_threads(1)
+    torch.set_num_threads(1 if options.device == "cpu" else 4)
     everyone, teams = join(rank, size, options.device, 29_400 + int(options.begun) % 500)
     log = Log(options.out / "log.jsonl" if everyone.leads else None, options.begun)
     sizes = TINY if options.tiny else Sizes()

@@ -1,0 +1,117 @@
+"""The trained toy on rooms and paths that it has not seen: does the camera move as asked, and how good is the picture.
+
+TOYWORLD_CASES=60 makes more videos; without it there is one for each move. docs/quality.md has their figures, and
+the goals that these weights miss."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from flow_cases import agreement
+from lingbot_world.camera import camera_embedding
+from lingbot_world.camera.moves.presets import preset_path
+from lingbot_world.geometry import image_conditioning
+from lingbot_world.loaders import load_expert
+from lingbot_world.pipeline import sample
+from lingbot_world.text import encode
+from lingbot_world.toy import write_toy_world
+from lingbot_world.toyworld.paths import FRAMES, STEP
+from lingbot_world.toyworld.render import HEIGHT, LENS, WIDTH, render
+from lingbot_world.toyworld.rooms import scenes_around
+from lingbot_world.vae import decode_latent, encode_first_frame, load_vae
+
+SHIFT, STEPS = 5.0, 8
+TRAVEL = 8 * STEP
+MOVES = {
+    "pan_left": 25.0, "truck_right": TRAVEL, "tilt_up": 15.0, "dolly_in": TRAVEL, "roll_clockwise": 20.0,
+    "pedestal_up": TRAVEL, "pan_right": 25.0, "truck_left": TRAVEL, "tilt_down": 15.0, "dolly_out": TRAVEL,
+    "roll_counterclockwise": 20.0, "pedestal_down": TRAVEL,
+}  # fmt: skip
+"""A preset, and how far it goes."""
+CASES = int(os.environ.get("TOYWORLD_CASES", "12"))
+SHOWN = [0, 4, 8, 12, 16, 24, 32]
+"""The frames that are compared with the renderer's."""
+PAIRS = [(0, 2), (1, 3), (2, 4)]
+FOLLOWS = 0.3
+"""Agreement of motion from which a video counts as following its path."""
+
+pytestmark = pytest.mark.slow
+
+
+class World:
+    """The package's parts, loaded once, and rooms that no training has seen."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.high, self.low = (
+            load_expert(folder / f"{name}_noise_model_bnb_nf4", dtype=torch.float32) for name in ("high", "low")
+        )
+        self.vae = load_vae(folder / "Wan2.1_VAE.pth")
+        self.moves = [list(MOVES)[case % len(MOVES)] for case in range(CASES)]
+        self.paths = [preset_path(move, frames=FRAMES, amount=MOVES[move]).c2w for move in self.moves]
+        poses = torch.tensor(np.stack(self.paths)).float()
+        self.scenes = scenes_around(poses, torch.Generator().manual_seed(2_000_000_011))
+        self.prompts = encode(self.scenes.rooms.captions(), folder / "models_t5_umt5-xxl-enc-bf16.pth", folder)
+        self.truth = torch.cat([render(self.scenes.rooms[case : case + 1], self.scenes.c2w[case : case + 1, SHOWN])
+                                for case in range(CASES)])  # fmt: skip
+
+    def video(self, case, experts=None):
+        """A case's video [shown, 3, h, w], -1 to 1, by the engine."""
+        high, low = experts or (self.high, self.low)
+        latent = encode_first_frame(self.vae, self.truth[case, 0], FRAMES)
+        y = image_conditioning(latent)
+        camera = camera_embedding(self.paths[case], LENS, frames=FRAMES, height=HEIGHT, width=WIDTH)
+        noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(case))
+        made = sample(high, low, noise, y, self.prompts[case][None], None, camera, steps=STEPS, shift=SHIFT,
+                      guide_scale=1.0)  # fmt: skip
+        frames = decode_latent(self.vae, made)[SHOWN]
+        return frames.permute(0, 3, 1, 2).float() / 127.5 - 1
+
+    def follows(self, case, video, path_of):
+        """Whether a case's video moves as the path of case `path_of` would have it."""
+        start, other = self.scenes.c2w[case, :1], self.scenes.c2w[path_of]
+        poses = start @ torch.linalg.inv(other[:1]) @ other
+        return agreement(video, self.scenes.rooms[case : case + 1], poses[SHOWN], PAIRS) > FOLLOWS
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(min(2, threads))
+    yield World(write_toy_world(tmp_path_factory.mktemp("world")))
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def videos(world):
+    return [world.video(case) for case in range(CASES)]
+
+
+def decibels(pictures, truth):
+    """PSNR of pictures -1 to 1."""
+    return -10 * torch.log10(((pictures - truth) / 2).square().mean()).item()
+
+
+def test_the_first_frame_is_the_given_image(world, videos):
+    got = [decibels(video[0], truth[0]) for video, truth in zip(videos, world.truth, strict=True)]
+    assert np.mean(got) >= 28, got
+
+
+def test_later_frames_are_nearer_to_the_truth_than_the_first_frame_is(world, videos):
+    gain = [decibels(video[3:], truth[3:]) - decibels(truth[:1].expand_as(truth[3:]), truth[3:])
+            for video, truth in zip(videos, world.truth, strict=True)]  # fmt: skip
+    assert np.mean(gain) >= 5, gain
+
+
+def test_the_camera_moves_as_asked_and_not_as_others_are(world, videos):
+    own = [world.follows(case, video, case) for case, video in enumerate(videos)]
+    others = [world.follows(case, video, (case + 4) % CASES) for case, video in enumerate(videos)]
+    assert np.mean(own) >= 0.95, [move for move, good in zip(world.moves, own, strict=True) if not good]
+    assert np.mean(others) <= 0.1
+
+
+def test_one_expert_alone_is_worse_than_both(world, videos):
+    both = decibels(videos[0], world.truth[0])
+    for expert in (world.high, world.low):
+        assert decibels(world.video(0, (expert, expert)), world.truth[0]) < both

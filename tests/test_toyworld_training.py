@@ -1,0 +1,70 @@
+"""The training of the toy at its tiniest: what each part is to do, and one whole run on the CPU."""
+
+import json
+import subprocess
+import sys
+import tarfile
+
+import pytest
+import torch
+from lingbot_world.loaders import find_package, open_checkpoint
+from lingbot_world.options import BOUNDARY
+from lingbot_world.text import load_tokenizer
+from lingbot_world.toyworld.coder import decode, latent_mean
+from lingbot_world.toyworld.coder_training import SHAPES, normalised, videos
+from lingbot_world.toyworld.expert_training import noise_levels
+from lingbot_world.toyworld.parameters import Parameters
+from lingbot_world.toyworld.pool import normal
+from lingbot_world.toyworld.prompts import EMPTY, NEGATIVE, TEXT_TOKENS, draw, prompts, write_text_files
+from lingbot_world.toyworld.rooms import CAPTIONS
+from lingbot_world.toyworld.settings import TINY
+from lingbot_world.toyworld.team import Team
+
+CPU = torch.device("cpu")
+
+
+def test_a_normalised_coder_has_the_same_pictures_and_latents_of_mean_0_and_deviation_1():
+    before = Parameters.random(SHAPES, 1, CPU)
+    after = normalised(before, Team(CPU, (0,), 0), TINY, seed=5)
+    clips = videos(TINY.videos, 5, TINY, CPU).float() / 127.5 - 1
+    old, new = latent_mean(before.named(), clips), latent_mean(after.named(), clips)
+    channels = normal(new).movedim(1, 0).flatten(1)
+    torch.testing.assert_close(channels.mean(1), torch.zeros(16), atol=1e-3, rtol=0)
+    torch.testing.assert_close(channels.std(1), torch.ones(16), atol=1e-2, rtol=0)
+    torch.testing.assert_close(decode(after.named(), new), decode(before.named(), old), atol=1e-3, rtol=1e-3)
+
+
+def test_each_expert_learns_the_noise_levels_at_which_it_is_asked():
+    share = torch.linspace(0, 1, 101)
+    high, low = noise_levels(True, share), noise_levels(False, share)
+    assert high.min() == pytest.approx(BOUNDARY)
+    assert low.max() == pytest.approx(BOUNDARY)
+    assert high.max() == pytest.approx(1)
+    assert low.min() == 0
+
+
+def test_the_prompts_are_known_to_the_tokenizer_and_drawn_as_said(tmp_path):
+    write_text_files(tmp_path)
+    tokenizer, known = load_tokenizer(tmp_path), prompts()
+    for prompt in (known[NEGATIVE], known[EMPTY], known[0], known[-1]):
+        assert [*tokenizer.to_ids(prompt), tokenizer.eos] == tokenizer.encode(prompt)
+    assert max(tokenizer.count(prompt) for prompt in known) < TEXT_TOKENS
+    drawn = draw(torch.full((4000,), 7))
+    assert 0.7 < ((drawn < NEGATIVE).float().mean()) < 0.8
+    assert {known[index] for index in drawn[drawn < NEGATIVE].tolist()} >= {CAPTIONS[7]}
+    assert 0.07 < (drawn == NEGATIVE).float().mean() < 0.13
+
+
+@pytest.mark.slow
+def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path):
+    command = [sys.executable, "-m", "lingbot_world.toyworld", tmp_path, "--device", "cpu", "--steps", "1", "--tiny"]
+    done = subprocess.run([*command, "--processes", "1"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert {line["measured"] for line in lines if "measured" in line} >= {"both experts", "nf4", "another's camera"}
+    assert all((tmp_path / name).stat().st_size < 16e6 for name in ("vae.pt", "high.pt", "low.pt", "package.tar.gz"))
+    with tarfile.open(tmp_path / "package.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    package = find_package(tmp_path / "package")
+    assert package.experts is not None
+    assert open_checkpoint(package.experts[0]).config.num_heads == 4
