@@ -11,7 +11,7 @@ from lingbot_world.headless.memory import MARGIN, Residency, choose_residency, e
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.two_experts import Together
-from lingbot_world.loaders import open_checkpoint
+from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.writer import write_expert
 from lingbot_world.options import PerExpert
@@ -77,7 +77,7 @@ def test_experts_are_kept_for_the_next_group_where_all_has_room(plan, monkeypatc
 
     def expert(plan):
         store.prepare(plan)
-        return store.expert(plan, "high", object)
+        return store.expert(plan, "high", lambda: load_expert(plan.experts.high, dtype=torch.float32))
 
     first = expert(plan)
     assert expert(plan) is first

@@ -67,4 +67,4 @@ def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path):
         tar.extractall(tmp_path, filter="data")
     package = find_package(tmp_path / "package")
     assert package.experts is not None
-    assert open_checkpoint(package.experts[0]).config.num_heads == 4
+    assert open_checkpoint(package.experts.high).config.num_heads == 4
