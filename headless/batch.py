@@ -19,6 +19,7 @@ from ..camera.moves import path_from_keys, preset_path
 from ..camera.path import CameraPath
 from ..errors import LingBotError
 from ..options import PerExpert
+from ..sampling import StepReuse
 from ..text import NEGATIVE_PROMPT, encode
 from .jobs import Job, Manifest, Outcome
 from .kept import Kept, OpenFiles
@@ -158,7 +159,7 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> li
     encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), kept.vae(plan)).cpu() for plan in plans]
     residency = choose_residency(first, kept.free(first.device))
     experts = Experts(first, stages, residency, videos=len(plans), keep=kept.expert)
-    videos = [Video(_noise(plan), partial(_conditioning, plan, y, prompts))
+    videos = [Video(_noise(plan), partial(_conditioning, plan, y, prompts), StepReuse(options.reuse_threshold))
               for plan, y in zip(plans, encoded, strict=True)]  # fmt: skip
     latents = sample_videos(
         PerExpert(experts.high, experts.low), videos,

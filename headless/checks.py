@@ -19,7 +19,7 @@ from ..geometry import Geometry, explicit_geometry, output_geometry
 from ..loaders import Checkpoint
 from ..model.eight_bit import arithmetic_note, choose_arithmetic
 from ..options import SHIFT
-from ..sampling import flow_timesteps, guide_scales
+from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
 from ..text.weights import UMT5Weights
 from .options import CHOICES, GenerateOptions
@@ -80,6 +80,7 @@ def check_settings(options: GenerateOptions) -> None:
             raise InputError(f"`{name}` {found}: expected one of {', '.join(choices)}")
     flow_timesteps(options.sampling_steps, SHIFT if options.shift is None else options.shift, options.solver)
     guide_scales(options.guide_scale)
+    StepReuse(options.reuse_threshold)
     if not 0 <= options.boundary <= 1:
         raise InputError(f"`boundary` {options.boundary}: a share of the noise range from 0 to 1 is expected")
     if (options.width is None) != (options.height is None):

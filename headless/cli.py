@@ -115,6 +115,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer
     add("boundary", "share of the noise above which the high-noise expert works")
     add("guide_scale", "1 leaves the negative prompt out", type=_scales, metavar="LOW[,HIGH]")
     add("solver")
+    add("reuse_threshold", "0.02 and the like: a step whose velocity follows from those before to this share of it is "
+        "made without the model")  # fmt: skip
     add("noise_device", "cuda gives the official code's noise")
     add("fps", "frames a second of the file")
     add("device", "left out: the GPU if there is one")
@@ -221,6 +223,8 @@ def _generate(arguments: argparse.Namespace) -> None:
         first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
         print(first, *plan.notes, sep="\n", file=told)
         result = run(plan, progress_bar, processes)
+        if arguments.reuse_threshold:
+            print(f"\nthe model predicted {result.model_steps} of {steps} steps", file=told)
         print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}", file=told)
 
 

@@ -43,7 +43,7 @@ PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name a part of the package which lies somewhere else."""
 
 
-BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "high", "low")
+BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
 """The options that say nothing to a causal model."""
 
 CAUSAL_ONLY = ("window", "sink", "schedule", "kv_cache", "save_state", "continue_from")
@@ -83,6 +83,7 @@ class GenerateOptions:
     boundary: float = BOUNDARY
     guide_scale: float | tuple[float, float] = GUIDE_SCALE
     solver: SolverName = "unipc"
+    reuse_threshold: float = 0.0
     seed: int | None = None
     noise_device: NoiseDevice = "cpu"
     device: str | None = None

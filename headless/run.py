@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..sampling import StepReuse
 from .decoding import decode_together
 from .memory import choose_residency, free_memory
 from .options import GenerateOptions
@@ -25,11 +26,13 @@ from .video import write_frames
 
 @dataclass(frozen=True)
 class Result:
-    """The video file or the folder of PNG files, the seed that makes the same again, and what each stage took."""
+    """The video file or the folder of PNG files, the seed that makes the same again, and what each stage took.
+    `model_steps`: those that the base model predicted; fewer than all with a `reuse_threshold`."""
 
     path: Path
     seed: int
     stages: list[Stage]
+    model_steps: int
 
 
 def generate(options: GenerateOptions, show: ShowProgress = silent) -> Result:
@@ -41,16 +44,17 @@ def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes
     """Carries a plan out, with `processes` that all call this with the same options. `show(name, unit)` gives each
     stage's progress display."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
+    reuse = StepReuse(plan.options.reuse_threshold)
     with StageRecorder(plan.device, show) as stages:
         try:
-            path = _run_stages(plan, stages, seed, processes)
+            path = _run_stages(plan, stages, seed, processes, reuse)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(stages.running, error) from error
-    return Result(path, seed, stages.stages)
+    return Result(path, seed, stages.stages, reuse.calls)
 
 
 def _run_stages(
-    plan: SamplingPlan | RolloutPlan, stages: StageRecorder, seed: int, processes: Processes
+    plan: SamplingPlan | RolloutPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse
 ) -> Path:
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
     config = (plan.checkpoint if isinstance(plan, RolloutPlan) else plan.experts.high).config
@@ -64,7 +68,7 @@ def _run_stages(
     y = encode_image(plan, stages.begin("VAE encode", "chunk")) if processes.takes(1) else None
     context, *negative = processes.share(prompts, 0)
     y = processes.share(y, 1)
-    latent = _sample(plan, stages, noise, y, context, negative[0] if negative else None, together)
+    latent = _sample(plan, stages, noise, y, context, negative[0] if negative else None, together, reuse)
     frames = decode_together(plan, latent, stages.begin("VAE decode", "chunk"), processes)
     if frames is None:
         return plan.target.path
@@ -84,6 +88,7 @@ def _sample(
     context: Tensor,
     context_null: Tensor | None,
     together: Together,
+    reuse: StepReuse,
 ) -> Tensor:
     options = plan.options
     stages.begin("camera")
@@ -99,6 +104,7 @@ def _sample(
         solver=options.solver,
         callback=experts.step_done,
         camera_cache_bytes=residency.camera_cache_bytes,
+        step_reuse=reuse,
         sequence_parallel=together.sequence,
         guidance_group=together.guidance,
     )  # fmt: skip

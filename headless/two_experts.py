@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..model.cache import CameraCache
 from ..model.dit import LingBotWorldModel
 from ..model.parallel import SequenceParallel, gather_rows
 from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
-from ..sampling import SOLVER_STEPS, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
+from ..sampling import SOLVER_STEPS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
 from ..sampling.solvers import Callback, Steps
 
 Expert = LingBotWorldModel | Callable[[], LingBotWorldModel]
@@ -39,6 +39,7 @@ def sample(
     solver: SolverName = "unipc",
     callback: Callback | None = None,
     camera_cache_bytes: int = 0,
+    step_reuse: StepReuse | None = None,
     sequence_parallel: SequenceParallel | None = None,
     guidance_group: distributed.ProcessGroup | None = None,
 ) -> Tensor:
@@ -49,7 +50,8 @@ def sample(
     latent, `context` and `context_null` [1, L, D] are prompt and negative prompt (L may differ), `camera` is
     [1, 384, f, h, w]. `guide_scale` is (low, high) or one number for both; where it is 1 the negative prompt is not
     used, and it may be None if both are 1. `callback(step, x, denoised, sigma)` is called after each step's prediction.
-    `camera_cache_bytes` limits what is cached of the camera layers' results between an expert's steps.
+    `camera_cache_bytes` limits what is cached of the camera layers' results between an expert's steps. `step_reuse`,
+    made for this one run, lets some steps follow from those before (None: the model predicts all of them).
 
     Several processes may call this with the same arguments and get the same latent: those of `sequence_parallel` share
     the tokens of each forward; of the two in a `guidance_group` one computes the prompt, the other the negative prompt.
@@ -63,7 +65,7 @@ def sample(
     )
     (latent,) = sample_videos(
         PerExpert(high, low),
-        [Video(noise, lambda: conditioning)],
+        [Video(noise, lambda: conditioning, step_reuse or StepReuse())],
         steps=steps,
         shift=shift,
         boundary=boundary,
@@ -106,11 +108,12 @@ class Conditioning:
 
 @dataclass(frozen=True)
 class Video:
-    """What a video begins with: its noise float32 [1, 16, f, h, w], and a function that brings its conditioning to the
-    noise's device when an expert begins with it."""
+    """What a video begins with: its noise float32 [1, 16, f, h, w], a function that brings its conditioning to the
+    noise's device when an expert begins with it, and which of its steps go without the model."""
 
     noise: Tensor
     conditioning: Callable[[], Conditioning]
+    reuse: StepReuse = field(default_factory=StepReuse)
 
 
 @torch.no_grad()
@@ -140,8 +143,8 @@ def sample_videos(
         model = _fetch(experts.of(high))
         for run in runs:
             cache = CameraCache(camera_cache_bytes) if camera_cache_bytes else None
-            run.advance(levels.count(high), partial(predict, model, scale=scales.of(high), camera_cache=cache,
-                                                    together=together))  # fmt: skip
+            run.advance(high, levels.count(high), partial(predict, model, scale=scales.of(high), camera_cache=cache,
+                                                          together=together))  # fmt: skip
         del model
     return [run.result() for run in runs]
 
@@ -155,13 +158,15 @@ class _Run:
         self._latent: Tensor | None = None
         self._go_on(lambda: next(steps))
 
-    def advance(self, count: int, velocity: Callable[[Tensor, int, Conditioning], Tensor]) -> None:
-        """The next `count` steps."""
+    def advance(self, high: bool, count: int, velocity: Callable[[Tensor, int, Conditioning], Tensor]) -> None:
+        """The next `count` steps, all of the high-noise expert or all of the low-noise one."""
         conditioning = self._video.conditioning()
+        steps_left = len(self._timesteps)
         for _ in range(count):
             assert self._asked is not None
             step, x, sigma = self._asked
-            denoised = x - sigma * velocity(x, self._timesteps[step], conditioning)
+            ask = partial(velocity, x, self._timesteps[step], conditioning)
+            denoised = x - sigma * self._video.reuse.velocity(float(sigma), high, steps_left - step, ask)
             if self._callback is not None:
                 self._callback(step, x, denoised, sigma)
             self._go_on(partial(self._steps.send, denoised))

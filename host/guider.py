@@ -24,7 +24,8 @@ from .model import TIMESTEP, truncated_timesteps
 from .patcher import copies_on_other_devices
 
 READ_AHEAD_STEPS = 2
-"""The low-noise expert's file is read into the page cache this many steps before its first step."""
+"""The low-noise expert's file is read into the page cache this many steps before its first step; earlier where these
+steps may go without the model."""
 
 _SET_BY_SAMPLERS = ("sampler_post_cfg_function", "disable_cfg1_optimization")
 """Model options that ComfyUI's samplers set on their own (CFG++), and that both experts have to get."""
@@ -84,6 +85,10 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         own = self.model_patcher.model.model_sampling.shift
         return [shift for shift in dict.fromkeys(shifts) if shift not in (None, own)]
 
+    def is_high(self, timestep: float) -> bool:
+        """Whether the high-noise expert predicts at this timestep."""
+        return is_high_noise(timestep, self.boundary)
+
     def get_models(self) -> list:
         """Both experts' patchers."""
         return [self.model_patcher, self.low.model_patcher]
@@ -99,7 +104,8 @@ class ExpertGuider(comfy.samplers.CFGGuider):
                     noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed
                 )
             if low_from < len(sigmas):
-                read_ahead_at = sigmas[max(0, low_from - READ_AHEAD_STEPS)].item()
+                ahead = READ_AHEAD_STEPS + getattr(sampler, "most_reused", 0)
+                read_ahead_at = sigmas[max(0, low_from - ahead)].item()
                 sampler = _SwitchingSampler(self, sampler, (noise, latent_image, denoise_mask), read_ahead_at)
             return super().sample(noise, latent_image, sampler, sigmas, denoise_mask, callback, disable_pbar, seed)
         finally:
@@ -204,7 +210,7 @@ class _Switch:
         timestep = options.get("transformer_options", {}).get(TIMESTEP)
         if timestep is None:
             timestep = truncated_timesteps(sigma.max()).item()
-        if is_high_noise(timestep, self.guider.boundary):
+        if self.guider.is_high(timestep):
             self._ensure_loaded("high", self.load_high)
             self._read_low_ahead(sigma.max().item())
             return self.high_wrap(x, sigma, model_options=options, seed=seed)

@@ -27,15 +27,25 @@ def show_warning(text: str) -> None:
     run, which may be with an empty text, takes away the warnings of the node's last run."""
     if _quiet.get():
         return
+    _show(text, logging.WARNING)
+
+
+def show_note(text: str) -> None:
+    """Show what a run did on the running node, below its warnings, and log it."""
+    if not _quiet.get():
+        _show(text, logging.INFO)
+
+
+def _show(text: str, level: int) -> None:
     context = get_executing_context()
     if context is None:
         if text:
-            logging.warning(text)
+            logging.log(level, text)
         return
     prompt, before = _shown.get(context.node_id, ("", ()))
     texts = before if prompt == context.prompt_id else ()
     if text and text not in texts:
-        logging.warning(text)
+        logging.log(level, text)
         texts = (*texts, text)
     _shown[context.node_id] = context.prompt_id, texts
     if texts != before:

@@ -10,8 +10,10 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..options import SolverName
-from ..sampling import SOLVERS, flow_sigmas, flow_timesteps
+from ..sampling import SOLVERS, StepReuse, flow_sigmas, flow_timesteps
+from ..sampling.reuse import MOST
 from .model import TIMESTEP, truncated_timesteps
+from .notice import show_note
 
 FULL_NOISE = 0.9985
 """A run whose first sigma is at least this starts from the noise alone, as the official code does."""
@@ -20,10 +22,12 @@ FULL_NOISE = 0.9985
 class FlowSolver(comfy.samplers.Sampler):
     """UniPC or DPM++ 2M of the official implementation.
 
-    `timesteps` are the official integers of the sigmas. Without them they are computed from the sigmas."""
+    `timesteps` are the official integers of the sigmas. Without them they are computed from the sigmas. Above 0,
+    `reuse_threshold` lets steps go without the model (`sampling.StepReuse`). Raises InputError."""
 
-    def __init__(self, solver: SolverName, timesteps: Tensor | None = None):
-        self.solve, self.timesteps = SOLVERS[solver], timesteps
+    def __init__(self, solver: SolverName, timesteps: Tensor | None = None, reuse_threshold: float = 0.0):
+        self.solve, self.timesteps, self.reuse_threshold = SOLVERS[solver], timesteps, reuse_threshold
+        self.most_reused = MOST if StepReuse(reuse_threshold).threshold else 0
 
     def timesteps_of(self, sigmas: Tensor) -> Tensor:
         """The integer timestep of each step, int64 [steps]."""
@@ -33,10 +37,12 @@ class FlowSolver(comfy.samplers.Sampler):
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
     ):
         """Sample over `sigmas` as ComfyUI's KSAMPLER does, with masks, previews and model options."""
-        model = comfy.samplers.KSamplerX0Inpaint(model_wrap, sigmas)
+        total = len(sigmas) - 1
+        reuse = StepReuse(self.reuse_threshold)
+        asked = _SomeSteps(model_wrap, reuse, total) if reuse.threshold else model_wrap
+        model = comfy.samplers.KSamplerX0Inpaint(asked, sigmas)
         model.latent_image, model.noise = latent_image, noise
         timesteps = iter(self.timesteps_of(sigmas).tolist())
-        total = len(sigmas) - 1
 
         def denoise(x: Tensor, sigma: Tensor) -> Tensor:
             options = with_timestep(extra_args["model_options"], next(timesteps))
@@ -52,7 +58,31 @@ class FlowSolver(comfy.samplers.Sampler):
                     callback(step, denoised, x, total)
 
             x = self.solve(denoise, initial_latent(sampling, sigmas[0], noise, latent_image), sigmas, report)
+        if reuse.threshold:
+            show_note(f"The model predicted {reuse.calls} of {total} steps.")
         return sampling.inverse_noise_scaling(sigmas[-1], x)
+
+
+class _SomeSteps:
+    """A model as ComfyUI gives it to a sampler, which is asked for those steps only that do not follow from the steps
+    before."""
+
+    def __init__(self, model, reuse: StepReuse, steps: int):
+        self.model, self.reuse, self.steps_left = model, reuse, steps
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def __call__(self, x, sigma, model_options, seed=None):
+        level, timestep = sigma.max().item(), model_options["transformer_options"][TIMESTEP]
+        is_high = getattr(self.model, "is_high", None)  # a guider of one model has no such question
+
+        def ask() -> Tensor:
+            return (x - self.model(x, sigma, model_options=model_options, seed=seed)) / level
+
+        velocity = self.reuse.velocity(level, is_high and is_high(timestep), self.steps_left, ask)
+        self.steps_left -= 1
+        return x - level * velocity
 
 
 def initial_latent(model_sampling, sigma: Tensor, noise: Tensor, latent: Tensor | None) -> Tensor:

@@ -91,6 +91,22 @@ def _camera_cache() -> io.Combo.Input:
     )
 
 
+def _reuse_threshold() -> io.Float.Input:
+    return io.Float.Input(
+        "reuse_threshold",
+        display_name="reuse threshold",
+        default=0.0,
+        min=0.0,
+        max=1.0,
+        step=0.005,
+        round=0.0001,
+        optional=True,
+        advanced=True,
+        tooltip="Above 0, steps that follow from the ones before are made without the model. 0.02 means: as long as "
+        "that is at most 2 % off. It begins anew at the switch of experts. 0 computes every step.",
+    )
+
+
 class LingBotWorldGuider(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -132,15 +148,15 @@ class LingBotWorldSolver(io.ComfyNode):
             description="The official solvers with the official integer timesteps. ComfyUI's own uni_pc is another "
             "variant and gives other results.",
             search_aliases=["lingbot", "unipc", "dpm++ 2m", "sampler select", "ksampler select"],
-            inputs=[_solver()],
+            inputs=[_solver(), _reuse_threshold()],
             outputs=[io.Sampler.Output("sampler", display_name="sampler", tooltip="For Sampler Custom Advanced.")],
         )
 
     @classmethod
-    def execute(cls, solver) -> io.NodeOutput:
+    def execute(cls, solver, reuse_threshold=0.0) -> io.NodeOutput:
         from ..host.sampler import FlowSolver
 
-        return io.NodeOutput(FlowSolver(solver))
+        return io.NodeOutput(FlowSolver(solver, reuse_threshold=reuse_threshold))
 
 
 class LingBotWorldSigmas(io.ComfyNode):
@@ -213,6 +229,7 @@ class LingBotWorldSampler(io.ComfyNode):
                 _boundary(),
                 _solver(),
                 _camera_cache(),
+                _reuse_threshold(),
             ],
             outputs=[io.Latent.Output("samples", display_name="latent", tooltip="The video's latent, for VAE Decode.")],
         )
@@ -220,7 +237,7 @@ class LingBotWorldSampler(io.ComfyNode):
     @classmethod
     def execute(
         cls, high_noise, low_noise, positive, negative, latent, seed, steps, shift, cfg_high, cfg_low, boundary, solver,
-        camera_cache="auto",
+        camera_cache="auto", reuse_threshold=0.0,
     ) -> io.NodeOutput:  # fmt: skip
         from ..host.sampler import FlowSolver, sample_latent
         from ..sampling import flow_sigmas, flow_timesteps
@@ -230,7 +247,7 @@ class LingBotWorldSampler(io.ComfyNode):
         shifts = " and ".join(f"{patched:g}" for patched in guider.patched_shifts() if patched != shift)
         if shifts:
             show_warning(f"Shift {shifts} of a model sampling node is not used: this node's own shift is {shift:g}.")
-        sampler = FlowSolver(solver, flow_timesteps(steps, shift, solver))
+        sampler = FlowSolver(solver, flow_timesteps(steps, shift, solver), reuse_threshold)
         return io.NodeOutput(sample_latent(guider, sampler, flow_sigmas(steps, shift, solver), latent, seed))
 
 

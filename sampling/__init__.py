@@ -2,6 +2,7 @@
 
 from .experts import first_low_step, guide, guide_scales, is_high_noise
 from .few_steps import FewStepSchedule, few_step_schedule, release_of, sample_few_steps, step_indices
+from .reuse import StepReuse
 from .schedule import TRAIN_TIMESTEPS, flow_sigmas, flow_timesteps
 from .solvers import dpmpp_steps, sample_flow_dpmpp, sample_flow_unipc, unipc_steps
 
@@ -13,6 +14,7 @@ __all__ = [
     "SOLVER_STEPS",
     "TRAIN_TIMESTEPS",
     "FewStepSchedule",
+    "StepReuse",
     "few_step_schedule",
     "first_low_step",
     "flow_sigmas",

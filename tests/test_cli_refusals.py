@@ -71,6 +71,7 @@ OPTIONS = {
     "steps": ({"sampling_steps": 0}, "steps=0"),
     "frames": ({"frame_num": 0}, "frames"),
     "scale": ({"guide_scale": "1,2,3"}, "guide scale"),
+    "reuse": ({"reuse_threshold": 2}, "--reuse_threshold 2"),
     "seed": ({"seed": -1}, "--seed -1"),
     "fps": ({"fps": -3}, "--fps -3"),
     "no frames a second": ({"fps": 0}, "--fps 0"),

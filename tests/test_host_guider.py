@@ -21,6 +21,15 @@ def test_nf4_run_equals_the_engine(found, solver):
     assert found["against_the_engine"][solver] < 1e-4
 
 
+def test_steps_without_the_model_are_the_engines(found):
+    result = found["steps_without_the_model"]
+    assert result["gap"] < 1e-4
+    assert result["host"] == result["engine"] < 14
+    assert result["masked"] < 14
+    assert result["kept"] == 0
+    assert result["low alone"] < 7
+
+
 @pytest.mark.parametrize("solver", ["unipc", "dpmpp"])
 def test_official_integers_come_out_of_the_sigmas(found, solver):
     assert found["timesteps"][solver]["wrong"] == 0

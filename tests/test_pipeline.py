@@ -12,6 +12,7 @@ from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.pipeline import sample
+from lingbot_world.sampling import StepReuse
 from safetensors.torch import load_file
 
 RUNS = json.loads((Path(__file__).parent / "golden/e2e/manifest.json").read_text())["runs"]
@@ -163,3 +164,22 @@ def test_a_camera_cache_that_does_not_fit_is_given_up_and_the_step_repeated(expe
     assert torch.equal(sample(*experts, *inputs, **steps, camera_cache_bytes=1 << 40), without)
     assert filled == [0, 1, 0, 1]
     assert caplog.text.count("camera cache did not fit") == 2
+
+
+def test_steps_without_the_model_begin_anew_with_the_second_expert(experts, inputs):
+    """Twelve steps, the first five of the high-noise expert. Those that follow from the steps before ask no model."""
+    settings = SETTINGS | {"steps": 12, "shift": 3.0, "boundary": 0.85}
+    forwards, seen, reuse = [], [], StepReuse(1.0)
+    hooks = [record(model, forwards) for model in experts]
+    latent = sample(*experts, *inputs, **settings, step_reuse=reuse, callback=lambda step, *_: seen.append(step))
+    for hook in hooks:
+        hook.remove()
+    called = [model is experts[0] for model, _ in forwards]
+    assert (called.count(True), 5 <= called.count(False) < 7) == (3, True)
+    assert (reuse.calls, seen) == (len(called), list(range(12)))
+    assert latent.isfinite().all()
+
+
+def test_a_threshold_of_zero_changes_no_bit(experts, inputs, two_steps):
+    latent = sample(*experts, *inputs, **SETTINGS | {"steps": 2}, step_reuse=StepReuse(0.0))
+    assert torch.equal(latent, two_steps[0])

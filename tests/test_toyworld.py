@@ -14,6 +14,7 @@ from lingbot_world.camera.moves.presets import preset_path
 from lingbot_world.geometry import image_conditioning
 from lingbot_world.loaders import load_expert
 from lingbot_world.pipeline import sample
+from lingbot_world.sampling import StepReuse
 from lingbot_world.text import encode
 from lingbot_world.toy import write_toy_world
 from lingbot_world.toyworld.paths import FRAMES, STEP
@@ -56,15 +57,15 @@ class World:
         self.truth = torch.cat([render(self.scenes.rooms[case : case + 1], self.scenes.c2w[case : case + 1, SHOWN])
                                 for case in range(CASES)])  # fmt: skip
 
-    def video(self, case, experts=None):
+    def video(self, case, experts=None, steps=STEPS, reuse=None):
         """A case's video [shown, 3, h, w], -1 to 1, by the engine."""
         high, low = experts or (self.high, self.low)
         latent = encode_first_frame(self.vae, self.truth[case, 0], FRAMES)
         y = image_conditioning(latent)
         camera = camera_embedding(self.paths[case], LENS, frames=FRAMES, height=HEIGHT, width=WIDTH)
         noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(case))
-        made = sample(high, low, noise, y, self.prompts[case][None], None, camera, steps=STEPS, shift=SHIFT,
-                      guide_scale=1.0)  # fmt: skip
+        made = sample(high, low, noise, y, self.prompts[case][None], None, camera, steps=steps, shift=SHIFT,
+                      guide_scale=1.0, step_reuse=reuse)  # fmt: skip
         frames = decode_latent(self.vae, made)[SHOWN]
         return frames.permute(0, 3, 1, 2).float() / 127.5 - 1
 
@@ -115,3 +116,10 @@ def test_one_expert_alone_is_worse_than_both(world, videos):
     both = decibels(videos[0], world.truth[0])
     for expert in (world.high, world.low):
         assert decibels(world.video(0, (expert, expert)), world.truth[0]) < both
+
+
+def test_a_third_of_the_steps_can_go_without_the_model(world):
+    reuse = StepReuse(0.04)
+    made, full = world.video(0, steps=16, reuse=reuse), world.video(0, steps=16)
+    assert 16 / reuse.calls >= 1.5
+    assert decibels(made, full) >= 40

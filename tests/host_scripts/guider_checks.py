@@ -32,7 +32,7 @@ from lingbot_world.host.sampler import FlowSolver, schedule_timesteps  # noqa: E
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.options import PerExpert  # noqa: E402
 from lingbot_world.pipeline import sample as engine_sample  # noqa: E402
-from lingbot_world.sampling import flow_sigmas, flow_timesteps  # noqa: E402
+from lingbot_world.sampling import StepReuse, flow_sigmas, flow_timesteps  # noqa: E402
 
 
 def refused(function, *arguments):
@@ -91,6 +91,35 @@ def against_the_engine():
         )  # fmt: skip
         out = sample(guider(*experts(NF4), boundary=0.9), FlowSolver(solver), flow_sigmas(9, 3.0, solver))
         found[solver] = gap(out, want)
+    return found
+
+
+@check
+def steps_without_the_model():
+    """The same latent and the same number of model calls as the engine's; with a mask and for one expert alone too."""
+    steps, shift, boundary = 14, 3.0, 0.85
+    reuse = StepReuse(1.0)
+    want = engine_sample(
+        *(load_expert(path, dtype=torch.float32) for path in NF4), INPUTS["noise"][None], INPUTS["y"][None],
+        INPUTS["context"][None], INPUTS["context_null"][None], INPUTS["plucker"], steps=steps, shift=shift,
+        boundary=boundary, guide_scale=(4.0, 6.0), step_reuse=reuse,
+    )  # fmt: skip
+    sigmas, found = flow_sigmas(steps, shift), {"engine": reuse.calls}
+
+    def calls(name, part, mask=None):
+        high, low = experts(NF4)
+        events, stop = watch(high, low)
+        out = sample(guider(high, low, boundary), FlowSolver("unipc", None, 1.0), part, mask=mask)
+        stop()
+        found[name] = sum(event.startswith("step") for event in events)
+        return out
+
+    found["gap"] = gap(calls("host", sigmas), want)
+    mask = torch.ones(1, 1, *want.shape[2:])
+    mask[..., : want.shape[-1] // 2] = 0
+    kept = calls("masked", sigmas, mask)[mask.expand_as(want) == 0]
+    found["kept"] = float(kept.abs().max())
+    calls("low alone", sigmas[-8:])
     return found
 
 
