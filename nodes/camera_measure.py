@@ -4,7 +4,7 @@ from comfy_api.latest import io, ui
 
 from ..camera.measure import opencv
 from ..host.camera import measure_image
-from .camera_sockets import CATEGORY, Camera
+from .camera_sockets import CATEGORY, Camera, drawing_size
 from .refusal import refusal, show_text
 
 
@@ -29,12 +29,7 @@ class LingBotWorldMeasureCamera(io.ComfyNode):
                     max=10_000,
                     tooltip="Frames from one keyframe to the next. 0: eight, or fewer where the path turns fast.",
                 ),
-                io.Int.Input(
-                    "width", default=800, min=400, max=4096, step=8, advanced=True, tooltip="Width of the drawing."
-                ),
-                io.Int.Input(
-                    "height", default=500, min=250, max=4096, step=8, advanced=True, tooltip="Height of the drawing."
-                ),
+                *drawing_size(),
             ],
             outputs=[
                 io.Image.Output("drawing", display_name="image", tooltip="The drawing."),

@@ -4,7 +4,7 @@ from comfy_api.latest import io, ui
 
 from ..camera.preview import hints, warnings
 from ..host.camera import preview_image
-from .camera_sockets import CATEGORY, Camera
+from .camera_sockets import CATEGORY, Camera, drawing_size
 from .refusal import show_warning
 
 
@@ -31,12 +31,7 @@ class LingBotWorldCameraPreview(io.ComfyNode):
                     max=10_001,
                     tooltip="Frames of the video, to be told when the path is shorter. 0: as many as the path has.",
                 ),
-                io.Int.Input(
-                    "width", default=800, min=400, max=4096, step=8, advanced=True, tooltip="Width of the drawing."
-                ),
-                io.Int.Input(
-                    "height", default=500, min=250, max=4096, step=8, advanced=True, tooltip="Height of the drawing."
-                ),
+                *drawing_size(),
             ],
             outputs=[
                 io.Image.Output("drawing", display_name="image", tooltip="The drawing."),

@@ -26,6 +26,17 @@ def frames_input(tooltip: str, name: str = "frames", default: int = FRAMES, leas
     return io.Int.Input(name, default=default, min=least, max=10_001, step=4, tooltip=tooltip)
 
 
+def drawing_size() -> list[io.Int.Input]:
+    """Width and height of a drawing, in pixels."""
+    sides = (("width", 800, 400), ("height", 500, 250))
+    return [
+        io.Int.Input(
+            name, default=pixels, min=least, max=4096, step=8, advanced=True, tooltip=f"{name.title()} of the drawing."
+        )
+        for name, pixels, least in sides
+    ]
+
+
 def fov_input(default: float = DEFAULT_FOV_DEG, least: float = 1.0, more: str = "") -> io.Float.Input:
     """A field of view across."""
     return io.Float.Input(
