@@ -26,7 +26,7 @@ from lingbot_world.loaders.sharing import SharedBlocks
 from lingbot_world.loaders.writer import write_expert
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.pipeline import World
-from lingbot_world.sampling import few_step_schedule
+from lingbot_world.sampling import StepReuse, few_step_schedule
 from lingbot_world.vae import decode_latent, load_vae
 from model_cases import SMALL, golden_inputs, golden_model, random_inputs, random_state, with_state
 from test_pipeline import RUNS, SETTINGS
@@ -92,6 +92,10 @@ def runs(cases: Cases, sequence: SequenceParallel | None, guidance) -> None:
         kind = "guidance" if sequence is None else "sequence" if guidance is None else "guidance and sequence"
         compute = partial(sample, *experts, *tensors, camera, **settings)
         cases.compare(f"run {golden['file']} {kind}", compute, options, expected)
+    settings = SETTINGS | {"steps": 12, "shift": 3.0, "boundary": 0.85}
+    cases.compare(f"steps without the model, {kind}", lambda **options: sample(
+        *experts, *tensors, torch.from_numpy(given["plucker"]), **settings, step_reuse=StepReuse(1.0), **options
+    ), options)  # fmt: skip
 
 
 def rollouts(cases: Cases, sequence: SequenceParallel) -> None:
