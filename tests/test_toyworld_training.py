@@ -1,5 +1,6 @@
 """The training of the toy at its tiniest: what each part is to do, and one whole run on the CPU."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -9,15 +10,21 @@ import pytest
 import torch
 from lingbot_world.loaders import find_package, open_checkpoint
 from lingbot_world.options import BOUNDARY
+from lingbot_world.quantize.lora import LoraFile, read_loras
 from lingbot_world.text import load_tokenizer
+from lingbot_world.toyworld import lora, rounding
 from lingbot_world.toyworld.coder import decode, latent_mean
-from lingbot_world.toyworld.coder_training import SHAPES, normalised, videos
+from lingbot_world.toyworld.coder_training import DECODER_SHAPES, SHAPES, normalised, train_decoder, videos
+from lingbot_world.toyworld.evaluate import rounded
 from lingbot_world.toyworld.expert_training import noise_levels
-from lingbot_world.toyworld.parameters import Parameters
+from lingbot_world.toyworld.fit import Log, Phase
+from lingbot_world.toyworld.pack import LORAS, quantized_package
+from lingbot_world.toyworld.parameters import Parameters, load_weights
 from lingbot_world.toyworld.pool import normal
 from lingbot_world.toyworld.prompts import EMPTY, NEGATIVE, TEXT_TOKENS, draw, prompts, write_text_files
 from lingbot_world.toyworld.rooms import CAPTIONS
-from lingbot_world.toyworld.settings import TINY
+from lingbot_world.toyworld.rounding import straight_through
+from lingbot_world.toyworld.settings import CONFIG, TINY
 from lingbot_world.toyworld.team import Team
 
 CPU = torch.device("cpu")
@@ -32,6 +39,31 @@ def test_a_normalised_coder_has_the_same_pictures_and_latents_of_mean_0_and_devi
     torch.testing.assert_close(channels.mean(1), torch.zeros(16), atol=1e-3, rtol=0)
     torch.testing.assert_close(channels.std(1), torch.ones(16), atol=1e-2, rtol=0)
     torch.testing.assert_close(decode(after.named(), new), decode(before.named(), old), atol=1e-3, rtol=1e-3)
+
+
+def test_a_decoder_that_is_trained_on_leaves_the_latents_as_they_are():
+    start = Parameters.random(SHAPES, 1, CPU)
+    before = {name: tensor.detach().clone() for name, tensor in start.named().items()}
+    after = train_decoder(start, Team(CPU, (0,), 0), Phase(1, 2), TINY, 3, 1.0, Log(None, 0.0)).named()
+    changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    assert changed
+    assert changed <= set(DECODER_SHAPES)
+    clips = videos(1, 5, TINY, CPU).float() / 127.5 - 1
+    assert torch.equal(latent_mean(after, clips), latent_mean(before, clips))
+
+
+def test_a_rounded_weight_is_the_packages_and_its_gradient_is_the_weights():
+    weights = Parameters.random(CONFIG.parameter_shapes(), 1, CPU).named()
+    name, kept = "blocks.2.ffn.0.weight", "head.head.weight"
+    for weight in weights.values():
+        weight.requires_grad_()
+    got = straight_through(weights)
+    assert torch.equal(got[kept], weights[kept])
+    wanted = rounded(weights[name].detach(), search=True)
+    torch.testing.assert_close(got[name], wanted, atol=1e-6, rtol=0)
+    assert not torch.allclose(got[name], weights[name], atol=1e-3)
+    (got[name] * 3).sum().backward()
+    assert torch.equal(weights[name].grad, torch.full_like(wanted, 3.0))
 
 
 def test_each_expert_learns_the_noise_levels_at_which_it_is_asked():
@@ -58,6 +90,7 @@ def test_the_prompts_are_known_to_the_tokenizer_and_drawn_as_said(tmp_path):
 @pytest.mark.slow
 def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path):
     command = [sys.executable, "-m", "lingbot_world.toyworld", tmp_path, "--device", "cpu", "--steps", "1", "--tiny"]
+    command += ["--held_out", "1"]
     done = subprocess.run([*command, "--processes", "1"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -67,4 +100,21 @@ def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path):
         tar.extractall(tmp_path, filter="data")
     package = find_package(tmp_path / "package")
     assert package.experts is not None
-    assert open_checkpoint(package.experts[0]).config.num_heads == 4
+    assert open_checkpoint(package.experts.high).config.num_heads == 4
+    _train_on(tmp_path)
+
+
+def _train_on(checkpoints):
+    """The later trainings, from the checkpoints of a whole one, and the package that is shipped."""
+    options = argparse.Namespace(checkpoints=checkpoints, out=checkpoints, minutes=1, steps=1, seed=1, tiny=True)
+    before = {name: load_weights(checkpoints / f"{name}.pt") for name in ("high", "low")}
+    lora.work(options)
+    rounding.work(options)
+    for name, weights in before.items():
+        after = load_weights(checkpoints / f"{name}.pt")
+        assert any(not torch.equal(after[key], weight) for key, weight in weights.items())
+        loras = read_loras([LoraFile(checkpoints / f"night_{name}.safetensors")], CONFIG.parameter_shapes())
+        assert len(loras) == len(lora.LAYERS)
+    quantized_package(checkpoints, checkpoints / "shipped")
+    assert find_package(checkpoints / "shipped").experts is not None
+    assert len(list((checkpoints / "shipped" / LORAS).iterdir())) == 2
