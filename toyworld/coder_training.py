@@ -30,6 +30,8 @@ DECODER_RATE = 2e-4
 IMAGES, CLIPS, CLIP_FRAMES = 160, 16, 17
 """Of `train_decoder`: first frames, and beginnings of videos that have so many frames."""
 IMAGES_AT_ONCE, CLIPS_AT_ONCE = 4, 1
+TAKEN = 0.7
+"""How much of its change is taken: all of it costs later frames more than it gives the first one."""
 NIGHTS = 4
 """One picture or video in so many is at night, as the LoRA makes it; the encoder has not learned that."""
 
@@ -96,8 +98,9 @@ def train_decoder(
         return _squared(weights, *several) + _squared(weights, *cut)
 
     decoder = Parameters.of(frozen, DECODER_SHAPES, team.device)
-    trained = fit("decoder", decoder, loss, team, phase, DECODER_RATE * rate, log, most_decay=0.98)
-    return Parameters.of({**frozen, **trained.named()}, SHAPES, team.device)
+    trained = fit("decoder", decoder, loss, team, phase, DECODER_RATE * rate, log, most_decay=0.98).named()
+    part_way = {name: torch.lerp(frozen[name], tensor, TAKEN) for name, tensor in trained.items()}
+    return Parameters.of({**frozen, **part_way}, SHAPES, team.device)
 
 
 def _some_at_night(pictures: Tensor) -> Tensor:

@@ -36,6 +36,8 @@ LORA_SHAPES = {
     else (SHAPES[f"{layer}.weight"][0], RANK)
     for layer in LAYERS for half in "AB"
 }  # fmt: skip
+PREFIX = "diffusion_model."
+"""Of the keys in the file, as ComfyUI writes them."""
 RATE = 4e-3
 STRENGTHS = (1.0, 0.5)
 """Trained in turn: a step with 1, a step with 0.5."""
@@ -57,8 +59,9 @@ def night_pools(vae: Weights, sizes: Sizes, videos: int, seed: int) -> list[Pool
     return [Pool.joined(pools) for pools in zip(*parts, strict=True)]
 
 
-def train_lora(high: bool, expert: Weights, pools: list[Pool], texts: Tensor, sizes: Sizes, phase: Phase, log: Log
-               ) -> Parameters:  # fmt: skip
+def train_lora(
+    high: bool, expert: Weights, pools: list[Pool], texts: Tensor, sizes: Sizes, phase: Phase, log: Log
+) -> Parameters:
     """The LoRA of one expert. pools: of `night_pools`; texts: the embeddings of `prompts`."""
     team = Team(torch.device("cpu"), (0,), 0)
     random, step = torch.Generator().manual_seed(2000 + high), 0
@@ -92,9 +95,9 @@ def work(options: argparse.Namespace) -> None:
     log.write(phase="pool", videos=len(pools[0]))
     for name in ("high", "low"):
         phase, expert = Phase(options.minutes, options.steps), load_weights(options.checkpoints / f"{name}.pt")
-        lora = train_lora(name == "high", expert, pools, texts, sizes, phase, log)
-        tensors = {f"diffusion_model.{key}": value for key, value in lora.stored(torch.bfloat16).items()}
-        save_file(tensors, options.checkpoints / f"night_{name}.safetensors")
+        high, file = name == "high", options.checkpoints / f"night_{name}.safetensors"
+        lora = train_lora(high, expert, pools, texts, sizes, phase, log)
+        save_file({PREFIX + key: value for key, value in lora.stored(torch.bfloat16).items()}, file)
 
 
 def main() -> None:
