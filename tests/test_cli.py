@@ -190,6 +190,8 @@ def test_the_trained_toy_is_a_whole_package_of_less_than_10_mb(tmp_path, capsys)
     assert sum(file.stat().st_size for file in files) < 10e6
     assert np.load(tmp_path / "toy/example/poses.npy").shape == (33, 4, 4)
     assert (tmp_path / "toy/example/prompt.txt").read_text().startswith("a green room")
+    assert {file.name for file in (tmp_path / "toy/loras/night").iterdir()} == {
+        "night_high.safetensors", "night_low.safetensors"}  # fmt: skip
     (tmp_path / "file").write_text("")
     assert main(["toy", str(tmp_path / "file/toy")]) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The training of the toy at its tiniest: what each part is to do, and one whole run on the CPU."""
 
+import argparse
 import json
 import subprocess
 import sys
@@ -9,15 +10,19 @@ import pytest
 import torch
 from lingbot_world.loaders import find_package, open_checkpoint
 from lingbot_world.options import BOUNDARY
+from lingbot_world.quantize.lora import LoraFile, read_loras
 from lingbot_world.text import load_tokenizer
+from lingbot_world.toyworld import lora
 from lingbot_world.toyworld.coder import decode, latent_mean
-from lingbot_world.toyworld.coder_training import SHAPES, normalised, videos
+from lingbot_world.toyworld.coder_training import DECODER_SHAPES, SHAPES, normalised, train_decoder, videos
 from lingbot_world.toyworld.expert_training import noise_levels
+from lingbot_world.toyworld.fit import Log, Phase
+from lingbot_world.toyworld.pack import LORAS, quantized_package
 from lingbot_world.toyworld.parameters import Parameters
 from lingbot_world.toyworld.pool import normal
 from lingbot_world.toyworld.prompts import EMPTY, NEGATIVE, TEXT_TOKENS, draw, prompts, write_text_files
 from lingbot_world.toyworld.rooms import CAPTIONS
-from lingbot_world.toyworld.settings import TINY
+from lingbot_world.toyworld.settings import CONFIG, TINY
 from lingbot_world.toyworld.team import Team
 
 CPU = torch.device("cpu")
@@ -32,6 +37,17 @@ def test_a_normalised_coder_has_the_same_pictures_and_latents_of_mean_0_and_devi
     torch.testing.assert_close(channels.mean(1), torch.zeros(16), atol=1e-3, rtol=0)
     torch.testing.assert_close(channels.std(1), torch.ones(16), atol=1e-2, rtol=0)
     torch.testing.assert_close(decode(after.named(), new), decode(before.named(), old), atol=1e-3, rtol=1e-3)
+
+
+def test_a_decoder_that_is_trained_on_leaves_the_latents_as_they_are():
+    start = Parameters.random(SHAPES, 1, CPU)
+    before = {name: tensor.detach().clone() for name, tensor in start.named().items()}
+    after = train_decoder(start, Team(CPU, (0,), 0), Phase(1, 2), TINY, 3, 1.0, Log(None, 0.0)).named()
+    changed = {name for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    assert changed
+    assert changed <= set(DECODER_SHAPES)
+    clips = videos(1, 5, TINY, CPU).float() / 127.5 - 1
+    assert torch.equal(latent_mean(after, clips), latent_mean(before, clips))
 
 
 def test_each_expert_learns_the_noise_levels_at_which_it_is_asked():
@@ -58,6 +74,7 @@ def test_the_prompts_are_known_to_the_tokenizer_and_drawn_as_said(tmp_path):
 @pytest.mark.slow
 def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path):
     command = [sys.executable, "-m", "lingbot_world.toyworld", tmp_path, "--device", "cpu", "--steps", "1", "--tiny"]
+    command += ["--held_out", "1"]
     done = subprocess.run([*command, "--processes", "1"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -68,3 +85,16 @@ def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path):
     package = find_package(tmp_path / "package")
     assert package.experts is not None
     assert open_checkpoint(package.experts.high).config.num_heads == 4
+    _train_on(tmp_path)
+
+
+def _train_on(checkpoints):
+    """The LoRAs, from the checkpoints of a whole training, and the package that is shipped."""
+    options = argparse.Namespace(checkpoints=checkpoints, minutes=1, steps=1, seed=1, tiny=True)
+    lora.work(options)
+    for name in ("high", "low"):
+        loras = read_loras([LoraFile(checkpoints / f"night_{name}.safetensors")], CONFIG.parameter_shapes())
+        assert len(loras) == len(lora.LAYERS)
+    quantized_package(checkpoints, checkpoints / "shipped")
+    assert find_package(checkpoints / "shipped").experts is not None
+    assert len(list((checkpoints / "shipped" / LORAS).iterdir())) == 2

@@ -11,7 +11,8 @@ TRAINED = Path(__file__).with_name("trained")
 
 
 def write_toy_world(folder: str | Path) -> Path:
-    """Writes two NF4 experts, text encoder, tokenizer and VAE; in `example/` a room's first frame, prompt and path.
+    """Writes two NF4 experts, text encoder, tokenizer and VAE; in `example/` a room's first frame, prompt and path; in
+    `loras/night/` a LoRA for each expert.
     160x96 and 33 frames are what the models were trained for. There is no causal model.
 
     About 10 MB. Files of these names are replaced. Returns the folder; raises InputError where it cannot be written.

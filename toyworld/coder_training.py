@@ -2,13 +2,15 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from ..options import CELL
 from ..vae.network import LATENT_CHANNELS
 from ..vae.weights import MEAN, STD, vae_shapes
 from .coder import decode, encode, latent_mean
 from .fit import Log, Phase, fit
 from .parameters import Parameters
-from .render import render
+from .render import night, render
 from .rooms import random_scenes
 from .settings import VAE_WIDTH, Sizes
 from .team import Team
@@ -23,12 +25,23 @@ GREY = 8
 SHAPES = vae_shapes(VAE_WIDTH)
 
 
-def videos(count: int, seed: int, sizes: Sizes, device: torch.device) -> Tensor:
-    """Rendered videos uint8 [count, frames, height, width, 3]."""
+DECODER_SHAPES = {name: shape for name, shape in SHAPES.items() if name.startswith(("decoder.", "conv2."))}
+DECODER_RATE = 2e-4
+IMAGES, CLIPS, CLIP_FRAMES = 160, 16, 17
+"""Of `train_decoder`: first frames, and beginnings of videos that have so many frames."""
+IMAGES_AT_ONCE, CLIPS_AT_ONCE = 4, 1
+TAKEN = 0.7
+"""How much of its change is taken: all of it costs later frames more than it gives the first one."""
+NIGHTS = 4
+"""One picture or video in so many is at night, as the LoRA makes it; the encoder has not learned that."""
+
+
+def videos(count: int, seed: int, sizes: Sizes, device: torch.device, frames: int | None = None) -> Tensor:
+    """Rendered videos uint8 [count, frames, height, width, 3]; only the first `frames` of each, where given."""
     parts = []
     for start in range(0, count, sizes.fill):
         scenes = random_scenes(min(sizes.fill, count - start), seed + start, sizes.frames).to(device)
-        pictures = render(scenes.rooms, scenes.c2w, sizes.height, sizes.width)
+        pictures = render(scenes.rooms, scenes.c2w[:, :frames], sizes.height, sizes.width)
         parts.append(((pictures + 1) * 127.5).round().to(torch.uint8).permute(0, 1, 3, 4, 2).contiguous())
     return torch.cat(parts)
 
@@ -62,6 +75,67 @@ def _loss(weights: dict[str, Tensor], clips: Tensor, random: torch.Generator) ->
     weight[0] = 2
     divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
     return (each * weight).sum() / weight.sum() + KL * divergence
+
+
+def train_decoder(
+    start: Parameters, team: Team, phase: Phase, sizes: Sizes, seed: int, rate: float, log: Log
+) -> Parameters:
+    """The VAE with its decoder trained on, by the square error alone. The encoder stays, so latents and experts do.
+
+    Half of the loss is of first frames, half of cut-outs of videos' beginnings."""
+    frozen = {name: tensor.detach() for name, tensor in start.named().items()}
+    seed += 100_000 * team.rank
+    images, clips = (
+        _coded(frozen, _some_at_night(videos(min(count, sizes.videos), start, sizes, team.device, frames)), sizes)
+        for count, start, frames in ((IMAGES, seed, 1), (CLIPS, seed + 50_000, CLIP_FRAMES))
+    )
+    log.write(phase="decoder", rendered=len(images[0]) + len(clips[0]))
+    random = torch.Generator(team.device).manual_seed(seed)
+
+    def loss(decoder: dict[str, Tensor], _progress: float) -> Tensor:
+        weights, several = {**frozen, **decoder}, _some(images, IMAGES_AT_ONCE, random)
+        cut = _cells(_some(clips, CLIPS_AT_ONCE, random), sizes.crop, random)
+        return _squared(weights, *several) + _squared(weights, *cut)
+
+    decoder = Parameters.of(frozen, DECODER_SHAPES, team.device)
+    trained = fit("decoder", decoder, loss, team, phase, DECODER_RATE * rate, log, most_decay=0.98).named()
+    part_way = {name: torch.lerp(frozen[name], tensor, TAKEN) for name, tensor in trained.items()}
+    return Parameters.of({**frozen, **part_way}, SHAPES, team.device)
+
+
+def _some_at_night(pictures: Tensor) -> Tensor:
+    """Videos uint8 [n, f, height, width, 3], one in NIGHTS of them at night."""
+    dark = night(pictures[::NIGHTS].movedim(-1, 2).float() / 127.5 - 1)
+    pictures[::NIGHTS] = ((dark + 1) * 127.5).round().to(torch.uint8).movedim(2, -1)
+    return pictures
+
+
+def _squared(weights: dict[str, Tensor], latent: Tensor, wanted: Tensor) -> Tensor:
+    return F.mse_loss(decode(weights, latent).float(), wanted.float() / 127.5 - 1)
+
+
+@torch.no_grad()
+def _coded(weights: dict[str, Tensor], pictures: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """Latents [n, f, h, w, 16] of videos, and the videos."""
+    dtype = torch.bfloat16 if pictures.device.type == "cuda" else torch.float32
+    parts = pictures.split(max(1, sizes.encoded // 4))
+    return torch.cat([latent_mean(weights, part.to(dtype) / 127.5 - 1) for part in parts]), pictures
+
+
+def _some(coded: tuple[Tensor, Tensor], count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+    index = torch.randint(0, len(coded[0]), (count,), device=coded[0].device, generator=random)
+    return coded[0][index], coded[1][index]
+
+
+def _cells(coded: tuple[Tensor, Tensor], crop: tuple[int, int], random: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A cut-out of `crop` pixels at a random latent cell."""
+    latent, pictures = coded
+    draws = torch.rand(2, device=latent.device, generator=random).tolist()
+    high, wide = (pixels // CELL for pixels in crop)
+    top, left = (int(draw * (size - part + 1))
+                 for draw, size, part in zip(draws, latent.shape[2:4], (high, wide), strict=True))  # fmt: skip
+    return (latent[:, :, top : top + high, left : left + wide],
+            pictures[:, :, CELL * top : CELL * (top + high), CELL * left : CELL * (left + wide)])  # fmt: skip
 
 
 def _cut_outs(pool: Tensor, sizes: Sizes, random: torch.Generator) -> Tensor:

@@ -1,10 +1,14 @@
-"""What the trained models can do on rooms and paths that they have not seen, in decibels; and a sheet of pictures."""
+"""What the trained models can do on rooms and paths that they have not seen, in decibels; and a sheet of pictures.
+
+`python -m lingbot_world.toyworld.evaluate CHECKPOINTS` measures checkpoints again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import argparse
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,11 +17,14 @@ from torch import Tensor
 
 from ..loaders.codec import decode as decode_4bit
 from ..loaders.codec import encode as encode_4bit
+from ..loaders.writer import linear_weights
 from ..sampling import flow_sigmas, flow_timesteps, is_high_noise, sample_flow_unipc
 from .camera_map import camera_patches, ray_patches
 from .expert_training import image_conditioning
+from .pack import QUANTIZED
+from .parameters import load_weights
 from .pool import Pool, encoded, pictures_of
-from .prompts import NEGATIVE
+from .prompts import NEGATIVE, embeddings
 from .rooms import random_scenes
 from .settings import CONFIG, SHIFT, Sizes
 from .twin import velocity
@@ -76,24 +83,31 @@ def generate(
 
 
 @torch.no_grad()
-def ways(high: Weights, low: Weights, scenes: HeldOut) -> Iterator[tuple[str, Tensor]]:
-    """Each way to make the scenes' videos, by name, with its pictures [n, f, 3, height, width]."""
+def ways(
+    high: Weights, low: Weights, scenes: HeldOut, steps: int = STEPS, only: Sequence[str] = ()
+) -> Iterator[tuple[str, Tensor]]:
+    """Each way to make the scenes' videos, or `only` some, by name, with its pictures [n, f, 3, height, width]."""
+
+    def rounded_to(**how: Any) -> Tensor:
+        return generate(four_bit(high, **how), four_bit(low, **how), scenes, steps=steps)
+
     makers: dict[str, Callable[[], Tensor]] = {
-        "both experts": lambda: generate(high, low, scenes),
-        "another's camera": lambda: generate(high, low, scenes, poses=scenes.pool.poses.roll(1, 0)),
-        "high-noise expert alone": lambda: generate(high, high, scenes),
-        "low-noise expert alone": lambda: generate(low, low, scenes),
-        "guidance 5": lambda: generate(high, low, scenes, guidance=5.0),
+        "VAE alone": lambda: scenes.pool.latent,
+        "both experts": lambda: generate(high, low, scenes, steps=steps),
+        "another's camera": lambda: generate(high, low, scenes, poses=scenes.pool.poses.roll(1, 0), steps=steps),
+        "high-noise expert alone": lambda: generate(high, high, scenes, steps=steps),
+        "low-noise expert alone": lambda: generate(low, low, scenes, steps=steps),
+        "guidance 5": lambda: generate(high, low, scenes, steps=steps, guidance=5.0),
         "8 steps": lambda: generate(high, low, scenes, steps=8),
         "12 steps": lambda: generate(high, low, scenes, steps=12),
         "40 steps": lambda: generate(high, low, scenes, steps=40),
-        "nf4": lambda: generate(four_bit(high), four_bit(low), scenes),
-        "nf4, search": lambda: generate(four_bit(high, search=True), four_bit(low, search=True), scenes),
+        "nf4": lambda: rounded_to(),
+        "nf4, search": lambda: rounded_to(search=True),
+        "as shipped": lambda: rounded_to(search=True, only=QUANTIZED),
     }
     yield "first frame copied", scenes.pictures[:, :1].expand_as(scenes.pictures)
-    yield "VAE alone", pictures_of(scenes.vae, scenes.pool.latent, scenes.sizes)
-    for name, make in makers.items():
-        yield name, pictures_of(scenes.vae, make(), scenes.sizes)
+    for name in only or makers:
+        yield name, pictures_of(scenes.vae, makers[name](), scenes.sizes)
 
 
 def measured(pictures: Tensor, scenes: HeldOut) -> dict[str, float]:
@@ -116,13 +130,15 @@ def _decibels(error: Tensor) -> float:
     return float(-10 * torch.log10(error.clamp(min=1e-10)))
 
 
-def four_bit(weights: Weights, *, search: bool = False) -> Weights:
-    """The weights as they come back from an NF4 file."""
-    return {name: _rounded(weight, search) if weight.ndim == 2 else weight.bfloat16().float()
+def four_bit(weights: Weights, *, search: bool = False, only: Sequence[str] | None = None) -> Weights:
+    """The weights as they come back from an NF4 file: all matrices, or `only` these, in 4 bits, the others in bf16."""
+    chosen = linear_weights(CONFIG.parameter_shapes()) if only is None else only
+    return {name: rounded(weight, search) if name in chosen else weight.bfloat16().float()
             for name, weight in weights.items()}  # fmt: skip
 
 
-def _rounded(weight: Tensor, search: bool) -> Tensor:
+def rounded(weight: Tensor, search: bool) -> Tensor:
+    """A weight as it comes back from an NF4 file."""
     return decode_4bit(*encode_4bit(weight, search=search), tuple(weight.shape), torch.bfloat16).float()
 
 
@@ -133,3 +149,22 @@ def sheet(truth: Tensor, made: Tensor, path: Path, scenes: int = 5) -> None:
     pixels = ((rows.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 3, 1, 4, 2)
     count, height, across, width, _ = pixels.shape
     Image.fromarray(pixels.reshape(count * height, across * width, 3).cpu().numpy()).save(path, optimize=True)
+
+
+def main() -> None:
+    """The command; prints a line for each way."""
+    parser = argparse.ArgumentParser(prog="python -m lingbot_world.toyworld.evaluate", description=main.__doc__)
+    add = parser.add_argument
+    add("checkpoints", type=Path, help="folder with vae.pt, high.pt and low.pt")
+    add("--held_out", type=int, default=64, help="scenes")
+    add("--steps", type=int, default=STEPS)
+    add("--only", nargs="+", default=[], metavar="WAY", help="'both experts', 'nf4', 'as shipped', ...; default: all")
+    options = parser.parse_args()
+    vae, high, low = (load_weights(options.checkpoints / f"{name}.pt") for name in ("vae", "high", "low"))
+    scenes = held_out(vae, embeddings(), Sizes(held_out=options.held_out), torch.device("cpu"))
+    for name, pictures in ways(high, low, scenes, options.steps, options.only):
+        print(name, {key: round(value, 2) for key, value in measured(pictures, scenes).items()}, flush=True)
+
+
+if __name__ == "__main__":
+    main()

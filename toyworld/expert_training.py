@@ -1,6 +1,7 @@
 """Training of one expert by flow matching, on the noise levels at which the engine asks it."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,23 +26,35 @@ def train_expert(
     log: Log, keep: Keep | None = None,
 ) -> Parameters:
     """The high-noise expert or the low-noise one, from `start`. texts: the embeddings of `prompts`."""
-    device = team.device
-    random = torch.Generator(device).manual_seed(1000 + team.rank)
-    rays, run = ray_patches(sizes.height, sizes.width, device), fastest_block(device)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    random = torch.Generator(team.device).manual_seed(1000 + team.rank)
+    dtype = torch.bfloat16 if team.device.type == "cuda" else torch.float32
+    run = fastest_block(team.device)
 
     def loss(weights: dict[str, Tensor], _progress: float) -> Tensor:
-        batch = pool[torch.randint(0, len(pool), (sizes.batch,), device=device, generator=random)]
-        sigma = noise_levels(high, torch.rand(sizes.batch, device=device, generator=random))
-        clean = batch.latent.float()
-        noise = torch.randn(clean.shape, device=device, generator=random)
-        share = sigma[:, None, None, None, None]
-        x = torch.cat([(1 - share) * clean + share * noise, image_conditioning(batch.first.float())], 1)
-        context, camera = texts[draw(batch.kinds)], camera_patches(batch.poses, rays)
-        timestep = (1000 * sigma).floor()
-        return F.mse_loss(velocity(weights, CONFIG, x, timestep, context, camera, dtype, run), noise - clean)
+        asked = drawn(high, pool, texts, sizes, random)
+        return F.mse_loss(velocity(weights, CONFIG, *asked.inputs, dtype, run), asked.wanted)
 
     return fit("high" if high else "low", start, loss, team, phase, RATE * rate, log, 0.9993, keep)
+
+
+class Asked(NamedTuple):
+    """What an expert is asked in a step of its training: `inputs` of `velocity`, and the velocity wanted."""
+
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor]
+    wanted: Tensor
+
+
+def drawn(high: bool, pool: Pool, texts: Tensor, sizes: Sizes, random: torch.Generator) -> Asked:
+    """A batch of random videos of the pool, each at a random noise level and with a prompt."""
+    device = pool.latent.device
+    batch = pool[torch.randint(0, len(pool), (sizes.batch,), device=device, generator=random)]
+    sigma = noise_levels(high, torch.rand(sizes.batch, device=device, generator=random))
+    clean = batch.latent.float()
+    noise = torch.randn(clean.shape, device=device, generator=random)
+    share = sigma[:, None, None, None, None]
+    x = torch.cat([(1 - share) * clean + share * noise, image_conditioning(batch.first.float())], 1)
+    camera = camera_patches(batch.poses, ray_patches(sizes.height, sizes.width, device))
+    return Asked((x, (1000 * sigma).floor(), texts[draw(batch.kinds)], camera), noise - clean)
 
 
 def noise_levels(high: bool, share: Tensor) -> Tensor:

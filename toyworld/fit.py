@@ -98,8 +98,10 @@ def fit(
 
 
 def _share(step: int, progress: float) -> float:
-    """Of the learning rate: rising for the first steps, then half a cosine down to 2 %."""
-    return min(1.0, (step + 1) / WARM_UP) * (0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * progress)))
+    """Of the learning rate: rising for the first steps, of a short training for its first tenth, then half a cosine
+    down to 2 %."""
+    rising = min(1.0, max((step + 1) / WARM_UP, progress / 0.1))
+    return rising * (0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * progress)))
 
 
 def _clip_(flat: Tensor, team: Team) -> Tensor:

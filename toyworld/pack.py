@@ -2,10 +2,12 @@
 makes the one that is shipped of the checkpoints of a training."""
 
 import argparse
+import shutil
 import tarfile
 import tempfile
 from collections.abc import Mapping
 from contextlib import nullcontext
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -14,18 +16,24 @@ from PIL import Image
 from torch import Tensor
 
 from ..camera.moves.presets import preset_path
-from ..loaders.writer import config_json, write_expert, write_expert_folder, write_json
+from ..loaders.writer import config_json, linear_weights, write_expert, write_expert_folder, write_json
 from ..quantize.model import QuantizeOptions
 from ..quantize.package import plan_quantize, quantize
+from .parameters import load_weights
 from .paths import FRAMES, STEP
 from .prompts import write_text_files
 from .render import LENS, render
 from .rooms import scenes_around
 from .settings import CONFIG
 
+LORAS = "loras/night"
+"""So deep in the package that ComfyUI's loader of experts, which looks into its folders, does not list them."""
 VAE = "Wan2.1_VAE.pth"
 KEEP = ("time_*", "head.head")
 """What stays bf16, 0.5 MB an expert. One forward loses half as much then, docs/quality.md has the figures."""
+QUANTIZED = [name for name in linear_weights(CONFIG.parameter_shapes())
+             if not any(fnmatchcase(name.removesuffix(".weight"), pattern) for pattern in KEEP)]  # fmt: skip
+"""The weights that the package has in 4 bits."""
 EXAMPLE_SEED = 3_000_000_021
 """Of the example's room, which no training has seen."""
 EXAMPLE_MOVE = "pan_right", 25.0
@@ -58,14 +66,26 @@ def archive(folder: Path, path: Path) -> None:
 def quantized_package(checkpoints: Path, destination: Path) -> None:
     """The package that is shipped: its experts by `lingbot-world quantize --search`, all but KEEP in 4 bits; with an
     example. `destination` must not be there yet."""
-    parts = (torch.load(checkpoints / f"{name}.pt", map_location="cpu", weights_only=True)
-             for name in ("vae", "high", "low"))  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "toy-world")
-        write_package(source, *parts, nf4=False)
+        plain_package(checkpoints, source)
         options = QuantizeOptions(search=True, keep=KEEP, device="cpu")
         quantize(plan_quantize(source, destination, options), lambda *_: nullcontext(lambda *_: None))
     write_example(destination / "example")
+    write_loras(checkpoints, destination / LORAS)
+
+
+def plain_package(checkpoints: Path, destination: Path) -> None:
+    """The same models with experts in bf16, of which `lingbot-world quantize` makes 4-bit ones."""
+    parts = (load_weights(checkpoints / f"{name}.pt") for name in ("vae", "high", "low"))
+    write_package(destination, *parts, nf4=False)
+
+
+def write_loras(checkpoints: Path, folder: Path) -> None:
+    """The LoRAs that lie beside the checkpoints, if any, into a new folder."""
+    for file in sorted(checkpoints.glob("night_*.safetensors")):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, folder / file.name)
 
 
 def write_example(folder: Path) -> None:
@@ -88,8 +108,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lingbot_world.toyworld.pack", description=__doc__)
     parser.add_argument("checkpoints", type=Path, help="folder with vae.pt, high.pt and low.pt")
     parser.add_argument("destination", type=Path, help="the package's folder, which must not be there yet")
+    parser.add_argument("--bf16", action="store_true", help="with experts in bf16, for `quantize`")
     options = parser.parse_args()
-    quantized_package(options.checkpoints, options.destination)
+    make = plain_package if options.bf16 else quantized_package
+    make(options.checkpoints, options.destination)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-ZERO_WEIGHTS = ("head.head", "cam_scale_layer", "cam_shift_layer", "proj")
+ZERO_WEIGHTS = ("head.head", "cam_scale_layer", "cam_shift_layer", "proj", "lora_B")
 """Layers that begin at zero, by the end of their names: what they add to begins unchanged."""
 
 
@@ -42,6 +43,11 @@ class Parameters:
     def stored(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Copies on the CPU in `dtype`, for a checkpoint."""
         return {name: tensor.detach().to("cpu", dtype).clone() for name, tensor in self.named().items()}
+
+
+def load_weights(file: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """A checkpoint's tensors as float32."""
+    return {name: tensor.float() for name, tensor in torch.load(file, map_location=device, weights_only=True).items()}
 
 
 def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -35,6 +36,11 @@ class Pool:
         """Some of the videos."""
         return Pool(*(getattr(self, field.name)[part] for field in fields(self)))
 
+    @classmethod
+    def joined(cls, pools: Sequence[Pool]) -> Pool:
+        """The videos of all pools."""
+        return cls(*(torch.cat([getattr(pool, field.name) for pool in pools]) for field in fields(cls)))
+
 
 @torch.no_grad()
 def fill(weights: Weights, team: Team, phase: Phase, sizes: Sizes, seed: int) -> Pool:
@@ -44,22 +50,33 @@ def fill(weights: Weights, team: Team, phase: Phase, sizes: Sizes, seed: int) ->
         scenes = random_scenes(sizes.fill, seed + 1000 * (100_000 * team.rank + len(made)), sizes.frames)
         made.append(encoded(weights, scenes.to(team.device), sizes)[0])
     count = team.least(len(made))
-    parts = [torch.cat([getattr(pool, field.name) for pool in made[:count]]) for field in fields(Pool)]
-    return Pool(*(team.gather(part) for part in parts))
+    own = Pool.joined(made[:count])
+    return Pool(*(team.gather(getattr(own, field.name)) for field in fields(Pool)))
 
 
 def encoded(weights: Weights, scenes: Scenes, sizes: Sizes) -> tuple[Pool, Tensor]:
-    """The scenes as the experts get them, and their pictures [n, f, 3, height, width]. On a GPU in bfloat16."""
+    """The scenes as the experts get them, and their pictures [n, f, 3, height, width]."""
     pictures = render(scenes.rooms, scenes.c2w, sizes.height, sizes.width)
+    return pool_of(scenes, latents(weights, pictures, sizes), latents(weights, only_first(pictures), sizes)), pictures
+
+
+def pool_of(scenes: Scenes, latent: Tensor, first: Tensor) -> Pool:
+    """The scenes with these latents as `Pool` has them."""
+    return Pool(latent, first, scenes.c2w[:, ::4].contiguous(), scenes.rooms.kinds())
+
+
+def only_first(pictures: Tensor) -> Tensor:
+    """Pictures [n, f, 3, height, width] with grey instead of all but the first."""
+    empty = torch.zeros_like(pictures)
+    empty[:, 0] = pictures[:, 0]
+    return empty
+
+
+def latents(weights: Weights, pictures: Tensor, sizes: Sizes) -> Tensor:
+    """Normalised latents [n, 16, f, h, w] of pictures [n, f, 3, height, width]."""
     dtype = torch.bfloat16 if pictures.device.type == "cuda" else torch.float32
     videos = pictures.permute(0, 1, 3, 4, 2).to(dtype)
-    empty = torch.zeros_like(videos)
-    empty[:, 0] = videos[:, 0]
-    latent, first = (
-        torch.cat([normal(latent_mean(weights, part)) for part in each.split(sizes.encoded)]).to(dtype)
-        for each in (videos, empty)
-    )
-    return Pool(latent, first, scenes.c2w[:, ::4].contiguous(), scenes.rooms.kinds()), pictures
+    return torch.cat([normal(latent_mean(weights, part)) for part in videos.split(sizes.encoded)]).to(dtype)
 
 
 def normal(latent: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """The prompts of the training: captions in several wordings, the negative prompt, none at all, and words at random."""
 
 import re
+import tempfile
 import unicodedata
 from pathlib import Path
 
@@ -49,11 +50,14 @@ def _random_prompt(words: list[str], generator: Generator) -> str:
     return " ".join(words[index] for index in torch.randint(0, len(words), (length,), generator=generator).tolist())
 
 
-def embeddings(folder: Path) -> Tensor:
-    """float32 [prompts, TEXT_TOKENS, text_dim], padded with zeros, of `prompts` by the files in `folder`."""
-    tokenizer, weights = load_tokenizer(folder), open_weights(folder / TEXT_ENCODER)
-    ids = [[*tokenizer.to_ids(prompt), tokenizer.eos] for prompt in prompts()]
-    rows = encode_ids(ids, weights)
+def embeddings() -> Tensor:
+    """float32 [prompts, TEXT_TOKENS, text_dim], padded with zeros, of `prompts` by the package's text encoder."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_text_files(folder)
+        tokenizer, weights = load_tokenizer(folder), open_weights(folder / TEXT_ENCODER)
+        ids = [[*tokenizer.to_ids(prompt), tokenizer.eos] for prompt in prompts()]
+        rows = encode_ids(ids, weights)
     table = torch.zeros(len(rows), TEXT_TOKENS, weights.config.dim)
     for into, row in zip(table, rows, strict=True):
         into[: len(row)] = row

@@ -12,6 +12,8 @@ HEIGHT, WIDTH = 96, 160
 SAMPLES = 2
 """Rays of a pixel, each way."""
 NEAR = 0.02
+GREY, TINT = (0.30, 0.55, 0.15), (0.30, 0.40, 0.66)
+"""Of `night`: the share of each colour in grey, and of what each is left."""
 FRAMES_AT_ONCE = {"cuda": 132, "cpu": 4}
 """Frames that are traced at once; they bound the memory."""
 
@@ -32,6 +34,15 @@ def render(rooms: Rooms, c2w: Tensor, height: int = HEIGHT, width: int = WIDTH, 
         for start in range(0, len(flat), at_once)
     ]
     return torch.cat(parts).unflatten(0, (-1, frames))
+
+
+def night(pictures: Tensor, share: float = 1.0) -> Tensor:
+    """Pictures [..., 3, height, width], -1 to 1, at night: 40 % of the colour goes to grey, then all of it is darkened,
+    red most and blue least. `share` 0 leaves the day, 0.5 is half-way between both."""
+    colours = (pictures + 1) / 2
+    grey = (colours * torch.tensor(GREY, device=colours.device)[:, None, None]).sum(-3, keepdim=True)
+    dark = (0.6 * colours + 0.4 * grey) * torch.tensor(TINT, device=colours.device)[:, None, None]
+    return torch.lerp(colours, dark, share) * 2 - 1
 
 
 def depths(rooms: Rooms, c2w: Tensor, height: int = HEIGHT, width: int = WIDTH) -> Tensor:

@@ -3,6 +3,7 @@
 import argparse
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from . import coder_training, expert_training
 from .evaluate import held_out, measured, sheet, ways
 from .fit import Log, Phase
 from .pack import archive, write_package
-from .parameters import Parameters, Shapes
+from .parameters import Parameters, Shapes, load_weights
 from .pool import Pool, fill
-from .prompts import embeddings, write_text_files
+from .prompts import embeddings
 from .settings import TINY, Sizes
 from .team import Team, join
 
@@ -30,11 +31,9 @@ def work(rank: int, size: int, options: argparse.Namespace) -> None:
     torch.set_num_threads(1 if options.device == "cpu" else 4)
     everyone, teams = join(rank, size, options.device, 29_400 + int(options.begun) % 500)
     log = Log(options.out / "log.jsonl" if everyone.leads else None, options.begun)
-    sizes = TINY if options.tiny else Sizes()
+    sizes = replace(TINY, held_out=min(2, options.held_out)) if options.tiny else Sizes(held_out=options.held_out)
     log.write(processes=size, torch=torch.__version__)
-    with tempfile.TemporaryDirectory() as folder:
-        write_text_files(Path(folder))
-        texts = embeddings(Path(folder)).to(everyone.device)
+    texts = embeddings().to(everyone.device)
     vae = _coder(everyone, options, sizes, log)
     if options.expert_minutes:
         _experts(everyone, teams, options, sizes, vae, texts, log)
@@ -50,6 +49,9 @@ def _coder(team: Team, options: argparse.Namespace, sizes: Sizes, log: Log) -> d
         phase = Phase(options.vae_minutes, options.steps)
         start = coder_training.train_coder(start, team, phase, sizes, options.seed, options.rate, log)
         start = coder_training.normalised(start, team, sizes, options.seed + 50_000)
+    if options.decoder_minutes:
+        phase = Phase(options.decoder_minutes, options.steps)
+        start = coder_training.train_decoder(start, team, phase, sizes, options.seed + 70_000, options.rate, log)
     if team.leads:
         torch.save(start.stored(torch.float32), options.out / "vae.pt")
     return {name: tensor.detach() for name, tensor in start.named().items()}
@@ -96,6 +98,8 @@ def _finish(
         write_package(package, vae, high, low)
         archive(package, options.out / "package.tar.gz")
     log.write(phase="packed", bytes=(options.out / "package.tar.gz").stat().st_size)
+    if not sizes.held_out:
+        return
     scenes = held_out(vae, texts, sizes, device)
     for name, pictures in ways(high, low, scenes):
         log.write(measured=name, **{key: round(value, 2) for key, value in measured(pictures, scenes).items()})
@@ -106,5 +110,4 @@ def _finish(
 def _expert(name: str, options: argparse.Namespace, device: torch.device) -> dict[str, Tensor]:
     """What this run has trained, else what it resumed."""
     folder = options.out if (options.out / f"{name}.pt").is_file() else options.resume
-    stored = torch.load(folder / f"{name}.pt", map_location=device, weights_only=True)
-    return {key: tensor.float() for key, tensor in stored.items()}
+    return load_weights(folder / f"{name}.pt", device)
