@@ -10,6 +10,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,8 @@ from .kept import Kept
 
 LOCAL = "local"
 """The address that stands for a cluster of this machine alone."""
+ANSWER_SECONDS = 5
+"""For a cluster's answer, after the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
 """For the threads that hand out groups, at the end."""
 MOST_TRIES = 3
@@ -30,7 +33,7 @@ MOST_TRIES = 3
 
 def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     """Connects to the cluster at `address`, or starts one here. `workers`: how many actors; left out, as many as there
-    are GPUs. Raises DependencyError without Ray and InputError for a cluster that has no room for one."""
+    are GPUs. Raises DependencyError without Ray and InputError where no cluster answers or it has no room for one."""
     try:
         import ray
     except ImportError as error:
@@ -39,16 +42,33 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
     if workers is not None and address == LOCAL and not on_gpus:
         where["num_cpus"] = workers
     try:
+        _ask(address)
         ray.init(**where, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=None if where else False)
     except Exception as error:  # Ray has no class of its own for a start that fails
-        what = "Ray does not start here" if address == LOCAL else "no cluster answers there"
-        raise InputError(f"`ray` {address}: {what} ({str(error).splitlines()[0]})") from error
+        found = str(error).splitlines()[0].rstrip(".")
+        if address == LOCAL:
+            raise InputError(f"`ray` {address}: Ray does not start here ({found})") from error
+        raise InputError(f"`ray` {address}: Ray does not connect there ({found}); start a cluster with `ray start "
+                         "--head` and give the HOST:PORT that it prints") from error  # fmt: skip
     count = workers or int(ray.cluster_resources().get("GPU" if on_gpus else "CPU", 0))
     if count < 1:
         raise InputError(f"`ray` {address}: the cluster has no GPU; give `device` cpu to run on CPUs")
     needs: dict[str, Any] = {"num_gpus": 1} if on_gpus else {"num_cpus": 1}
     actor = ray.remote(**needs)(Worker)
     return partial(_run_groups, actor.remote, count)
+
+
+def _ask(address: str) -> None:
+    """Raises what Ray does where no cluster answers at HOST:PORT: within 15 s, as it asks once; ray.init asks for
+    minutes. Other addresses are left to ray.init, and all where Ray has not these names of its inside."""
+    if "://" in address or ":" not in address:
+        return
+    with suppress(ImportError, AttributeError, TypeError):
+        from ray import _raylet
+        from ray._private.services import canonicalize_bootstrap_address
+
+        inside: Any = _raylet  # whose types leave the client out
+        inside.InnerGcsClient.standalone(canonicalize_bootstrap_address(address), None, ANSWER_SECONDS * 1000)
 
 
 class Worker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -35,23 +36,33 @@ def missing() -> str | None:
 
 def run_script(name: str, *arguments: str) -> list[dict]:
     """Output of tests/browser/<name>, one JSON object a line."""
-    output = _run([str(FOLDER / name), *arguments], {})
-    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    done = _run([str(FOLDER / name), *arguments], {})
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def run_tests(name: str, url: str) -> None:
-    """Tests of tests/browser/<name> on the ComfyUI at a URL; what they measured is printed."""
-    output = _run(["--test", "--test-reporter=tap", str(FOLDER / name)], {"COMFY_URL": url})
+def run_tests(names: list[str], url: str) -> dict[str, tuple[bool, str]]:
+    """Runs tests of tests/browser in one browser on the ComfyUI at a URL. For each file, whether all its tests passed
+    and what was said of them; what they measured is printed."""
+    wish = {"COMFY_URL": url, "TESTS": json.dumps(names)}
+    output = _run(["--test", "--test-reporter=tap", str(FOLDER / "all.mjs")], wish).stdout
     print("\n".join(line for line in output.splitlines() if line.startswith("# \\#")))
+    _, *parts = re.split(r"^# Subtest: (.+)$", output, flags=re.MULTILINE)
+    told = dict(zip(parts[::2], parts[1::2], strict=True))
+    return {name: (_passed(name, told.get(name, "")), told.get(name, output)) for name in names}
 
 
-def _run(arguments: list[str], environment: dict[str, str]) -> str:
+def _passed(name: str, told: str) -> bool:
+    """Whether a suite is told to have passed, with tests in it."""
+    ended = re.search(rf"^ok \d+ - {re.escape(name)}$", told, re.MULTILINE)
+    return bool(ended and re.search(r"^ {8}ok ", told, re.MULTILINE))
+
+
+def _run(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     if reason := missing():
         pytest.skip(f"BROWSER TESTS SKIPPED: {reason}")
     with FileLock(FOLDER / ".browser.lock"):  # two that draw in software leave a small machine no time
-        done = subprocess.run(
+        return subprocess.run(
             ["node", *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=SECONDS,
             encoding="utf-8",
         )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    return done.stdout

@@ -12,9 +12,38 @@ HERE = Path(__file__).parent
 BESIDE = HERE.parent.parent / "shared"
 
 
+BROWSER = ("test_web.py", "test_host_workflows.py", "test_host_server_models.py", "test_host_blueprints.py")
+"""Files that draw in a browser, which one process after the other may (browser_runner.py)."""
+SCRIPTS = ("test_host_guider.py", "test_host_rollout.py", "test_host_cache.py", "test_host_lora.py",
+           "test_host_arithmetic.py")  # fmt: skip
+"""Files whose checks run in one interpreter with ComfyUI in it (host_runner.py)."""
+LONG = ("test_toyworld.py", "test_parallel.py", "test_cluster.py", "test_package.py", "test_toyworld_training.py")
+"""Files that take long without ComfyUI."""
+
+
+def _place(item: pytest.Item) -> int:
+    name, host = item.path.name, item.get_closest_marker("host") is not None
+    return [name in BROWSER, name in SCRIPTS, host, name in LONG, True].index(True)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that need a real ComfyUI first: they take long, and the short ones fill up the other processes' ends."""
-    items.sort(key=lambda item: item.get_closest_marker("host") is None)
+    """What takes long first; short files fill up the processes' ends."""
+    items.sort(key=_place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
+    """With `--dist loadfile`, files that would wait for each other or that share a process go to one."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Together(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return next((names[0] for names in (BROWSER, SCRIPTS) if Path(file).name in names), file)
+
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -91,6 +92,31 @@ def test_a_start_of_ray_that_fails_is_one_sentence(monkeypatch):
         raise ConnectionError("Could not find any running Ray instance.\nMore of it.")
 
     monkeypatch.setattr("ray.init", failing)
-    for address, said in ((LOCAL, "Ray does not start here"), ("head:6379", "no cluster answers there")):
-        with pytest.raises(InputError, match=f"`ray` {address}: {said} .Could not find any running Ray instance"):
+    what_to_do = "; start a cluster with `ray start --head` and give the HOST:PORT that it prints"
+    for address, said, then in ((LOCAL, "start here", ""), ("auto", "connect there", what_to_do)):
+        with pytest.raises(InputError) as refused:
             on_ray(address, 1, on_gpus=False)
+        why = "(Could not find any running Ray instance)"
+        assert str(refused.value) == f"`ray` {address}: Ray does not {said} {why}{then}"
+
+
+def test_an_address_without_a_cluster_is_refused_within_seconds(toy_package, tmp_path):
+    """Ray itself asks for minutes, at a port where nobody listens and at one where something else does."""
+    (tmp_path / "jobs.jsonl").write_text(json.dumps({"image": str(toy_package / "example/image.png"), "prompt": "a"}))
+    command = [*COMMAND, "batch", tmp_path / "jobs.jsonl", tmp_path / "out", "--ckpt_dir", toy_package, *SETTINGS]
+    environment = ENVIRONMENT | {"RAY_gcs_rpc_server_connect_timeout_s": "1"}  # 5 by itself
+    with socket.create_server(("127.0.0.1", 0)) as another, socket.create_server(("127.0.0.1", 0)) as nobody:
+        addresses = [f"127.0.0.1:{port.getsockname()[1]}" for port in (another, nobody)]
+        nobody.close()
+        runs = [subprocess.Popen([*command, "--ray", address], env=environment, stderr=subprocess.PIPE, text=True)
+                for address in addresses]  # fmt: skip
+        try:
+            said = [run.communicate(timeout=120)[1] for run in runs]
+        finally:
+            for run in runs:
+                run.kill()
+    for run, address, words in zip(runs, addresses, said, strict=True):
+        assert run.returncode == 2, words
+        last = words.splitlines()[-1]
+        assert f"--ray {address}: Ray does not connect there (Timed out while waiting for GCS" in last
+        assert "start a cluster with `ray start --head` and give the HOST:PORT" in last

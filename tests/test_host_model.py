@@ -53,7 +53,7 @@ def _lay_out(base: Path, golden: Path) -> None:
 def found(comfy_host, golden, tmp_path_factory) -> Report:
     base = tmp_path_factory.mktemp("base")
     _lay_out(base, golden)
-    return run_checks(comfy_host, "model_checks.py", str(base))
+    return run_checks(comfy_host, "model_checks.py", str(base), shared=False)
 
 
 def test_every_node_has_its_words(found):

@@ -160,9 +160,12 @@ def test_the_training_of_the_toy_is_not_shipped():
     assert not {path for path in SHIPPED for _, module in imports(path) if "toyworld" in module.split(".")}
 
 
-def test_ruff_finds_nothing():
+def test_ruff_finds_nothing(tmp_path):
+    """A link gives the folder the package's name: as `git clone` calls it, it is none that ruff takes."""
     pytest.importorskip("ruff")
-    done = subprocess.run([sys.executable, "-m", "ruff", "check", "."], cwd=ROOT, capture_output=True, text=True)
+    (tmp_path / "lingbot_world").symlink_to(ROOT, target_is_directory=True)
+    command = [sys.executable, "-m", "ruff", "check", "lingbot_world/"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -116,4 +116,4 @@ inBothRenderers((it, vue) => {
     const { en } = await page.evaluate(async () => (await window.app.api.fetchApi("/i18n")).json());
     assert.equal(en.templateWorkflows.category["lingbot-world-comfyui"], PACK_TITLE);
   });
-});
+}, {}); // on a page of their own: what editors leave on it counts here

@@ -97,4 +97,4 @@ inBothRenderers((it) => {
     }, PREVIEW);
     await eventually(async () => assert.ok((await picture(page)).across >= READABLE, JSON.stringify(await picture(page))));
   });
-});
+}, {}); // on a page of their own: what editors leave on it counts here

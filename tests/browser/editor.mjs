@@ -25,17 +25,26 @@ export async function openPage(browser, vue, { settings = {}, prepare = () => {}
   return page;
 }
 
-/** Runs `cases(it, vue)` in both renderers, each on a page of its own: `it(name, async (page) => ...)`. Whatever is thrown
- * in the page fails the case. */
+let browser;
+const shared = new Map();
+after(() => browser?.close());
+
+/** The page of a renderer. Files without options share it in one process (all.mjs): to open one takes longer than many a
+ * file's cases. */
+async function pageOf(vue, options) {
+  browser ??= await launch();
+  if (options) return openPage(browser, vue, options);
+  if (!shared.has(vue)) shared.set(vue, await openPage(browser, vue));
+  return shared.get(vue);
+}
+
+/** Runs `cases(it, vue)` in both renderers: `it(name, async (page) => ...)`. Whatever is thrown in the page fails the case. */
 export function inBothRenderers(cases, options) {
-  let browser;
-  before(async () => { browser = await launch(); });
-  after(() => browser.close());
   for (const vue of [false, true]) {
     describe(vue ? "Nodes 2.0" : "classic nodes", () => {
       let page;
-      before(async () => { page = await openPage(browser, vue, options); });
-      after(() => page.context().close());
+      before(async () => { page = await pageOf(vue, options); });
+      after(() => options && page.context().close());
       cases((name, body) => test(name, LIMIT, async () => {
         await body(page);
         assert.deepEqual(page.faults, []);

@@ -12,7 +12,9 @@ PACK = Path(__file__).resolve().parents[2]
 
 
 def embed(*arguments: str, base: str | None = None) -> None:
-    """Import ComfyUI as `main.py` would with these arguments, on the CPU, and this pack as `lingbot_world`."""
+    """Import ComfyUI as `main.py` would with these arguments, on the CPU, and this pack as `lingbot_world`; once."""
+    if "lingbot_world" in sys.modules:  # in a fork of `interpreter.py`
+        return
     sys.path[:] = [place for place in sys.path if Path(place or ".").resolve() not in (PACK, PACK / "tests")]
     sys.path.insert(0, os.environ["COMFYUI_PATH"])
     where = ["--base-directory", base] if base else []

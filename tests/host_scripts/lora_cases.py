@@ -86,7 +86,18 @@ def offloaded(patcher):
     return sum(hasattr(module, "prev_comfy_cast_weights") for module in patcher.model.modules())
 
 
-def offloaded_at(room, tensors):
+def room_for_a_part(size, tensors):
+    """Bytes of room that let in a part of a model of `size` bytes. ComfyUI keeps room for decoded weights, which is
+    much in a toy, so it is looked for; what was found for one LoRA is tried first for the next one."""
+    tried = [*FOUND, *range(size, 9 * size, size // 16)]
+    FOUND[:] = [next(room for room in tried if 0 < _offloaded_at(room, tensors) < 60)]
+    return FOUND[0]
+
+
+FOUND = []
+
+
+def _offloaded_at(room, tensors):
     """Layers left off with so many bytes of room."""
     trial = with_lora(experts(NF4)[0], tensors)
     trial.patch_model(CPU, lowvram_model_memory=room)

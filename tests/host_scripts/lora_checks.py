@@ -10,7 +10,7 @@ import comfy.model_management  # noqa: E402
 import torch  # noqa: E402
 import upload_checks  # noqa: E402, F401  checks that are reported with those below
 from common import NF4, check, experts, gap, predict, prompts, report  # noqa: E402
-from lora_cases import CPU, KINDS, expected, load, lora, offloaded, offloaded_at, with_lora  # noqa: E402
+from lora_cases import CPU, KINDS, expected, load, lora, offloaded, room_for_a_part, with_lora  # noqa: E402
 
 
 @check
@@ -59,9 +59,7 @@ def _stages(tensors, deltas):
     patched.patch_model(CPU, lowvram_model_memory=1)
     found["nothing loaded"] = gap(predict(patched), want)
     found["lowvram layers"] = offloaded(patched)
-    # ComfyUI keeps room for decoded weights, which is much in a toy: look for the room that lets in a part.
-    rooms = (room for room in range(size, 9 * size, size // 16) if 0 < offloaded_at(room, tensors) < 60)
-    patched.load(CPU, lowvram_model_memory=next(rooms))
+    patched.load(CPU, lowvram_model_memory=room_for_a_part(size, tensors))
     found["layers at half"] = offloaded(patched)
     found["half"] = gap(predict(patched), want)
     patched.partially_load(CPU, size * 1000)

@@ -5,7 +5,7 @@ from common import FP32, NF4, check, experts, gap, predict
 from lingbot_world.host import operations, patcher
 from lingbot_world.host.loading import load_patcher
 from lingbot_world.host.operations import Linear
-from lora_cases import CPU, expected, load, lora, offloaded_at, with_lora
+from lora_cases import CPU, expected, load, lora, room_for_a_part, with_lora
 
 
 class PlayedBus:
@@ -59,9 +59,7 @@ def uploads_together():
 def _lowvram_uploads(tensors) -> bool:
     """With room for a part, exactly the layers that ComfyUI took are sent."""
     patched = with_lora(experts(NF4)[0], tensors)
-    size = patched.model_size()
-    rooms = (room for room in range(size, 9 * size, size // 16) if 0 < offloaded_at(room, tensors) < 60)
-    patched.patch_model(CPU, lowvram_model_memory=next(rooms))
+    patched.patch_model(CPU, lowvram_model_memory=room_for_a_part(patched.model_size(), tensors))
     layers = [layer for layer in patched.model.modules() if isinstance(layer, Linear)]
     sent = [layer.weight is not layer.as_loaded["weight"] for layer in layers]
     return any(sent) and sent == [not hasattr(layer, "prev_comfy_cast_weights") for layer in layers]
