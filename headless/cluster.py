@@ -22,7 +22,7 @@ from .jobs import Outcome
 from .kept import Kept
 
 LOCAL = "local"
-"""The address that stands for a cluster of this machine alone."""
+"""The address that stands for a new cluster of this machine alone, for Ray too: without one it reads RAY_ADDRESS."""
 ANSWER_SECONDS = 5
 """For a cluster's answer, after the 10 s that Ray takes to connect."""
 LEAVE_SECONDS = 60
@@ -38,12 +38,14 @@ def on_ray(address: str, workers: int | None, on_gpus: bool) -> RunGroups:
         import ray
     except ImportError as error:
         raise DependencyError('Ray is not installed; install with: pip install "lingbot-world[cluster]"') from error
-    where: dict[str, Any] = {} if address == LOCAL else {"address": address}
-    if workers is not None and address == LOCAL and not on_gpus:
-        where["num_cpus"] = workers
+    where: dict[str, Any] = {"address": address}
+    if address == LOCAL:
+        where["include_dashboard"] = False
+        if workers is not None and not on_gpus:
+            where["num_cpus"] = workers
     try:
         _ask(address)
-        ray.init(**where, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=None if where else False)
+        ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # Ray has no class of its own for a start that fails
         found = str(error).splitlines()[0].rstrip(".")
         if address == LOCAL:

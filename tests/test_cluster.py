@@ -44,8 +44,10 @@ def workers() -> list[int]:
 
 
 def run_and_kill(command: list, manifest: Path) -> tuple[int, str, str]:
-    """Runs a batch and kills one of its workers after the first video. Its exit code, and what it said."""
-    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    """Runs a batch, whatever cluster RAY_ADDRESS names, and kills one of its workers after the first video. Its exit
+    code, and what it said."""
+    environment = ENVIRONMENT | {"RAY_ADDRESS": "127.0.0.1:9"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         while run.poll() is None:
             if rows_of(manifest) and (killed := workers()):
                 os.kill(killed[0], signal.SIGKILL)
