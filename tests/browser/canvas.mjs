@@ -18,7 +18,7 @@ export function browserPath() {
   return BROWSERS.find((path) => path && existsSync(path))
 }
 
-export const launch = () => chromium.launch({ executablePath: browserPath(), args: QUIET })
+export const launch = () => chromium.launch({ executablePath: browserPath(), args: QUIET, timeout: PATIENCE })
 
 /** Choose settings on the server at `url` before a page is opened; `vue` picks Nodes 2.0, else the classic renderer. */
 export async function choose(url, vue, more = {}) {
@@ -36,9 +36,11 @@ export async function choose(url, vue, more = {}) {
   if (!answer.ok) throw new Error(`settings: HTTP ${answer.status}`)
 }
 
-/** Wait until the page has the canvas and the nodes of a pack. */
-export const ready = (page, type = 'KSampler') => page.waitForFunction(
-  (id) => window.app?.graph && window.LiteGraph?.registered_node_types?.[id], type)
+/** Wait until the page has the nodes of a pack, and on its canvas the workflow that it opens with. */
+export const ready = (page, type = 'KSampler') => page.waitForFunction((id) => {
+  const desk = window.app?.extensionManager
+  return window.app?.graph && window.LiteGraph?.registered_node_types?.[id] && !desk?.spinner && desk?.workflow?.activeWorkflow
+}, type)
 
 /** Lets some frames pass: what an event has caused is drawn, however slow the machine is. */
 export const settle = (page) => page.evaluate(async (frames) => {
