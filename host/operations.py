@@ -18,7 +18,7 @@ from ..loaders.chunks import layer_of
 from ..loaders.four_bit import frozen_parameter, recode
 from ..model.eight_bit import DTYPES, EightBitLayer, eight_bit_weight
 from ..model.operations import Layer, materialise
-from ..model.pointwise import EightBit
+from ..model.quantized import EightBit
 from ..options import Arithmetic
 
 

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, require
-from ..model.pointwise import EightBit, encode_8bit, or_else
+from ..model.pointwise import encode_8bit, or_else
+from ..model.quantized import EightBit
+from ..options import T
 from .codec import CODES, NESTED_BLOCKSIZE, Scales, decode, decode_rows, is_standard_code
 from .tensors import MappedFile, TensorEntry
 
@@ -93,36 +95,28 @@ class FourBitParameter(torch.nn.Parameter):
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """The weight in `dtype`, bit-equal to what bitsandbytes makes of it."""
-        return _decoder(self.device.type)(self.data, self.scales, self.weight_shape, dtype)
+        return _fastest("decode_4bit", decode, self.device.type)(self.data, self.scales, self.weight_shape, dtype)
 
     def recode(self, dtype: torch.dtype) -> EightBit:
         """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
         return recode(self.data, self.scales, self.weight_shape, dtype)
 
 
-@cache
-def _decoder(device_type: str) -> Callable[..., Tensor]:
-    """Our Triton kernel on GPUs where Triton works, else plain torch."""
-    if device_type != "cuda" or find_spec("triton") is None:
-        return decode
-    from ..model import quantized_kernels
-
-    return or_else(quantized_kernels.decode_4bit, decode, "decode_4bit")
-
-
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
     """A 4-bit weight [rows, width] in 8 bits with a scale for each row: its decoded values, each rounded once."""
     fast = shape[1] % 2 == 0 and not torch.compiler.is_compiling()  # else a byte may hold values of two rows
-    return (_recoder(packed.device.type) if fast else _plain_recode)(packed, scales, shape, dtype)
+    run = _fastest("recode_4bit", _plain_recode, packed.device.type) if fast else _plain_recode
+    return run(packed, scales, shape, dtype)
 
 
 @cache
-def _recoder(device_type: str) -> Callable[..., EightBit]:
+def _fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
+    """Our Triton kernel of that name on GPUs where Triton works, else `plain`."""
     if device_type != "cuda" or find_spec("triton") is None:
-        return _plain_recode
+        return plain
     from ..model import quantized_kernels
 
-    return or_else(quantized_kernels.recode_4bit, _plain_recode, "recode_4bit")
+    return or_else(getattr(quantized_kernels, name), plain, name)
 
 
 def _plain_recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:

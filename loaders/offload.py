@@ -6,6 +6,7 @@ the next block of its slot is uploaded into it; after the last block come the fi
 The upload stays hidden while a block takes longer to compute than its bytes take to come.
 """
 
+import contextlib
 import os
 import weakref
 from functools import partial
@@ -15,10 +16,10 @@ import torch
 from torch import Tensor, distributed
 
 from ..model.dit import LingBotWorldModel
+from ..model.parallel import start_gather
 from .checkpoint import Checkpoint
-from .chunks import Chunk, block_of, buffer_bytes, by_key, chunks_of, targets_in, tensor_at
+from .chunks import ALIGNMENT, Chunk, block_of, buffer_bytes, by_key, chunks_of, clipped, targets_in, tensor_at
 from .four_bit import check_finite, four_bit_tensors, frozen_parameter
-from .sharing import SharedBlocks, piece_bytes
 from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
@@ -59,6 +60,11 @@ def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, pro
     return min(SLOTS, len(blocks)) * slot + sum(pieces) + sum(map(buffer_bytes, staying))
 
 
+def piece_bytes(block: int, processes: int) -> int:
+    """Bytes of a block's buffer of `block` bytes that one of the processes keeps."""
+    return -(-block // (processes * ALIGNMENT)) * ALIGNMENT
+
+
 class _Arrival(Protocol):
     def wait(self) -> Any:
         """Return when a block's weights are in its slot; on a GPU for the work that the stream is given next."""
@@ -77,6 +83,41 @@ class _FileBlocks:
 
     def start(self, index: int) -> _Arrival:
         return self._uploader.start(self._chunks[index])
+
+
+class SharedBlocks:
+    """One process's piece of every block on its device. All processes gather the same blocks in the same order.
+
+    On GPUs the gathers run on a stream of the process group's own, each behind the work that the caller's stream held
+    when it was started. So the group should serve nothing else."""
+
+    def __init__(self, device: torch.device, group: distributed.ProcessGroup) -> None:
+        self._device, self._group = device, group
+        self._blocks: dict[int, tuple[Tensor, Tensor]] = {}
+        self._last: distributed.Work | None = None
+
+    def load(self, blocks: dict[int, tuple[list[Chunk], Tensor, int]]) -> None:
+        """Reads this process's pieces. `blocks`: by index, the chunks that fill a buffer, the buffer, and the bytes of
+        it that the block takes. Raises what reading a file raises."""
+        rank, size = self._group.rank(), self._group.size()
+        with Uploader(self._device) as uploader:
+            for index, (chunks, buffer, nbytes) in blocks.items():
+                length = piece_bytes(nbytes, size)
+                piece = torch.empty(length, dtype=torch.uint8, device=self._device)
+                uploader.start(clipped(chunks, rank * length, (rank + 1) * length, piece)).wait()
+                self._blocks[index] = buffer[: size * length], piece
+
+    def start(self, index: int) -> distributed.Work:
+        """Starts to gather a block into its buffer; its `wait` returns when it is there, on a GPU for the stream."""
+        buffer, piece = self._blocks[index]
+        self._last = start_gather(buffer, piece, self._group)
+        return self._last
+
+    def close(self) -> None:
+        """On a GPU what the caller's stream does next waits for the gathers, which write into memory that is freed."""
+        if self._last is not None and self._device.type == "cuda":
+            with contextlib.suppress(RuntimeError):  # another process has gone, and this one ends
+                self._last.wait()
 
 
 class BlockStreamer:

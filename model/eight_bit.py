@@ -15,16 +15,8 @@ from torch.nn import functional as F
 from ..errors import InputError
 from ..options import Arithmetic
 from .config import ModelConfig
-from .pointwise import (
-    EightBit,
-    encode_8bit,
-    gelu_,
-    layer_norm,
-    layer_norm_8bit,
-    or_else,
-    rescale_,
-    slices,
-)
+from .pointwise import encode_8bit, gelu_, layer_norm, layer_norm_8bit, or_else, rescale_, slices
+from .quantized import EightBit
 
 Rows: TypeAlias = Tensor | EightBit
 """Activations [tokens, width] as a layer takes them."""

@@ -10,30 +10,17 @@ import os
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from importlib.util import find_spec
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ..options import T
+from . import quantized
+from .quantized import Activation, EightBit
 
 EAGER_TOKENS = 2048
-
-LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""The largest number of each 8-bit dtype."""
-
-Activation = Literal["none", "gelu", "silu"]
-"""gelu is its tanh form."""
-
-
-class EightBit(NamedTuple):
-    """A matrix in 8 bits: `values` [rows, heads*width], int8 or float8_e4m3fn, to be multiplied by their fp32 `scales`
-    [rows, heads]."""
-
-    values: Tensor
-    scales: Tensor
-
 
 def residual_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the residual stream and of statistics for a compute dtype: fp32, or fp64 for fp64."""
@@ -148,33 +135,6 @@ def _plain_blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     return x.copy_(torch.lerp(x.to(share.dtype), y.to(share.dtype), share))
 
 
-def _plain_encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
-    x = x.float()
-    if activation != "none":
-        x = F.silu(x) if activation == "silu" else F.gelu(x, approximate="tanh")
-    heads = x.unflatten(-1, (scales.shape[-1], -1))
-    scales.copy_(heads.abs().amax(-1).clamp_min(1e-30) / LARGEST[values.dtype])
-    heads = heads / scales[..., None]
-    return values.copy_((heads.round() if values.dtype == torch.int8 else heads).flatten(-2))
-
-
-def _plain_layer_norm_8bit_(
-    values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
-) -> Tensor:
-    return _plain_encode_8bit_(values, scales, F.layer_norm(x, x.shape[-1:], weight, bias, eps))
-
-
-def _plain_rescale_(
-    out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None
-) -> Tensor:
-    scaled = products.float() * scales * weight_scales
-    return out.copy_(scaled if bias is None else scaled + bias)
-
-
-def _plain_decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
-    return out.copy_((values.unflatten(-1, (scales.shape[-1], -1)) * scales[..., None]).flatten(-2))
-
-
 _PLAIN: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _plain_layer_norm,
     "rms_norm_": _plain_rms_norm_,
@@ -182,10 +142,10 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
     "gated_add_": _plain_gated_add_,
     "affine_": _plain_affine_,
     "blend_": _plain_blend_,
-    "encode_8bit_": _plain_encode_8bit_,
-    "decode_8bit_": _plain_decode_8bit_,
-    "layer_norm_8bit_": _plain_layer_norm_8bit_,
-    "rescale_": _plain_rescale_,
+    "encode_8bit_": quantized.encode_8bit_,
+    "decode_8bit_": quantized.decode_8bit_,
+    "layer_norm_8bit_": quantized.layer_norm_8bit_,
+    "rescale_": quantized.rescale_,
 }
 
 

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .kernels import PART, parts_of
-from .pointwise import LARGEST, Activation, EightBit
+from .quantized import LARGEST, Activation, EightBit
 
 
 @triton.jit

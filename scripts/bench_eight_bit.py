@@ -12,7 +12,7 @@ from lingbot_world.loaders.four_bit import FourBitParameter, _plain_recode
 from lingbot_world.model import eight_bit, pointwise
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.pointwise import EightBit
+from lingbot_world.model.quantized import EightBit
 from torch.nn import functional as F
 
 TOKENS = 32760

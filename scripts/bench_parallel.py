@@ -59,31 +59,6 @@ class Layout:
 
 ONE = Layout(1, 1)
 LAYOUTS = (ONE, Layout(2, 1), Layout(1, 2), Layout(2, 2), Layout(1, 4), Layout(2, 4), Layout(1, 8))
-LONGEST_WAIT = timedelta(minutes=20)
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The first `sequence` x `halves` processes: `halves` rows of guidance, each shared by `sequence` processes."""
-
-    halves: int
-    sequence: int
-
-    @property
-    def size(self) -> int:
-        return self.halves * self.sequence
-
-    @property
-    def name(self) -> str:
-        if self.size == 1:
-            return "1 GPU"
-        split = ["guidance split"] * (self.halves > 1) + [f"tokens shared by {self.sequence}"] * (self.sequence > 1)
-        return f"{self.size} GPUs, {', '.join(split)}"
-
-
-ONE = Layout(1, 1)
-LAYOUTS = (ONE, Layout(2, 1), Layout(1, 2), Layout(1, 2, 2), Layout(2, 2), Layout(2, 2, 2), Layout(1, 4),
-           Layout(1, 4, 2), Layout(2, 4), Layout(1, 8))  # fmt: skip
 
 
 class Bench:

@@ -14,7 +14,8 @@ from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.eight_bit import DTYPES, EightBitLayer, arithmetic_note, choose_arithmetic
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.operations import Linear, prepared
-from lingbot_world.model.pointwise import EightBit, encode_8bit, layer_norm_8bit
+from lingbot_world.model.pointwise import encode_8bit, layer_norm_8bit
+from lingbot_world.model.quantized import EightBit
 from model_cases import SMALL, random_inputs, random_state, with_state
 from test_model_accuracy import attend_in_parts, peak_bytes, relative_rms
 

@@ -181,6 +181,14 @@ def test_mypy_finds_nothing_and_knows_what_the_package_offers(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_script_can_be_imported():
+    """All but bench_nodes, which runs inside ComfyUI. Most need a GPU, so that nothing else here runs them."""
+    scripts = ROOT / "scripts"
+    names = [path.stem for path in sorted(scripts.glob("*.py")) if path.stem != "bench_nodes"]
+    run("import importlib, sys; sys.path.insert(0, sys.argv[1]); [*map(importlib.import_module, sys.argv[2:])]",
+        str(scripts), *names)  # fmt: skip
+
+
 def test_requirements_are_the_dependencies_and_every_folder_is_packaged():
     project = pytest.importorskip("tomllib").loads((ROOT / "pyproject.toml").read_text())
     assert (ROOT / "requirements.txt").read_text().split() == project["project"]["dependencies"]

@@ -21,8 +21,7 @@ from lingbot_world.headless.processes import Processes
 from lingbot_world.headless.two_experts import sample
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.chunks import buffer_bytes
-from lingbot_world.loaders.offload import streamed_weights
-from lingbot_world.loaders.sharing import SharedBlocks
+from lingbot_world.loaders.offload import SharedBlocks, streamed_weights
 from lingbot_world.loaders.writer import write_expert
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.pipeline import World

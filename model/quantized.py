@@ -1,0 +1,49 @@
+"""A matrix in 8 bits, and what is done with it in plain torch. Functions write into what is named first; `pointwise`
+says what they compute, and takes the kernels of `quantized_kernels` in their place where it can."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""The largest number of each 8-bit dtype."""
+
+Activation = Literal["none", "gelu", "silu"]
+"""gelu is its tanh form."""
+
+
+class EightBit(NamedTuple):
+    """A matrix in 8 bits: `values` [rows, heads*width], int8 or float8_e4m3fn, to be multiplied by their fp32 `scales`
+    [rows, heads]."""
+
+    values: Tensor
+    scales: Tensor
+
+
+def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
+    x = x.float()
+    if activation != "none":
+        x = F.silu(x) if activation == "silu" else F.gelu(x, approximate="tanh")
+    heads = x.unflatten(-1, (scales.shape[-1], -1))
+    scales.copy_(heads.abs().amax(-1).clamp_min(1e-30) / LARGEST[values.dtype])
+    heads = heads / scales[..., None]
+    return values.copy_((heads.round() if values.dtype == torch.int8 else heads).flatten(-2))
+
+
+def layer_norm_8bit_(
+    values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
+    return encode_8bit_(values, scales, F.layer_norm(x, x.shape[-1:], weight, bias, eps))
+
+
+def rescale_(
+    out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None
+) -> Tensor:
+    scaled = products.float() * scales * weight_scales
+    return out.copy_(scaled if bias is None else scaled + bias)
+
+
+def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
+    return out.copy_((values.unflatten(-1, (scales.shape[-1], -1)) * scales[..., None]).flatten(-2))
