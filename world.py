@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .errors import InputError
 from .geometry import CHUNK
+from .model.block_graphs import BlockGraphs
 from .model.cache import CameraCache
 from .model.config import ModelConfig
 from .model.kv_cache import KeyValueCache
@@ -89,12 +90,15 @@ class World:
         on_host: bool = False,
         camera_cache_bytes: float | None = None,
         sequence_parallel: SequenceParallel | None = None,
+        graphs: bool = False,
     ) -> None:
         """`size`: height and width of the latent. `window` and `sink` as in `rollout`; `eight_bit` and `on_host` as in
         `KeyValueCache`. `camera_cache_bytes` limits what is cached for a chunk's forwards, of which there are usually
         five: the camera layers' results, and the prompt's keys and values (None: no limit). `sequence_parallel`: the
-        processes that make the video together; each holds the keys and values of its share of the heads. Raises
-        InputError for a model that is not causal, a window that is too small, and heads that cannot be shared."""
+        processes that make the video together; each holds the keys and values of its share of the heads. `graphs`: the
+        blocks' kernels are recorded and replayed (see BlockGraphs) where keys and values lie on a GPU in the compute
+        dtype; the model's weights have to stay where they are. Raises InputError for a model that is not causal, a
+        window that is too small, and heads that cannot be shared."""
         check_causal(model.config)
         if window < sink + CHUNK:
             raise InputError(f"window is {window} latent frames, expected at least sink ({sink}) + {CHUNK}")
@@ -107,7 +111,10 @@ class World:
             config, size[0] * size[1] // 4, window, sink,
             device=self._device, dtype=model.compute_dtype, eight_bit=eight_bit, on_host=on_host,
         )  # fmt: skip
-        self._camera_cache = None if camera_cache_bytes == 0 else CameraCache(camera_cache_bytes)
+        graphs = graphs and self._device.type == "cuda" and self._history.in_place
+        if graphs:
+            self._options["block_graphs"] = BlockGraphs()
+        self._camera_cache = None if camera_cache_bytes == 0 else CameraCache(camera_cache_bytes, steady=graphs)
 
     @torch.no_grad()
     def chunk(

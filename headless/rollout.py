@@ -59,7 +59,7 @@ def run_rollout(
     world = World(
         model, _size(plan), plan.held_frames, plan.held_sink, device=plan.device,
         eight_bit=memory.eight_bit, on_host=memory.on_host, camera_cache_bytes=memory.camera_cache_bytes,
-        sequence_parallel=together.sequence,
+        sequence_parallel=together.sequence, graphs=memory.graphs,
     )  # fmt: skip
     run = _Run(plan, world, decoder, image, ALONE if alone else processes)
     if plan.state is not None:

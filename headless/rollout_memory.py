@@ -21,11 +21,16 @@ from .rollout_plan import RolloutPlan
 
 log = logging.getLogger(__name__)
 
+RECORDED_TOKENS = 2000
+"""Processes that share a chunk, with no more tokens than this each, wait for Python. On H200s recorded kernels take
+0.68 of the time with 1,170 tokens (480x832 on four); they gain nothing with 2,340 on two, or on one with any number."""
+
 
 @dataclass(frozen=True)
 class RolloutMemory:
     """Where a causal run keeps what: keys and values in 8 bits, in host memory; how many blocks stay on the GPU (None:
-    all); the bytes of the camera cache; the VAE in tiles, and its state in host memory between chunks."""
+    all); the bytes of the camera cache; the VAE in tiles, and its state in host memory between chunks. `graphs`: the
+    blocks' kernels are recorded (see BlockGraphs), which takes a second forward's memory."""
 
     eight_bit: bool = False
     on_host: bool = False
@@ -33,6 +38,7 @@ class RolloutMemory:
     vae_tiling: bool = False
     park_decoder: bool = False
     camera_cache_bytes: int = 0
+    graphs: bool = False
 
 
 def choose_rollout_memory(
@@ -64,12 +70,23 @@ def choose_rollout_memory(
                 if resident is not None and not shard:
                     log.warning("The model does not fit into the GPU beside its work: %d of its %d blocks stay there, "
                                 "the others come from the file in every forward.", resident, layers)  # fmt: skip
-                return replace(memory, camera_cache_bytes=_rollout_camera_cache(plan, free - needed - MARGIN))
+                return _with_what_is_left(plan, memory, free - needed - MARGIN, processes)
     raise InputError(
         f"the GPU has {free / 1e9:.1f} GB free and the host {free_host / 1e9:.1f}: too little for keys and values of "
         f"{plan.held_frames} latent frames with `kv_cache` {mode}; use a smaller `window`, a smaller video, or "
         "`kv_cache` auto"
     )
+
+
+def _with_what_is_left(plan: RolloutPlan, memory: RolloutMemory, room: int, processes: int) -> RolloutMemory:
+    """With the camera cache and, where that gains something and all else is on the GPU, recorded kernels."""
+    cache = _rollout_camera_cache(plan, room)
+    geometry = plan.geometry
+    few = CHUNK * geometry.lat_h * geometry.lat_w // 4 <= RECORDED_TOKENS * processes
+    whole = memory.resident_blocks is None and not memory.on_host and not memory.eight_bit
+    recorded = _forward_bytes(plan.checkpoint, geometry, plan.dtype, processes, plan.options.arithmetic)
+    graphs = processes > 1 and few and whole and recorded <= room - cache
+    return replace(memory, camera_cache_bytes=cache, graphs=graphs)
 
 
 def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int) -> tuple[StageEstimate, int]:
@@ -100,10 +117,7 @@ def estimate_rollout(
     config = checkpoint.config
     local = replace(config, dim=config.dim // processes, num_heads=config.num_heads // processes)
     held = key_value_bytes(local, held_frames * cells[0] * cells[1] // 4, dtype, **place)
-    forward = activation_bytes(
-        checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes, arithmetic=arithmetic
-    )
-    forward += held.working
+    forward = _forward_bytes(checkpoint, geometry, dtype, processes, arithmetic) + held.working
     chunk = replace(geometry, frames=4 * CHUNK)
     vae = estimate_vae(vae_width, chunk, tiling=memory.vae_tiling, processes=processes)[1]
     decoder = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
@@ -111,6 +125,16 @@ def estimate_rollout(
     where = f"keys and values of {held_frames} latent frames {'in 8 bits ' * memory.eight_bit}"
     name = f"chunks, {where}{'in host memory' if memory.on_host else 'on the GPU'}"
     return StageEstimate(name, weights, held.device + max(forward + decoder, vae.work)), held.host
+
+
+def _forward_bytes(
+    checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype, processes: int, arithmetic: Arithmetic
+) -> int:
+    """A chunk's forward, without keys and values."""
+    cells = geometry.lat_h, geometry.lat_w
+    return activation_bytes(
+        checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes, arithmetic=arithmetic
+    )
 
 
 def _rollout_camera_cache(plan: RolloutPlan, room: int) -> int:

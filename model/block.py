@@ -98,10 +98,8 @@ class SelfAttention(_Attention):
     def _attended_together(
         self, share: TokenShare, projected: Iterator[Tensor], extend: Extend | None, options: Mapping
     ) -> Tensor:
-        """As `_attended`, of this process's tokens. q is exchanged while k is computed, and k while v is."""
-        exchanges = [share.to_heads(each) for each in projected]
-        whole = (share.all_tokens(exchange) for exchange in exchanges)
-        return share.to_tokens(self._attended(whole, extend, options))
+        """As `_attended`, of this process's tokens."""
+        return share.to_tokens(self._attended(iter(share.to_heads(projected)), extend, options))
 
 
 class CrossAttention(_Attention):

@@ -21,12 +21,21 @@ class BlockCache:
     _original: tuple[Callable[[], Tensor | None], int | None]
     """A weak reference to the source itself, and how often it had been written to."""
     _blocks: dict[int, Pair]
+    _spare: dict[int, Pair]
+    """What a steady cache held before it was emptied: the next tensors of a block are written over them."""
     _nbytes: int
     _was_read: bool
 
-    def __init__(self) -> None:
-        self._unread_fills = 0
+    def __init__(self, steady: bool = False) -> None:
+        """`steady`: tensors for another source are kept in the same memory, if they have the same shapes."""
+        self._unread_fills, self._steady = 0, steady
+        self._blocks, self._spare = {}, {}
         self._forget()
+
+    @property
+    def addresses(self) -> tuple[int, ...]:
+        """Where the tensors lie."""
+        return tuple(tensor.data_ptr() for pair in self._blocks.values() for tensor in pair)
 
     @property
     def given_up(self) -> bool:
@@ -65,6 +74,7 @@ class BlockCache:
         """Free everything and stay empty from now on; returns whether that changed anything."""
         changed = self._source is not None
         self._forget()
+        self._spare = {}
         self._unread_fills = MOST_UNREAD_FILLS
         return changed
 
@@ -74,13 +84,22 @@ class BlockCache:
         self._was_read |= cached is not None
         return cached
 
+    def mark_read(self) -> None:
+        """A recording reads the tensors, without `get`."""
+        self._was_read = True
+
     def put(self, block: int, pair: Pair) -> None:
         """Keep a block's tensors."""
+        spare = self._spare.pop(block, None)
+        if spare is not None and all(map(_alike, spare, pair)):
+            pair = spare[0].copy_(pair[0]), spare[1].copy_(pair[1])
         self._blocks[block] = pair
         self._nbytes += sum(tensor.nbytes for tensor in pair)
 
     def _forget(self) -> None:
         self._source, self._original = None, (lambda: None, None)
+        if self._steady:
+            self._spare |= self._blocks
         self._blocks, self._nbytes, self._was_read = {}, 0, False
 
 
@@ -106,9 +125,9 @@ class CameraCache(BlockCache):
     tokens: Tensor | None
     """The camera's embedded tokens [rows, tokens, dim]; the model puts them here."""
 
-    def __init__(self, limit_bytes: float | None = None) -> None:
-        self.limit_bytes, self.prompt = limit_bytes, PromptCache()
-        super().__init__()
+    def __init__(self, limit_bytes: float | None = None, steady: bool = False) -> None:
+        self.limit_bytes, self.prompt = limit_bytes, PromptCache(steady)
+        super().__init__(steady)
 
     @property
     def nbytes(self) -> int:
@@ -123,6 +142,10 @@ class CameraCache(BlockCache):
         """Free everything and stay empty from now on; returns whether that changed anything."""
         self.prompt.give_up()
         return super().give_up()
+
+    def mark_read(self) -> None:
+        super().mark_read()
+        self.prompt.mark_read()
 
     def has_room(self, nbytes: int) -> bool:
         """Whether that many bytes more stay within the limit. A cache that was emptied during a step has no room until
@@ -142,5 +165,8 @@ def _version(tensor: Tensor) -> int | None:
 
 
 def _same(left: Tensor, right: Tensor) -> bool:
-    alike = left.shape == right.shape and left.dtype == right.dtype and left.device == right.device
-    return alike and torch.equal(left, right)
+    return _alike(left, right) and torch.equal(left, right)
+
+
+def _alike(left: Tensor, right: Tensor) -> bool:
+    return left.shape == right.shape and left.dtype == right.dtype and left.device == right.device

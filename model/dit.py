@@ -5,6 +5,7 @@ modulation, time embedding and head are fp32, as under the official autocast."""
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -95,6 +96,7 @@ class LingBotWorldModel(nn.Module):
         the forward empties it for good and is repeated. torch.compile ignores it. options["kv_cache"] may be the
         KeyValueCache of a causal model; x [1, 36, 3, H, W] is then its running chunk. options["sequence_parallel"] may
         be the SequenceParallel that several processes compute the forward with; none of them then repeats it alone.
+        options["block_graphs"] may be BlockGraphs, which record and replay the blocks of a causal model.
 
         Raises InputError and CameraError for wrong shapes."""
         self._check(x, timestep, context, camera)
@@ -133,11 +135,19 @@ class LingBotWorldModel(nn.Module):
         cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame, self.rope_scale(options))
         rope = share.rope(cos).to(residual), share.rope(sin).to(residual)
         x = share.cut(self.embed_patches(share.latent(x)))
-        for index, block in enumerate(self.blocks):
-            x = self.run_block(index, block, x, e0, context, embedded, rope, options)
+        graphs = options.get("block_graphs")
+        through_blocks = self._through_blocks if graphs is None else partial(graphs.run, self._through_blocks)
+        x = through_blocks(x, e0, context, embedded, rope, options)
         cells = share.gather(self.head(x, e))
         frames, height, width = grid
         return rearrange(cells, "b (f h w) (p q c) -> b c f (h p) (w q)", f=frames, h=height, w=width, p=2, q=2)
+
+    def _through_blocks(
+        self, x: Tensor, e0: Tensor, context: Tensor, camera: Camera | None, rope: Rope, options: Mapping
+    ) -> Tensor:
+        for index, block in enumerate(self.blocks):
+            x = self.run_block(index, block, x, e0, context, camera, rope, options)
+        return x
 
     def _share(self, grid: tuple[int, int, int], options: Mapping) -> tuple[WholeVideo, Mapping]:
         """This process's tokens, and the options with them where other processes have the rest."""

@@ -65,6 +65,13 @@ class KeyValueCache:
         self._storage: Storage = storage(shapes, config.num_layers, torch.device(device))
         self._decoded = (window * frame_tokens, config.dim), dtype
         self._eight_bit = eight_bit
+        self.in_place = not eight_bit and not on_host
+        """Whether `extend` gives the stored tensors themselves, so that all it is given is stored."""
+
+    @property
+    def place(self) -> tuple:
+        """The running chunk's slots, and how many tokens it sees: the same kernels serve chunks with the same place."""
+        return tuple((slots.cache.start, slots.cache.stop) for slots in self._slots), self._used
 
     def begin(self, frames: int = 3) -> None:
         """The next `frames` latent frames of the video are the running chunk from now on."""
@@ -90,7 +97,7 @@ class KeyValueCache:
         seen = self._decode(stored) if self._eight_bit else stored
         for chunk, cache in self._slots:
             seen[0][cache], seen[1][cache] = keys[chunk], values[chunk]
-        if self.keep:
+        if self.keep and not self.in_place:
             self._keep(block, keys, values)
         return seen[0][: self._used], seen[1][: self._used]
 

@@ -6,7 +6,10 @@ heads, attends, and gives the others their tokens back (DeepSpeed-Ulysses, arXiv
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 import torch
 from torch import Tensor, distributed
@@ -14,6 +17,9 @@ from torch.nn import functional as F
 
 from ..errors import InputError
 from .config import ModelConfig
+
+Between = Callable[..., None]
+"""Takes functions without arguments, to be called between two kernels."""
 
 # torch before 2.13 has the second name alone
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -38,6 +44,7 @@ class SequenceParallel:
 
     def __init__(self, group: distributed.ProcessGroup) -> None:
         self.group, self.size, self.rank = group, group.size(), group.rank()
+        self.exchanges = Exchanges(group)
 
     def check(self, config: ModelConfig) -> None:
         """Raises InputError for a model whose heads do not divide among the processes."""
@@ -114,37 +121,91 @@ class TokenShare(WholeVideo):
         parts = gather_rows(tokens, self.parallel.group)
         return parts.unflatten(0, (self.parallel.size, -1)).transpose(0, 1).flatten(1, 2)[:, : self.tokens]
 
-    def to_heads(self, share: Tensor) -> Exchange:
-        """Starts to exchange a tensor [length, dim]; see `all_tokens`."""
-        return self._start(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1))
-
-    def all_tokens(self, exchange: Exchange) -> Tensor:
-        """Every token of this process's heads, [tokens, dim / size], of what `to_heads` exchanges."""
-        return exchange.wait().flatten(0, 1)[: self.tokens]
+    def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
+        """Every token of this process's heads, [tokens, dim / size], of q, k and v [length, dim]. Each is exchanged
+        while the next is computed."""
+        q = self._exchange(next(q_k_v))
+        self._now(q.start)
+        k = self._exchange(next(q_k_v))
+        self._now(k.start)
+        v = self._exchange(next(q_k_v))
+        self._now(v.start, q.wait, k.wait, v.wait)
+        return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in (q, k, v)]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
         """This share of the tokens with all heads, [length, dim], from all tokens [tokens, dim / size] of this
         process's heads."""
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
-        return self._start(heads.unflatten(0, (self.parallel.size, -1))).wait().transpose(0, 1).flatten(1)
+        exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))
+        self._now(exchange.start, exchange.wait)
+        return exchange.received.transpose(0, 1).flatten(1)
 
-    def _start(self, sent: Tensor) -> Exchange:
-        """Part i of `sent` goes to process i."""
-        sent = sent.contiguous()
-        received = torch.empty_like(sent)
-        work = distributed.all_to_all_single(received, sent, group=self.parallel.group, async_op=True)
-        return Exchange(received, work)
+    def recorded_by(self, between: Between) -> AbstractContextManager[None]:
+        """Inside it exchanges are handed to `between` in place of being made, in memory that stays theirs."""
+        return self.parallel.exchanges.recorded_by(between)
+
+    def _exchange(self, share: Tensor) -> Exchange:
+        return self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1))
+
+    def _now(self, *actions: Callable[[], object]) -> None:
+        self.parallel.exchanges.between(*actions)
 
 
-@dataclass(frozen=True)
 class Exchange:
-    """A tensor on its way between the processes."""
+    """A tensor [size, ...] on its way between the processes: part i of `sent` goes to process i, part i of `received`
+    is from process i."""
 
-    received: Tensor
-    work: distributed.Work
+    def __init__(self, sent: Tensor, received: Tensor, group: distributed.ProcessGroup) -> None:
+        self._sent, self.received, self._group = sent, received, group
 
-    def wait(self) -> Tensor:
-        """What has come; part i is from process i. On a GPU the current stream waits, and not this process."""
-        self.work.wait()
-        return self.received
+    def start(self) -> None:
+        self._work = distributed.all_to_all_single(self.received, self._sent, group=self._group, async_op=True)
+
+    def wait(self) -> None:
+        """On a GPU the current stream waits, and not this process."""
+        self._work.wait()
+        del self._work
+
+
+class Exchanges:
+    """Makes exchanges. `between` does something between two kernels: it calls it, unless kernels are recorded."""
+
+    IN_TURNS = 4
+    """Recorded exchanges that have memory of their own: those of q, k, v and of what comes back. A block's are done
+    with before the next block's start."""
+
+    between: Between
+
+    def __init__(self, group: distributed.ProcessGroup) -> None:
+        self._group, self.between = group, _call
+        self._memory: dict[tuple, tuple[Tensor, Tensor]] = {}
+        self._turn: Iterator[int] | None = None
+
+    def of(self, parts: Tensor) -> Exchange:
+        """Exchange of a tensor [size, ...]."""
+        if self._turn is None:
+            sent = parts.contiguous()
+            return Exchange(sent, torch.empty_like(sent), self._group)
+        sent, received = self._own_memory(parts, next(self._turn))
+        return Exchange(sent.copy_(parts), received, self._group)
+
+    @contextmanager
+    def recorded_by(self, between: Between) -> Iterator[None]:
+        """See `TokenShare.recorded_by`."""
+        self.between, self._turn = between, cycle(range(self.IN_TURNS))
+        try:
+            yield
+        finally:
+            self.between, self._turn = _call, None
+
+    def _own_memory(self, parts: Tensor, turn: int) -> tuple[Tensor, Tensor]:
+        key = turn, parts.shape, parts.dtype
+        if key not in self._memory:
+            self._memory[key] = parts.new_empty(parts.shape), parts.new_empty(parts.shape)
+        return self._memory[key]
+
+
+def _call(*actions: Callable[[], object]) -> None:
+    for action in actions:
+        action()

@@ -29,6 +29,7 @@ from memory_watch import Memory, process_bytes
 
 STORAGES = {
     "gpu": {},
+    "graphs": {"graphs": True},
     "8bit": {"eight_bit": True},
     "host": {"on_host": True},
     "host8bit": {"eight_bit": True, "on_host": True},
@@ -60,6 +61,9 @@ def bench_rollout(report: Report, model, options: argparse.Namespace, name: str,
         chunk = world.chunk(noise, y, camera, schedule, draw)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
+    graphs = world._options.get("block_graphs")
+    if graphs is not None:
+        report.add(f"{name}: states recorded", graphs.recorded, "")
     if options.profile:
         print_profile(lambda: world.chunk(noise, y, camera, schedule, draw))
     peak = torch.cuda.max_memory_allocated() / GB

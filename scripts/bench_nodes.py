@@ -46,6 +46,19 @@ class BenchInputs:
         return positive, negative, {"samples": torch.zeros(1, 16, *grid)}
 
 
+class BenchPrompt:
+    """A random prompt of a rollout."""
+
+    RETURN_TYPES, FUNCTION, CATEGORY = ("CONDITIONING",), "make", "bench"
+
+    @classmethod
+    def INPUT_TYPES(cls):  # noqa: N802
+        return {"required": {"text_dim": ("INT", {"default": 4096, "max": 1 << 16})}}
+
+    def make(self, text_dim):
+        return ([[torch.randn(1, 77, text_dim, generator=torch.Generator().manual_seed(0)), {}]],)
+
+
 KEPT: dict[str, torch.Tensor] = {}
 """The first latent of each name."""
 
@@ -69,4 +82,4 @@ class BenchEnd:
         return {"ui": {"latent": [digest if latent.isfinite().all() else "not finite"], "held": [held], "gap": gap}}
 
 
-NODE_CLASS_MAPPINGS = {"BenchInputs": BenchInputs, "BenchEnd": BenchEnd}
+NODE_CLASS_MAPPINGS = {"BenchInputs": BenchInputs, "BenchPrompt": BenchPrompt, "BenchEnd": BenchEnd}

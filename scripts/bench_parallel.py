@@ -25,16 +25,19 @@ from bench_causal import bench_rollout
 from bench_parts import geometry_of, step_inputs
 from bench_report import GB, Report
 from lingbot_world.geometry import Geometry
+from lingbot_world.headless.decoding import divided_decoder, join_stripes
+from lingbot_world.headless.processes import ALONE, Processes
 from lingbot_world.headless.two_experts import Conditioning, Together, predict
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.parallel import SequenceParallel
+from lingbot_world.vae import load_vae
 from torch import distributed
 
-PARTS = ("step", "causal", "large", "minute")
-FULL = random_package.FULL
+PARTS = ("step", "causal", "large", "minute", "shard", "decode")
+FULL, EXPERT = random_package.FULL, "high_noise_model_bnb_nf4"
 LONGEST_WAIT = timedelta(minutes=20)
 
 
@@ -188,22 +191,70 @@ def bench_causal(bench: Bench, model: LingBotWorldModel, options: argparse.Names
             if together is None:
                 continue
             report = bench.report if bench.rank == 0 else mock.Mock()
-            chunk = bench_rollout(report, model, options, layout.name, sequence_parallel=together.sequence)
-            first = chunk if first is None else first
-            bench.add(f"{layout.name}: last chunk from one GPU's", ((chunk - first).norm() / first.norm()).item(), "",
-                      "relative RMS")  # fmt: skip
+            for name, graphs in ((layout.name, False), (f"{layout.name}, recorded", True)):
+                chunk = bench_rollout(report, model, options, name, sequence_parallel=together.sequence, graphs=graphs)
+                first = chunk if first is None else first
+                bench.add(f"{name}: last chunk from one GPU's", ((chunk - first).norm() / first.norm()).item(), "",
+                          "relative RMS")  # fmt: skip
+
+
+def bench_shard(bench: Bench, package: Path, whole: LingBotWorldModel) -> None:
+    """A step of the largest layout with the weights divided among all processes, beside whole weights."""
+    layout, held = largest_layout(bench), torch.cuda.memory_allocated()
+    everyone = distributed.new_group()
+    divided = load_expert(package / EXPERT, "cuda", resident_blocks=0, shared_by=everyone)
+    bench.add("divided weights", (torch.cuda.memory_allocated() - held) / GB, "GB", "a GPU")
+    inputs, first = step_inputs(FULL, geometry_of("480*832", 81), "cuda"), None
+    positive, negative = inputs["context"].split(1)
+    conditioning = Conditioning(inputs["x"][:1, 16:], positive, negative, inputs["camera"])
+    for name, model in (("whole", whole), ("divided", divided)):
+        with bench.alone(layout) as together:
+            out, seconds, peak = time_step(
+                partial(predict, model, inputs["x"][:1, :16], 900, conditioning, 5.0, None, together), repeats=3
+            )
+            first = out if first is None else first
+            bench.add(f"step, {layout.name}, weights {name}", seconds, "s", f"{peak:.2f} GB over the weights; "
+                      f"relative RMS from whole weights {(out - first).norm() / first.norm():.1e}")  # fmt: skip
+
+
+def bench_decode(bench: Bench, package: Path) -> None:
+    """81 frames at 480x832 decoded by the first process, then in stripes by all."""
+    vae, size = load_vae(random_package.vae(package), device="cuda"), (60, 104)
+    latent = torch.randn(1, 16, 21, *size, generator=torch.Generator().manual_seed(0)).cuda()
+    alone = None
+    for name, processes in (("1 GPU", ALONE), (f"{bench.size} GPUs", Processes(bench.rank, bench.size))):
+        for kind in (", first", ""):
+            distributed.barrier(bench._waiting)
+            if processes.size == 1 and bench.rank:
+                continue
+            torch.cuda.reset_peak_memory_stats()
+            begin = time.perf_counter()
+            own = divided_decoder(vae, size, processes).decode(latent, last=True)
+            video = join_stripes(own, size, processes)
+            seconds, peak = time.perf_counter() - begin, torch.cuda.max_memory_allocated() / GB
+            bench.add(f"decoding 81 frames, {name}{kind}", seconds, "s", f"{peak:.2f} GB")
+            alone = video if alone is None else alone
+    if alone is not None and video is not None:
+        difference = (alone.int() - video.int()).abs()
+        bench.add("stripes against one decode", difference.max().item(), "", f"largest difference of a byte; "
+                  f"{(difference > 0).float().mean():.1e} of the bytes differ")  # fmt: skip
+
+
+def largest_layout(bench: Bench) -> Layout:
+    return max(bench.layouts, key=lambda layout: (layout.size, layout.halves))
 
 
 def run(bench: Bench, options: argparse.Namespace) -> None:
     package = options.folder
     if bench.rank == 0:
+        random_package.vae(package)
         random_package.expert(package, "high")
         random_package.causal(package)
     distributed.barrier(bench._waiting)
     shared = [layout for layout in bench.layouts if layout.size > 1]
-    largest = max(bench.layouts, key=lambda layout: (layout.size, layout.halves))
+    largest = largest_layout(bench)
     begin = time.perf_counter()
-    model = load_expert(package / "high_noise_model_bnb_nf4", "cuda")
+    model = load_expert(package / EXPERT, "cuda")
     bench.add("load, all processes at once", time.perf_counter() - begin, "s")
     bench_step(bench, model, Step(geometry_of("240*416", 17)), list(bench.layouts))  # NCCL begins with each group
     if "step" in options.only:
@@ -214,9 +265,13 @@ def run(bench: Bench, options: argparse.Namespace) -> None:
         bench_step(bench, model, Step(geometry_of("720*1280", 161)), [largest])
     if "minute" in options.only:
         bench_step(bench, model, Step(geometry_of("480*832", 961)), [largest])
+    if "shard" in options.only:
+        bench_shard(bench, package, model)
     del model
     gc.collect()
     torch.cuda.empty_cache()
+    if "decode" in options.only:
+        bench_decode(bench, package)
     if "causal" in options.only:
         bench_causal(bench, load_expert(package / "lingbot_world_fast", "cuda"), options)
     if bench.rank == 0:

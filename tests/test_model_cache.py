@@ -124,6 +124,19 @@ def test_a_cache_stops_at_its_limit(model):
     assert cache.get(1) is None
 
 
+def test_a_steady_cache_stays_where_it_is_while_camera_and_prompt_change(model):
+    inputs = random_inputs(SMALL, 1, GRID)
+    other = inputs | {"camera": inputs["camera"] + 1, "context": inputs["context"] + 1}
+    cache, places = CameraCache(steady=True), set()
+    for given in (inputs, inputs, other, other, inputs):
+        assert torch.equal(model(**given, options={"camera_cache": cache}), model(**given))
+        places.add((cache.addresses, cache.prompt.addresses))
+    assert len(places) == 1
+    assert len(cache.addresses) == len(cache.prompt.addresses) == 2 * SMALL.num_layers
+    cache.give_up()
+    assert (cache.addresses, cache._spare, cache.prompt._spare) == ((), {}, {})
+
+
 def test_a_failed_step_leaves_no_half_made_block_in_the_cache(model):
     inputs = random_inputs(SMALL, 1, GRID)
     cache = CameraCache()

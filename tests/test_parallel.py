@@ -84,6 +84,30 @@ def parallel(rank: int, size: int) -> SequenceParallel:
     return SequenceParallel(SimpleNamespace(rank=lambda: rank, size=lambda: size))
 
 
+def test_what_is_exchanged_between_recorded_kernels_is_handed_over_in_memory_that_stays(monkeypatch):
+    """Here the kernels of a recording do run, and the exchanges are made afterwards."""
+
+    def within_the_process(received, sent, **_options):
+        received.copy_(sent)
+        return SimpleNamespace(wait=lambda: None)
+
+    monkeypatch.setattr("torch.distributed.all_to_all_single", within_the_process)
+    share, made = parallel(0, 1).share((1, 2, 3)), []
+    for number in range(2):
+        actions, given = [], [torch.full((6, 4), 10.0 * number + part) for part in range(4)]
+        with share.recorded_by(lambda *more, actions=actions: actions.extend(more)):
+            q_k_v = share.to_heads(iter(given[:3]))
+            before = actions.copy()
+            share.to_tokens(given[3])
+        assert (len(before), len(actions)) == (6, 8)
+        for action in before:
+            action()
+        assert all(map(torch.equal, q_k_v, given[:3]))
+        made.append([tensor.data_ptr() for tensor in q_k_v])
+    assert made[0] == made[1]
+    assert torch.equal(share.to_heads(iter(given[:3]))[2], given[2]), "exchanged at once again"
+
+
 def test_heads_that_do_not_divide_are_refused_with_what_does():
     with pytest.raises(InputError, match="3 processes cannot share the model's 2 heads; 1, 2 can"):
         parallel(0, 3).check(SMALL)

@@ -249,3 +249,34 @@ def test_on_a_gpu_it_does_not_matter_where_keys_and_values_lie(storage, golden, 
     wanted = by_chunk(on_gpu, case, given, device="cuda", **there)
     for _ in range(3):
         assert torch.equal(by_chunk(on_gpu, case, given, device="cuda", **STORAGES[storage]), wanted)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("limit", [None, 100_000, 0])
+def test_on_a_gpu_recorded_kernels_give_the_same_bits(limit, model):
+    """Fourteen chunks: three fill the window, the slots come round every other chunk, and the prompt changes once."""
+    on_gpu = LingBotWorldModel(model.config, device="meta", dtype=torch.bfloat16)
+    on_gpu.load_state_dict({name: tensor.to("cuda", torch.bfloat16) for name, tensor in model.state_dict().items()},
+                           assign=True)  # fmt: skip
+    made = {graphs: _long_rollout(on_gpu, camera_cache_bytes=limit, graphs=graphs) for graphs in (False, True)}
+    (wanted, _), (got, world) = made[False], made[True]
+    assert torch.equal(got, wanted)
+    assert wanted.isfinite().all()
+    assert 4 <= world._options["block_graphs"].recorded <= 8
+
+
+def _long_rollout(model, **options):
+    size, config = (8, 12), model.config
+    world = World(model, size, 9, 3, device="cuda", **options)
+    random = torch.Generator("cuda").manual_seed(1)
+
+    def draw(shape):
+        return torch.randn(shape, device="cuda", generator=random)
+
+    made = []
+    for chunk in range(14):
+        if chunk in (0, 9):
+            world.prompt = draw((1, 7, config.text_dim))
+        given = [draw((1, channels, 3, *size)) for channels in (16, 20, config.control_channels)]
+        made.append(world.chunk(*given, few_step_schedule(FAST_INDICES, 10.0), draw))
+    return torch.cat(made, dim=2), world

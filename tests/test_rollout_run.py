@@ -242,6 +242,17 @@ def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen, full_si
     assert pinned <= host * 1e9
 
 
+@pytest.mark.parametrize(
+    ("processes", "free", "mode", "recorded"),
+    [(4, 80, "auto", 1), (2, 80, "auto", 0), (1, 80, "auto", 0), (4, 20, "auto", 0), (4, 80, "8bit", 0)],
+)
+def test_kernels_are_recorded_where_python_is_slower_and_everything_is_on_the_gpu(
+    processes, free, mode, recorded, full_size
+):
+    plan = replace(full_size, options=replace(full_size.options, kv_cache=mode))
+    assert choose_rollout_memory(plan, int(free * 1e9), int(640e9), processes).graphs == bool(recorded)
+
+
 def test_too_little_memory_is_said_before_anything_is_loaded(full_size):
     with pytest.raises(InputError, match="too little for keys and values of 18 latent frames"):
         choose_rollout_memory(full_size, int(2e9), int(64e9))
