@@ -14,9 +14,9 @@ from torch import Tensor
 
 from .errors import InputError
 from .geometry import CHUNK, Geometry, explicit_geometry, output_geometry
-from .headless.two_experts import sample
 from .model.parallel import SequenceParallel
 from .sampling import FewStepSchedule
+from .two_experts import sample
 from .world import World
 
 if TYPE_CHECKING:

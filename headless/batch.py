@@ -18,9 +18,9 @@ from ..camera.formats import write_camera
 from ..camera.moves import path_from_keys, preset_path
 from ..camera.path import CameraPath
 from ..errors import LingBotError
-from ..options import PerExpert
 from ..sampling import StepReuse
 from ..text import NEGATIVE_PROMPT, encode
+from ..two_experts import Conditioning, Video
 from .jobs import Job, Manifest, Outcome
 from .kept import Kept, OpenFiles
 from .memory import choose_residency
@@ -29,8 +29,7 @@ from .plan import SamplingPlan, make_plan
 from .profile import ShowProgress, StageRecorder, silent
 from .rollout_plan import RolloutPlan
 from .run import run
-from .stages import Experts, camera_map, decode, draw_noise, encode_image
-from .two_experts import Conditioning, Video, sample_videos
+from .stages import camera_map, decode, draw_noise, encode_image, run_steps
 from .video import write_frames
 
 VIDEOS_AT_ONCE = 8
@@ -154,24 +153,13 @@ def _videos(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress) -
 
 def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> list[Tensor]:
     """What the steps make of each plan, [1, 16, f, h, w] on the CPU."""
-    first, options = plans[0], plans[0].options
+    first = plans[0]
     prompts = _prompts(plans, stages)
     encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), kept.vae(plan)).cpu() for plan in plans]
     residency = choose_residency(first, kept.free(first.device))
-    experts = Experts(first, stages, residency, videos=len(plans), keep=kept.expert)
-    videos = [Video(_noise(plan), partial(_conditioning, plan, y, prompts), StepReuse(options.reuse_threshold))
+    videos = [Video(_noise(plan), partial(_conditioning, plan, y, prompts), StepReuse(first.options.reuse_threshold))
               for plan, y in zip(plans, encoded, strict=True)]  # fmt: skip
-    latents = sample_videos(
-        PerExpert(experts.high, experts.low), videos,
-        steps=options.sampling_steps,
-        shift=first.shift,
-        boundary=options.boundary,
-        guide_scale=options.guide_scale,
-        solver=options.solver,
-        callback=experts.step_done,
-        camera_cache_bytes=residency.camera_cache_bytes,
-    )  # fmt: skip
-    return [latent.cpu() for latent in latents]
+    return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=kept.expert)]
 
 
 def _noise(plan: SamplingPlan) -> Tensor:
@@ -201,10 +189,5 @@ def _texts(plan: SamplingPlan) -> tuple[str, str | None]:
 def _conditioning(plan: SamplingPlan, y: Tensor, prompts: dict[str, Tensor]) -> Conditioning:
     """On the plan's device: made when an expert begins with the video, and freed with its last step."""
     prompt, negative = _texts(plan)
-    camera = camera_map(plan)
-    return Conditioning(
-        y.to(plan.device),
-        prompts[prompt].to(plan.device),
-        None if negative is None else prompts[negative].to(plan.device),
-        None if camera is None else camera.to(plan.device),
-    )
+    context_null = None if negative is None else prompts[negative]
+    return Conditioning(y, prompts[prompt], context_null, camera_map(plan)).to(plan.device)

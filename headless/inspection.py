@@ -9,6 +9,7 @@ import torch
 from ..errors import InputError
 from ..geometry import CHUNK, Geometry, explicit_geometry
 from ..loaders import Checkpoint, find_package, open_checkpoint
+from ..loaders.offload import weight_bytes
 from ..loaders.package import is_expert_folder
 from ..options import Arithmetic, DtypeName, torch_dtype
 from ..sampling import release_of
@@ -103,7 +104,8 @@ def _causal(checkpoint: Checkpoint, work: _Work) -> Report:
              RolloutMemory(on_host=True, resident_blocks=0, vae_tiling=True, park_decoder=True)]  # fmt: skip
     for memory in modes:
         stage, pinned = estimate_rollout(
-            checkpoint, work.geometry, work.dtype, memory, held_frames=frames, vae_width=PACKAGE_VAE_WIDTH,
+            checkpoint.config, work.geometry, work.dtype, memory,
+            weights=weight_bytes(checkpoint, memory.resident_blocks), held_frames=frames, vae_width=PACKAGE_VAE_WIDTH,
             arithmetic=work.arithmetic,
         )  # fmt: skip
         name = f"{stage.name}{f' ({_amount(pinned)})' if pinned else ''}"

@@ -13,9 +13,9 @@ from ..loaders.offload import weight_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..options import Arithmetic
 from ..text.weights import UMT5Config
+from ..two_experts import ALONE, Together
 from ..vae.stripes import HALO
 from .plan import SamplingPlan
-from .two_experts import ALONE, Together
 
 log = logging.getLogger(__name__)
 

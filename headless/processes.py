@@ -23,7 +23,7 @@ from torch import Tensor, distributed
 from ..errors import InputError, LingBotError
 from ..model.config import ModelConfig
 from ..model.parallel import SequenceParallel
-from .two_experts import Together
+from ..two_experts import Together
 
 T = TypeVar("T")
 

@@ -15,6 +15,8 @@ from ..geometry import CHUNK
 from ..loaders import load_expert
 from ..options import Progress
 from ..state import WorldState, grow
+from ..two_experts import ALONE as TOGETHER_ALONE
+from ..two_experts import Together
 from ..vae import VAE, VideoDecoder, encode_first_frame, load_vae
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
@@ -25,8 +27,6 @@ from .processes import ALONE, Processes
 from .profile import StageRecorder
 from .rollout_memory import RolloutMemory, choose_rollout_memory
 from .rollout_plan import RolloutPlan
-from .two_experts import ALONE as TOGETHER_ALONE
-from .two_experts import Together
 from .video import FrameWriter
 
 

@@ -10,8 +10,8 @@ import torch
 
 from ..errors import InputError
 from ..geometry import CHUNK, Geometry
-from ..loaders import Checkpoint
 from ..loaders.offload import weight_bytes
+from ..model.config import ModelConfig
 from ..model.kv_cache import HOST_SHARE, KEY_VALUE_PLACES, key_value_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..options import Arithmetic
@@ -61,12 +61,14 @@ def choose_rollout_memory(
         blocks = [0] if asked == "stream" or shard else [None]
     ways = [(0 if shard else None, True), (None, False), *((count, False) for count in blocks if count is not None)]
     for resident, whole in ways:
+        if resident not in blocks or (whole and plan.options.vae_tiling):
+            continue
+        weights = weight_bytes(plan.checkpoint, resident, processes if shard else 1)
         for place in KEY_VALUE_PLACES[mode]:
             memory = RolloutMemory(*place, resident_blocks=resident, vae_tiling=not whole, park_decoder=not whole)
-            allowed = resident in blocks and not (whole and plan.options.vae_tiling)
-            stage, host = _estimate(plan, memory, processes)
+            stage, host = _estimate(plan, memory, processes, weights)
             needed = stage.total
-            if allowed and needed + MARGIN <= free and host <= HOST_SHARE * free_host:
+            if needed + MARGIN <= free and host <= HOST_SHARE * free_host:
                 if resident is not None and not shard:
                     log.warning("The model does not fit into the GPU beside its work: %d of its %d blocks stay there, "
                                 "the others come from the file in every forward.", resident, layers)  # fmt: skip
@@ -84,57 +86,49 @@ def _with_what_is_left(plan: RolloutPlan, memory: RolloutMemory, room: int, proc
     geometry = plan.geometry
     few = CHUNK * geometry.lat_h * geometry.lat_w // 4 <= RECORDED_TOKENS * processes
     whole = memory.resident_blocks is None and not memory.on_host and not memory.eight_bit
-    recorded = _forward_bytes(plan.checkpoint, geometry, plan.dtype, processes, plan.options.arithmetic)
+    recorded = activation_bytes(
+        plan.checkpoint.config, CHUNK, geometry.lat_h, geometry.lat_w, batch=1, dtype=plan.dtype, processes=processes,
+        arithmetic=plan.options.arithmetic,
+    )  # fmt: skip
     graphs = processes > 1 and few and whole and recorded <= room - cache
     return replace(memory, camera_cache_bytes=cache, graphs=graphs)
 
 
-def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int) -> tuple[StageEstimate, int]:
+def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int, weights: int) -> tuple[StageEstimate, int]:
     return estimate_rollout(
-        plan.checkpoint, plan.geometry, plan.dtype, memory,
-        held_frames=plan.held_frames, vae_width=vae_width(plan.vae), processes=processes,
-        shard=plan.options.shard, arithmetic=plan.options.arithmetic,
+        plan.checkpoint.config, plan.geometry, plan.dtype, memory,
+        weights=weights, held_frames=plan.held_frames, vae_width=vae_width(plan.vae), processes=processes,
+        arithmetic=plan.options.arithmetic,
     )  # fmt: skip
 
 
 def estimate_rollout(
-    checkpoint: Checkpoint,
+    config: ModelConfig,
     geometry: Geometry,
     dtype: torch.dtype,
     memory: RolloutMemory,
     *,
+    weights: int,
     held_frames: int,
     vae_width: int,
     processes: int = 1,
     arithmetic: Arithmetic = "auto",
-    shard: bool = False,
 ) -> tuple[StageEstimate, int]:
-    """A causal run's chunks with keys and values of so many latent frames: weights, and keys and values, the VAE and a
-    forward's work, without the camera cache; and the bytes of host memory that are pinned. `processes` share tokens,
-    heads and, but in tiles, the frames; with `shard` they divide the weights too. The bytes are those of the first."""
+    """A causal run's chunks with keys and values of so many latent frames: `weights` (`offload.weight_bytes`), and keys
+    and values, the VAE and a forward's work, without the camera cache; and the bytes of host memory that are pinned.
+    `processes` share tokens, heads and, but in tiles, the frames. The bytes are those of the first."""
     cells = geometry.lat_h, geometry.lat_w
     place = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
-    config = checkpoint.config
     local = replace(config, dim=config.dim // processes, num_heads=config.num_heads // processes)
     held = key_value_bytes(local, held_frames * cells[0] * cells[1] // 4, dtype, **place)
-    forward = _forward_bytes(checkpoint, geometry, dtype, processes, arithmetic) + held.working
+    forward = activation_bytes(config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes, arithmetic=arithmetic)
+    forward += held.working
     chunk = replace(geometry, frames=4 * CHUNK)
     vae = estimate_vae(vae_width, chunk, tiling=memory.vae_tiling, processes=processes)[1]
     decoder = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
-    weights = weight_bytes(checkpoint, memory.resident_blocks, processes if shard else 1) + vae.weights
     where = f"keys and values of {held_frames} latent frames {'in 8 bits ' * memory.eight_bit}"
     name = f"chunks, {where}{'in host memory' if memory.on_host else 'on the GPU'}"
-    return StageEstimate(name, weights, held.device + max(forward + decoder, vae.work)), held.host
-
-
-def _forward_bytes(
-    checkpoint: Checkpoint, geometry: Geometry, dtype: torch.dtype, processes: int, arithmetic: Arithmetic
-) -> int:
-    """A chunk's forward, without keys and values."""
-    cells = geometry.lat_h, geometry.lat_w
-    return activation_bytes(
-        checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes, arithmetic=arithmetic
-    )
+    return StageEstimate(name, weights + vae.weights, held.device + max(forward + decoder, vae.work)), held.host
 
 
 def _rollout_camera_cache(plan: RolloutPlan, room: int) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..sampling import StepReuse
+from ..two_experts import Conditioning, Together, Video
 from .decoding import decode_together
 from .memory import choose_residency, free_memory
 from .options import GenerateOptions
@@ -19,8 +20,7 @@ from .processes import ALONE, Processes
 from .profile import ShowProgress, Stage, StageRecorder, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
-from .stages import Experts, camera_map, draw_noise, encode_image, encode_text
-from .two_experts import Together, sample
+from .stages import camera_map, draw_noise, encode_image, encode_text, run_steps
 from .video import write_frames
 
 
@@ -90,21 +90,9 @@ def _sample(
     together: Together,
     reuse: StepReuse,
 ) -> Tensor:
-    options = plan.options
     stages.begin("camera")
     camera = camera_map(plan)
+    conditioning = Conditioning(y, context, context_null, camera).to(plan.device)
     residency = choose_residency(plan, free_memory(plan.device), together)
-    experts = Experts(plan, stages, residency, together=together)
-    return sample(
-        experts.high, experts.low, noise.to(plan.device), y, context, context_null, camera,
-        steps=options.sampling_steps,
-        shift=plan.shift,
-        boundary=options.boundary,
-        guide_scale=options.guide_scale,
-        solver=options.solver,
-        callback=experts.step_done,
-        camera_cache_bytes=residency.camera_cache_bytes,
-        step_reuse=reuse,
-        sequence_parallel=together.sequence,
-        guidance_group=together.guidance,
-    )  # fmt: skip
+    video = Video(noise.to(plan.device), lambda: conditioning, reuse)
+    return run_steps(plan, [video], stages, residency, together)[0]

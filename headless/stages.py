@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -12,9 +12,10 @@ from ..camera import action_embedding, camera_embedding
 from ..geometry import Geometry, image_conditioning
 from ..loaders import load_expert, warm
 from ..model.dit import LingBotWorldModel
-from ..options import Progress
+from ..options import PerExpert, Progress
 from ..sampling import first_low_step, flow_timesteps
 from ..text import NEGATIVE_PROMPT, encode
+from ..two_experts import ALONE, Together, Video, sample_videos
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae
 from ..vae.network import LATENT_CHANNELS
 from .checks import Plan
@@ -22,7 +23,6 @@ from .memory import Residency
 from .plan import SamplingPlan
 from .profile import StageRecorder, release
 from .rollout_plan import RolloutPlan
-from .two_experts import ALONE, Together
 
 log = logging.getLogger(__name__)
 
@@ -91,18 +91,41 @@ def load_anew(_plan: SamplingPlan, _name: str, load: Callable[[], LingBotWorldMo
     return load()
 
 
+def run_steps(
+    plan: SamplingPlan,
+    videos: Sequence[Video],
+    stages: StageRecorder,
+    residency: Residency,
+    together: Together = ALONE,
+    keep: Keep = load_anew,
+) -> list[Tensor]:
+    """The latents [1, 16, f, h, w] of videos of one size, with the experts and settings of `plan`."""
+    experts, options = Experts(plan, stages, residency, len(videos), together, keep), plan.options
+    return sample_videos(
+        PerExpert(experts.high, experts.low), videos,
+        steps=options.sampling_steps,
+        shift=plan.shift,
+        boundary=options.boundary,
+        guide_scale=options.guide_scale,
+        solver=options.solver,
+        callback=experts.step_done,
+        camera_cache_bytes=residency.camera_cache_bytes,
+        together=together,
+    )  # fmt: skip
+
+
 class Experts:
-    """Loads the experts when `sample` calls for them, and records as stages each load and each expert's steps, of all
-    videos."""
+    """Loads the experts when `sample_videos` calls for them, and records as stages each load and each expert's steps,
+    of all videos."""
 
     def __init__(
         self,
         plan: SamplingPlan,
         stages: StageRecorder,
         residency: Residency,
-        videos: int = 1,
-        together: Together = ALONE,
-        keep: Keep = load_anew,
+        videos: int,
+        together: Together,
+        keep: Keep,
     ) -> None:
         self._plan, self._stages, self._residency, self._together = plan, stages, residency, together
         self._keep = keep

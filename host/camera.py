@@ -25,6 +25,7 @@ from ..camera.preview import render_preview
 from ..errors import CameraError
 from ..options import CELL
 from .folders import PACKAGES
+from .image import as_image
 from .notice import show_warning
 
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
@@ -160,7 +161,7 @@ def with_camera(conditioning, embedding: torch.Tensor):
 def preview_image(path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int]) -> torch.Tensor:
     """The drawing of a path as an IMAGE [1, H, W, 3]; `image` [B, h, w, 3] is the first frame."""
     first = None if image is None else Image.fromarray((image[0, ..., :3].clamp(0, 1) * 255).byte().cpu().numpy())
-    return _as_image(render_preview(path, first, frames, size))
+    return as_image(render_preview(path, first, frames, size))
 
 
 def measure_image(
@@ -171,11 +172,7 @@ def measure_image(
     Keyframes are `every` frames apart, 0: chosen by the path. Raises CameraError."""
     pictures = (Image.fromarray((image[..., :3].clamp(0, 1) * 255).byte().cpu().numpy()) for image in images)
     measured = measure_camera((np.asarray(picture.convert("L")) for picture in pictures), path, every or None)
-    return _as_image(render_measurement(measured, size)), summary(measured), [floor_words(measured), *table(measured)]
-
-
-def _as_image(drawing: Image.Image) -> torch.Tensor:
-    return torch.from_numpy(np.asarray(drawing, dtype=np.float32) / 255)[None]
+    return as_image(render_measurement(measured, size)), summary(measured), [floor_words(measured), *table(measured)]
 
 
 def _roots() -> list[Path]:

@@ -1,6 +1,11 @@
-"""The start image (ComfyUI's IMAGE [B, H, W, C], 0..1) at the size of the video."""
+"""ComfyUI's IMAGE [B, H, W, C], 0..1: a picture as one, and the start image at the size of the video."""
 
+from pathlib import Path
+
+import numpy as np
+import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from ..errors import InputError
@@ -27,6 +32,17 @@ FORMER = {"480*832": 832 * 480, "720*1280": 1280 * 720, "240*416": 416 * 240}
 """How workflows that were saved earlier name the areas."""
 FITS = ("stretch", "crop", "pad")
 ONE_FRAME = 1
+
+
+def read_image(path: Path) -> Tensor:
+    """A picture file as IMAGE [1, H, W, 3]."""
+    with Image.open(path) as picture:
+        return as_image(picture.convert("RGB"))
+
+
+def as_image(picture: Image.Image) -> Tensor:
+    """An RGB picture as IMAGE [1, H, W, 3]."""
+    return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)[None]
 
 
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:

@@ -70,6 +70,7 @@ class HostModel(LingBotWorldModel):
         options = transformer_options
         options["grid_sizes"] = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
         options["total_blocks"], options["block_type"], options[_LATENT] = len(self.blocks), "double", x
+        options["block_index"] = 0  # torch.compile would trace a second block where the first one adds a key
         return super().forward(x, timestep, context, lingbot_camera, options)
 
     def out_of_memory(self, error):
@@ -87,10 +88,13 @@ class HostModel(LingBotWorldModel):
         return RopeScale(scales, shifts)
 
     def run_block(self, index, block, x, e0, context, camera, rope, options):
+        """The check for an interrupt ends what torch.compile traces: block after block is run by the code made of the
+        first, as long as nothing here depends on the index."""
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
         run = _run_with_attn2_patches if options.get("patches", {}).get("attn2_patch") else _run_plain
-        replace = options.get("patches_replace", {}).get("dit", {}).get(("double_block", index))
+        replacements = options.get("patches_replace", {}).get("dit")
+        replace = replacements.get(("double_block", index)) if replacements else None
         if replace is None:
             x = run(block, x, e0, context, camera, rope, options)
         else:

@@ -1,11 +1,9 @@
 """LingBotWorldToyPackage: tiny trained models, to see whether an installation works."""
 
-import numpy as np
-import torch
 from comfy_api.latest import io
-from PIL import Image
 
 from ..host import folders
+from ..host.image import read_image
 
 
 class LingBotWorldToyPackage(io.ComfyNode):
@@ -32,7 +30,5 @@ class LingBotWorldToyPackage(io.ComfyNode):
         is_new = not (folder / EXAMPLE / "prompt.txt").is_file()  # which is written last
         if is_new:
             write_toy_world(folder)
-        with Image.open(folder / EXAMPLE / "image.png") as image:
-            pixels = np.asarray(image.convert("RGB"), dtype=np.float32) / 255
         said = f"Made {folder}. Now press Run." if is_new else f"Ready: {folder}"
-        return io.NodeOutput(torch.from_numpy(pixels)[None], ui={"text": [said]})
+        return io.NodeOutput(read_image(folder / EXAMPLE / "image.png"), ui={"text": [said]})

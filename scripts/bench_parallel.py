@@ -27,12 +27,12 @@ from bench_report import GB, Report
 from lingbot_world.geometry import Geometry
 from lingbot_world.headless.decoding import divided_decoder, join_stripes
 from lingbot_world.headless.processes import ALONE, Processes
-from lingbot_world.headless.two_experts import Conditioning, Together, predict
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.parallel import SequenceParallel
+from lingbot_world.two_experts import Conditioning, Together, predict
 from lingbot_world.vae import load_vae
 from torch import distributed
 

@@ -147,6 +147,13 @@ def test_the_engine_knows_no_host(path):
         assert level == 0 or top not in ("host", "nodes") or path == ROOT / "__init__.py", module
 
 
+def test_the_engine_knows_no_front():
+    """Besides headless/ itself only the package's door and the command's know it."""
+    importers = {path.relative_to(ROOT).parts[0] for path in SHIPPED for _, module in imports(path)
+                 if "headless" in module.split(".")}
+    assert importers - {"headless"} == {"__init__.py", "__main__.py"}
+
+
 @pytest.mark.parametrize("folder", ["model", "camera", "sampling"])
 def test_these_folders_import_no_sibling(folder):
     for path in (ROOT / folder).rglob("*.py"):

@@ -10,12 +10,12 @@ from lingbot_world.headless import kept
 from lingbot_world.headless.memory import MARGIN, Residency, choose_residency, estimate_camera_cache, estimate_sampling
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
-from lingbot_world.headless.two_experts import Together
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.writer import write_expert
 from lingbot_world.options import PerExpert
 from lingbot_world.toy.weights import EXPERT, Weights
+from lingbot_world.two_experts import Together
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.rollout_memory import RolloutMemory, choose_rollout_memory, estimate_rollout
 from lingbot_world.headless.run import run
 from lingbot_world.loaders.checkpoint import Checkpoint
+from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.tensors import TensorEntry
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.pipeline import World
@@ -236,8 +237,9 @@ def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen, full_si
              "some_blocks": memory.resident_blocks is not None}  # fmt: skip
     assert {name for name, value in found.items() if value} == set(chosen)
     stage, pinned = estimate_rollout(
-        plan.checkpoint, plan.geometry, plan.dtype, memory, held_frames=plan.held_frames, vae_width=96
-    )
+        plan.checkpoint.config, plan.geometry, plan.dtype, memory,
+        weights=weight_bytes(plan.checkpoint, memory.resident_blocks), held_frames=plan.held_frames, vae_width=96,
+    )  # fmt: skip
     assert stage.total + memory.camera_cache_bytes <= gigabytes * 1e9
     assert pinned <= host * 1e9
 

@@ -1,5 +1,9 @@
 """What ComfyUI's other nodes make of two experts in a run. Import after `embed`; reported with the guider's checks."""
 
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import comfy.samplers
 import torch
 from common import (
@@ -17,6 +21,8 @@ from common import (
     sample,
 )
 from lingbot_world.host.sampler import FlowSolver
+from lingbot_world.loaders import open_checkpoint
+from lingbot_world.loaders.writer import write_expert_folder
 from lingbot_world.sampling import flow_sigmas
 
 
@@ -122,16 +128,33 @@ def context_windows():
 
 @check
 def torch_compile():
-    """What the TorchCompileModel node does (its tracing and its guards, not its code generation) changes nothing."""
+    """What the TorchCompileModel node does (its tracing and its guards, not its code generation) changes nothing, and
+    of twelve blocks one is traced: RecompileError otherwise. `graphs` counts what was traced in all."""
     from comfy_api.torch_helpers import set_torch_compile_wrapper
     from comfy_extras.nodes_torch_compile import skip_torch_compile_dict
+    from torch._dynamo import config, utils
 
-    want = sample(guider(*experts(NF4)), FlowSolver("unipc"), SIGMAS[1:])
-    compiled = []
-    for model in experts(NF4):
-        clone = model.clone(disable_dynamic=True)
-        set_torch_compile_wrapper(clone, "eager", options={"guard_filter_fn": skip_torch_compile_dict})
-        compiled.append(clone)
-    made = guider(*compiled)
-    made.set_camera_cache("gpu")  # which compiled code leaves aside
-    return gap(sample(made, FlowSolver("unipc"), SIGMAS[1:]), want)
+    with TemporaryDirectory() as folder:
+        paths = deep_experts(Path(folder), 12)
+        want = sample(guider(*experts(paths)), FlowSolver("unipc"), SIGMAS[1:])
+        compiled = []
+        for model in experts(paths):
+            clone = model.clone(disable_dynamic=True)
+            set_torch_compile_wrapper(clone, "eager", options={"guard_filter_fn": skip_torch_compile_dict})
+            compiled.append(clone)
+        made = guider(*compiled)
+        made.set_camera_cache("gpu")  # which compiled code leaves aside
+        with config.patch(error_on_recompile=True):
+            found = gap(sample(made, FlowSolver("unipc"), SIGMAS[1:]), want)
+    return {"gap": found, "graphs": utils.counters["stats"]["unique_graphs"]}
+
+
+def deep_experts(folder, layers):
+    """Folders of two random 4-bit experts that are like the golden ones but for their number of blocks."""
+    config = replace(open_checkpoint(NF4[0]).config, num_layers=layers)
+    for seed, role in enumerate(("high", "low")):
+        random = torch.Generator().manual_seed(seed)
+        tensors = ((name, 0.05 * torch.randn(shape, generator=random)) for name, shape in
+                   config.parameter_shapes().items())  # fmt: skip
+        write_expert_folder(folder / role, config, tensors)
+    return [folder / "high", folder / "low"]

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from lingbot_world.headless.decoding import divided_decoder, join_stripes
 from lingbot_world.headless.processes import Processes
-from lingbot_world.headless.two_experts import sample
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.chunks import buffer_bytes
 from lingbot_world.loaders.offload import SharedBlocks, streamed_weights
@@ -26,6 +25,7 @@ from lingbot_world.loaders.writer import write_expert
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.pipeline import World
 from lingbot_world.sampling import StepReuse, few_step_schedule
+from lingbot_world.two_experts import sample
 from lingbot_world.vae import decode_latent, load_vae
 from model_cases import SMALL, golden_inputs, golden_model, random_inputs, random_state, with_state
 from test_pipeline import RUNS, SETTINGS

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from ..errors import InputError
-from ..model.cache import CameraCache
-from ..model.dit import LingBotWorldModel
-from ..model.parallel import SequenceParallel, gather_rows
-from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
-from ..sampling import SOLVER_STEPS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
-from ..sampling.solvers import Callback, Steps
+from .errors import InputError
+from .model.cache import CameraCache
+from .model.dit import LingBotWorldModel
+from .model.parallel import SequenceParallel, gather_rows
+from .options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
+from .sampling import SOLVER_STEPS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
+from .sampling.solvers import Callback, Steps
 
 Expert = LingBotWorldModel | Callable[[], LingBotWorldModel]
 
@@ -56,13 +56,7 @@ def sample(
     Several processes may call this with the same arguments and get the same latent: those of `sequence_parallel` share
     the tokens of each forward; of the two in a `guidance_group` one computes the prompt, the other the negative prompt.
     """
-    device = noise.device
-    conditioning = Conditioning(
-        y.to(device),
-        context.to(device),
-        None if context_null is None else context_null.to(device),
-        None if camera is None else camera.to(device),
-    )
+    conditioning = Conditioning(y, context, context_null, camera).to(noise.device)
     (latent,) = sample_videos(
         PerExpert(high, low),
         [Video(noise, lambda: conditioning, step_reuse or StepReuse())],
@@ -104,6 +98,11 @@ class Conditioning:
     context: Tensor
     context_null: Tensor | None
     camera: Tensor | None
+
+    def to(self, device: torch.device) -> Conditioning:
+        """The same on that device."""
+        null, camera = (None if each is None else each.to(device) for each in (self.context_null, self.camera))
+        return Conditioning(self.y.to(device), self.context.to(device), null, camera)
 
 
 @dataclass(frozen=True)
