@@ -14,7 +14,7 @@ from ..loaders import Checkpoint
 from ..loaders.offload import weight_bytes
 from ..model.kv_cache import HOST_SHARE, KEY_VALUE_PLACES, key_value_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
-from ..options import Arithmetic
+from ..options import Arithmetic, AttentionMode
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
 from .rollout_plan import RolloutPlan
@@ -76,7 +76,7 @@ def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int) -> tuple
     return estimate_rollout(
         plan.checkpoint, plan.geometry, plan.dtype, memory,
         held_frames=plan.held_frames, vae_width=vae_width(plan.vae), processes=processes,
-        shard=plan.options.shard, arithmetic=plan.options.arithmetic,
+        shard=plan.options.shard, arithmetic=plan.options.arithmetic, attention=plan.options.attention,
     )  # fmt: skip
 
 
@@ -90,6 +90,7 @@ def estimate_rollout(
     vae_width: int,
     processes: int = 1,
     arithmetic: Arithmetic = "auto",
+    attention: AttentionMode = "auto",
     shard: bool = False,
 ) -> tuple[StageEstimate, int]:
     """A causal run's chunks with keys and values of so many latent frames: weights, and keys and values, the VAE and a
@@ -99,11 +100,13 @@ def estimate_rollout(
     place = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
     config = checkpoint.config
     local = replace(config, dim=config.dim // processes, num_heads=config.num_heads // processes)
-    held = key_value_bytes(local, held_frames * cells[0] * cells[1] // 4, dtype, **place)
+    tokens = held_frames * cells[0] * cells[1] // 4
+    held = key_value_bytes(local, tokens, dtype, **place)
     forward = activation_bytes(
-        checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes, arithmetic=arithmetic
-    )
-    forward += held.working
+        checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes, arithmetic=arithmetic,
+        attention=attention,
+    )  # fmt: skip
+    forward += held.working + (attention == "8bit") * 2 * tokens * local.dim  # a block's keys and values in 8 bits
     chunk = replace(geometry, frames=4 * CHUNK)
     vae = estimate_vae(vae_width, chunk, tiling=memory.vae_tiling, processes=processes)[1]
     decoder = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
