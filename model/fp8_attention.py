@@ -13,22 +13,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .attention import sdpa
-from .pointwise import from_fp8_, to_fp8
+from .attention import TILE, sdpa
+from .pointwise import from_fp8_, to_fp8_
 from .quantized import LARGEST
 
 FP8 = torch.float8_e4m3fn
 SAMPLE = 16
-"""Every so-manieth token is looked at for the mean and the largest value."""
+"""Every so-manieth token is looked at for the largest value and for the keys' mean."""
 HEADROOM = 4.0
 """A value may be so many times as large as the largest that was looked at. A float is as exact at any size, so this
 costs only values below 1/3584 of that largest."""
+PADDED_KEYS = 256
+"""Of so many keys one may be a key of zeros, see `padding`."""
 NUMERATORS = 256.0
 """What the softmax's numerators, at most 1, are multiplied by before they become 8 bits in the kernel."""
 
 
 class Operand(NamedTuple):
-    """A tensor in 8 bits: `values` [tokens, dim] times `scale` [1] plus `mean` [dim]; scale and mean in fp32.
+    """A tensor in 8 bits: `values` [tokens, dim] times `scale` [1] plus `mean` [dim]; scale and mean in fp32. Further
+    tokens of zeros may follow.
 
     The scale is a power of two. So a value becomes the same float whatever heads share the scale, in one process or
     among several, unless it is so small that it is no normal number."""
@@ -38,28 +41,45 @@ class Operand(NamedTuple):
     mean: Tensor
 
 
-def operand(x: Tensor, smooth: bool = True) -> Operand:
-    """x [tokens, dim] in 8 bits; with `smooth` its mean over the tokens is taken off before."""
+def operand(x: Tensor, mean_of: Tensor | None = None, zeros: int = 0) -> Operand:
+    """x [tokens, dim] in 8 bits, less the mean of the tokens `mean_of`; so many tokens of `zeros` come behind it."""
     sample = x[::SAMPLE]
-    mean = sample.mean(0, dtype=torch.float32) if smooth else x.new_zeros(x.shape[1], dtype=torch.float32)
+    mean = x.new_zeros(x.shape[1], dtype=torch.float32) if mean_of is None else mean_of.mean(0, dtype=torch.float32)
     largest = (sample - mean).abs().amax().view(1).clamp_min(1e-30)
     scale = torch.exp2(torch.log2(largest * (HEADROOM / LARGEST[FP8])).ceil())
-    return Operand(to_fp8(x, mean, 1 / scale), scale, mean)
+    values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
+    to_fp8_(values[: len(x)], x, mean, 1 / scale)
+    values[len(x) :].view(torch.uint8).zero_()
+    return Operand(values, scale, mean)
 
 
-def operands(q: Tensor, k: Tensor, v: Tensor) -> tuple[Operand, Operand, Operand]:
-    """Queries, keys and values [B, tokens, dim] in 8 bits. All B rows share a scale and a mean."""
-    return operand(q.flatten(0, 1), smooth=False), operand(k.flatten(0, 1)), operand(v.flatten(0, 1))
+def padding(keys: int) -> int:
+    """Keys and values of zeros that are added because cuDNN is faster if the keys fill its tiles.
+
+    The scores of such a key are 0. Those of a query's true keys are 0 on the average, because the keys' mean was taken
+    off; so the sum of their exponentials is at least their number. Added keys thus have no more than their share of the
+    keys in the result, and draw it towards the values' mean. Where that is more than one in PADDED_KEYS none are added.
+    """
+    added = -keys % TILE
+    return added if added * PADDED_KEYS <= keys else 0
+
+
+def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
+    """Queries, keys and values [B, tokens, dim] in 8 bits, and tokens of `zeros` behind keys and values. All B rows
+    share a scale and a mean. The keys' mean need not be exact, but where a query attends to all values alike its result
+    is little more than their mean."""
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    return operand(q), operand(k, k[::SAMPLE], zeros), operand(v, v, zeros)
 
 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """Attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim]. A contiguous q is overwritten with the
     result. Raises what cuDNN raises where it has no such kernel."""
     rows, queries, dim = q.shape
-    shape = rows, queries, k.shape[1], heads, dim // heads
+    zeros = padding(k.shape[1]) if rows == 1 else 0
     with torch.cuda.device_of(q):
-        in_8_bits = operands(q, k, v)
-        values = _graph(q.device, *shape)(*in_8_bits)
+        in_8_bits = operands(q, k, v, zeros)
+        values = _graph(q.device, rows, queries, k.shape[1] + zeros, heads, dim // heads)(*in_8_bits)
         return from_fp8_(q.flatten(0, 1), values, in_8_bits[2].mean, in_8_bits[2].scale).view(q.shape)
 
 

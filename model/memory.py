@@ -8,6 +8,7 @@ from .block import CAMERA_TOKENS, FFN_TOKENS
 from .config import ModelConfig
 from .dit import EMBEDDING_TOKENS
 from .eight_bit import DTYPES, PRODUCT_TOKENS
+from .fp8_attention import padding
 from .pointwise import residual_dtype
 
 
@@ -80,7 +81,7 @@ def _self_attention(
     made = 3 * row + _product(config.dim, tokens, config.dim, arithmetic)
     attended = (3 + parts) * row + sums
     if attention == "8bit":
-        attended = 3 * row + 4 * (tokens + 4) * config.dim  # with means
+        attended = 3 * row + (4 * tokens + 2 * padding(tokens) + 16) * config.dim  # 16: the means
     return max(attended, made) + 4 * _weight(config.dim, config.dim, size, arithmetic)
 
 

@@ -83,14 +83,14 @@ def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     return _run("decode_8bit_", out, values, scales)
 
 
-def to_fp8(x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """(x - shift) * factor as float8_e4m3fn, shift [dim] and factor [1] in fp32. What lies beyond its largest number
-    becomes that number."""
-    return _run("to_fp8_", torch.empty_like(x, dtype=torch.float8_e4m3fn), x, shift, factor)
+def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """`out`, float8_e4m3fn, becomes (x - shift) * factor, x [tokens, dim], shift [dim] and factor [1] in fp32. What
+    lies beyond its largest number becomes that number."""
+    return _run("to_fp8_", out, x, shift, factor)
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """`out` [tokens, dim] becomes values * factor + shift, of values as `to_fp8` makes them."""
+    """`out` [tokens, dim] becomes values * factor + shift, of values as `to_fp8_` makes them."""
     return _run("from_fp8_", out, values, shift, factor)
 
 

@@ -212,7 +212,7 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """See pointwise.to_fp8."""
+    """See pointwise.to_fp8_."""
     with torch.cuda.device_of(out):
         _to_fp8[parts_of(out)](out, x.contiguous(), shift, factor, out.shape[1], BLOCK=PART, LARGEST=LARGEST[out.dtype])
     return out

@@ -58,6 +58,10 @@ def bench_attention(report: Report, config: ModelConfig) -> None:
                 _add(report, f"{name}, {kernel.package}", attend, work, want, plain)
             except Exception:
                 traceback.print_exc()
+        if fp8_attention.padding(keys):
+            with mock.patch.object(fp8_attention, "padding", return_value=0):
+                attend = partial(_attend_to_copy, fp8_attention.cudnn_attention, q, k, v, heads)
+                _add(report, f"{name}, cuDNN without added keys", attend, work, want, plain)
         _add(report, f"{name}, a copy of q", q.clone, work)
         _add(report, f"{name}, operands in 8 bits", partial(fp8_attention.operands, q, k, v), work)
         torch.cuda.empty_cache()
