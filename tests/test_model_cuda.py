@@ -172,7 +172,7 @@ def test_triton_in_and_out_of_fp8(in_plain_torch, caplog, dim):
         assert want.float().abs().max() == 448
         back = pointwise.from_fp8_(torch.empty_like(given), want, shift, 1 / factor)
         plain = in_plain_torch(pointwise.from_fp8_, torch.empty_like(given), want, shift, 1 / factor)
-        torch.testing.assert_close(back, plain, atol=1e-6 if given is x else 2e-2, rtol=0)
+        torch.testing.assert_close(back, plain, atol=1e-6 if given is x else 4e-2, rtol=0)
     assert "slower" not in caplog.text, "fell back to plain torch"
 
 
@@ -222,6 +222,6 @@ def test_a_forward_with_attention_in_8_bits_agrees_with_the_cpu(kernel, state, a
     model.set_attention("8bit")
     got = model(**{name: value.to(GPU) for name, value in inputs.items()}).cpu()
     assert 1e-3 < (got - want).norm() / want.norm() < 6e-2
-    assert 1e-3 < (got - exact).norm() / want.norm() < 3e-2
+    assert 1e-3 < (got - exact).norm() / want.norm() < 5e-2
     formula = activation_bytes(MIDDLING, *grid, arithmetic=arithmetic, attention="8bit")
     assert peak_of_a_second_forward(model, grid) < 1.1 * formula
