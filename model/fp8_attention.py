@@ -18,8 +18,8 @@ from .pointwise import from_fp8_, to_fp8_
 from .quantized import LARGEST
 
 FP8 = torch.float8_e4m3fn
-SAMPLE = 16
-"""Every so-manieth token is looked at for the largest value and for the keys' mean."""
+SAMPLE = 512
+"""At least so many tokens, evenly spread, are looked at for the largest value and for the keys' mean."""
 HEADROOM = 4.0
 """A value may be so many times as large as the largest that was looked at. A float is as exact at any size, so this
 costs only values below 1/3584 of that largest."""
@@ -41,11 +41,15 @@ class Operand(NamedTuple):
     mean: Tensor
 
 
+def sample(x: Tensor) -> Tensor:
+    """Some of the tokens x [tokens, dim]."""
+    return x[:: max(1, len(x) // SAMPLE)]
+
+
 def operand(x: Tensor, mean_of: Tensor | None = None, zeros: int = 0) -> Operand:
     """x [tokens, dim] in 8 bits, less the mean of the tokens `mean_of`; so many tokens of `zeros` come behind it."""
-    sample = x[::SAMPLE]
     mean = x.new_zeros(x.shape[1], dtype=torch.float32) if mean_of is None else mean_of.mean(0, dtype=torch.float32)
-    largest = (sample - mean).abs().amax().view(1).clamp_min(1e-30)
+    largest = (sample(x) - mean).abs().amax().view(1).clamp_min(1e-30)
     scale = torch.exp2(torch.log2(largest * (HEADROOM / LARGEST[FP8])).ceil())
     values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
     to_fp8_(values[: len(x)], x, mean, 1 / scale)
@@ -69,7 +73,7 @@ def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, 
     share a scale and a mean. The keys' mean need not be exact, but where a query attends to all values alike its result
     is little more than their mean."""
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-    return operand(q), operand(k, k[::SAMPLE], zeros), operand(v, v, zeros)
+    return operand(q), operand(k, sample(k), zeros), operand(v, v, zeros)
 
 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -133,24 +137,24 @@ class _Graph:
         self._out.set_output(True).set_dim(out["dim"]).set_stride(out["stride"]).set_data_type(kind.FP8_E4M3)
         for each in largest:  # the kernel wants to write them
             each.set_output(True).set_dim(one["dim"]).set_stride(one["stride"]).set_data_type(kind.FLOAT)
-        self._largest = largest
         graph.validate()
         graph.build_operation_graph()
         graph.create_execution_plans([_cudnn().heur_mode.A, _cudnn().heur_mode.FALLBACK])
         graph.check_support()
         graph.build_plans()
-        self._graph = graph
+        self._graph, self._workspace = graph, max(1, graph.get_workspace_size())
+        numerators = torch.full((1,), NUMERATORS, device=device)
+        self._constants = 1 / numerators, numerators
+        self._unused = {each: torch.empty_like(numerators) for each in largest}
 
     def __call__(self, q: Operand, k: Operand, v: Operand) -> Tensor:
         """The result in 8 bits, [rows * queries, heads * head_dim], to be multiplied by the scale of v."""
         handle = _handle(self._device)
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
         out = torch.empty(self._shape, dtype=FP8, device=self._device)
-        numerators = torch.full((1,), NUMERATORS, device=self._device)
-        scales = q.scale, k.scale, v.scale, 1 / numerators, numerators, 1 / v.scale
+        scales = q.scale, k.scale, v.scale, *self._constants, 1 / v.scale
         given = dict(zip(self._values, (q.values, k.values, v.values), strict=True))
         given |= dict(zip(self._scales.values(), scales, strict=True))
-        given |= {each: torch.empty_like(numerators) for each in self._largest}
-        workspace = torch.empty(max(1, self._graph.get_workspace_size()), dtype=torch.uint8, device=self._device)
-        self._graph.execute(given | {self._out: out}, workspace, handle=handle)
+        workspace = torch.empty(self._workspace, dtype=torch.uint8, device=self._device)
+        self._graph.execute(given | self._unused | {self._out: out}, workspace, handle=handle)
         return out
