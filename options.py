@@ -21,6 +21,8 @@ KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8"]
 """Of the products in the blocks' linear layers. bf16: in the compute dtype, whichever it is; auto means that."""
+AttentionMode = Literal["auto", "exact", "8bit"]
+"""Of the blocks' self-attention; auto means exact."""
 NoiseDevice = Literal["cpu", "cuda"]
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
@@ -29,6 +31,7 @@ RESIDENCY_MODES: tuple[ResidencyMode, ...] = get_args(ResidencyMode)
 KEY_VALUE_MODES: tuple[KeyValueMode, ...] = get_args(KeyValueMode)
 DTYPE_NAMES: tuple[DtypeName, ...] = get_args(DtypeName)
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
+ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 NOISE_DEVICES: tuple[NoiseDevice, ...] = get_args(NoiseDevice)
 
 BOUNDARY = 0.947

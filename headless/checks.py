@@ -18,6 +18,7 @@ from ..errors import CameraError, DependencyError, InputError
 from ..geometry import Geometry, explicit_geometry, output_geometry
 from ..loaders import Checkpoint
 from ..model.eight_bit import arithmetic_note, choose_arithmetic
+from ..model.eight_bit_attention import attention_note, choose_attention
 from ..options import SHIFT
 from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
@@ -133,10 +134,12 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
 
 
 def arithmetic_notes(options: GenerateOptions, device: torch.device, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """What should be known of the arithmetic that was asked for. Raises InputError if it is not possible."""
+    """What should be known of the arithmetic and the attention that were asked for. Raises InputError if they are not
+    possible."""
     choose_arithmetic(options.arithmetic, device, checkpoint.config)
-    note = arithmetic_note(options.arithmetic, device)
-    return () if note is None else (note,)
+    choose_attention(options.attention, device, checkpoint.config)
+    notes = arithmetic_note(options.arithmetic, device), attention_note(options.attention, device, checkpoint.config)
+    return tuple(note for note in notes if note is not None)
 
 
 def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:

@@ -122,6 +122,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer
     add("device", "left out: the GPU if there is one")
     add("dtype", "left out: bf16 on a GPU, fp32 on the CPU")
     add("arithmetic", "of the blocks' linear layers; fp8 and int8 are faster where the GPU is, and less exact")
+    add("attention", "among the video's tokens; 8bit is faster where a kernel for it is installed, and less exact")
     add("residency", "experts in GPU memory at a time; stream: of one as little as possible")
     add("camera_cache", "what camera layers compute, kept between steps: in free memory, never, always")
     add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")

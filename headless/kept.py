@@ -11,6 +11,7 @@ import torch
 from ..loaders import Checkpoint
 from ..model.dit import LingBotWorldModel
 from ..model.eight_bit import choose_arithmetic
+from ..model.eight_bit_attention import choose_attention
 from ..vae import VAE, load_vae, vae_width
 from .memory import MARGIN, choose_residency, estimate_text, estimate_vae, free_memory
 from .plan import SamplingPlan
@@ -78,6 +79,7 @@ class Kept:
         if name in self._experts:
             model = self._experts[name][1]
             model.set_arithmetic(choose_arithmetic(plan.options.arithmetic, plan.device, model.config))
+            model.set_attention(choose_attention(plan.options.attention, plan.device, model.config))
             return model
         model = load()
         if self._keeping:

@@ -11,7 +11,7 @@ from ..geometry import Geometry
 from ..loaders import Checkpoint
 from ..loaders.offload import weight_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
-from ..options import Arithmetic
+from ..options import Arithmetic, AttentionMode
 from ..text.weights import UMT5Config
 from ..two_experts import ALONE, Together
 from ..vae.stripes import HALO
@@ -65,6 +65,7 @@ def estimate_sampling(
     resident_blocks: int | None = None,
     processes: int = 1,
     arithmetic: Arithmetic = "auto",
+    attention: AttentionMode = "auto",
     holders: int = 1,
 ) -> StageEstimate:
     """The steps, with all `checkpoints` on the device at once and `resident_blocks` blocks of each (None: all).
@@ -72,8 +73,9 @@ def estimate_sampling(
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
     step = activation_bytes(
-        config, *cells, batch=rows, dtype=dtype, camera=camera, processes=processes, arithmetic=arithmetic
-    )
+        config, *cells, batch=rows, dtype=dtype, camera=camera, processes=processes, arithmetic=arithmetic,
+        attention=attention,
+    )  # fmt: skip
     resident = "one expert" if len(checkpoints) == 1 else "both experts"
     if resident_blocks is not None:
         resident = f"{resident_blocks} of {config.num_layers} blocks"
@@ -173,6 +175,7 @@ def _needed(plan: SamplingPlan, experts: int, together: Together, resident_block
         larger_first[:experts], plan.geometry, plan.dtype,
         camera=plan.camera is not None, guided=plan.guided and together.guidance is None,
         resident_blocks=resident_blocks, processes=together.size, arithmetic=plan.options.arithmetic,
+        attention=plan.options.attention,
         holders=1 if together.weights is None else together.weights.size(),
     )  # fmt: skip
     return steps.total + MARGIN

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..options import (
     ARITHMETICS,
+    ATTENTION_MODES,
     BOUNDARY,
     CAMERA_CACHE_MODES,
     DTYPE_NAMES,
@@ -20,6 +21,7 @@ from ..options import (
     SOLVER_NAMES,
     STEPS,
     Arithmetic,
+    AttentionMode,
     CameraCacheMode,
     DtypeName,
     KeyValueMode,
@@ -33,6 +35,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "noise_device": NOISE_DEVICES,
     "dtype": DTYPE_NAMES,
     "arithmetic": ARITHMETICS,
+    "attention": ATTENTION_MODES,
     "residency": RESIDENCY_MODES,
     "camera_cache": CAMERA_CACHE_MODES,
     "kv_cache": KEY_VALUE_MODES,
@@ -89,6 +92,7 @@ class GenerateOptions:
     device: str | None = None
     dtype: DtypeName | None = None
     arithmetic: Arithmetic = "auto"
+    attention: AttentionMode = "auto"
     residency: ResidencyMode = "auto"
     camera_cache: CameraCacheMode = "auto"
     vae_tiling: bool = False

@@ -54,7 +54,7 @@ def run_rollout(
     model = load_expert(
         plan.checkpoint, plan.device, plan.dtype, progress=progress,
         resident_blocks=memory.resident_blocks, shared_by=together.weights,
-        arithmetic=plan.options.arithmetic,
+        arithmetic=plan.options.arithmetic, attention_mode=plan.options.attention,
     )  # fmt: skip
     world = World(
         model, _size(plan), plan.held_frames, plan.held_sink, device=plan.device,

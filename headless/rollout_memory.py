@@ -14,7 +14,7 @@ from ..loaders.offload import weight_bytes
 from ..model.config import ModelConfig
 from ..model.kv_cache import HOST_SHARE, KEY_VALUE_PLACES, key_value_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
-from ..options import Arithmetic
+from ..options import Arithmetic, AttentionMode
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
 from .rollout_plan import RolloutPlan
@@ -90,7 +90,8 @@ def _with_what_is_left(plan: RolloutPlan, memory: RolloutMemory, room: int, proc
         plan.checkpoint.config, CHUNK, geometry.lat_h, geometry.lat_w, batch=1, dtype=plan.dtype, processes=processes,
         arithmetic=plan.options.arithmetic,
     )  # fmt: skip
-    graphs = processes > 1 and few and whole and recorded <= room - cache
+    torchs = plan.options.attention != "8bit"  # nobody has tried to record another package's kernel
+    graphs = processes > 1 and few and whole and torchs and recorded <= room - cache
     return replace(memory, camera_cache_bytes=cache, graphs=graphs)
 
 
@@ -98,7 +99,7 @@ def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int, weights:
     return estimate_rollout(
         plan.checkpoint.config, plan.geometry, plan.dtype, memory,
         weights=weights, held_frames=plan.held_frames, vae_width=vae_width(plan.vae), processes=processes,
-        arithmetic=plan.options.arithmetic,
+        arithmetic=plan.options.arithmetic, attention=plan.options.attention,
     )  # fmt: skip
 
 
@@ -113,6 +114,7 @@ def estimate_rollout(
     vae_width: int,
     processes: int = 1,
     arithmetic: Arithmetic = "auto",
+    attention: AttentionMode = "auto",
 ) -> tuple[StageEstimate, int]:
     """A causal run's chunks with keys and values of so many latent frames: `weights` (`offload.weight_bytes`), and keys
     and values, the VAE and a forward's work, without the camera cache; and the bytes of host memory that are pinned.
@@ -120,9 +122,12 @@ def estimate_rollout(
     cells = geometry.lat_h, geometry.lat_w
     place = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
     local = replace(config, dim=config.dim // processes, num_heads=config.num_heads // processes)
-    held = key_value_bytes(local, held_frames * cells[0] * cells[1] // 4, dtype, **place)
-    forward = activation_bytes(config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes, arithmetic=arithmetic)
-    forward += held.working
+    tokens = held_frames * cells[0] * cells[1] // 4
+    held = key_value_bytes(local, tokens, dtype, **place)
+    forward = activation_bytes(
+        config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes, arithmetic=arithmetic, attention=attention
+    )
+    forward += held.working + (attention == "8bit") * 2 * tokens * local.dim  # a block's keys and values in 8 bits
     chunk = replace(geometry, frames=4 * CHUNK)
     vae = estimate_vae(vae_width, chunk, tiling=memory.vae_tiling, processes=processes)[1]
     decoder = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)

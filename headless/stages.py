@@ -166,5 +166,5 @@ class Experts:
         return self._keep(plan, name, lambda: load_expert(
             expert, plan.device, plan.dtype, progress=progress,
             resident_blocks=self._residency.resident_blocks, shared_by=self._together.weights,
-            arithmetic=plan.options.arithmetic,
+            arithmetic=plan.options.arithmetic, attention_mode=plan.options.attention,
         ))  # fmt: skip

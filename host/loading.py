@@ -16,8 +16,9 @@ from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import open_experts
 from ..loaders.tensors import MappedFile
 from ..model.eight_bit import arithmetic_note, choose_arithmetic
+from ..model.eight_bit_attention import attention_note, choose_attention
 from ..model.memory import activation_bytes
-from ..options import DTYPE_NAMES, Arithmetic, PerExpert, Progress, torch_dtype
+from ..options import DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Progress, torch_dtype
 from ..sampling import release_of
 from .base_model import LingBotWorldExpert, Role
 from .before_sampling import add_checks
@@ -31,21 +32,24 @@ def load_experts(
     weight_dtype: str,
     progress: Progress = lambda done, total: None,
     arithmetic: Arithmetic = "auto",
+    attention: AttentionMode = "auto",
 ) -> PerExpert[ExactPatches]:
     """Both experts as MODELs; `progress(done, 2)` after each. Raises CheckpointError, also if they are not a pair, and
-    InputError for an arithmetic that the device lacks."""
+    InputError for an arithmetic or an attention that the device lacks."""
     checkpoints = open_experts(paths)
-    high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic)
+    high = load_patcher(checkpoints.high, weight_dtype, "high", arithmetic, attention)
     progress(1, 2)
-    low = load_patcher(checkpoints.low, weight_dtype, "low", arithmetic)
+    low = load_patcher(checkpoints.low, weight_dtype, "low", arithmetic, attention)
     progress(2, 2)
     return PerExpert(high, low)
 
 
-def load_causal(folder: Path, weight_dtype: str, arithmetic: Arithmetic = "auto") -> ExactPatches:
+def load_causal(
+    folder: Path, weight_dtype: str, arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto"
+) -> ExactPatches:
     """A causal model as a MODEL; its release and licence are a line in the log. Raises CheckpointError, and InputError
-    for an arithmetic that the device lacks."""
-    patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic)
+    for an arithmetic or an attention that the device lacks."""
+    patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
     release = release_of(patcher.model.checkpoint.names)
     logging.info("%s (%s): %s", release.name, release.licence, patcher.model.checkpoint.name)
     return patcher
@@ -56,18 +60,20 @@ def load_patcher(
     weight_dtype: str,
     role: Role | None = None,
     arithmetic: Arithmetic = "auto",
+    attention: AttentionMode = "auto",
     disable_dynamic: bool = False,
 ) -> ExactPatches:
     """An expert as a MODEL, whose weights stay views of the mapped file until sampling needs them.
 
     ComfyUI calls this too, when it has to make the MODEL anew. Raises CheckpointError, and InputError for an
-    `arithmetic` that the device lacks."""
+    `arithmetic` or `attention` that the device lacks."""
     checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
-    check_arithmetic(checkpoint, arithmetic)
+    check_8_bits(checkpoint, arithmetic, attention)
     model = HostModel(checkpoint.config, dtype)
     model.set_arithmetic(arithmetic)
+    model.set_attention(attention)
     for name, tensor in state_tensors(checkpoint, dtype).items():
         _set_parameter(model, name, tensor)
     make = patcher_class(device, disable_dynamic)
@@ -75,15 +81,18 @@ def load_patcher(
         mark_file_slices(model, checkpoint)
     offload_device = comfy.model_management.unet_offload_device()
     patcher = make(LingBotWorldExpert(model, checkpoint, role), device, offload_device, size=checkpoint.nbytes)
-    patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype, role, arithmetic))
+    patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype, role, arithmetic, attention))
     add_checks(patcher)
-    _log_memory(checkpoint, dtype, arithmetic)
+    _log_memory(checkpoint, dtype, arithmetic, attention)
+    _log_notes(checkpoint, arithmetic, attention)
     return patcher
 
 
-def check_arithmetic(checkpoint: Checkpoint, arithmetic: Arithmetic) -> None:
-    """InputError for an arithmetic that the device or the model does not allow."""
-    choose_arithmetic(arithmetic, comfy.model_management.get_torch_device(), checkpoint.config)
+def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> None:
+    """InputError for an arithmetic or an attention that the device or the model does not allow."""
+    device = comfy.model_management.get_torch_device()
+    choose_arithmetic(arithmetic, device, checkpoint.config)
+    choose_attention(attention, device, checkpoint.config)
 
 
 def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:
@@ -107,18 +116,26 @@ def _set_parameter(model: HostModel, name: str, tensor: Tensor) -> None:
     layer._parameters[parameter] = torch.nn.Parameter(tensor, requires_grad=False)
 
 
-def _log_memory(checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmetic) -> None:
+def _log_memory(
+    checkpoint: Checkpoint, dtype: torch.dtype, arithmetic: Arithmetic, attention: AttentionMode
+) -> None:
     causal, (height, width) = checkpoint.config.causal, (60, 104)
     frames, made = (CHUNK, "a chunk") if causal else (21, "81 frames")
-    step = activation_bytes(checkpoint.config, frames, height, width, dtype=dtype, arithmetic=arithmetic)
+    step = activation_bytes(
+        checkpoint.config, frames, height, width, dtype=dtype, arithmetic=arithmetic, attention=attention
+    )
     name = "/".join(checkpoint.path.parts[-2:])  # both experts' files are often called model.safetensors
     logging.info(
         "%s: %.2f GB of weights (%s), and %.2f GB besides for a step at 480x832, %s",
         name, checkpoint.nbytes / 1e9, checkpoint.quantization or "not quantized", step / 1e9, made,
     )  # fmt: skip
-    note = arithmetic_note(arithmetic, comfy.model_management.get_torch_device())
-    if note is not None:
-        logging.info("%s", note)
+
+
+def _log_notes(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> None:
+    device = comfy.model_management.get_torch_device()
+    for note in (arithmetic_note(arithmetic, device), attention_note(attention, device, checkpoint.config)):
+        if note is not None:
+            logging.info("%s", note)
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..model.attention import sdpa
 from ..model.config import ModelConfig
 from ..model.dit import LingBotWorldModel
+from ..model.eight_bit_attention import attend_8bit
 from ..model.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 
@@ -37,7 +38,16 @@ def cross_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mappin
 
 def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
     """The same kernel for self-attention, then every `attn1_patch`."""
-    out = cross_attention(q, k, v, heads, options)
+    return _patched(q, k, cross_attention(q, k, v, heads, options), heads, options)
+
+
+def self_attention_8bit(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
+    """Self-attention in 8 bits, whatever ComfyUI's switches and overrides ask for, then every `attn1_patch`."""
+    own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
+    return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)
+
+
+def _patched(q: Tensor, k: Tensor, out: Tensor, heads: int, options: Mapping) -> Tensor:
     for patch in options.get("patches", {}).get("attn1_patch", ()):
         split = {"q": q.unflatten(-1, (heads, -1)), "k": k.unflatten(-1, (heads, -1))}
         out = patch({"x": out, **split, "transformer_options": options})
@@ -46,6 +56,8 @@ def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping
 
 class HostModel(LingBotWorldModel):
     """`LingBotWorldModel` as ComfyUI calls a diffusion model, with wrappers, block and attention patches."""
+
+    attention_8bit = staticmethod(self_attention_8bit)
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype):
         super().__init__(

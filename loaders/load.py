@@ -16,8 +16,9 @@ from torch import Tensor, distributed
 from ..model.attention import sdpa
 from ..model.dit import LingBotWorldModel
 from ..model.eight_bit import choose_arithmetic
+from ..model.eight_bit_attention import choose_attention
 from ..model.operations import TorchOperations
-from ..options import Arithmetic, Progress
+from ..options import Arithmetic, AttentionMode, Progress
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
 from .four_bit import check_finite, four_bit_tensors, frozen_parameter
@@ -40,6 +41,7 @@ def load_expert(
     progress: Progress | None = None,
     resident_blocks: int | None = None,
     arithmetic: Arithmetic = "auto",
+    attention_mode: AttentionMode = "auto",
     shared_by: distributed.ProcessGroup | None = None,
 ) -> LingBotWorldModel:
     """The expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
@@ -53,13 +55,15 @@ def load_expert(
     the file in every forward (see offload.py), which then raises what loading may raise. The processes of `shared_by`
     keep a piece of these blocks each instead, and gather them in every forward, which they all have to call.
 
-    `arithmetic` is that of the blocks' linear layers (see model/eight_bit.py), "auto" means `dtype`. Raises InputError
-    where the device or the expert's sizes do not allow it.
+    `arithmetic` is that of the blocks' linear layers (see model/eight_bit.py), "auto" means `dtype`. With an
+    `attention_mode` of "8bit" self-attention is that of model/eight_bit_attention.py, else it is `attention`. Raises
+    InputError where the device or the expert's sizes do not allow them.
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
     device, streamed = torch.device(device), streamed_weights(checkpoint, resident_blocks)
     arithmetic = choose_arithmetic(arithmetic, device, checkpoint.config)
+    attention_mode = choose_attention(attention_mode, device, checkpoint.config)
     with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a quarter of the whole load
         building = pool.submit(build, checkpoint.config)
         staying = staying_weights(checkpoint, streamed)
@@ -74,6 +78,7 @@ def load_expert(
     if streamer:
         streamer.serve(model)
     model.set_arithmetic(arithmetic)
+    model.set_attention(attention_mode)
     return model.eval()
 
 

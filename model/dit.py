@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..errors import CameraError, InputError
-from ..options import Arithmetic
+from ..options import Arithmetic, AttentionMode
 from .attention import Attention, sdpa
-from .block import Block, Camera, Rope, prepared_layers, residual_mlp
+from .block import Block, Camera, Rope, SelfAttention, prepared_layers, residual_mlp
 from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
+from .eight_bit_attention import attend_8bit
 from .operations import Layer, Operations, TorchOperations, prepared
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices
@@ -36,6 +37,9 @@ class LingBotWorldModel(nn.Module):
     operations: namespace of Linear, Conv3d, LayerNorm and RMSNorm (see operations.py).
     attention: function of (q, k, v, heads, options); `cross_attention`, for the prompt, is by default the same.
     dtype: of the parameters, and of GEMMs and attention (`compute_dtype`)."""
+
+    attention_8bit: Attention = staticmethod(attend_8bit)
+    """What `set_attention("8bit")` takes for self-attention. Hosts may override it."""
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class LingBotWorldModel(nn.Module):
             self.patch_embedding_wancamctrl = linear(config.control_channels * 4, dim, **factory)
             self.c2ws_hidden_states_layer1 = linear(dim, dim, **factory)
             self.c2ws_hidden_states_layer2 = linear(dim, dim, **factory)
-        attentions = attention, cross_attention or attention
+        self._attention, attentions = attention, (attention, cross_attention or attention)
         self.blocks = nn.ModuleList(
             Block(index, config, operations, attentions, **factory) for index in range(config.num_layers)
         )
@@ -76,6 +80,13 @@ class LingBotWorldModel(nn.Module):
         for name, layer in self.blocks.named_modules():
             if isinstance(layer, nn.Linear) and not name.endswith(("cross_attn.k", "cross_attn.v")):
                 layer.arithmetic = arithmetic  # type: ignore[assignment]
+
+    def set_attention(self, mode: AttentionMode) -> None:
+        """How the video's tokens attend to each other (see eight_bit_attention.py); "auto" is "exact". Attention to the
+        prompt, which has few tokens, stays exact."""
+        for layer in self.blocks.modules():
+            if isinstance(layer, SelfAttention):
+                layer.attention = self.attention_8bit if mode == "8bit" else self._attention
 
     @torch.no_grad()
     def forward(

@@ -2,12 +2,13 @@
 
 import torch
 
-from ..options import Arithmetic
+from ..options import Arithmetic, AttentionMode
 from .attention import MIN_KEYS_TO_SPLIT, TILE
 from .block import CAMERA_TOKENS, FFN_TOKENS
 from .config import ModelConfig
 from .dit import EMBEDDING_TOKENS
 from .eight_bit import DTYPES, PRODUCT_TOKENS
+from .fp8_attention import padding
 from .pointwise import residual_dtype
 
 
@@ -27,6 +28,7 @@ def activation_bytes(
     camera: bool = True,
     processes: int = 1,
     arithmetic: Arithmetic = "auto",
+    attention: AttentionMode = "auto",
 ) -> int:
     """Peak bytes of a forward over the stored weights, for a latent of `frames`, `height` and `width` latent cells.
 
@@ -34,7 +36,7 @@ def activation_bytes(
     modulation), and the largest stage with the weights that it decodes. Weights stored in `dtype` need no decoding: for
     them the result is too high by 0.3 GB at most. Not counted: inputs and output, the camera cache, GEMM workspaces.
     All rows are taken to have the same camera. `processes` share the tokens equally, and this is one's peak. With an
-    `arithmetic` of 8 bits a weight is decoded to a byte a value."""
+    `arithmetic` of 8 bits a weight is decoded to a byte a value. `attention` in 8 bits is counted as cuDNN's."""
     whole, size = token_count(frames, height, width), dtype.itemsize
     tokens = -(-whole // processes)
     camera = camera and config.control is not None
@@ -46,7 +48,7 @@ def activation_bytes(
     residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
     embedding = max(_time_stage(config, dtype), camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
-        _self_attention(config, tokens, size, arithmetic)
+        _self_attention(config, tokens, size, arithmetic, attention)
         + (4 * row if processes > 1 else 0),  # q, k and v as they are sent; y
         row + config.in_dim * tokens * 4 * size,
         2 * row + 2 * config.dim**2 * size + 2 * prompts,
@@ -68,13 +70,19 @@ def camera_cache_bytes(
     return pairs + tokens * 4 * config.control_channels * 4
 
 
-def _self_attention(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
+def _self_attention(
+    config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic, attention: AttentionMode
+) -> int:
     """Four weights, and what is larger: q, k and v while they are made; or with them the result, a second result where
-    the last keys are attended to in a call of their own (see attention.py), and the softmax's fp32 sums."""
+    the last keys are attended to in a call of their own (see attention.py), and the softmax's fp32 sums. In 8 bits q,
+    k, v and the result exist beside q, k and v, and the result is then written over q."""
     parts = 2 if tokens >= MIN_KEYS_TO_SPLIT and tokens % TILE else 1
     row, sums = tokens * config.dim * size, parts * tokens * config.num_heads * 4
     made = 3 * row + _product(config.dim, tokens, config.dim, arithmetic)
-    return max((3 + parts) * row + sums, made) + 4 * _weight(config.dim, config.dim, size, arithmetic)
+    attended = (3 + parts) * row + sums
+    if attention == "8bit":
+        attended = 3 * row + (4 * tokens + 2 * padding(tokens) + 16) * config.dim  # 16: the means
+    return max(attended, made) + 4 * _weight(config.dim, config.dim, size, arithmetic)
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:

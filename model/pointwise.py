@@ -83,6 +83,17 @@ def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     return _run("decode_8bit_", out, values, scales)
 
 
+def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """`out`, float8_e4m3fn, becomes (x - shift) * factor, x [tokens, dim], shift [dim] and factor [1] in fp32. What
+    lies beyond its largest number becomes that number."""
+    return _run("to_fp8_", out, x, shift, factor)
+
+
+def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """`out` [tokens, dim] becomes values * factor + shift, of values as `to_fp8_` makes them."""
+    return _run("from_fp8_", out, values, shift, factor)
+
+
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
     """`out` [tokens, dim] becomes products * scales * weight_scales + bias: int32 sums of int8 products, an fp32 scale
     for each token [tokens, 1] and for each channel [dim], and a bias [dim] or None."""
@@ -146,6 +157,8 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
     "decode_8bit_": quantized.decode_8bit_,
     "layer_norm_8bit_": quantized.layer_norm_8bit_,
     "rescale_": quantized.rescale_,
+    "to_fp8_": quantized.to_fp8_,
+    "from_fp8_": quantized.from_fp8_,
 }
 
 

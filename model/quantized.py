@@ -47,3 +47,12 @@ def rescale_(
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     return out.copy_((values.unflatten(-1, (scales.shape[-1], -1)) * scales[..., None]).flatten(-2))
+
+
+def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    return out.copy_(values.float() * factor + shift)
+
+
+def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    largest = LARGEST[out.dtype]
+    return out.copy_(((x.float() - shift) * factor).clamp_(-largest, largest))

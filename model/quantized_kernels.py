@@ -107,6 +107,29 @@ def _rescale(out_ptr, products_ptr, scales_ptr, weight_scales_ptr, bias_ptr, dim
 
 
 @triton.jit
+def _to_fp8(out_ptr, x_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr, LARGEST: tl.constexpr):
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < dim
+    at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    x = (x - tl.load(shift_ptr + cols, mask=inside, other=0.0)) * tl.load(factor_ptr)
+    x = tl.minimum(tl.maximum(x, -LARGEST), LARGEST)
+    tl.store(out_ptr + at, x.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr):
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < dim
+    at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
+    x = tl.load(values_ptr + at, mask=inside, other=0.0).to(tl.float32) * tl.load(factor_ptr)
+    x += tl.load(shift_ptr + cols, mask=inside, other=0.0)
+    tl.store(out_ptr + at, x.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _pair(
     packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, byte, inside,
     BLOCKSIZE: tl.constexpr, NESTED: tl.constexpr, NESTED_BLOCKSIZE: tl.constexpr,
@@ -185,6 +208,20 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
             out, products, scales, weight_scales, weight_scales if bias is None else bias, out.shape[1], BLOCK=PART,
             BIAS=bias is not None,
         )  # fmt: skip
+    return out
+
+
+def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """See pointwise.to_fp8_."""
+    with torch.cuda.device_of(out):
+        _to_fp8[parts_of(out)](out, x.contiguous(), shift, factor, out.shape[1], BLOCK=PART, LARGEST=LARGEST[out.dtype])
+    return out
+
+
+def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """See pointwise.from_fp8_."""
+    with torch.cuda.device_of(out):
+        _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out
 
 

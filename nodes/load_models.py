@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..host import folders
 from ..host.queued_prompt import known_inputs
 from ..loaders.files import read_tensors
-from ..options import ARITHMETICS, DTYPE_NAMES, PerExpert
+from ..options import ARITHMETICS, ATTENTION_MODES, DTYPE_NAMES, PerExpert
 from .refusal import NamesToCheck, refusal
 
 NO_CAUSAL = "none (see the tooltip)"
@@ -56,6 +56,18 @@ def _arithmetic() -> io.Combo.Input:
     )
 
 
+def _attention() -> io.Combo.Input:
+    return io.Combo.Input(
+        "attention",
+        options=list(ATTENTION_MODES),
+        default="auto",
+        optional=True,  # prompts and workflows of earlier versions lack it
+        advanced=True,
+        tooltip="Among the video's tokens. auto and exact: in the weight dtype. 8bit is faster and less exact; "
+        "it needs a package with a kernel for your card: nvidia-cudnn-frontend, sageattention or comfy-kitchen.",
+    )
+
+
 class LingBotWorldLoadExperts(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -80,6 +92,7 @@ class LingBotWorldLoadExperts(io.ComfyNode):
                 _expert_input("low_noise_expert", experts, "Predicts the last steps, below the boundary."),
                 _weight_dtype(),
                 _arithmetic(),
+                _attention(),
             ],
             outputs=[
                 io.Model.Output(
@@ -95,20 +108,25 @@ class LingBotWorldLoadExperts(io.ComfyNode):
     def validate_inputs(cls, package):
         known = known_inputs()
         high, low = known.get("high_noise_expert"), known.get("low_noise_expert")
-        return refusal(_check_experts, package, high, low, known.get("arithmetic", "auto"))
+        modes = known.get("arithmetic", "auto"), known.get("attention", "auto")
+        return refusal(_check_experts, package, high, low, *modes)
 
     @classmethod
-    def fingerprint_inputs(cls, package, high_noise_expert, low_noise_expert, weight_dtype, arithmetic="auto"):
+    def fingerprint_inputs(
+        cls, package, high_noise_expert, low_noise_expert, weight_dtype, arithmetic="auto", attention="auto"
+    ):
         paths = _expert_paths(package, high_noise_expert, low_noise_expert)
-        return folders.fingerprint(paths) + weight_dtype + arithmetic
+        return folders.fingerprint(paths) + weight_dtype + arithmetic + attention
 
     @classmethod
-    def execute(cls, package, high_noise_expert, low_noise_expert, weight_dtype, arithmetic="auto") -> io.NodeOutput:
+    def execute(
+        cls, package, high_noise_expert, low_noise_expert, weight_dtype, arithmetic="auto", attention="auto"
+    ) -> io.NodeOutput:
         from ..host.loading import load_experts
 
         bar = comfy.utils.ProgressBar(2)
         paths = _expert_paths(package, high_noise_expert, low_noise_expert)
-        return io.NodeOutput(*load_experts(paths, weight_dtype, bar.update_absolute, arithmetic))
+        return io.NodeOutput(*load_experts(paths, weight_dtype, bar.update_absolute, arithmetic, attention))
 
 
 class LingBotWorldLoadCausal(io.ComfyNode):
@@ -133,6 +151,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
                 ),
                 _weight_dtype(),
                 _arithmetic(),
+                _attention(),
             ],
             outputs=[
                 io.Model.Output("model", display_name="model", tooltip="For LingBot-World Rollout. LoRA loaders work.")
@@ -144,14 +163,14 @@ class LingBotWorldLoadCausal(io.ComfyNode):
         return refusal(_causal_path, model_name)
 
     @classmethod
-    def fingerprint_inputs(cls, model_name, weight_dtype, arithmetic="auto"):
-        return folders.fingerprint([_causal_path(model_name)]) + weight_dtype + arithmetic
+    def fingerprint_inputs(cls, model_name, weight_dtype, arithmetic="auto", attention="auto"):
+        return folders.fingerprint([_causal_path(model_name)]) + weight_dtype + arithmetic + attention
 
     @classmethod
-    def execute(cls, model_name, weight_dtype, arithmetic="auto") -> io.NodeOutput:
+    def execute(cls, model_name, weight_dtype, arithmetic="auto", attention="auto") -> io.NodeOutput:
         from ..host.loading import load_causal
 
-        return io.NodeOutput(load_causal(_causal_path(model_name), weight_dtype, arithmetic))
+        return io.NodeOutput(load_causal(_causal_path(model_name), weight_dtype, arithmetic, attention))
 
 
 class LingBotWorldLoadVAE(io.ComfyNode):
@@ -215,18 +234,18 @@ def _check_vae(name: str) -> None:
         check_weights(str(path), {name: entry.view() for name, entry in tensors.items()})
 
 
-def _check_experts(package: str, high: str, low: str, arithmetic: str) -> None:
+def _check_experts(package: str, high: str, low: str, *modes: str) -> None:
     """The headers of both files, once for each version of them. Raises InputError, CheckpointError."""
     paths = _expert_paths(package, high, low)
-    _check_pair(paths, folders.fingerprint(paths), arithmetic)
+    _check_pair(paths, folders.fingerprint(paths), *modes)
 
 
 @lru_cache(maxsize=8)
-def _check_pair(paths: PerExpert[Path], version: str, arithmetic: str) -> None:
-    from ..host.loading import check_arithmetic
+def _check_pair(paths: PerExpert[Path], version: str, *modes: str) -> None:
+    from ..host.loading import check_8_bits
     from ..loaders.package import open_experts
 
-    check_arithmetic(open_experts(paths).high, arithmetic)
+    check_8_bits(open_experts(paths).high, *modes)
 
 
 def _chosen(names: dict[str, str]) -> dict[str, Path]:

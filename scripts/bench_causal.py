@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 import time
+from itertools import product
 from pathlib import Path
 
 import random_package
@@ -137,6 +138,7 @@ def main() -> None:
     parser.add_argument("--resident-blocks", type=int)
     parser.add_argument("--camera-cache", type=float, help="GB at most (default: no limit)")
     parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also in these")
+    parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these, each arithmetic")
     parser.add_argument("--decoded", action="store_true", help="also with the weights decoded to bf16 once")
     parser.add_argument("--profile", action="store_true", help="what a chunk is made of")
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
@@ -163,16 +165,19 @@ def main() -> None:
         first = chunk if first is None else first
         error = ((chunk - first).norm() / first.norm()).item()
         report.add(f"{name}: last chunk against {options.storages[0]}", error, "", "relative RMS")
-    for arithmetic in options.arithmetic:
+    exact = [("exact", arithmetic) for arithmetic in options.arithmetic]
+    for attention, arithmetic in (*exact, *product(options.attention, ("bf16", *options.arithmetic))):
         gc.collect()
         torch.cuda.empty_cache()
         model.set_arithmetic(arithmetic)
+        model.set_attention(attention)
         storage = STORAGES[options.storages[0]]
-        name = f"{options.storages[0]}, {arithmetic}"
+        name = f"{options.storages[0]}, {arithmetic}, {attention} attention"
         chunk = bench_rollout(report, model, options, name, camera_cache_bytes=limit, **storage)
         error = ((chunk - first).norm() / first.norm()).item()
         report.add(f"{name}: last chunk against bf16", error, "", "relative RMS")
     model.set_arithmetic("auto")
+    model.set_attention("auto")
     if options.decoded:
         decode_weights(model)
         bench_rollout(report, model, options, "gpu, decoded weights", camera_cache_bytes=limit)

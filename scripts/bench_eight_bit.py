@@ -1,18 +1,20 @@
-"""Parts of bench_gpu.py that look at 8-bit arithmetic alone: products by shape, and what makes their operands."""
+"""Parts of bench_gpu.py that look at 8 bits alone: products by shape, attention, and what makes their operands."""
 
 import traceback
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from unittest import mock
 
 import torch
 from bench_report import Report, timed
 from lingbot_world.loaders import codec
 from lingbot_world.loaders.four_bit import FourBitParameter, _plain_recode
-from lingbot_world.model import eight_bit, pointwise
+from lingbot_world.model import attention, eight_bit, eight_bit_attention, fp8_attention, pointwise
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.quantized import EightBit
+from lingbot_world.options import AttentionMode
 from torch.nn import functional as F
 
 TOKENS = 32760
@@ -38,9 +40,43 @@ def bench_eight_bit(report: Report, config: ModelConfig) -> None:
         torch.cuda.empty_cache()
 
 
-def bench_error(report: Report, model: LingBotWorldModel, inputs: dict) -> None:
+def bench_attention(report: Report, config: ModelConfig) -> None:
+    """Self-attention of one row: exact, in 8 bits with all that belongs to it, and its parts. Tokens are those of a
+    video, of a causal chunk with 18 latent frames, and of one of four processes; keys have large channels."""
+    for queries, keys, heads in ((TOKENS, TOKENS, 40), (4680, 28080, 40), (4680, 4680, 40), (TOKENS, TOKENS, 10)):
+        q, k, v = (torch.randn(1, count, heads * config.head_dim, device="cuda").bfloat16()
+                   for count in (queries, keys, keys))  # fmt: skip
+        k += 4 * torch.randn_like(k[:, :1]) * (torch.rand_like(k[:, :1]) < 0.1)
+        v += torch.randn_like(v[:, :1])
+        name, work = f"attention of {queries} to {keys} tokens, {heads} heads", 4 * queries * keys * k.shape[-1]
+        want = attention.sdpa(q, k, v, heads, {})
+        _add(report, f"{name}, exact", partial(attention.sdpa, q, k, v, heads, {}), work)
+        plain = fp8_attention.plain_attention(q, k, v, heads)
+        for kernel in eight_bit_attention.KERNELS:
+            try:
+                attend = partial(_attend_to_copy, kernel.attend, q, k, v, heads)
+                _add(report, f"{name}, {kernel.package}", attend, work, want, plain)
+            except Exception:
+                traceback.print_exc()
+        if fp8_attention.padding(keys):
+            with mock.patch.object(fp8_attention, "padding", return_value=0):
+                attend = partial(_attend_to_copy, fp8_attention.cudnn_attention, q, k, v, heads)
+                _add(report, f"{name}, cuDNN without added keys", attend, work, want, plain)
+        _add(report, f"{name}, a copy of q", q.clone, work)
+        _add(report, f"{name}, operands in 8 bits", partial(fp8_attention.operands, q, k, v), work)
+        torch.cuda.empty_cache()
+
+
+def _attend_to_copy(attend: Callable, q: torch.Tensor, *others) -> torch.Tensor:
+    """q may be overwritten."""
+    return attend(q.clone(), *others)
+
+
+def bench_error(
+    report: Report, model: LingBotWorldModel, inputs: dict, attentions: tuple[AttentionMode, ...] = ("exact",)
+) -> None:
     """How far a forward is from that of the model's own bf16 weights, some of whose channels are twenty times as large:
-    with the blocks' weights in NF4, plain and searched, and in 8-bit arithmetic on top."""
+    with the blocks' weights in NF4, plain and searched, and in 8-bit arithmetic and attention on top."""
     model.set_arithmetic("auto")
     for name, parameter in model.blocks.named_parameters():
         if name.endswith(("modulation", "norm3.weight", "ffn.0.bias")):
@@ -53,11 +89,13 @@ def bench_error(report: Report, model: LingBotWorldModel, inputs: dict) -> None:
         name, alone = "NF4, searched scales" if search else "NF4", None
         for layer, weight in zip(layers, weights, strict=True):
             layer.weight = FourBitParameter.of(*codec.encode(weight, search=search), tuple(weight.shape))
-        for arithmetic in ("bf16", *eight_bit.DTYPES):
+        for attention_mode, arithmetic in product(attentions, ("bf16", *eight_bit.DTYPES)):
+            model.set_attention(attention_mode)
             model.set_arithmetic(arithmetic)
             error = _error(model(**inputs), want)
             alone = alone or error
-            report.add(f"whole model, {name}, {arithmetic}", error, "", f"{error / alone:.3f} of NF4 alone")
+            case = f"{arithmetic}, {attention_mode} attention"
+            report.add(f"whole model, {name}, {case}", error, "", f"{error / alone:.3f} of NF4 alone")
 
 
 def _products(report: Report, tokens: int, width: int, out_width: int) -> None:

@@ -4,7 +4,7 @@
     python scripts/bench_gpu.py --folder SCRATCH --bf16 --official CHECKOUT --comfyui COMFYUI --steps 40   # everything
     python scripts/bench_gpu.py --folder SCRATCH --only run --cap 8          # play a smaller card (GB)
     python scripts/bench_gpu.py --folder SCRATCH --only step --profile       # what a step is made of
-    python scripts/bench_gpu.py --folder SCRATCH --only kernels step --arithmetic fp8 int8                 # in 8 bits
+    python scripts/bench_gpu.py --folder SCRATCH --only kernels step --arithmetic fp8 --attention 8bit     # in 8 bits
 
 Needs 31 GB in SCRATCH for a package that is made once. Run it from an environment where `lingbot_world` can be
 imported; `docs/benchmarks.md` keeps the figures."""
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import random_package
 import torch
-from bench_eight_bit import bench_eight_bit, bench_error
+from bench_eight_bit import bench_attention, bench_eight_bit, bench_error
 from bench_kernels import bench_kernels, print_profile
 from bench_official import bench_official
 from bench_parts import (
@@ -57,9 +57,12 @@ def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> N
     inputs = step_inputs(FULL, geometry, "cuda")
     model = load_expert(random_package.expert(package, "high"), "cuda")
     want = bench_step(report, model, inputs, options.repeats, "NF4", cache=not options.cap)
-    for arithmetic in options.arithmetic:
-        bench_arithmetic(report, model, inputs, options, arithmetic, want)
+    for attention in ("exact", *options.attention):
+        for arithmetic in ("bf16", *options.arithmetic) if attention == "8bit" else options.arithmetic:
+            model.set_attention(attention)
+            bench_arithmetic(report, model, inputs, options, arithmetic, want, attention)
     model.set_arithmetic("auto")
+    model.set_attention("auto")
     report.add("peak over the weights, estimate", activation_bytes(FULL, *inputs["x"].shape[2:]) / GB, "GB")
     if options.profile:
         print_profile(partial(model, **inputs))
@@ -74,15 +77,17 @@ def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> N
 
 
 def bench_arithmetic(
-    report: Report, model: LingBotWorldModel, inputs: dict, options: argparse.Namespace, arithmetic: str, want: Tensor
-) -> None:
+    report: Report, model: LingBotWorldModel, inputs: dict, options: argparse.Namespace, arithmetic: str, want: Tensor,
+    attention: str,
+) -> None:  # fmt: skip
     """The same step in 8 bits, and how far its result is from `want`. What fails is told, and the others go on."""
     free()
-    name = f"NF4, {arithmetic}"
+    name = f"NF4, {arithmetic}" + ", attention in 8 bits" * (attention == "8bit")
     model.set_arithmetic(arithmetic)
     try:
         got = bench_step(report, model, inputs, options.repeats, name, cache=not options.cap, plain=False)
-        estimate = activation_bytes(FULL, *inputs["x"].shape[2:], arithmetic=arithmetic)
+        estimate = activation_bytes(FULL, *inputs["x"].shape[2:], arithmetic=arithmetic,
+                                    attention=attention)  # fmt: skip
     except Exception:
         traceback.print_exc()
         return
@@ -127,6 +132,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also the step and the "
                         "kernels in these")  # fmt: skip
+    parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these")
     parser.add_argument("--bf16", action="store_true", help="also the same step with bf16 weights")
     parser.add_argument("--official", type=Path, help="a checkout of lingbot-world: also the official model's step")
     parser.add_argument("--comfyui", type=Path, help="the folder of ComfyUI's main.py: also through a real server")
@@ -148,14 +154,16 @@ def main() -> None:
         bench_kernels(report, FULL)
         if options.arithmetic:
             bench_eight_bit(report, FULL)
+        if options.attention:
+            bench_attention(report, FULL)
     if "load" in options.only:
         bench_load(report, random_package.expert(package, "high"), "cuda", torch.bfloat16, 3 * options.repeats)
         free()
     if "step" in options.only:
         bench_steps(report, package, options)
-    if "error" in options.only and options.arithmetic:
+    if "error" in options.only and (options.arithmetic or options.attention):
         inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda", rows=1)
-        bench_error(report, random_bf16_expert(FULL, "cuda"), inputs)
+        bench_error(report, random_bf16_expert(FULL, "cuda"), inputs, ("exact", *options.attention))
         free()
     if "streamed" in options.only:
         inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda")

@@ -60,6 +60,18 @@ def test_arithmetic_in_8_bits_is_another_video_and_says_what_it_gains(command, t
     assert "fp8 on the CPU gives a GPU's quality, and takes longer than without it." in capsys.readouterr().out
 
 
+def test_attention_in_8_bits_is_another_video_and_says_what_it_gains(command, tmp_path, capsys):
+    def frames(name, **changes):
+        assert main(command(output=tmp_path / name, sampling_steps=1, **changes)) == 0
+        return b"".join(file.read_bytes() for file in sorted((tmp_path / name).iterdir()))
+
+    exact = frames("exact", attention="exact")
+    assert frames("auto", attention="auto") == exact
+    assert "8 bits" not in capsys.readouterr().out
+    assert frames("8bit", attention="8bit") != exact
+    assert "Attention in 8 bits on the CPU gives about a GPU's quality" in capsys.readouterr().out
+
+
 def test_png_frames_repeat_with_the_seed_and_change_with_it(command, tmp_path):
     def pixels(name, **changes):
         assert main(command(output=tmp_path / name, sampling_steps=1, **changes)) == 0

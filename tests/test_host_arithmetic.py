@@ -18,6 +18,15 @@ def test_the_engines_numbers(found, arithmetic):
     assert found["as_in_the_engine"][f"{arithmetic} effect"] > 1e-3
 
 
+def test_attention_in_8_bits_is_the_engines(found):
+    result = found["attention_in_8_bits"]
+    assert result["gap"] < EXACT
+    assert result["effect"] > 1e-3
+    assert result["handed on"] == 0
+    assert result["doubled"] > 1e-2
+    assert result["anew"] == "self_attention_8bit"
+
+
 def test_loras_are_exact_and_reach_only_their_layers(found):
     result = found["with_loras"]
     assert result["everywhere"] < EXACT

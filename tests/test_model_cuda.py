@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from lingbot_world.errors import InputError
 from lingbot_world.loaders import codec
 from lingbot_world.loaders.four_bit import FourBitParameter, _plain_recode
-from lingbot_world.model import attention, eight_bit, pointwise
+from lingbot_world.model import attention, eight_bit, eight_bit_attention, fp8_attention, pointwise
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.pointwise import encode_8bit, implementation, layer_norm_8bit
@@ -155,3 +156,70 @@ def test_a_forward_in_8_bits_agrees_with_the_cpu(state, arithmetic):
     got = model(**{name: value.to(GPU) for name, value in inputs.items()}).cpu()
     assert 1e-3 < (got - want).norm() / want.norm() < 6e-2
     assert peak_of_a_second_forward(model, grid) < 1.1 * activation_bytes(MIDDLING, *grid, arithmetic=arithmetic)
+
+
+@pytest.mark.parametrize("dim", [96, 5120])
+def test_triton_in_and_out_of_fp8(in_plain_torch, caplog, dim):
+    pytest.importorskip("triton")
+    needs("fp8")
+    x, shift, factor = (torch.randn(*size, device=GPU) for size in ((777, dim), (dim,), (1,)))
+    factor[:] = 200
+    for given in (x, x.bfloat16()):
+        got, want = torch.empty(2, *x.shape, device=GPU, dtype=torch.float8_e4m3fn)
+        pointwise.to_fp8_(got, given, shift, factor)
+        in_plain_torch(pointwise.to_fp8_, want, given, shift, factor)
+        assert (got.view(torch.uint8) != want.view(torch.uint8)).float().mean() < 2e-3
+        assert want.float().abs().max() == 448
+        back = pointwise.from_fp8_(torch.empty_like(given), want, shift, 1 / factor)
+        plain = in_plain_torch(pointwise.from_fp8_, torch.empty_like(given), want, shift, 1 / factor)
+        torch.testing.assert_close(back, plain, atol=1e-6 if given is x else 4e-2, rtol=0)
+    assert "slower" not in caplog.text, "fell back to plain torch"
+
+
+@pytest.fixture
+def kernel():
+    """The kernel of attention in 8 bits that this card and what is installed allow."""
+    try:
+        return eight_bit_attention.find_kernel(torch.device(GPU), 128)
+    except InputError as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(900, 900), (77, 2000), (8312, 8312)])
+def test_attention_in_8_bits_is_that_of_its_operands(kernel, caplog, queries, keys):
+    """Of keys with large channels. The kernel adds a softmax and a result in 8 bits."""
+    q, k, v = (torch.randn(1, count, 1024, device=GPU).bfloat16() for count in (queries, keys, keys))
+    k += 20 * torch.randn_like(k[:, :1]) * (torch.rand_like(k[:, :1]) < 0.1)
+    kept = k.clone(), v.clone()
+    exact, plain = attention.sdpa(q, k, v, 8, {}).float(), fp8_attention.plain_attention(q, k, v, 8).float()
+    got = eight_bit_attention.attend_8bit(q.clone(), k, v, 8, {}).float()
+    assert (got - exact).norm() / exact.norm() < 0.09
+    assert (got - plain).norm() / exact.norm() < 0.07
+    assert all(map(torch.equal, kept, (k, v)))
+    assert "slower" not in caplog.text, "fell back to plain torch"
+
+
+def test_a_kernel_that_fails_is_replaced_by_exact_attention_of_its_operands(kernel, monkeypatch, caplog):
+    def broken(q, k, v, heads):
+        raise RuntimeError("no plan")
+
+    monkeypatch.setattr(eight_bit_attention, "find_kernel", lambda device, head_dim: kernel._replace(attend=broken))
+    q, k, v = torch.randn(3, 1, 300, 256, device=GPU).bfloat16()
+    got = eight_bit_attention.attend_8bit(q.clone(), k, v, 2, {})
+    assert torch.equal(got, fp8_attention.plain_attention(q, k, v, 2))
+    assert "slower: no plan" in caplog.text
+
+
+@pytest.mark.parametrize("arithmetic", ["bf16", "fp8"])
+def test_a_forward_with_attention_in_8_bits_agrees_with_the_cpu(kernel, state, arithmetic):
+    inputs, grid = random_inputs(MIDDLING, 2, (2, 12, 12)), (12, 64, 64)
+    weights = {name: t.bfloat16() for name, t in state.items()}
+    want, model = with_state(MIDDLING, weights)(**inputs), on_gpu(state, torch.bfloat16)
+    model.set_arithmetic(arithmetic)
+    exact = model(**{name: value.to(GPU) for name, value in inputs.items()}).cpu()
+    model.set_attention("8bit")
+    got = model(**{name: value.to(GPU) for name, value in inputs.items()}).cpu()
+    assert 1e-3 < (got - want).norm() / want.norm() < 6e-2
+    assert 1e-3 < (got - exact).norm() / want.norm() < 5e-2
+    formula = activation_bytes(MIDDLING, *grid, arithmetic=arithmetic, attention="8bit")
+    assert peak_of_a_second_forward(model, grid) < 1.3 * formula  # small models: at full size it is 1.00

@@ -37,7 +37,7 @@ def found(request, tmp_path_factory):
 
 def test_together_they_compute_what_one_process_computes(found):
     processes, (cases, *_) = found
-    assert len(cases) == {2: 23, 4: 12}[processes]
+    assert len(cases) == {2: 24, 4: 13}[processes]
     for name, case in cases.items():
         assert case["difference"] < 1e-5 < case["scale"], (name, case)
         assert case["same everywhere"], name

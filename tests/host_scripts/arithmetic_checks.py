@@ -16,8 +16,8 @@ from lingbot_world.options import PerExpert  # noqa: E402
 from lora_cases import CPU, PREFIX, expected, load, lora, offloaded, with_lora  # noqa: E402
 
 
-def high(arithmetic):
-    return loading.load_experts(PerExpert(*NF4), "fp32", arithmetic=arithmetic).high
+def high(arithmetic, attention="auto"):
+    return loading.load_experts(PerExpert(*NF4), "fp32", arithmetic=arithmetic, attention=attention).high
 
 
 @check
@@ -31,6 +31,24 @@ def as_in_the_engine():
         found[arithmetic] = gap(predict(load(high(arithmetic))), want)
         found[f"{arithmetic} effect"] = gap(want, plain)
     return found
+
+
+@check
+def attention_in_8_bits():
+    """Gap to the engine's expert with attention in 8 bits, and how far that is from exact attention; what an
+    `attn1_patch` changes that hands on or doubles; how a MODEL made anew attends."""
+    plain, patcher = predict(high("auto")), high("auto", "8bit")
+    engine = load_expert(NF4[0], dtype=torch.float32, attention_mode="8bit")
+    x = torch.cat([INPUTS["noise"], INPUTS["y"]])[None]
+    want = engine(x, torch.tensor([413.0]), INPUTS["context"][None], INPUTS["plucker"])
+    got = predict(load(patcher))
+    found = {"gap": gap(got, want), "effect": gap(want, plain)}
+    for name, factor in {"handed on": 1, "doubled": 2}.items():
+        patch = {"patches": {"attn1_patch": [lambda given, factor=factor: given["x"] * factor]}}
+        found[name] = gap(predict(patcher, options=patch), got)
+    make, arguments = patcher.cached_patcher_init
+    anew = make(*arguments, disable_dynamic=True).model.diffusion_model.blocks[0].self_attn.attention
+    return found | {"anew": anew.__name__}
 
 
 @check
@@ -76,7 +94,7 @@ def refusals():
         mock.patch.object(torch.cuda, "get_device_capability", return_value=(8, 6)),
         mock.patch.object(torch.cuda, "get_device_name", return_value="A Card"),
     ):
-        return refused(loading.check_arithmetic, loading.open_checkpoint(NF4[0]), "fp8")
+        return refused(loading.check_8_bits, loading.open_checkpoint(NF4[0]), "fp8", "auto")
 
 
 report()

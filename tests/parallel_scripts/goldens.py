@@ -76,6 +76,8 @@ def forwards(cases: Cases, sequence: SequenceParallel) -> None:
         given = random_inputs(FOUR_HEADS, 2, grid)
         compute = partial(model, given["x"], given["timestep"], given["context"], given["camera"])
         cases.compare(f"grid {name}", compute, options)
+    model.set_attention("8bit")
+    cases.compare("attention in 8 bits", compute, options)
 
 
 def runs(cases: Cases, sequence: SequenceParallel | None, guidance) -> None:

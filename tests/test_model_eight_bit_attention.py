@@ -1,0 +1,268 @@
+"""Self-attention in 8 bits: what it costs in exactness, what it composes with, and where it is refused."""
+
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from lingbot_world.errors import InputError
+from lingbot_world.loaders import load_expert, writer
+from lingbot_world.model import eight_bit_attention, fp8_attention, pointwise
+from lingbot_world.model.attention import sdpa
+from lingbot_world.model.block import CrossAttention, SelfAttention
+from lingbot_world.model.cache import CameraCache
+from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.model.eight_bit_attention import attend_8bit, attention_note, choose_attention, find_kernel
+from lingbot_world.model.fp8_attention import HEADROOM, operand, sample
+from lingbot_world.model.kv_cache import KeyValueCache
+from lingbot_world.model.memory import activation_bytes
+from model_cases import SMALL, random_inputs, random_state, with_state
+from test_model_accuracy import attend_in_parts, peak_bytes, relative_rms
+from test_model_eight_bit import CONFIG, GRID, in_four_bits, with_outliers
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CPU = torch.device("cpu")
+HEADS = 2
+
+
+def tokens(seed=0, count=1000, dim=128):
+    torch.manual_seed(seed)
+    return torch.randn(3, 1, count, dim)
+
+
+def error(q, k, v):
+    return relative_rms(attend_8bit(q.clone(), k, v, HEADS, {}), sdpa(q, k, v, HEADS, {}))
+
+
+def decoded(x, mean_of=None):
+    values, scale, mean = operand(x, mean_of)
+    return values.float() * scale + mean
+
+
+def test_the_error_of_attention():
+    assert 0.04 < error(*tokens()) < 0.05
+
+
+def test_the_means_of_keys_and_values_cost_nothing(monkeypatch):
+    """Channels of keys that are large in all tokens, as norms' weights and biases make them, and values with a mean."""
+    q, k, v = tokens()
+    large = 4 * torch.randn(128) * (torch.rand(128) < 0.2) * 5
+    assert error(q, k + large, v) < 0.05
+    assert error(q, k, v + 3) < 0.01
+    plain = fp8_attention.operand
+    monkeypatch.setattr(fp8_attention, "operand", lambda x, mean_of=None, zeros=0: plain(x, None, zeros))
+    assert error(q, k + large, v) > 0.15
+
+
+def test_a_value_has_a_floats_relative_exactness_up_to_the_headroom():
+    x = torch.randn(2048, 64) * torch.logspace(-1.5, 0, 64)
+    assert len(sample(x)) == 512
+    assert ((decoded(x) - x).abs() <= x.abs() / 16 + 1e-4).all()
+    x[5] = HEADROOM * sample(x).abs().amax()
+    assert relative_rms(decoded(x)[5], x[5]) < 1 / 16
+    x[5] *= 100
+    values = operand(x).values[5].float()
+    assert (values == 448).all()
+    x[:] = 0
+    assert (decoded(x, x) == 0).all()
+
+
+def test_a_value_does_not_depend_on_what_shares_its_scale():
+    x = torch.randn(160, 64)
+    wide = torch.cat([x, 7 * x], 1)
+    alone, beside = decoded(x, x), decoded(wide, wide)[:, :64]
+    normal = (x - x.mean(0)).abs() > 0.02
+    assert torch.equal(alone[normal], beside[normal])
+
+
+def test_only_self_attention_is_reached_and_the_exact_one_comes_back():
+    model, inputs = with_state(SMALL, random_state(SMALL)), random_inputs(SMALL, 2, (2, 8, 8))
+    want = model(**inputs)
+    model.set_attention("8bit")
+    for layer in model.modules():
+        if isinstance(layer, SelfAttention | CrossAttention):
+            assert (layer.attention is attend_8bit) == isinstance(layer, SelfAttention)
+    assert 1e-3 < relative_rms(model(**inputs), want) < 0.05
+    model.set_attention("auto")
+    assert torch.equal(model(**inputs), want)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_it_adds_little_to_the_error_of_4_bits(seed):
+    state, inputs = with_outliers(CONFIG, seed), random_inputs(CONFIG, 1, GRID, seed + 2)
+    exact, model, errors = with_state(CONFIG, state)(**inputs), in_four_bits(state, CONFIG), {}
+    for arithmetic in ("bf16", "fp8"):
+        model.set_arithmetic(arithmetic)
+        for mode in ("exact", "8bit"):
+            model.set_attention(mode)
+            errors[arithmetic, mode] = relative_rms(model(**inputs), exact)
+    assert errors["bf16", "8bit"] < 1.15 * errors["bf16", "exact"], errors
+    assert errors["fp8", "8bit"] < 1.15 * errors["bf16", "exact"], errors
+
+
+@pytest.mark.parametrize("arithmetic", ["bf16", "fp8"])
+def test_the_camera_cache_changes_no_bit(arithmetic):
+    model, cache = with_state(SMALL, random_state(SMALL)), CameraCache()
+    model.set_arithmetic(arithmetic)
+    model.set_attention("8bit")
+    inputs = random_inputs(SMALL, 2, (2, 8, 8))
+    want = model(**inputs)
+    for _ in range(2):
+        assert torch.equal(model(**inputs, options={"camera_cache": cache}), want)
+    assert cache.nbytes
+
+
+def test_a_loaded_expert_and_one_whose_blocks_are_streamed(tmp_path):
+    (tmp_path / "config.json").write_text('{"text_len": 24, "num_heads": 2}')
+    file = tmp_path / "model.safetensors"
+    writer.write_expert(file, SMALL, random_state(SMALL).items(), quant_type="nf4")
+    inputs = random_inputs(SMALL, 2, (2, 8, 8))
+    plain = load_expert(file, dtype=torch.float32)(**inputs)
+    want = load_expert(file, dtype=torch.float32, attention_mode="8bit")(**inputs)
+    assert 1e-3 < relative_rms(want, plain) < 0.1
+    streamed = load_expert(file, dtype=torch.float32, copy=True, resident_blocks=0, attention_mode="8bit")
+    assert torch.equal(streamed(**inputs), want)
+
+
+def exact_kernel(device, rows, queries, keys, heads, head_dim):
+    """In place of cuDNN's kernel of that shape: exact, but for its result in 8 bits."""
+
+    def attend(q, k, v):
+        assert [each.values.shape for each in (q, k, v)] == [(n, heads * head_dim) for n in (queries, keys, keys)]
+        result = sdpa(*((each.values.float() * each.scale)[None] for each in (q, k, v)), heads, {})[0]
+        return (result / v.scale).to(torch.float8_e4m3fn)
+
+    return attend
+
+
+def test_what_surrounds_cudnns_kernel(monkeypatch):
+    """Scales, means and added keys: with an exact kernel the rounding of the result is all that comes on top."""
+    monkeypatch.setattr(fp8_attention, "_graph", exact_kernel)
+    for count in (1000, 20 * 1024 - 72):
+        q, k, v = (x[:, :count] for x in tokens(count=20 * 1024, dim=64))
+        q = q[:, :500].clone()
+        k, v = k + 5 * torch.randn(64), v + torch.randn(64)
+        exact, plain = sdpa(q, k, v, HEADS, {}), fp8_attention.plain_attention(q, k, v, HEADS)
+        got = fp8_attention.cudnn_attention(q, k, v, HEADS)
+        assert got.data_ptr() == q.data_ptr()
+        size = (exact - v.mean(1)).norm()
+        assert (got - plain).norm() < 0.03 * size
+        assert (got - exact).norm() < 0.08 * size
+
+
+def test_added_keys_have_less_than_their_share():
+    assert [fp8_attention.padding(keys) for keys in (32760, 32768, 28080, 75600, 4680, 1)] == [8, 0, 80, 48, 0, 0]
+    q, k, v = tokens(count=1000)
+    wanted = fp8_attention.plain_attention(q, k, v, HEADS)
+    padded = fp8_attention.operands(q, k, v, zeros=24)
+    mean = padded[2].mean
+    got = sdpa(*((each.values.float() * each.scale)[None] for each in padded), HEADS, {}) + mean
+    share = 24 / 1024
+    assert 0 < (got - wanted).norm() < share * (wanted - mean).norm()
+
+
+def test_keys_and_values_stay_as_they_are():
+    q, k, v = tokens()
+    given = k.clone(), v.clone()
+    attend_8bit(q, k, v, HEADS, {})
+    assert all(map(torch.equal, given, (k, v)))
+
+
+@pytest.mark.parametrize("storage", [{}, {"eight_bit": True}, {"on_host": True}], ids=["device", "8bit", "host"])
+def test_a_causal_model_with_its_keys_and_values(storage):
+    """Two chunks; the second one attends to the first one's keys and values."""
+    config, results = replace(SMALL, causal=True), {}
+    model = with_state(config, random_state(config))
+    for mode in ("exact", "8bit"):
+        model.set_attention(mode)
+        cache = KeyValueCache(config, 16, 6, device="cpu", dtype=torch.float32, **storage)
+        cache.keep = True
+        for seed in (1, 2):
+            cache.begin(3)
+            results[mode, seed] = model(**random_inputs(config, 1, (3, 8, 8), seed), options={"kv_cache": cache})
+    for seed in (1, 2):
+        assert 1e-3 < relative_rms(results["8bit", seed], results["exact", seed]) < 0.05
+
+
+@pytest.mark.parametrize("grid", [(21, 60, 104), (20, 64, 128)], ids=["a rest of keys", "none"])
+def test_a_full_size_step_holds_what_the_formula_says(monkeypatch, grid):
+    """Two of the forty blocks without storage, with what `cudnn_attention` holds on a GPU."""
+    run = pointwise._run
+    monkeypatch.setattr(pointwise, "_run", lambda name, x, *rest: x if "fp8" in name else run(name, x, *rest))
+    monkeypatch.setattr(fp8_attention, "_graph", lambda *shape: lambda q, k, v: torch.empty_like(q.values))
+    config = ModelConfig(5120, 13824, 40, 2, freq_dim=256, text_dim=4096)
+    model = LingBotWorldModel(config, device="meta", dtype=torch.float32, attention=attend_in_parts)
+    model.compute_dtype = torch.bfloat16
+    for layer in model.modules():
+        if isinstance(layer, SelfAttention):
+            layer.attention = lambda q, k, v, heads, options: fp8_attention.cudnn_attention(q, k, v, heads)
+    shapes = {"x": (2, 36, *grid), "timestep": (2,), "context": (2, 512, 4096), "camera": (1, 384, *grid)}
+    inputs = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    formula = activation_bytes(config, *grid, attention="8bit")
+    assert 0.99 * formula < peak_bytes(model, inputs) <= formula
+
+
+def test_torch_compile_takes_the_whole_model():
+    config = replace(SMALL, num_layers=1)  # tracing a block takes seconds
+    model, inputs = with_state(config, random_state(config)), random_inputs(config, 1, (2, 4, 4))
+    model.set_attention("8bit")
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(**inputs), model(**inputs), atol=1e-5, rtol=0)
+
+
+class Card:
+    """A GPU of that compute capability without any kernel's package, as far as torch is asked."""
+
+    def __init__(self, monkeypatch, *capability, why="not installed"):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A Card")
+        monkeypatch.setattr(eight_bit_attention, "_probe", lambda kernel, device, head_dim: why)
+        find_kernel.cache_clear()
+
+
+def test_a_card_without_a_kernel_is_told_what_to_install(monkeypatch):
+    cuda = torch.device("cuda")
+    for capability, package in (((8, 6), "sageattention"), ((9, 0), "nvidia-cudnn-frontend")):
+        Card(monkeypatch, *capability)
+        with pytest.raises(InputError) as refused:
+            choose_attention("8bit", cuda, SMALL)
+        name = ".".join(map(str, capability))
+        said = str(refused.value)
+        assert said.startswith("`attention` 8bit needs a package that has a kernel for A Card")
+        assert f"(compute capability {name})" in said
+        assert f"{package}: not installed" in said
+        assert said.endswith(f'"{sys.executable}" -m pip install {package}, or leave `attention` out')
+    assert choose_attention("auto", cuda, SMALL) == choose_attention("exact", cuda, SMALL) == "exact"
+    Card(monkeypatch, 6, 1)
+    with pytest.raises(InputError, match=r"no package has a kernel that gains anything on A Card \(.* 6.1\); leave it"):
+        choose_attention("8bit", cuda, SMALL)
+    with pytest.raises(InputError, match="needs an NVIDIA GPU, this is mps; leave it out"):
+        choose_attention("8bit", torch.device("mps"), SMALL)
+
+
+def test_what_is_known_of_it_is_said(monkeypatch):
+    assert choose_attention("8bit", CPU, SMALL) == "8bit"
+    assert "on the CPU" in attention_note("8bit", CPU, SMALL)
+    assert attention_note("auto", CPU, SMALL) is None
+    Card(monkeypatch, 9, 0, why=None)
+    assert attention_note("8bit", torch.device("cuda"), SMALL) == "Attention in 8 bits by nvidia-cudnn-frontend."
+    find_kernel.cache_clear()
+
+
+@pytest.mark.parametrize("wrong", ["raises", "lies"])
+def test_a_kernel_is_tried_before_it_is_taken(wrong, monkeypatch):
+    def attend(q, k, v, heads):
+        if wrong == "raises":
+            raise RuntimeError("no plan\nfor this")
+        return 2 * sdpa(q, k, v, heads, {})
+
+    kernel = eight_bit_attention.Kernel("a package", "torch", attend, (8,))
+    monkeypatch.setattr(torch, "Generator", lambda device: SimpleNamespace(manual_seed=lambda seed: None))
+    said = {"raises": "no plan for this", "lies": "it is wrong here, with a relative error of 1"}[wrong]
+    assert eight_bit_attention._probe(kernel, CPU, 64) == said
+    good = kernel._replace(attend=fp8_attention.plain_attention)
+    assert eight_bit_attention._probe(good, CPU, 64) is None
+    assert eight_bit_attention._probe(good._replace(module="no_such_module"), CPU, 64) == "not installed"
