@@ -267,12 +267,14 @@ def comfy_host() -> Host:
 
 @pytest.fixture(scope="session")
 def comfy_base(comfy_host: Host) -> Iterator[Path]:
-    """A base directory (models, input, output) with the toy package in it, and the pack that plays faults."""
+    """A base directory (models, input, output) with the toy package in it, and the packs that play faults and probe."""
     base = Path(tempfile.mkdtemp(prefix="lingbot-comfy-"))
     try:
         (base / "input").mkdir()
         (base / "custom_nodes").mkdir()
-        (base / "custom_nodes" / "faults").symlink_to(Path(__file__).parent / "faults_pack", target_is_directory=True)
+        for name in ("faults", "probe"):
+            pack = Path(__file__).parent / f"{name}_pack"
+            (base / "custom_nodes" / name).symlink_to(pack, target_is_directory=True)
         write_toy_package(base)
         yield base
     finally:

@@ -1,22 +1,15 @@
 """What SECURITY.md promises of the shipped code, held to its syntax trees."""
 
 import ast
-from pathlib import Path
 
 import pytest
+from source_files import calls
 from test_package import EVERY_FILE, ROOT, SHIPPED, dotted
 
 PROCESSES = ("popen", "fork", "forkpty", "startfile", "posix_spawn")
 BY_NAME = {"errors.py": "require", "__init__.py": "__getattr__", "loaders/__init__.py": "__getattr__",
            "host/needs.py": "_is_there", "nodes/__init__.py": "get_node_list"}  # fmt: skip
 """Where a module is imported by a name that is no constant: what the callers of `require` write out, and tables."""
-
-
-def calls(path: Path):
-    """(what is called, its call) for every call in a file: `np.load` for np.load(...)."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
 
 
 def keyword(call: ast.Call, name: str):

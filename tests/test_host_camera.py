@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -36,31 +35,6 @@ NODES = [
     "LingBotWorldCameraEditor",
 ]
 EDITOR = (Path(__file__).parent / "data" / "editor_cases.json").read_text()
-PROBE = """
-import json, os, torch, folder_paths
-
-class Conditioning:
-    INPUT_TYPES = classmethod(lambda cls: {"required": {}})
-    RETURN_TYPES, FUNCTION = ("CONDITIONING",), "run"
-    def run(self):
-        return ([[torch.zeros(1, 4, 8), {}]],)
-
-class View:
-    INPUT_TYPES = classmethod(lambda cls: {"required": {"view": ("STRING", {})}})
-    RETURN_TYPES, FUNCTION = ("LOAD3D_CAMERA",), "run"
-    def run(self, view):
-        return (json.loads(view),)
-
-class Save:
-    INPUT_TYPES = classmethod(lambda cls: {"required": {"conditioning": ("CONDITIONING",), "name": ("STRING", {})}})
-    RETURN_TYPES, FUNCTION, OUTPUT_NODE = (), "run", True
-    def run(self, conditioning, name):
-        ((_, extra),) = conditioning
-        torch.save(extra["lingbot_camera"], os.path.join(folder_paths.get_output_directory(), name + ".pt"))
-        return {}
-
-NODE_CLASS_MAPPINGS = {"TestConditioning": Conditioning, "TestView": View, "TestSave": Save}
-"""
 
 
 def node(kind: str, **inputs) -> dict:
@@ -131,8 +105,9 @@ def walk(frames: int = 33) -> CameraPath:
 
 
 @pytest.fixture(scope="module")
-def server(comfy_host: Host, golden: Path, tmp_path_factory) -> Iterator[ComfyServer]:
-    base = tmp_path_factory.mktemp("comfy-camera")
+def server(comfy_server: ComfyServer, golden: Path) -> ComfyServer:
+    """The shared server with recorded paths in its input folder, and one outside of it."""
+    base = comfy_server.base
     write_camera(walk(), base / "input" / "walk")
     write_camera(walk(), base / "input" / "walk" / "transforms.json")
     write_camera(walk(9), base / "input" / "short")
@@ -144,11 +119,7 @@ def server(comfy_host: Host, golden: Path, tmp_path_factory) -> Iterator[ComfySe
     (base / "input" / "broken" / "poses.npy").write_bytes(b"nothing")
     (base / "input" / "broken" / "intrinsics.npy").write_bytes(b"nothing")
     np.save(base / "outside.npy", walk().c2w)
-    probe = base / "custom_nodes" / "probe"
-    probe.mkdir(parents=True)
-    (probe / "__init__.py").write_text(PROBE)
-    with ComfyServer(comfy_host, base) as running:
-        yield running
+    return comfy_server
 
 
 def test_load_and_apply_equal_the_official_embedding(server, golden):

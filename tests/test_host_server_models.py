@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from browser_runner import run_script
@@ -37,9 +38,9 @@ def server(comfy_host: Host, tmp_path_factory) -> Iterator[ComfyServer]:
         yield server
 
 
-def offered(server: ComfyServer, name: str, **wish) -> dict:
-    """What the front-end misses of a shipped workflow, and what its "Download all" asks for."""
-    (report,) = run_script("missing_models.mjs", server.url, json.dumps({"file": str(CANVAS_FILES[name])} | wish))
+def offered(server: ComfyServer, file: Path, vue: bool = False) -> dict:
+    """What the front-end misses of a workflow, and what its "Download all" asks for."""
+    (report,) = run_script("missing_models.mjs", server.url, json.dumps({"file": str(file), "vue": vue}))
     return report
 
 
@@ -49,7 +50,7 @@ def wanted(names: list[str], directory: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("vue", [False, True], ids=["classic", "vue"])
 def test_the_dialog_offers_every_file_of_the_package(server, vue):
-    report = offered(server, "camera", vue=vue)
+    report = offered(server, CANVAS_FILES["camera"], vue)
     assert sorted(report["missing"]) == sorted(wanted([f"{PACKAGE}/{file}" for file in FILES], "lingbot_world"))
     address = f"https://huggingface.co/cahlen/{PACKAGE}/resolve/main"
     assert sorted(report["asked"], key=str) == sorted(
@@ -62,7 +63,7 @@ def test_the_dialog_offers_every_file_of_the_package(server, vue):
     [("core_nodes", wanted([UMT5], "text_encoders")), ("lora_four_steps", wanted(LORAS, "loras"))],
 )
 def test_the_dialog_offers_what_other_workflows_need(server, name, others):
-    missing = offered(server, name)["missing"]
+    missing = offered(server, CANVAS_FILES[name])["missing"]
     assert [row for row in missing if row[1] != "lingbot_world"] == others
     assert {row[0] for row in missing} >= {f"{PACKAGE}/{file}" for file in [*EXPERTS, VAE]}
 
@@ -94,8 +95,15 @@ def downloaded(server: ComfyServer) -> ComfyServer:
     return server
 
 
-def test_after_the_download_nothing_is_missing(downloaded):
-    assert offered(downloaded, "camera", wait=15000)["missing"] == []
+def test_after_the_download_only_what_was_not_downloaded_is_missing(downloaded, tmp_path):
+    """The workflow with another one's text encoder on its canvas, or there would be nothing to wait for."""
+    canvas, other = (json.loads(CANVAS_FILES[name].read_text(encoding="utf-8")) for name in ("camera", "core_nodes"))
+    (loader,) = (node for node in other["nodes"] if node["type"] == "CLIPLoader")
+    for slot in loader["outputs"]:
+        slot["links"] = []
+    canvas["nodes"].append({**loader, "id": canvas["last_node_id"] + 1})
+    (tmp_path / "both.json").write_text(json.dumps(canvas), encoding="utf-8")
+    assert offered(downloaded, tmp_path / "both.json")["missing"] == wanted([UMT5], "text_encoders")
 
 
 def test_without_a_tokenizer_the_text_node_says_where_to_get_it(downloaded):

@@ -180,12 +180,6 @@ def test_an_action_model_takes_seven_values():
     assert not torch.allclose(model(**inputs), model(**inputs | {"camera": None}), atol=1e-3)
 
 
-def test_torch_compile_takes_the_whole_model(model):
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    inputs = random_inputs(SMALL, 2, GRID)
-    torch.testing.assert_close(compiled(**inputs), model(**inputs), atol=1e-5, rtol=0)
-
-
 def test_rope_beyond_1024_frames_and_by_the_book():
     cos, sin = rope_table((1100, 2, 3), 32, torch.device("cpu"))
     token = (1099 * 2 + 1) * 3 + 2

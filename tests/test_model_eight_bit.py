@@ -163,14 +163,6 @@ def test_without_8_bits_nothing_changes():
     assert torch.equal(model(**inputs), want)
 
 
-def test_torch_compile_takes_the_whole_model():
-    config = replace(SMALL, num_layers=1)  # tracing a block takes seconds
-    model, inputs = with_state(config, random_state(config)), random_inputs(config, 1, (2, 4, 4))
-    model.set_arithmetic("fp8")
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(**inputs), model(**inputs), atol=1e-5, rtol=0)
-
-
 def test_a_layer_with_hooks_computes_as_before_and_its_neighbours_in_8_bits():
     state, inputs = random_state(SMALL), random_inputs(SMALL, 1, (2, 8, 8))
     model, seen = with_state(SMALL, state), []

@@ -1,8 +1,5 @@
 """The ways to run the element-wise parts, held to a plain fp64 reference and to one another."""
 
-import shutil
-import sys
-
 import pytest
 import torch
 from lingbot_world.model import pointwise
@@ -10,9 +7,6 @@ from lingbot_world.model.pointwise import implementation, slices
 from pointwise_cases import CASES, NAMES, check
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
-needs_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None or sys.platform == "win32", reason="torch.compile on the CPU needs g++"
-)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -21,15 +15,6 @@ needs_compiler = pytest.mark.skipif(
 def test_eager(monkeypatch, name, dtype, tokens):
     monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
     check(implementation(name, "cpu", "eager"), name, tokens, 96, dtype, "cpu", TOLERANCE[dtype])
-
-
-@needs_compiler
-@pytest.mark.parametrize("name", NAMES)
-def test_compiled(name, caplog):
-    compiled = implementation(name, "cpu", "compile")
-    for tokens in (128, 300):
-        check(compiled, name, tokens, 96, torch.bfloat16, "cpu", TOLERANCE[torch.bfloat16])
-    assert "slower" not in caplog.text, "fell back to eager"
 
 
 def test_what_cannot_be_built_falls_back_once_and_says_so(caplog):

@@ -201,14 +201,6 @@ def test_requantizing_its_own_values_gives_the_same_weight():
     assert torch.equal(again._qdata, weight._qdata)
 
 
-@pytest.mark.parametrize("in_features", [128, 80])
-def test_compiles_without_graph_breaks(in_features):
-    weight, x = quantized((48, in_features)), torch.randn(4, in_features).bfloat16()
-    compiled = torch.compile(lambda x, w: F.linear(x, w).float() + 1, fullgraph=True, backend="aot_eager")
-    with torch.no_grad():
-        torch.testing.assert_close(compiled(x, weight), F.linear(x, weight).float() + 1)
-
-
 def test_without_bitsandbytes_it_says_so_once_and_decodes_the_same(without_bitsandbytes, caplog):
     weight = quantized((48, 128))
     quantized((48, 128))

@@ -1,6 +1,5 @@
 """The repository as a package: what importing costs, what its files may say, what its scripts stand on."""
 
-import ast
 import re
 import subprocess
 import sys
@@ -8,13 +7,10 @@ from pathlib import Path
 
 import lingbot_world
 import pytest
+from source_files import calls, imports, python_files
 
 ROOT = Path(lingbot_world.__file__).parent
-SHIPPED = sorted(
-    path for path in ROOT.rglob("*.py")
-    if not {"tests", "scripts", "toyworld", "build", "out"} & set(path.relative_to(ROOT).parts)
-    and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
-)  # fmt: skip
+SHIPPED = python_files("tests", "scripts", "toyworld", "build", "out")
 TRAINING = sorted((ROOT / "toyworld").glob("*.py"))
 ENGINE = [path for path in SHIPPED if path.relative_to(ROOT).parts[0] not in ("host", "nodes")] + TRAINING
 EVERY_FILE = pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
@@ -47,15 +43,6 @@ def dotted(path):
 def run(code, *arguments):
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def imports(path):
-    """(level, module) of every import statement in a file, wherever it stands."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from ((0, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.level, node.module or ""
 
 
 def test_importing_the_package_is_cheap_and_brings_nothing_along():
@@ -107,9 +94,7 @@ def test_files_are_plain_ascii_without_what_scanners_refuse(path):
         assert f"{refused}(" not in text, refused
     for refused in ("subprocess", "os.system"):
         assert refused not in text, refused
-    called = {node.func.id for node in ast.walk(ast.parse(text))
-              if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}  # fmt: skip
-    assert not {"eval", "exec", "__import__"} & called
+    assert not {"eval", "exec", "__import__"} & {name for name, _ in calls(path)}
 
 
 @EVERY_FILE

@@ -10,18 +10,14 @@ from pathlib import Path
 
 import pytest
 from comfy_tree import PACK, Host
+from source_files import python_files
 
 # comfy-test looks for these in every Python file, tests and scripts included.
 REFUSED = re.compile(
     r"\.cuda\s*\(|\.to\s*\(\s*(torch\.device\s*\(\s*)?[\"']cuda|torch\.(cuda\.)?(amp\.)?autocast\s*\("
     r"|(?<![\w.])(torch\.)?nn\.(Linear|Conv[123]d|ConvTranspose[12]d|LayerNorm|GroupNorm|Embedding)\s*\("
 )
-OTHERS = {"node_modules", "build", "out"}
-WATCHED = [
-    path
-    for path in PACK.rglob("*.py")
-    if not any(part in OTHERS or part.startswith(".") for part in path.relative_to(PACK).parts)
-]
+WATCHED = python_files("node_modules", "build", "out")
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess:

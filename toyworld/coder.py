@@ -3,7 +3,8 @@
 Inside, frames of all videos are one batch [B * T, C, H, W], channels last in memory, and `batch` says how many videos
 they are. Convolutions run in the video's dtype. Weights go by their official names."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -90,7 +91,10 @@ def _norm_silu(x: Tensor, gamma: Tensor) -> Tensor:
     return F.silu(_norm(x, gamma)).to(x.dtype)
 
 
-_fused_norm_silu = or_else(torch.compile(_norm_silu, dynamic=True), _norm_silu, "norm and silu")
+@cache
+def _fused_norm_silu() -> Callable[..., Tensor]:
+    """`_norm_silu` for the compiler, whose import takes seconds."""
+    return or_else(torch.compile(_norm_silu, dynamic=True), _norm_silu, "norm and silu")
 
 
 def _activated(weights: Weights, norm: str, conv: str, x: Tensor, batch: int) -> Tensor:
@@ -104,7 +108,7 @@ def _on_gpu(x: Tensor, gamma: Tensor) -> Tensor:
     gamma = gamma.clone()
     torch._dynamo.mark_static(x, 1)
     torch._dynamo.mark_static(gamma, 0)
-    return _fused_norm_silu(x, gamma)
+    return _fused_norm_silu()(x, gamma)
 
 
 def _residual(weights: Weights, name: str, x: Tensor, batch: int) -> Tensor:

@@ -47,11 +47,12 @@ export const settle = (page) => page.evaluate(async (frames) => {
   for (let i = 0; i < frames; i += 1) await new Promise(requestAnimationFrame)
 }, 6)
 
-/** Open the canvas of the server at `url` in a browser of its own. */
-export async function openCanvas(url, { vue = false, viewport = { width: 1600, height: 900 }, scale = 1 } = {}) {
-  await choose(url, vue)
+/** Open the canvas of the server at `url` in a browser of its own; `script` runs in the page before all others. */
+export async function openCanvas(url, { vue = false, viewport = { width: 1600, height: 900 }, scale = 1, settings, script } = {}) {
+  await choose(url, vue, settings)
   const browser = await launch()
   const page = await browser.newPage({ viewport, deviceScaleFactor: scale })
+  if (script) await page.addInitScript(script)
   page.setDefaultTimeout(PATIENCE)
   const errors = []
   page.on('pageerror', (error) => errors.push(`page: ${error.message}`))
@@ -73,6 +74,19 @@ export async function loadWorkflow(page, path, nodeCount) {
     return nodes.length === count && nodes[0] !== window.__before
   }, nodeCount)
   await settle(page)
+}
+
+/** Boxes of the nodes when pictures and videos are there and nothing has grown for a while. */
+export async function settledBoxes(page) {
+  await page.waitForFunction(() => [...document.querySelectorAll('[data-node-id] img, [data-node-id] video')].every((shown) =>
+    !shown.src || shown.complete || shown.readyState > 0))
+  let boxes
+  for (let same = 0, before = ''; same < 4; before = JSON.stringify(boxes)) {
+    await settle(page)
+    boxes = await nodeBoxes(page)
+    same = JSON.stringify(boxes) === before ? same + 1 : 0
+  }
+  return boxes
 }
 
 /** Node types on the canvas that the server does not have. */

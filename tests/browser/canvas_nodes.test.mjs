@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { eventually, inBothRenderers } from "./editor.mjs";
+import { eventually, inBothRenderers, WITHOUT_EDITORS } from "./editor.mjs";
 
 const PACK_TITLE = "LingBot-World";
 
@@ -79,7 +79,7 @@ inBothRenderers((it, vue) => {
       load.connect(0, window.node, 0);
     });
     const shown = () => page.evaluate(() => window.node.widgets.filter((one) => !one.hidden).map((one) => one.name));
-    const line = page.locator(".lbw-story"), set = (size) => page.evaluate((text) => { window.node.widgets[0].value = text; }, size);
+    const line = page.locator(".lbw-story:visible"), set = (size) => page.evaluate((text) => { window.node.widgets[0].value = text; }, size);
     await eventually(async () => assert.equal(await line.textContent(), "832x480 becomes 832x464, stretched 3 % wider"));
     assert.deepEqual(await shown(), ["size", "fit", "will be"]);
     await set("1:1 (624x624)");
@@ -116,4 +116,4 @@ inBothRenderers((it, vue) => {
     const { en } = await page.evaluate(async () => (await window.app.api.fetchApi("/i18n")).json());
     assert.equal(en.templateWorkflows.category["lingbot-world-comfyui"], PACK_TITLE);
   });
-}, {}); // on a page of their own: what editors leave on it counts here
+}, WITHOUT_EDITORS);

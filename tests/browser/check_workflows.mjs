@@ -1,6 +1,6 @@
 // node check_workflows.mjs URL '{"vue": false, "files": [...], "run": [...]}' -> one JSON line per file on stdout
 import { readFileSync } from 'node:fs'
-import { apiPrompt, loadWorkflow, missingNodes, nodeBoxes, openCanvas, openingZoom, run, videos } from './canvas.mjs'
+import { apiPrompt, loadWorkflow, missingNodes, nodeBoxes, openCanvas, openingZoom, run, settledBoxes, videos } from './canvas.mjs'
 
 const [url, request] = process.argv.slice(2)
 const { vue, files, run: toRun = [] } = JSON.parse(request)
@@ -15,8 +15,7 @@ try {
     if (toRun.includes(file)) {
       report.end = await run(canvas.page)
       report.videos = await videos(canvas.page)
-      await canvas.page.waitForTimeout(1500)
-      report.after = await nodeBoxes(canvas.page)
+      report.after = await settledBoxes(canvas.page)
     }
     console.log(JSON.stringify({ ...report, errors: [...canvas.errors] }))
   }

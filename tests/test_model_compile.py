@@ -1,0 +1,44 @@
+"""What torch.compile makes of the model and its parts; in one file, because importing the compiler takes seconds."""
+
+import shutil
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from lingbot_world.model.pointwise import implementation
+from model_cases import SMALL, random_inputs, random_state, with_state
+from pointwise_cases import NAMES, check
+from test_model_pointwise import TOLERANCE
+from test_nf4 import quantized
+from torch.nn import functional as F
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None or sys.platform == "win32", reason="torch.compile on the CPU needs g++"
+)
+
+
+@pytest.mark.parametrize(("arithmetic", "rows"), [("bf16", 2), ("fp8", 1)])
+def test_torch_compile_takes_the_whole_model(arithmetic, rows):
+    config = replace(SMALL, num_layers=1)  # tracing a block takes seconds
+    model, inputs = with_state(config, random_state(config)), random_inputs(config, rows, (2, 4, 4))
+    model.set_arithmetic(arithmetic)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(**inputs), model(**inputs), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("in_features", [128, 80])
+def test_a_4_bit_product_compiles_without_graph_breaks(in_features):
+    weight, x = quantized((48, in_features)), torch.randn(4, in_features).bfloat16()
+    compiled = torch.compile(lambda x, w: F.linear(x, w).float() + 1, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(x, weight), F.linear(x, weight).float() + 1)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", NAMES)
+def test_element_wise_parts(name, caplog):
+    compiled = implementation(name, "cpu", "compile")
+    for tokens in (128, 300):
+        check(compiled, name, tokens, 96, torch.bfloat16, "cpu", TOLERANCE[torch.bfloat16])
+    assert "slower" not in caplog.text, "fell back to eager"
