@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ..camera.moves.presets import preset_path
@@ -26,6 +27,8 @@ from .render import LENS, render
 from .rooms import scenes_around
 from .settings import CONFIG
 
+PREFIX = "diffusion_model."
+"""Of a LoRA's keys, as ComfyUI writes them."""
 LORAS = "loras/night"
 """So deep in the package that ComfyUI's loader of experts, which looks into its folders, does not list them."""
 VAE = "Wan2.1_VAE.pth"
@@ -86,6 +89,12 @@ def write_loras(checkpoints: Path, folder: Path) -> None:
     for file in sorted(checkpoints.glob("night_*.safetensors")):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, folder / file.name)
+
+
+def write_change(checkpoint: Path, file: Path) -> None:
+    """What `toyworld.causal` has trained as a LoRA file, from which `toy.causal` makes the causal model."""
+    change = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    save_file({PREFIX + key: tensor.bfloat16().contiguous() for key, tensor in change.items()}, file)
 
 
 def write_example(folder: Path) -> None:
