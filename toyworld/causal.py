@@ -1,7 +1,7 @@
 """`python -m lingbot_world.toyworld.causal OUT`: makes a causal model of the shipped toy's low-noise expert.
 
-Renders walks of 117 frames, trains for `--minutes` in all, and measures. Writes into OUT: causal.pt, and taught.pt, the
-model before it learned to take few steps; log.jsonl; sheet.png. On one GPU, or slowly on a CPU."""
+Renders walks of 117 frames, trains for `--minutes` in all, and measures. Writes causal.pt, log.jsonl and sheet.png into
+OUT. On one GPU, or slowly on a CPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..sampling import few_step_schedule
 from ..toy import write_toy_world
 from ..toy.causal import expert_weights
 from .camera_map import camera_patches
-from .causal_training import SHAPES, SHIFTS, Training, rollout, with_change
+from .causal_training import SHAPES, rollout, train_causal, with_change
 from .evaluate import HeldOut, generate, held_out, measured, sheet
 from .expert_training import image_conditioning
 from .fit import Log, Phase
@@ -35,10 +35,12 @@ from .settings import TINY, Sizes
 
 WALKS = Sizes(frames=117, fill=32, encoded=8, batch=32, held_out=64)
 SEED = 300_000_000
-RENDERED, TAUGHT = 0.22, 0.6
-"""Shares of the time after which videos are rendered, and after which it learns to take fewer steps."""
+RENDERED, LEAST = 0.25, 1024
+"""The share of the time after which no more videos are rendered, but so many are in any case."""
 MEASURING = 40.0
 """Seconds at the end."""
+SHIFTS = (5.0, 10.0)
+"""Of the schedules that it is measured with: the base model's, and the causal models' own."""
 SECOND = 16
 WALKED = 16
 CHECKPOINT = "causal.pt"
@@ -48,7 +50,7 @@ def work(options: argparse.Namespace) -> None:
     """What the command does."""
     torch.manual_seed(options.seed)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = True
+    torch.set_num_threads(1 if options.device == "cpu" else 4)
     device = torch.device(options.device)
     options.out.mkdir(parents=True, exist_ok=True)
     log = Log(options.out / "log.jsonl", options.begun)
@@ -57,16 +59,11 @@ def work(options: argparse.Namespace) -> None:
     texts = embeddings().to(device)
     pool = walks(vae, _until(options, RENDERED), sizes, SEED * options.seed, device)
     log.write(phase="pool", videos=len(pool), torch=torch.__version__)
-    training = Training(expert, pool, texts, sizes, device)
-    taught = _started(options, device)
-    if not options.only_shorten:
-        keep = partial(_keep, options.out / "taught.pt")
-        taught = training.learn(taught, _until(options, TAUGHT), options.rate, log, keep)
-    before = Parameters(SHAPES, taught.flat.detach().clone())
     keep = partial(_keep, options.out / CHECKPOINT)
-    trained = training.shorten(taught, _until(options, 1.0), options.rate, log, keep)
-    models = {"taught": with_change(expert, before.named()), "causal": with_change(expert, trained.named())}
-    _measure(models, (high, expert), vae, texts, replace(sizes, held_out=options.held_out), options.out, log)
+    start, phase = _started(options, device), _until(options, 1.0)
+    trained = train_causal(expert, start, phase, pool, texts, sizes, options.rate, log, keep)
+    model = {name: weight.detach() for name, weight in with_change(expert, trained.named()).items()}
+    _measure(model, (high, expert), vae, texts, replace(sizes, held_out=options.held_out), options.out, log)
 
 
 def _until(options: argparse.Namespace, share: float) -> Phase:
@@ -86,9 +83,10 @@ def shipped(device: torch.device) -> tuple[Weights, Weights, Weights]:
 
 @torch.no_grad()
 def walks(vae: Weights, phase: Phase, sizes: Sizes, seed: int, device: torch.device) -> Pool:
-    """Random walks as latents, until the phase ends."""
+    """Random walks as latents, until the phase ends and there are enough."""
     made: list[Pool] = []
-    while not made or phase.progress(len(made)) < 1:
+    least = 1 if phase.steps else LEAST
+    while len(made) * sizes.fill < least or phase.progress(len(made)) < 1:
         scenes = random_scenes(sizes.fill, seed + 1000 * len(made), sizes.frames, random_walks)
         made.append(encoded(vae, scenes.to(device), sizes)[0])
     return Pool.joined(made)
@@ -107,7 +105,7 @@ def _keep(file: Path, parameters: Parameters) -> None:
 
 @torch.no_grad()
 def _measure(
-    models: dict[str, Weights], experts: tuple[Weights, Weights], vae: Weights, texts: Tensor, sizes: Sizes,
+    model: Weights, experts: tuple[Weights, Weights], vae: Weights, texts: Tensor, sizes: Sizes,
     out: Path, log: Log,
 ) -> None:
     """Short videos beside those of the experts, and walks."""
@@ -121,12 +119,11 @@ def _measure(
     _note(log, "the renderer, walks", long.pictures, long)
     _note(log, "first frame copied", still, scenes)
     _note(log, "experts, 8 steps", _pictures(generate(*experts, scenes, steps=8), scenes), scenes)
-    for name, weights in models.items():
-        for shift in SHIFTS:
-            _note(log, f"{name}, shift {shift:g}", _made(weights, scenes, shift), scenes)
-            made = _made(weights, long, shift)
-            _note(log, f"{name}, walks, shift {shift:g}", made, long)
-    _note(log, "another's camera", _made(weights, scenes, SHIFTS[0], scenes.pool.poses.roll(1, 0)), scenes)
+    for shift in SHIFTS:
+        _note(log, f"causal, shift {shift:g}", _made(model, scenes, shift), scenes)
+        made = _made(model, long, shift)
+        _note(log, f"causal, walks, shift {shift:g}", made, long)
+    _note(log, "another's camera", _made(model, scenes, SHIFTS[-1], scenes.pool.poses.roll(1, 0)), scenes)
     sheet(long.pictures, made, out / "sheet.png")
 
 
@@ -166,12 +163,11 @@ def main() -> None:
     add("out", type=Path, help="folder for checkpoints, log and sheet")
     add("--resume", type=Path, help="folder with an earlier run's causal.pt, to go on with")
     add("--minutes", type=float, default=8.0, help="for everything")
-    add("--only_shorten", action="store_true", help="of a model that was taught before: only the second part")
     add("--rate", type=float, default=1.0, help="factor on the learning rates")
     add("--held_out", type=int, default=64, help="scenes to measure with at the end; 0 measures nothing")
     add("--seed", type=int, default=1)
     add("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
-    add("--steps", type=int, help="so many steps of each part instead of minutes; with --tiny a test on a CPU")
+    add("--steps", type=int, help="so many steps instead of minutes; with --tiny a test on a CPU")
     add("--tiny", action="store_true", help="small pictures, short videos and small batches")
     options = parser.parse_args()
     options.begun = time.time()
