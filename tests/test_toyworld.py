@@ -8,54 +8,31 @@ import os
 import numpy as np
 import pytest
 import torch
-from flow_cases import agreement
 from lingbot_world.camera import camera_embedding
-from lingbot_world.camera.moves.presets import preset_path
 from lingbot_world.geometry import image_conditioning
 from lingbot_world.loaders import load_expert
 from lingbot_world.pipeline import sample
 from lingbot_world.sampling import StepReuse
-from lingbot_world.text import encode
 from lingbot_world.toy import write_toy_world
-from lingbot_world.toyworld.paths import FRAMES, STEP
-from lingbot_world.toyworld.render import HEIGHT, LENS, WIDTH, render
-from lingbot_world.toyworld.rooms import scenes_around
-from lingbot_world.vae import decode_latent, encode_first_frame, load_vae
+from lingbot_world.toyworld.paths import FRAMES
+from lingbot_world.toyworld.render import HEIGHT, LENS, WIDTH
+from lingbot_world.vae import decode_latent, encode_first_frame
+from toy_rooms import FOLLOWS, MOVES, SHOWN, Rooms, decibels
 
 SHIFT, STEPS = 5.0, 8
-TRAVEL = 8 * STEP
-MOVES = {
-    "pan_left": 25.0, "truck_right": TRAVEL, "tilt_up": 15.0, "dolly_in": TRAVEL, "roll_clockwise": 20.0,
-    "pedestal_up": TRAVEL, "pan_right": 25.0, "truck_left": TRAVEL, "tilt_down": 15.0, "dolly_out": TRAVEL,
-    "roll_counterclockwise": 20.0, "pedestal_down": TRAVEL,
-}  # fmt: skip
-"""A preset, and how far it goes."""
 CASES = int(os.environ.get("TOYWORLD_CASES", "12"))
-SHOWN = [0, 4, 8, 12, 16, 24, 32]
-"""The frames that are compared with the renderer's."""
-PAIRS = [(0, 2), (1, 3), (2, 4)]
-FOLLOWS = 0.3
-"""Agreement of motion from which a video counts as following its path."""
 
 pytestmark = pytest.mark.slow
 
 
-class World:
+class World(Rooms):
     """The package's parts, loaded once, and rooms that no training has seen."""
 
     def __init__(self, folder):
-        self.folder = folder
+        super().__init__(folder, CASES)
         self.high, self.low = (
             load_expert(folder / f"{name}_noise_model_bnb_nf4", dtype=torch.float32) for name in ("high", "low")
         )
-        self.vae = load_vae(folder / "Wan2.1_VAE.pth")
-        self.moves = [list(MOVES)[case % len(MOVES)] for case in range(CASES)]
-        self.paths = [preset_path(move, frames=FRAMES, amount=MOVES[move]).c2w for move in self.moves]
-        poses = torch.tensor(np.stack(self.paths)).float()
-        self.scenes = scenes_around(poses, torch.Generator().manual_seed(2_000_000_011))
-        self.prompts = encode(self.scenes.rooms.captions(), folder / "models_t5_umt5-xxl-enc-bf16.pth", folder)
-        self.truth = torch.cat([render(self.scenes.rooms[case : case + 1], self.scenes.c2w[case : case + 1, SHOWN])
-                                for case in range(CASES)])  # fmt: skip
 
     def video(self, case, experts=None, steps=STEPS, reuse=None):
         """A case's video [shown, 3, h, w], -1 to 1, by the engine."""
@@ -68,12 +45,6 @@ class World:
                       guide_scale=1.0, step_reuse=reuse)  # fmt: skip
         frames = decode_latent(self.vae, made)[SHOWN]
         return frames.permute(0, 3, 1, 2).float() / 127.5 - 1
-
-    def agreement(self, case, video, path_of):
-        """How far a case's video moves as the path of case `path_of` would have it: 1 in full, 0 not at all."""
-        start, other = self.scenes.c2w[case, :1], self.scenes.c2w[path_of]
-        poses = start @ torch.linalg.inv(other[:1]) @ other
-        return agreement(video, self.scenes.rooms[case : case + 1], poses[SHOWN], PAIRS)
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +64,6 @@ def said(world, name, values):
     """Prints the mean of the cases' values and of each move's."""
     of = {move: np.mean([value for value, at in zip(values, world.moves, strict=True) if at == move]) for move in MOVES}
     print(f"\n{name}: {np.mean(values):.2f};", ", ".join(f"{move} {value:.2f}" for move, value in of.items()))
-
-
-def decibels(pictures, truth):
-    """PSNR of pictures -1 to 1."""
-    return -10 * torch.log10(((pictures - truth) / 2).square().mean()).item()
 
 
 def test_the_first_frame_is_the_given_image(world, videos):

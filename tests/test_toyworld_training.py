@@ -12,12 +12,13 @@ from lingbot_world.loaders import find_package, open_checkpoint
 from lingbot_world.options import BOUNDARY
 from lingbot_world.quantize.lora import LoraFile, read_loras
 from lingbot_world.text import load_tokenizer
-from lingbot_world.toyworld import lora
+from lingbot_world.toy import world
+from lingbot_world.toyworld import causal_training, lora
 from lingbot_world.toyworld.coder import decode, latent_mean
 from lingbot_world.toyworld.coder_training import DECODER_SHAPES, SHAPES, normalised, train_decoder, videos
 from lingbot_world.toyworld.expert_training import noise_levels
 from lingbot_world.toyworld.fit import Log, Phase
-from lingbot_world.toyworld.pack import LORAS, quantized_package
+from lingbot_world.toyworld.pack import LORAS, compressed, quantized_package
 from lingbot_world.toyworld.parameters import Parameters
 from lingbot_world.toyworld.pool import normal
 from lingbot_world.toyworld.prompts import EMPTY, NEGATIVE, TEXT_TOKENS, draw, prompts, write_text_files
@@ -95,6 +96,19 @@ def _train_on(checkpoints):
     for name in ("high", "low"):
         loras = read_loras([LoraFile(checkpoints / f"night_{name}.safetensors")], CONFIG.parameter_shapes())
         assert len(loras) == len(lora.LAYERS)
+    torch.save(Parameters.random(causal_training.SHAPES, 1, CPU).stored(torch.bfloat16), checkpoints / "causal.pt")
     quantized_package(checkpoints, checkpoints / "shipped")
     assert find_package(checkpoints / "shipped").experts is not None
     assert len(list((checkpoints / "shipped" / LORAS).iterdir())) == 2
+    _ship(checkpoints / "shipped", checkpoints / "compressed")
+
+
+def _ship(package, compressed_one):
+    """Compressed, and unpacked by what a user calls: the same files and a causal model."""
+    compressed(package, compressed_one)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world, "TRAINED", compressed_one)
+        written = world.write_toy_world(compressed_one.with_name("written"))
+    for file in (path for path in package.rglob("*") if path.is_file()):
+        assert (written / file.relative_to(package)).read_bytes() == file.read_bytes()
+    assert find_package(written / "lingbot_world_fast").causal is not None

@@ -7,12 +7,13 @@ import torch
 from lingbot_world.camera import camera_embedding
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.model.kv_cache import KeyValueCache
 from lingbot_world.toyworld.camera_map import camera_patches, ray_patches
 from lingbot_world.toyworld.coder import decode, encode
 from lingbot_world.toyworld.parameters import Parameters
 from lingbot_world.toyworld.paths import random_paths
 from lingbot_world.toyworld.render import LENS
-from lingbot_world.toyworld.twin import velocity
+from lingbot_world.toyworld.twin import causal_velocity, velocity
 from lingbot_world.vae import encode_first_frame, load_vae
 from lingbot_world.vae.network import Decoder
 from lingbot_world.vae.weights import vae_shapes
@@ -41,6 +42,32 @@ def test_the_velocity_is_the_engines(dtype):
     got = velocity(weights, CONFIG, x, timestep, context, patches, dtype)
     assert wanted.std() > 0.1
     assert (got - wanted).abs().max() < (1e-4 if dtype == torch.float32 else 0.05) * wanted.abs().max()
+
+
+def test_the_causal_velocity_is_that_of_the_engines_rollout():
+    """The engine goes chunk by chunk, with a forward of each clean chunk in between; the training goes at once."""
+    config = replace(CONFIG, causal=True)
+    weights = random_parameters(config.parameter_shapes()).named()
+    model = LingBotWorldModel(config, dtype=torch.float32)
+    model.load_state_dict(weights)
+    random = torch.Generator().manual_seed(3)
+    clean, noisy = torch.randn(2, 1, 36, 9, 4, 6, generator=random)
+    context, camera = torch.randn(1, 7, 32, generator=random), torch.randn(1, 384, 9, 4, 6, generator=random)
+    patches = camera.view(1, 384, 9, 2, 2, 3, 2).permute(0, 2, 3, 5, 1, 4, 6).reshape(1, 54, 1536)
+    timesteps = torch.tensor([[900.0] * 3 + [500.0] * 3 + [20.0] * 3])
+    got = causal_velocity(weights, config, clean[:, :, :6], noisy, timesteps, context, patches)
+    last = causal_velocity(weights, config, clean[:, :, :6], noisy[:, :, 6:], timesteps[:, 6:], context, patches)
+    torch.testing.assert_close(last, got[:, :, 6:], atol=1e-5, rtol=1e-5)
+    history = KeyValueCache(config, 6, 9, 0, device=torch.device("cpu"), dtype=torch.float32)
+    for chunk in range(3):
+        part = slice(3 * chunk, 3 * chunk + 3)
+        history.begin(3)
+        options = {"kv_cache": history}
+        wanted = model(noisy[:, :, part], timesteps[:, 3 * chunk], context, camera[:, :, part], options)
+        assert (got[:, :, part] - wanted).abs().max() < 1e-4 * wanted.abs().max()
+        history.keep = True
+        model(clean[:, :, part], torch.zeros(1), context, camera[:, :, part], options)
+        history.keep = False
 
 
 def test_gradients_reach_every_parameter():

@@ -23,9 +23,10 @@ from .camera_map import camera_patches, ray_patches
 from .expert_training import image_conditioning
 from .pack import QUANTIZED
 from .parameters import load_weights
+from .paths import random_paths
 from .pool import Pool, encoded, pictures_of
 from .prompts import NEGATIVE, embeddings
-from .rooms import random_scenes
+from .rooms import RandomPaths, random_scenes
 from .settings import CONFIG, SHIFT, Sizes
 from .twin import velocity
 
@@ -48,9 +49,11 @@ class HeldOut:
 
 
 @torch.no_grad()
-def held_out(vae: Weights, texts: Tensor, sizes: Sizes, device: torch.device) -> HeldOut:
-    """The scenes of one seed."""
-    scenes = random_scenes(sizes.held_out, HELD_OUT, sizes.frames).to(device)
+def held_out(
+    vae: Weights, texts: Tensor, sizes: Sizes, device: torch.device, paths: RandomPaths = random_paths
+) -> HeldOut:
+    """The scenes of one seed, with such paths."""
+    scenes = random_scenes(sizes.held_out, HELD_OUT, sizes.frames, paths).to(device)
     pool, pictures = encoded(vae, scenes, sizes)
     return HeldOut(pool, pictures, texts[pool.kinds], texts[NEGATIVE].expand(len(pool), -1, -1),
                    ray_patches(sizes.height, sizes.width, device), vae, sizes)  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 
 from .expert_training import SHAPES, drawn
 from .fit import Log, Phase, fit
+from .pack import PREFIX
 from .parameters import Parameters, load_weights
 from .pool import Pool, Weights, latents, only_first, pool_of
 from .prompts import embeddings
@@ -31,13 +33,18 @@ LAYERS = [name.removesuffix(".weight") for name, shape in SHAPES.items() if len(
           and name.startswith("blocks.") and (".self_attn." in name or ".ffn." in name)] + ["head.head"]  # fmt: skip
 """What the LoRA changes: the blocks' self-attention and feed-forward, and the layer that gives the velocity."""
 
-LORA_SHAPES = {
-    f"{layer}.lora_{half}.weight": (RANK, SHAPES[f"{layer}.weight"][1]) if half == "A"
-    else (SHAPES[f"{layer}.weight"][0], RANK)
-    for layer in LAYERS for half in "AB"
-}  # fmt: skip
-PREFIX = "diffusion_model."
-"""Of the keys in the file, as ComfyUI writes them."""
+
+def lora_shapes(layers: Sequence[str], rank: int) -> dict[str, tuple[int, ...]]:
+    """The tensors of a LoRA for these layers of an expert."""
+    return {
+        f"{layer}.lora_{half}.weight": (rank, SHAPES[f"{layer}.weight"][1]) if half == "A"
+        else (SHAPES[f"{layer}.weight"][0], rank)
+        for layer in layers for half in "AB"
+    }  # fmt: skip
+
+
+LORA_SHAPES = lora_shapes(LAYERS, RANK)
+DOWN = ".lora_A.weight"
 RATE = 4e-3
 STRENGTHS = (1.0, 0.5)
 """Trained in turn: a step with 1, a step with 0.5."""
@@ -79,8 +86,8 @@ def train_lora(
 def with_lora(expert: Weights, lora: Weights, strength: float) -> Weights:
     """An expert's weights and `strength` times what the LoRA adds to them."""
     changed = dict(expert)
-    for layer in LAYERS:
-        change = lora[f"{layer}.lora_B.weight"] @ lora[f"{layer}.lora_A.weight"]
+    for layer in (name.removesuffix(DOWN) for name in lora if name.endswith(DOWN)):
+        change = lora[f"{layer}.lora_B.weight"] @ lora[layer + DOWN]
         changed[f"{layer}.weight"] = expert[f"{layer}.weight"] + strength * change
     return changed
 

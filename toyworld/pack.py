@@ -2,6 +2,7 @@
 makes the one that is shipped of the checkpoints of a training."""
 
 import argparse
+import lzma
 import shutil
 import tarfile
 import tempfile
@@ -13,12 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ..camera.moves.presets import preset_path
 from ..loaders.writer import config_json, linear_weights, write_expert, write_expert_folder, write_json
 from ..quantize.model import QuantizeOptions
 from ..quantize.package import plan_quantize, quantize
+from ..toy.world import CHANGE, PACKED
 from .parameters import load_weights
 from .paths import FRAMES, STEP
 from .prompts import write_text_files
@@ -26,6 +29,8 @@ from .render import LENS, render
 from .rooms import scenes_around
 from .settings import CONFIG
 
+PREFIX = "diffusion_model."
+"""Of a LoRA's keys, as ComfyUI writes them."""
 LORAS = "loras/night"
 """So deep in the package that ComfyUI's loader of experts, which looks into its folders, does not list them."""
 VAE = "Wan2.1_VAE.pth"
@@ -34,6 +39,8 @@ KEEP = ("time_*", "head.head")
 QUANTIZED = [name for name in linear_weights(CONFIG.parameter_shapes())
              if not any(fnmatchcase(name.removesuffix(".weight"), pattern) for pattern in KEEP)]  # fmt: skip
 """The weights that the package has in 4 bits."""
+SMALL = 10_000
+"""Bytes under which a file is shipped as it is."""
 EXAMPLE_SEED = 3_000_000_021
 """Of the example's room, which no training has seen."""
 EXAMPLE_MOVE = "pan_right", 25.0
@@ -73,6 +80,8 @@ def quantized_package(checkpoints: Path, destination: Path) -> None:
         quantize(plan_quantize(source, destination, options), lambda *_: nullcontext(lambda *_: None))
     write_example(destination / "example")
     write_loras(checkpoints, destination / LORAS)
+    if (checkpoints / "causal.pt").is_file():
+        write_change(checkpoints / "causal.pt", destination / CHANGE)
 
 
 def plain_package(checkpoints: Path, destination: Path) -> None:
@@ -86,6 +95,25 @@ def write_loras(checkpoints: Path, folder: Path) -> None:
     for file in sorted(checkpoints.glob("night_*.safetensors")):
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, folder / file.name)
+
+
+def compressed(package: Path, destination: Path) -> None:
+    """The package as it is shipped: its files, all but pictures and small ones compressed. `destination` is made."""
+    for file in sorted(path for path in package.rglob("*") if path.is_file()):
+        target = destination / file.relative_to(package)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix == ".png" or file.stat().st_size < SMALL:
+            shutil.copyfile(file, target)
+            continue
+        with file.open("rb") as plain, lzma.open(f"{target}{PACKED}", "wb", preset=9) as packed:
+            shutil.copyfileobj(plain, packed)
+
+
+def write_change(checkpoint: Path, file: Path) -> None:
+    """What `toyworld.causal` has trained as a LoRA file, from which `toy.causal` makes the causal model."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    change = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    save_file({PREFIX + key: tensor.bfloat16().contiguous() for key, tensor in change.items()}, file)
 
 
 def write_example(folder: Path) -> None:
@@ -109,9 +137,15 @@ def main() -> None:
     parser.add_argument("checkpoints", type=Path, help="folder with vae.pt, high.pt and low.pt")
     parser.add_argument("destination", type=Path, help="the package's folder, which must not be there yet")
     parser.add_argument("--bf16", action="store_true", help="with experts in bf16, for `quantize`")
+    parser.add_argument("--shipped", action="store_true", help="compressed, as toy/trained is, for `lingbot-world toy`")
     options = parser.parse_args()
-    make = plain_package if options.bf16 else quantized_package
-    make(options.checkpoints, options.destination)
+    if not options.shipped:
+        make = plain_package if options.bf16 else quantized_package
+        make(options.checkpoints, options.destination)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        quantized_package(options.checkpoints, Path(folder, "toy"))
+        compressed(Path(folder, "toy"), options.destination)
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> T
     """Small modulations, norms of one, small biases: a VAE's norms want something to divide even in a grey frame. Other
     weights keep the variance of what comes in."""
     layer, _, kind = name.rpartition(".")
+    if kind in ("diff", "diff_b"):
+        return torch.zeros(shape)
     if "modulation" in name:
         return torch.randn(shape, generator=generator) / math.sqrt(shape[-1])
     if kind == "gamma" or (kind == "weight" and len(shape) == 1):

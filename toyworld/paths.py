@@ -22,13 +22,27 @@ def random_paths(count: int, generator: Generator, frames: int = FRAMES) -> Tens
 
     Single moves are truck, pedestal, dolly, tilt, pan and roll, each in both directions. `generator` is a CPU one, so
     a seed gives the same paths everywhere."""
+    return scaled_to_step(integrate(_moves(count, frames - 1, generator)))
+
+
+def random_walks(count: int, generator: Generator, frames: int) -> Tensor:
+    """Longer paths: a move of `random_paths` after another. One move in three goes back the way of the one before."""
+    moves = [_moves(count, FRAMES - 1, generator)]
+    while len(moves) * (FRAMES - 1) < frames - 1:
+        back = torch.rand(count, 1, 1, generator=generator) < 1 / 3
+        moves.append(torch.where(back, -moves[-1].flip(1), _moves(count, FRAMES - 1, generator)))
+    return scaled_to_step(integrate(torch.cat(moves, 1)[:, : frames - 1]))
+
+
+def _moves(count: int, steps: int, generator: Generator) -> Tensor:
+    """Twists [count, steps, 6] of a still camera, of single moves and of mixed ones."""
     single, mixed = _single(count, generator), _mixed(count, generator)
     kind = torch.rand(count, 1, generator=generator)
     twist = torch.where(kind < SINGLE, single, mixed)
     twist = torch.where(kind < STILL, torch.zeros_like(twist), twist)
     later = torch.where(torch.rand(count, 1, generator=generator) < 0.3, _mixed(count, generator), twist)
     later = torch.where(kind < SINGLE, twist, later)
-    return scaled_to_step(integrate(_speeds(twist, later, frames - 1, generator)))
+    return _speeds(twist, later, steps, generator)
 
 
 def integrate(twists: Tensor) -> Tensor:

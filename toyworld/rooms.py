@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional as F
 
 from .paths import FRAMES, random_paths, rotations
 
+RandomPaths = Callable[[int, Generator, int], Tensor]
 BOXES = 3
 WAVES = 8
 MARGIN = 0.45
@@ -84,10 +86,10 @@ class Scenes:
         return Scenes(self.rooms.to(device), self.c2w.to(device))
 
 
-def random_scenes(count: int, seed: int, frames: int = FRAMES) -> Scenes:
-    """Rooms with a random path each, on the CPU: the same ones for a seed on every machine."""
+def random_scenes(count: int, seed: int, frames: int = FRAMES, paths: RandomPaths = random_paths) -> Scenes:
+    """Rooms with a random path each, on the CPU: the same ones for a seed on every machine. `paths` gives the paths."""
     generator = torch.Generator().manual_seed(seed)
-    return scenes_around(random_paths(count, generator, frames), generator)
+    return scenes_around(paths(count, generator, frames), generator)
 
 
 def scenes_around(paths: Tensor, generator: Generator) -> Scenes:

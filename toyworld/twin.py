@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..geometry import CHUNK
 from ..model.config import ModelConfig
 from ..model.dit import sinusoid
 from ..model.rope import rope_table
@@ -26,14 +27,17 @@ def linear(weights: Weights, name: str, x: Tensor) -> Tensor:
 
 def block(
     weights: Weights, x: Tensor, e0: Tensor, text: Tensor, text_bias: Tensor, camera: Tensor,
-    rope: tuple[Tensor, Tensor], heads: int, eps: float,
+    rope: tuple[Tensor, Tensor], heads: int, eps: float, mask: Tensor | None = None,
 ) -> Tensor:
     """The residual stream x [B, tokens, dim] after a block whose `weights` go by their names within it.
 
-    e0 [B, 6, dim]; text [B, n, dim], and text_bias [n], added to its attention logits; camera [B, tokens, dim]."""
-    shift, scale, gate, shift_2, scale_2, gate_2 = (weights["modulation"] + e0)[:, :, None].unbind(1)
+    e0 [B, parts, 6, dim]: the modulation of so many equal parts of the tokens. text [B, n, dim], and text_bias [n],
+    added to its attention logits; camera [B, tokens, dim]; mask [tokens, tokens]: who attends to whom (None: all)."""
+    shift, scale, gate, shift_2, scale_2, gate_2 = (
+        part.repeat_interleave(x.shape[1] // part.shape[1], 1) for part in (weights["modulation"] + e0).unbind(2)
+    )
     y = (_norm(x, eps) * (1 + scale) + shift).to(text.dtype)
-    x = x + linear(weights, "self_attn.o", _self_attention(weights, y, rope, heads, eps)).float() * gate
+    x = x + linear(weights, "self_attn.o", _self_attention(weights, y, rope, heads, eps, mask)).float() * gate
     hidden = camera + linear(weights, "cam_injector_layer2", F.silu(linear(weights, "cam_injector_layer1", camera)))
     x = x * (1 + linear(weights, "cam_scale_layer", hidden).float())
     x = x + linear(weights, "cam_shift_layer", hidden).float()
@@ -51,23 +55,77 @@ def velocity(
 
     timestep [B]; context [B, n, text_dim], padded with zeros, n < text_len; camera [B, tokens, 1536], the Pluecker map
     in patches (`camera_map`)."""
-    frames, height, width = x.shape[2], x.shape[3] // 2, x.shape[4] // 2
-    rope = rope_table((frames, height, width), config.head_dim, x.device)
-    e = sinusoid(timestep, config.freq_dim).float()
-    e = linear(weights, "time_embedding.2", F.silu(linear(weights, "time_embedding.0", e)))
-    e0 = linear(weights, "time_projection.1", F.silu(e)).unflatten(1, (6, -1))
+    grid = x.shape[2], x.shape[3] // 2, x.shape[4] // 2
+    rope = rope_table(grid, config.head_dim, x.device)
+    e, e0 = _time(weights, config, timestep[:, None])
     text, text_bias = _text(weights, config, context.to(dtype))
-    seen = linear(weights, "patch_embedding_wancamctrl", camera.to(dtype))
-    hidden = F.silu(linear(weights, "c2ws_hidden_states_layer1", seen))
-    seen = seen + linear(weights, "c2ws_hidden_states_layer2", hidden)
-    tokens = _patches(weights, x.to(dtype)).float()
+    seen, tokens = _camera(weights, camera.to(dtype)), _patches(weights, x.to(dtype)).float()
     for index in range(config.num_layers):
         own = of_block(weights, index)
         tokens = run_block(own, tokens, e0, text, text_bias, seen, rope, config.num_heads, config.eps)
-    shift, scale = (weights["head.modulation"] + e[:, None])[:, :, None].unbind(1)
+    return _head(weights, config, tokens, e, grid)
+
+
+def causal_velocity(
+    weights: Weights, config: ModelConfig, clean: Tensor, noisy: Tensor, timestep: Tensor, context: Tensor,
+    camera: Tensor, dtype: torch.dtype = torch.float32, run_block: Block = block,
+) -> Tensor:
+    """Velocity float32 [B, 16, n, h, w] of each chunk of three latent frames of `noisy` [B, 36, n, h, w], after the
+    chunks of `clean` [B, 36, m, h, w] before it, as a rollout of the engine gives it.
+
+    `clean` begins with the video, `noisy` ends with the latent frames of `camera` [B, tokens, 1536]. Both go through
+    the model at once, `clean` at timestep 0: a clean chunk attends to itself and the clean ones before it, a noisy
+    chunk to itself and those. timestep [B, n]. The other arguments are those of `velocity`."""
+    past, now, *size = clean.shape[2], noisy.shape[2], noisy.shape[3] // 2, noisy.shape[4] // 2
+    per_frame = size[0] * size[1]
+    frames = camera.shape[1] // per_frame
+    every = torch.arange(frames, device=noisy.device)
+    places = torch.cat([every[:past], every[frames - now :]])
+    rows = (places[:, None] * per_frame + torch.arange(per_frame, device=noisy.device)).flatten()
+    cos, sin = rope_table((frames, *size), config.head_dim, noisy.device)
+    e, e0 = _time(weights, config, torch.cat([timestep.new_zeros(len(timestep), past), timestep], 1))
+    text, text_bias = _text(weights, config, context.to(dtype))
+    seen = _camera(weights, camera.to(dtype))[:, rows]
+    tokens = torch.cat([_patches(weights, part.to(dtype)).float() for part in (clean, noisy)], 1)
+    mask = chunk_mask(places // CHUNK, past).repeat_interleave(per_frame, 0).repeat_interleave(per_frame, 1)
+    rope = cos[rows], sin[rows]
+    for index in range(config.num_layers):
+        own = of_block(weights, index)
+        tokens = run_block(own, tokens, e0, text, text_bias, seen, rope, config.num_heads, config.eps, mask)
+    return _head(weights, config, tokens[:, past * per_frame :], e[:, past:], (now, *size))
+
+
+def chunk_mask(chunks: Tensor, past: int) -> Tensor:
+    """bool [f, f]: whether a latent frame attends to another. chunks [f]: the chunk of each clean frame, of which there
+    are `past`, then of each noisy one."""
+    clean = torch.arange(len(chunks), device=chunks.device) < past
+    before, same = chunks[:, None] > chunks, chunks[:, None] == chunks
+    return torch.where(clean, before | (same & clean[:, None]), same & ~clean[:, None])
+
+
+def _time(weights: Weights, config: ModelConfig, timestep: Tensor) -> tuple[Tensor, Tensor]:
+    """Time embedding e [B, parts, dim] and modulation [B, parts, 6, dim] of timestep [B, parts]."""
+    e = sinusoid(timestep.flatten(), config.freq_dim).float().unflatten(0, timestep.shape)
+    e = linear(weights, "time_embedding.2", F.silu(linear(weights, "time_embedding.0", e)))
+    return e, linear(weights, "time_projection.1", F.silu(e)).unflatten(2, (6, -1))
+
+
+def _camera(weights: Weights, camera: Tensor) -> Tensor:
+    seen = linear(weights, "patch_embedding_wancamctrl", camera)
+    hidden = F.silu(linear(weights, "c2ws_hidden_states_layer1", seen))
+    return seen + linear(weights, "c2ws_hidden_states_layer2", hidden)
+
+
+def _head(weights: Weights, config: ModelConfig, tokens: Tensor, e: Tensor, grid: tuple[int, ...]) -> Tensor:
+    """Velocity [B, 16, f, h, w] of tokens [B, n, dim] with the time embedding e [B, parts, dim]."""
+    frames, height, width = grid
+    shift, scale = (
+        part.repeat_interleave(tokens.shape[1] // part.shape[1], 1)
+        for part in (weights["head.modulation"] + e[:, :, None]).unbind(2)
+    )
     cells = linear(weights, "head.head", _norm(tokens, config.eps) * (1 + scale) + shift)
-    cells = cells.view(len(x), frames, height, width, 2, 2, -1)
-    return cells.permute(0, 6, 1, 2, 4, 3, 5).reshape(len(x), -1, frames, 2 * height, 2 * width)
+    cells = cells.view(len(tokens), frames, height, width, 2, 2, -1)
+    return cells.permute(0, 6, 1, 2, 4, 3, 5).reshape(len(tokens), -1, frames, 2 * height, 2 * width)
 
 
 def of_block(weights: Weights, index: int) -> dict[str, Tensor]:
@@ -76,12 +134,14 @@ def of_block(weights: Weights, index: int) -> dict[str, Tensor]:
     return {name[len(start) :]: weight for name, weight in weights.items() if name.startswith(start)}
 
 
-def _self_attention(weights: Weights, y: Tensor, rope: tuple[Tensor, Tensor], heads: int, eps: float) -> Tensor:
+def _self_attention(
+    weights: Weights, y: Tensor, rope: tuple[Tensor, Tensor], heads: int, eps: float, mask: Tensor | None
+) -> Tensor:
     q = _rotated(_rms(linear(weights, "self_attn.q", y), weights["self_attn.norm_q.weight"], eps), rope).to(y.dtype)
     k = _rotated(_rms(linear(weights, "self_attn.k", y), weights["self_attn.norm_k.weight"], eps), rope).to(y.dtype)
     v = linear(weights, "self_attn.v", y)
     q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+    return F.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2).flatten(2)
 
 
 def _cross_attention(weights: Weights, y: Tensor, text: Tensor, bias: Tensor, heads: int, eps: float) -> Tensor:
@@ -108,7 +168,7 @@ def _patches(weights: Weights, x: Tensor) -> Tensor:
     batch, channels, frames, height, width = x.shape
     x = x.view(batch, channels, frames, height // 2, 2, width // 2, 2).permute(0, 2, 3, 5, 1, 4, 6)
     weight, bias = weights["patch_embedding.weight"].flatten(1), weights["patch_embedding.bias"]
-    return F.linear(x.reshape(batch, -1, channels * 4), weight.to(x.dtype), bias.to(x.dtype))
+    return F.linear(x.reshape(batch, frames * height * width // 4, channels * 4), weight.to(x.dtype), bias.to(x.dtype))
 
 
 def _norm(x: Tensor, eps: float) -> Tensor:

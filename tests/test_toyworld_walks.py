@@ -1,0 +1,107 @@
+"""The trained toy's causal model by the engine's rollout: it moves as asked, and a long walk stays sharp.
+
+TOYWORLD_WALKS=12 makes more videos. With -s the figures are printed; docs/quality.md has them."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from lingbot_world.camera import camera_embedding
+from lingbot_world.geometry import image_conditioning
+from lingbot_world.loaders import load_expert
+from lingbot_world.options import CAUSAL_SHIFT, FAST_INDICES
+from lingbot_world.pipeline import rollout
+from lingbot_world.sampling import few_step_schedule
+from lingbot_world.text import encode
+from lingbot_world.toy import write_toy_world
+from lingbot_world.toy.package import CAUSAL
+from lingbot_world.toyworld.causal import SECOND, gradient_energy
+from lingbot_world.toyworld.paths import random_walks
+from lingbot_world.toyworld.render import HEIGHT, LENS, WIDTH, render
+from lingbot_world.toyworld.rooms import scenes_around
+from lingbot_world.vae import decode_latent, encode_first_frame
+from toy_rooms import FOLLOWS, SHOWN, Rooms, decibels
+
+CASES = int(os.environ.get("TOYWORLD_WALKS", "3"))
+WALKS, HALF = max(1, CASES // 4), 59
+"""Walks, and the frames of a walk's way out; it comes back the same way, so that its last second shows what its first
+one shows."""
+
+pytestmark = pytest.mark.slow
+
+
+class World(Rooms):
+    """The package's causal model, and rooms that no training has seen."""
+
+    def __init__(self, folder):
+        super().__init__(folder, CASES)
+        self.model = load_expert(folder / CAUSAL, dtype=torch.float32)
+
+    def prompt(self, rooms):
+        """The embedded caption [n, D] of a room."""
+        return encode(rooms.captions(), self.folder / "models_t5_umt5-xxl-enc-bf16.pth", self.folder)[0]
+
+    def video(self, picture, c2w, prompt, seed=0, shift=CAUSAL_SHIFT):
+        """Frames [f, 3, h, w], -1 to 1, from a picture along a path, by the engine in the four steps of Fast."""
+        y = image_conditioning(encode_first_frame(self.vae, picture, len(c2w)))
+        camera = camera_embedding(c2w, LENS, frames=len(c2w), height=HEIGHT, width=WIDTH)
+        random = torch.Generator().manual_seed(seed)
+
+        def renoise(shape):
+            return torch.randn(shape, generator=random)
+
+        chunks = rollout(self.model, renoise(y[:, 4:].shape), y, prompt[None], camera,
+                         schedule=few_step_schedule(FAST_INDICES, shift), renoise=renoise)  # fmt: skip
+        frames = decode_latent(self.vae, torch.cat(list(chunks), 2))
+        return frames.permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(min(2, threads))
+    yield World(write_toy_world(tmp_path_factory.mktemp("world")))
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def videos(world):
+    return [world.video(truth[0], path, prompt, case)[SHOWN]
+            for case, (truth, path, prompt) in enumerate(zip(world.truth, world.paths, world.prompts, strict=True))
+            ]  # fmt: skip
+
+
+def test_the_first_frame_is_the_given_image_and_later_ones_are_nearer_to_the_truth_than_it(world, videos):
+    pairs = list(zip(videos, world.truth, strict=True))
+    first = [decibels(video[0], truth[0]) for video, truth in pairs]
+    later = [decibels(video[3:], truth[3:]) for video, truth in pairs]
+    gain = [value - decibels(truth[:1].expand_as(truth[3:]), truth[3:])
+            for value, truth in zip(later, world.truth, strict=True)]  # fmt: skip
+    print("\n", [*zip(world.moves, np.round(first, 1), np.round(later, 1), np.round(gain, 1), strict=True)])
+    print("first, later, gain:", np.mean(first), np.mean(later), np.mean(gain))
+    assert np.mean(first) >= 27.5, first
+    assert np.mean(gain) >= 4.5, gain
+
+
+def test_the_camera_moves_as_asked_and_not_as_others_are(world, videos):
+    own = [world.agreement(case, video, case) for case, video in enumerate(videos)]
+    others = [world.agreement(case, video, (case + 2) % CASES) for case, video in enumerate(videos)]
+    print("\nagreement:", np.round(own, 2), "with another's:", np.round(others, 2))
+    assert np.mean(np.array(own) > FOLLOWS) >= 0.95, own
+    assert np.mean(np.array(others) > FOLLOWS) <= 0.2, others
+
+
+def test_a_walk_of_117_frames_there_and_back_stays_as_sharp_as_it_was(world):
+    walks = []
+    for number in range(WALKS):
+        random = torch.Generator().manual_seed(2_000_000_033 + number)
+        out = random_walks(1, random, HALF)
+        scene = scenes_around(torch.cat([out, out.flip(1)[:, 1:]], 1), random)
+        start = render(scene.rooms, scene.c2w[:, :1])[0, 0]
+        path = torch.linalg.inv(scene.c2w[0, :1]) @ scene.c2w[0]
+        walks.append(world.video(start, path.double().numpy(), world.prompt(scene.rooms), number))
+    energy = gradient_energy(torch.stack(walks))
+    sharpness = (energy[-SECOND:].mean() / energy[:SECOND].mean()).item()
+    print(f"\nlast second of a walk of {len(energy)} frames over its first: {sharpness:.2f}")
+    assert sharpness >= 0.8

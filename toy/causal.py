@@ -1,0 +1,40 @@
+"""The trained toy's causal model: its low-noise expert, and what a training has changed of it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..loaders import Checkpoint, open_checkpoint
+from ..loaders.writer import config_json, write_expert, write_json
+from ..quantize.lora import LoraFile, read_loras
+
+
+def expert_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Every parameter of an expert as float32, 4-bit ones decoded."""
+    return {name: _decoded(checkpoint, name) for name in checkpoint.shapes}
+
+
+def write_causal(folder: Path, expert: Path, change: Path) -> None:
+    """The causal model in bf16 as official folders have it: `expert`, a folder, with the LoRA file `change` merged."""
+    checkpoint = open_checkpoint(expert)
+    weights = changed(expert_weights(checkpoint), change)
+    config = replace(checkpoint.config, causal=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_expert(folder / "diffusion_pytorch_model.safetensors", config, weights.items(), quant_type=None)
+    write_json(folder / "config.json", config_json(config))
+
+
+def changed(weights: Mapping[str, Tensor], change: Path) -> dict[str, Tensor]:
+    """The weights with what a LoRA file adds to them."""
+    added = read_loras([LoraFile(change)], {name: tuple(weight.shape) for name, weight in weights.items()})
+    return {name: added[name][0].added_to(weight) if name in added else weight for name, weight in weights.items()}
+
+
+def _decoded(checkpoint: Checkpoint, name: str) -> Tensor:
+    weight = checkpoint.four_bit.get(name)
+    if weight is None:
+        return checkpoint.tensors[name].view().float()
+    return weight.rows(torch.arange(weight.shape[0]))
