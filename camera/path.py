@@ -128,12 +128,6 @@ class CameraPath:
         """The whole path in the 4n+1 poses that a video of `frames` frames uses."""
         return self.resampled(frame_count(frames))
 
-    def retimed(self, speed: float) -> CameraPath:
-        """The path `speed` times as fast: that many times fewer frames."""
-        if not 0 < speed < np.inf:
-            raise CameraError(f"speed {speed}: expected more than 0")
-        return self.resampled(round((len(self) - 1) / speed) + 1)
-
     def eased(self, easing: str) -> CameraPath:
         """The path at a speed that changes as an easing says (see `easing.EASINGS`)."""
         last = len(self) - 1
@@ -167,10 +161,6 @@ class CameraPath:
             raise CameraError(f"{times} loops of {len(self)} poses: expected at least 1, {MOST_FRAMES} poses in all")
         there_and_back = self + self.reversed()
         return reduce(CameraPath.__add__, [there_and_back] * times)
-
-    def with_lens(self, fov_deg: float) -> CameraPath:
-        """The same path through another lens, `fov_deg` degrees across."""
-        return replace(self, intrinsics=lens_from_fov(fov_deg))
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

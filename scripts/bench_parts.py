@@ -162,7 +162,3 @@ def geometry_of(size: str, frames: int) -> Geometry:
     """The geometry of "height*width"."""
     height, width = map(int, size.split("*"))
     return explicit_geometry(width, height, frames)
-
-
-def dtype_of(device: str) -> torch.dtype:
-    return torch.float32 if device == "cpu" else torch.bfloat16

@@ -21,8 +21,6 @@ EXPERTS = [f"{level}_noise_model_bnb_nf4/model.safetensors" for level in ("high"
 T5, VAE = "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth"
 UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
 LIGHTNING = [f"wan2.2_i2v_lightx2v_4steps_lora_v1_{level}_noise.safetensors" for level in ("high", "low")]
-FAST_LORA = "my_lora.safetensors"
-STYLE = [f"my_lora_{level}_noise.safetensors" for level in ("high", "low")]
 
 PROMPT = (
     "A quiet courtyard in late afternoon light. The camera moves slowly forward between old trees; leaves stir in a "

@@ -17,7 +17,8 @@ BROWSER = ("test_web.py", "test_host_workflows.py", "test_host_server_models.py"
 SCRIPTS = ("test_host_guider.py", "test_host_rollout.py", "test_host_cache.py", "test_host_lora.py",
            "test_host_arithmetic.py")  # fmt: skip
 """Files whose checks run in one interpreter with ComfyUI in it (host_runner.py)."""
-LONG = ("test_toyworld.py", "test_parallel.py", "test_cluster.py", "test_package.py", "test_toyworld_training.py")
+LONG = ("test_toyworld.py", "test_parallel.py", "test_cluster.py", "test_package.py", "test_toyworld_training.py",
+        "test_model_compile.py")  # fmt: skip
 """Files that take long without ComfyUI."""
 
 
