@@ -11,7 +11,7 @@ from lingbot_world.camera import camera_embedding
 from lingbot_world.geometry import image_conditioning
 from lingbot_world.loaders import load_expert
 from lingbot_world.options import CAUSAL_SHIFT, FAST_INDICES
-from lingbot_world.pipeline import rollout
+from lingbot_world.pipeline import rollout, sample
 from lingbot_world.sampling import few_step_schedule
 from lingbot_world.text import encode
 from lingbot_world.toy import write_toy_world
@@ -44,8 +44,7 @@ class World(Rooms):
 
     def video(self, picture, c2w, prompt, seed=0, shift=CAUSAL_SHIFT):
         """Frames [f, 3, h, w], -1 to 1, from a picture along a path, by the engine in the four steps of Fast."""
-        y = image_conditioning(encode_first_frame(self.vae, picture, len(c2w)))
-        camera = camera_embedding(c2w, LENS, frames=len(c2w), height=HEIGHT, width=WIDTH)
+        y, camera = self.inputs(picture, c2w)
         random = torch.Generator().manual_seed(seed)
 
         def renoise(shape):
@@ -53,8 +52,16 @@ class World(Rooms):
 
         chunks = rollout(self.model, renoise(y[:, 4:].shape), y, prompt[None], camera,
                          schedule=few_step_schedule(FAST_INDICES, shift), renoise=renoise)  # fmt: skip
-        frames = decode_latent(self.vae, torch.cat(list(chunks), 2))
-        return frames.permute(0, 3, 1, 2).float() / 127.5 - 1
+        return self.frames(torch.cat(list(chunks), 2))
+
+    def inputs(self, picture, c2w):
+        """What a model gets of a picture and a path."""
+        y = image_conditioning(encode_first_frame(self.vae, picture, len(c2w)))
+        return y, camera_embedding(c2w, LENS, frames=len(c2w), height=HEIGHT, width=WIDTH)
+
+    def frames(self, latent):
+        """The pictures [f, 3, h, w], -1 to 1, of a latent."""
+        return decode_latent(self.vae, latent).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +89,20 @@ def test_the_first_frame_is_the_given_image_and_later_ones_are_nearer_to_the_tru
     print("first, later, gain:", np.mean(first), np.mean(later), np.mean(gain))
     assert np.mean(first) >= 27.5, first
     assert np.mean(gain) >= 4.5, gain
+
+
+def test_it_is_at_most_2_db_worse_than_the_experts(world, videos):
+    case = 1
+    high, low = (load_expert(world.folder / f"{name}_noise_model_bnb_nf4", dtype=torch.float32)
+                 for name in ("high", "low"))  # fmt: skip
+    y, camera = world.inputs(world.truth[case, 0], world.paths[case])
+    noise = torch.randn(y[:, 4:].shape, generator=torch.Generator().manual_seed(case))
+    made = sample(high, low, noise, y, world.prompts[case][None], None, camera, steps=8, shift=5.0, guide_scale=1.0)
+    shown = world.frames(made)[SHOWN]
+    experts, causal = (decibels(video[3:], world.truth[case, 3:]) for video in (shown, videos[case]))
+    print(f"\nlater frames, experts: {experts:.1f}, causal: {causal:.1f}")
+    assert experts > 15
+    assert causal > experts - 2
 
 
 def test_the_camera_moves_as_asked_and_not_as_others_are(world, videos):

@@ -1,7 +1,7 @@
 """Training of the causal model: the low-noise expert and a change of it, a LoRA and all that is small.
 
-It learns the velocity of flow matching for chunks of three latent frames, each after the true chunks before it. Noise
-is added to these, because the chunks that it makes itself are not quite true either."""
+It learns the velocity of flow matching for chunks of three latent frames, each after the true chunks before it, to
+which some noise is added: the chunks that it makes itself are not quite true either."""
 
 from __future__ import annotations
 

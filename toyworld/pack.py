@@ -72,7 +72,7 @@ def archive(folder: Path, path: Path) -> None:
 
 def quantized_package(checkpoints: Path, destination: Path) -> None:
     """The package that is shipped: its experts by `lingbot-world quantize --search`, all but KEEP in 4 bits; with an
-    example. `destination` must not be there yet."""
+    example, LoRAs, and what makes a causal model of one. `destination` must not be there yet."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "toy-world")
         plain_package(checkpoints, source)
