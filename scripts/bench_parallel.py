@@ -220,7 +220,7 @@ def bench_shard(bench: Bench, package: Path, whole: LingBotWorldModel) -> None:
 def bench_decode(bench: Bench, package: Path) -> None:
     """81 frames at 480x832 decoded by the first process, then in stripes by all."""
     vae, size = load_vae(random_package.vae(package), device="cuda"), (60, 104)
-    latent = torch.randn(1, 16, 21, *size, generator=torch.Generator().manual_seed(0)).cuda()
+    latent = torch.randn(1, 16, 21, *size, generator=torch.Generator().manual_seed(0)).to(device="cuda")
     alone = None
     for name, processes in (("1 GPU", ALONE), (f"{bench.size} GPUs", Processes(bench.rank, bench.size))):
         for kind in (", first", ""):

@@ -256,8 +256,8 @@ def test_on_a_gpu_it_does_not_matter_where_keys_and_values_lie(storage, golden, 
 def test_on_a_gpu_recorded_kernels_give_the_same_bits(limit, model):
     """Fourteen chunks: three fill the window, the slots come round every other chunk, and the prompt changes once."""
     on_gpu = LingBotWorldModel(model.config, device="meta", dtype=torch.bfloat16)
-    on_gpu.load_state_dict({name: tensor.to("cuda", torch.bfloat16) for name, tensor in model.state_dict().items()},
-                           assign=True)  # fmt: skip
+    there = {name: tensor.to(device="cuda", dtype=torch.bfloat16) for name, tensor in model.state_dict().items()}
+    on_gpu.load_state_dict(there, assign=True)
     made = {graphs: _long_rollout(on_gpu, camera_cache_bytes=limit, graphs=graphs) for graphs in (False, True)}
     (wanted, _), (got, world) = made[False], made[True]
     assert torch.equal(got, wanted)

@@ -1,7 +1,7 @@
 """The trained toy on rooms and paths that it has not seen: does the camera move as asked, and how good is the picture.
 
-TOYWORLD_CASES=60 makes more videos; without it there is one for each move. With -s the figures are printed;
-docs/quality.md has them, and the goals that these weights miss."""
+TOYWORLD_CASES=60 makes more videos; without it there is one for each move. TOYWORLD_8_BITS=12 makes more in 8 bits.
+With -s the figures are printed; docs/quality.md has them, and the goals that these weights miss."""
 
 import os
 
@@ -21,6 +21,8 @@ from toy_rooms import FOLLOWS, MOVES, SHOWN, Rooms, decibels
 
 SHIFT, STEPS = 5.0, 8
 CASES = int(os.environ.get("TOYWORLD_CASES", "12"))
+IN_8_BITS = [("fp8", "exact"), ("int8", "exact"), ("bf16", "8bit"), ("fp8", "8bit"), ("int8", "8bit")]
+"""Arithmetic and attention; the suite tries the last two alone, on two videos."""
 
 pytestmark = pytest.mark.slow
 
@@ -100,3 +102,26 @@ def test_a_third_of_the_steps_can_go_without_the_model(world):
     made, full = world.video(0, steps=16, reuse=reuse), world.video(0, steps=16)
     assert 16 / reuse.calls >= 1.5
     assert decibels(made, full) >= 40
+
+
+@pytest.mark.parametrize(("arithmetic", "attention"), IN_8_BITS if "TOYWORLD_8_BITS" in os.environ else IN_8_BITS[-2:])
+def test_8_bits_cost_little(world, videos, arithmetic, attention):
+    cases = range(int(os.environ.get("TOYWORLD_8_BITS", "2")))
+    for expert in (world.high, world.low):
+        expert.set_arithmetic(arithmetic)
+        expert.set_attention(attention)
+    try:
+        made = [world.video(case) for case in cases]
+    finally:
+        for expert in (world.high, world.low):
+            expert.set_arithmetic("auto")
+            expert.set_attention("auto")
+    lost = [decibels(videos[case][3:], world.truth[case][3:]) - decibels(video[3:], world.truth[case][3:])
+            for case, video in zip(cases, made, strict=True)]  # fmt: skip
+    follows = [world.agreement(case, video, case) for case, video in zip(cases, made, strict=True)]
+    away = [decibels(video[3:], videos[case][3:]) for case, video in zip(cases, made, strict=True)]
+    print(f"\n{arithmetic}, attention {attention}: {np.mean(lost):.2f} dB lost (at most {max(lost):.2f}), "
+          f"{np.mean(away):.1f} dB from the video without, agreement {np.mean(follows):.2f}")  # fmt: skip
+    assert np.mean(lost) < 0.3, lost
+    assert np.mean(away) > 30, away
+    assert min(follows) > FOLLOWS, follows
