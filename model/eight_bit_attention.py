@@ -26,8 +26,8 @@ Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 
 
 class Kernel(NamedTuple):
-    """The attention of a `package`, as pip calls it: the module's name, a function, and the cards on which it is taken
-    by the first number of their compute capability."""
+    """The attention of a `package`, as pip calls it: the module's name, a function that imports it, and the cards on
+    which it is taken by the first number of their compute capability."""
 
     package: str
     module: str
@@ -122,7 +122,6 @@ def _probe(kernel: Kernel, device: torch.device, head_dim: int) -> str | None:
     q, k, v = torch.randn(3, 1, PROBE_TOKENS, 2 * head_dim, device=device, generator=generator).bfloat16()
     want = sdpa(q, k, v, 2, {})
     try:
-        import_module(kernel.module)
         error = ((kernel.attend(q, k, v, 2) - want).float().norm() / want.float().norm()).item()
     except torch.OutOfMemoryError:
         raise

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -265,4 +266,6 @@ def test_a_kernel_is_tried_before_it_is_taken(wrong, monkeypatch):
     assert eight_bit_attention._probe(kernel, CPU, 64) == said
     good = kernel._replace(attend=fp8_attention.plain_attention)
     assert eight_bit_attention._probe(good, CPU, 64) is None
-    assert eight_bit_attention._probe(good._replace(module="no_such_module"), CPU, 64) == "not installed"
+    missing = kernel._replace(module="no_such_module", attend=lambda *_: import_module("no_such_module"))
+    assert eight_bit_attention._probe(missing, CPU, 64) == "not installed"
+    assert eight_bit_attention._probe(missing._replace(module="other"), CPU, 64) == "No module named 'no_such_module'"
