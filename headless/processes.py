@@ -32,6 +32,7 @@ LONGEST_WAIT = timedelta(hours=24)
 noticed at once, by torchrun."""
 ENDED_WITH_THE_OTHERS = 1
 """Exit code of a process that has nothing to say of its own: torchrun's engine or another process does."""
+INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 """Exit code of a process that torchrun ended because another one failed."""
 PATIENCE = 30  # seconds for the process that failed first to say why
@@ -123,8 +124,12 @@ def joined() -> Iterator[Processes]:
     try:
         yield processes
         distributed.destroy_process_group()
-    except (Exception, KeyboardInterrupt) as error:
-        if _is_lost_connection(error) or not _speaks(store, processes, error):
+    except KeyboardInterrupt:
+        if not processes.first:  # at once: the first one may wait for this one, and cannot say anything meanwhile
+            os._exit(INTERRUPTED)
+        raise
+    except Exception as error:
+        if _is_lost_connection(error) or not _speaks(store):
             _leave()
         raise
 
@@ -140,10 +145,8 @@ def _join() -> Any:
     return distributed.distributed_c10d._get_default_store()
 
 
-def _speaks(store: Any, processes: Processes, error: BaseException) -> bool:
-    """Whether this process is the one that reports: the first one of an interrupt, and who comes first of a fault."""
-    if isinstance(error, KeyboardInterrupt):
-        return processes.first
+def _speaks(store: Any) -> bool:
+    """Whether this process is the one that reports a fault: who comes first."""
     try:
         return store.add("lingbot-world failed", 1) == 1
     except RuntimeError:  # the store has gone with the others
@@ -180,7 +183,7 @@ def start(count: int, arguments: list[str]) -> int:
     try:
         elastic_launch(config, sys.executable)("-m", "lingbot_world", *arguments)
     except SignalException:
-        return 128 + signal.SIGINT
+        return INTERRUPTED
     except ChildFailedError as error:
         return _exit_code({rank: failure.exitcode for rank, failure in error.failures.items()}, count)
     finally:
