@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from .errors import InputError
+from .generation.two_experts import sample
+from .generation.world import World
 from .geometry import CHUNK, Geometry, explicit_geometry, output_geometry
 from .model.parallel import SequenceParallel
 from .sampling import FewStepSchedule
-from .two_experts import sample
-from .world import World
 
 if TYPE_CHECKING:
     from .model.dit import LingBotWorldModel

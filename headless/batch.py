@@ -18,9 +18,9 @@ from ..camera.formats import write_camera
 from ..camera.moves import path_from_keys, preset_path
 from ..camera.path import CameraPath
 from ..errors import LingBotError
+from ..generation.two_experts import Conditioning, Video
 from ..sampling import StepReuse
 from ..text import NEGATIVE_PROMPT, encode
-from ..two_experts import Conditioning, Video
 from .jobs import Job, Manifest, Outcome
 from .kept import Kept, OpenFiles
 from .memory import choose_residency

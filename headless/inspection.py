@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from ..errors import InputError
+from ..generation.world import held_frames
 from ..geometry import CHUNK, Geometry, explicit_geometry
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.offload import weight_bytes
@@ -15,7 +16,6 @@ from ..options import Arithmetic, DtypeName, torch_dtype
 from ..sampling import release_of
 from ..text.weights import open_weights
 from ..vae import read_vae, vae_width
-from ..world import held_frames
 from .memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 from .rollout_memory import RolloutMemory, estimate_rollout
 

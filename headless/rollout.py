@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from ..camera import pose_embedding
+from ..generation.state import WorldState, grow
+from ..generation.two_experts import ALONE as TOGETHER_ALONE
+from ..generation.two_experts import Together
+from ..generation.world import World, chunk_conditioning
 from ..geometry import CHUNK
 from ..loaders import load_expert
 from ..options import Progress
-from ..state import WorldState, grow
-from ..two_experts import ALONE as TOGETHER_ALONE
-from ..two_experts import Together
 from ..vae import VAE, VideoDecoder, encode_first_frame, load_vae
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
-from ..world import World, chunk_conditioning
 from .decoding import divided_decoder, join_stripes
 from .memory import MARGIN, estimate_vae, free_memory
 from .processes import ALONE, Processes

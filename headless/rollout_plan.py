@@ -12,12 +12,12 @@ from torch import Tensor
 from ..camera import CameraTrack, begin_track
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
+from ..generation.state import WorldState, load_state
+from ..generation.world import check_window, held_frames
 from ..geometry import CHUNK, Geometry, explicit_geometry, first_frame
 from ..loaders import Checkpoint
 from ..options import CAUSAL_SHIFT
 from ..sampling import FewStepSchedule, few_step_schedule, release_of, step_indices
-from ..state import WorldState, load_state
-from ..world import check_window, held_frames
 from .checks import Plan, arithmetic_notes, frame_notes, geometry_of, pose_folder, refuse_options
 from .options import BASE_ONLY, GenerateOptions
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..generation.two_experts import Conditioning, Together, Video
 from ..sampling import StepReuse
-from ..two_experts import Conditioning, Together, Video
 from .decoding import decode_together
 from .memory import choose_residency, free_memory
 from .options import GenerateOptions

@@ -13,13 +13,13 @@ from torch import Tensor
 from ..camera import CameraTrack, begin_track, pose_embedding
 from ..camera.path import CameraPath
 from ..errors import CameraError, InputError
+from ..generation.state import WorldState, grow
+from ..generation.world import World, check_causal, check_window, chunk_conditioning, held_frames
 from ..geometry import CHUNK, STEP, explicit_geometry
 from ..options import KeyValueMode
 from ..sampling import FewStepSchedule, few_step_schedule, release_of
-from ..state import WorldState, grow
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
-from ..world import World, check_causal, check_window, chunk_conditioning, held_frames
 from .base_model import CAMERA, is_causal
 from .patcher import copies_on_other_devices
 from .rollout_sampler import RolloutSampler, draws, plan_key_values

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..generation.world import World
 from ..geometry import CHUNK
 from ..model.kv_cache import HOST_SHARE, KEY_VALUE_PLACES, KeyValueBytes, KeyValuePlace, key_value_bytes
 from ..model.memory import activation_bytes
 from ..options import KeyValueMode
 from ..sampling import FewStepSchedule
-from ..world import World
 from .base_model import CHUNK_INPUTS, ChunkInputs
 from .model import TIMESTEP
 

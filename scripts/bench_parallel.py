@@ -24,6 +24,7 @@ import torch
 from bench_causal import bench_rollout
 from bench_parts import geometry_of, step_inputs
 from bench_report import GB, Report
+from lingbot_world.generation.two_experts import Conditioning, Together, predict
 from lingbot_world.geometry import Geometry
 from lingbot_world.headless.decoding import divided_decoder, join_stripes
 from lingbot_world.headless.processes import ALONE, Processes
@@ -32,7 +33,6 @@ from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.parallel import SequenceParallel
-from lingbot_world.two_experts import Conditioning, Together, predict
 from lingbot_world.vae import load_vae
 from torch import distributed
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
+from lingbot_world.generation.state import load_state
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.run import generate
-from lingbot_world.state import load_state
 from lingbot_world.vae.weights import MEAN, STD
 from safetensors.torch import load_file
 from toy_prompt import ToyPrompt, as_toy

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from lingbot_world.generation.two_experts import Together
 from lingbot_world.headless import kept
 from lingbot_world.headless.memory import MARGIN, Residency, choose_residency, estimate_camera_cache, estimate_sampling
 from lingbot_world.headless.options import GenerateOptions
@@ -15,7 +16,6 @@ from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.writer import write_expert
 from lingbot_world.options import PerExpert
 from lingbot_world.toy.weights import EXPERT, Weights
-from lingbot_world.two_experts import Together
 
 
 @pytest.fixture(scope="module")

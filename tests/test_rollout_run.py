@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError, InputError, LingBotError
+from lingbot_world.generation.state import load_state
 from lingbot_world.geometry import Geometry
 from lingbot_world.headless.cli import main
 from lingbot_world.headless.options import GenerateOptions
@@ -22,7 +23,6 @@ from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.tensors import TensorEntry
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.pipeline import World
-from lingbot_world.state import load_state
 from lingbot_world.vae import decode_latent, load_vae
 from PIL import Image
 from safetensors.torch import save_file

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
 import torch
+from lingbot_world.generation.two_experts import sample
 from lingbot_world.headless.decoding import divided_decoder, join_stripes
 from lingbot_world.headless.processes import Processes
 from lingbot_world.loaders import load_expert, open_checkpoint
@@ -25,7 +26,6 @@ from lingbot_world.loaders.writer import write_expert
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.pipeline import World
 from lingbot_world.sampling import StepReuse, few_step_schedule
-from lingbot_world.two_experts import sample
 from lingbot_world.vae import decode_latent, load_vae
 from model_cases import SMALL, golden_inputs, golden_model, random_inputs, random_state, with_state
 from test_pipeline import RUNS, SETTINGS

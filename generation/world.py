@@ -10,18 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .errors import InputError
-from .geometry import CHUNK
-from .model.block_graphs import BlockGraphs
-from .model.cache import CameraCache
-from .model.config import ModelConfig
-from .model.kv_cache import KeyValueCache
-from .model.parallel import SequenceParallel
-from .sampling import FewStepSchedule, sample_few_steps
-from .sampling.few_steps import Predict
+from ..errors import InputError
+from ..geometry import CHUNK
+from ..model.block_graphs import BlockGraphs
+from ..model.cache import CameraCache
+from ..model.config import ModelConfig
+from ..model.kv_cache import KeyValueCache
+from ..model.parallel import SequenceParallel
+from ..sampling import FewStepSchedule, sample_few_steps
+from ..sampling.few_steps import Predict
 
 if TYPE_CHECKING:
-    from .options import Progress
+    from ..options import Progress
     from .state import WorldState
 
 MakeCamera = Callable[[np.ndarray, np.ndarray], "Tensor | None"]

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .camera import CameraTrack, continue_track
-from .errors import InputError
-from .geometry import CHUNK
-from .loaders.tensors import read_safetensors
-from .model.config import ModelConfig
+from ..camera import CameraTrack, continue_track
+from ..errors import InputError
+from ..geometry import CHUNK
+from ..loaders.tensors import read_safetensors
+from ..model.config import ModelConfig
 
 FORMAT = "lingbot-world state 1"
 _TENSORS = {

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
-from .errors import InputError
-from .model.cache import CameraCache
-from .model.dit import LingBotWorldModel
-from .model.parallel import SequenceParallel, gather_rows
-from .options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
-from .sampling import SOLVER_STEPS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
-from .sampling.solvers import Callback, Steps
+from ..errors import InputError
+from ..model.cache import CameraCache
+from ..model.dit import LingBotWorldModel
+from ..model.parallel import SequenceParallel, gather_rows
+from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
+from ..sampling import SOLVER_STEPS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
+from ..sampling.solvers import Callback, Steps
 
 Expert = LingBotWorldModel | Callable[[], LingBotWorldModel]
 
