@@ -88,17 +88,18 @@ class World:
         device: torch.device | str,
         eight_bit: bool = False,
         on_host: bool = False,
+        fp8: bool = False,
         camera_cache_bytes: float | None = None,
         sequence_parallel: SequenceParallel | None = None,
         graphs: bool = False,
     ) -> None:
-        """`size`: height and width of the latent. `window` and `sink` as in `rollout`; `eight_bit` and `on_host` as in
-        `KeyValueCache`. `camera_cache_bytes` limits what is cached for a chunk's forwards, of which there are usually
-        five: the camera layers' results, and the prompt's keys and values (None: no limit). `sequence_parallel`: the
-        processes that make the video together; each holds the keys and values of its share of the heads. `graphs`: the
-        blocks' kernels are recorded and replayed (see BlockGraphs) where keys and values lie on a GPU in the compute
-        dtype; the model's weights have to stay where they are. Raises InputError for a model that is not causal, a
-        window that is too small, and heads that cannot be shared."""
+        """`size`: height and width of the latent. `window` and `sink` as in `rollout`; `eight_bit`, `on_host` and `fp8`
+        as in `KeyValueCache`. `camera_cache_bytes` limits what is cached for a chunk's forwards, of which there are
+        usually five: the camera layers' results, and the prompt's keys and values (None: no limit).
+        `sequence_parallel`: the processes that make the video together; each holds the keys and values of its share of
+        the heads. `graphs`: the blocks' kernels are recorded and replayed (see BlockGraphs) where keys and values lie
+        on a GPU in the compute dtype; the model's weights have to stay where they are. Raises InputError for a model
+        that is not causal, a window that is too small, and heads that cannot be shared."""
         check_causal(model.config)
         if window < sink + CHUNK:
             raise InputError(f"window is {window} latent frames, expected at least sink ({sink}) + {CHUNK}")
@@ -109,7 +110,7 @@ class World:
             config, self._options["sequence_parallel"] = sequence_parallel.local(config), sequence_parallel
         self._history = KeyValueCache(
             config, size[0] * size[1] // 4, window, sink,
-            device=self._device, dtype=model.compute_dtype, eight_bit=eight_bit, on_host=on_host,
+            device=self._device, dtype=model.compute_dtype, eight_bit=eight_bit, on_host=on_host, fp8=fp8,
         )  # fmt: skip
         graphs = graphs and self._device.type == "cuda" and self._history.in_place
         if graphs:

@@ -58,7 +58,8 @@ def run_rollout(
     )  # fmt: skip
     world = World(
         model, _size(plan), plan.held_frames, plan.held_sink, device=plan.device,
-        eight_bit=memory.eight_bit, on_host=memory.on_host, camera_cache_bytes=memory.camera_cache_bytes,
+        eight_bit=memory.eight_bit, on_host=memory.on_host, fp8=memory.fp8,
+        camera_cache_bytes=memory.camera_cache_bytes,
         sequence_parallel=together.sequence, graphs=memory.graphs,
     )  # fmt: skip
     run = _Run(plan, world, decoder, image, ALONE if alone else processes)

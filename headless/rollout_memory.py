@@ -12,7 +12,8 @@ from ..errors import InputError
 from ..geometry import CHUNK, Geometry
 from ..loaders.offload import weight_bytes
 from ..model.config import ModelConfig
-from ..model.kv_cache import HOST_SHARE, KEY_VALUE_PLACES, key_value_bytes
+from ..model.eight_bit_attention import takes_operands
+from ..model.kv_cache import HOST_SHARE, key_value_bytes, key_value_places
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..options import Arithmetic, AttentionMode
 from ..vae import vae_width
@@ -28,12 +29,14 @@ RECORDED_TOKENS = 2000
 
 @dataclass(frozen=True)
 class RolloutMemory:
-    """Where a causal run keeps what: keys and values in 8 bits, in host memory; how many blocks stay on the GPU (None:
-    all); the bytes of the camera cache; the VAE in tiles, and its state in host memory between chunks. `graphs`: the
-    blocks' kernels are recorded (see BlockGraphs), which takes a second forward's memory."""
+    """Where a causal run keeps what: keys and values in 8 bits, in host memory, as attention in 8 bits takes them; how
+    many blocks stay on the GPU (None: all); the bytes of the camera cache; the VAE in tiles, and its state in host
+    memory between chunks. `graphs`: the blocks' kernels are recorded (see BlockGraphs), which takes a second forward's
+    memory."""
 
     eight_bit: bool = False
     on_host: bool = False
+    fp8: bool = False
     resident_blocks: int | None = None
     vae_tiling: bool = False
     park_decoder: bool = False
@@ -49,10 +52,10 @@ def choose_rollout_memory(
 
     The VAE stays whole if it can, since tiles leave seams; then come the keys and values, then the model's blocks.
     What is left goes to the camera cache. Raises InputError where nothing fits."""
-    mode = plan.options.kv_cache
+    mode, fp8 = plan.options.kv_cache, takes_operands(plan.options.attention, plan.device, plan.checkpoint.config)
     if plan.device.type != "cuda":
         resident, tiling = 0 if plan.options.shard else None, plan.options.vae_tiling
-        return RolloutMemory(mode == "8bit", mode == "host", resident_blocks=resident, vae_tiling=tiling)
+        return RolloutMemory(mode == "8bit", mode == "host", fp8, resident_blocks=resident, vae_tiling=tiling)
     free_host = (available_host_memory() if free_host is None else free_host) // processes
     asked, shard = plan.options.residency, plan.options.shard
     layers = plan.checkpoint.config.num_layers
@@ -64,7 +67,7 @@ def choose_rollout_memory(
         if resident not in blocks or (whole and plan.options.vae_tiling):
             continue
         weights = weight_bytes(plan.checkpoint, resident, processes if shard else 1)
-        for place in KEY_VALUE_PLACES[mode]:
+        for place in key_value_places(mode, fp8):
             memory = RolloutMemory(*place, resident_blocks=resident, vae_tiling=not whole, park_decoder=not whole)
             stage, host = _estimate(plan, memory, processes, weights)
             needed = stage.total
@@ -120,18 +123,20 @@ def estimate_rollout(
     and values, the VAE and a forward's work, without the camera cache; and the bytes of host memory that are pinned.
     `processes` share tokens, heads and, but in tiles, the frames. The bytes are those of the first."""
     cells = geometry.lat_h, geometry.lat_w
-    place = {"eight_bit": memory.eight_bit, "on_host": memory.on_host}
+    place = {"eight_bit": memory.eight_bit, "on_host": memory.on_host, "fp8": memory.fp8}
     local = replace(config, dim=config.dim // processes, num_heads=config.num_heads // processes)
     tokens = held_frames * cells[0] * cells[1] // 4
     held = key_value_bytes(local, tokens, dtype, **place)
     forward = activation_bytes(
         config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes, arithmetic=arithmetic, attention=attention
     )
-    forward += held.working + (attention == "8bit") * 2 * tokens * local.dim  # a block's keys and values in 8 bits
+    forward += held.working
+    if attention == "8bit" and not memory.fp8:
+        forward += 2 * tokens * local.dim  # a block's keys and values in 8 bits
     chunk = replace(geometry, frames=4 * CHUNK)
     vae = estimate_vae(vae_width, chunk, tiling=memory.vae_tiling, processes=processes)[1]
     decoder = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
-    where = f"keys and values of {held_frames} latent frames {'in 8 bits ' * memory.eight_bit}"
+    where = f"keys and values of {held_frames} latent frames {'in 8 bits ' * (memory.eight_bit or memory.fp8)}"
     name = f"chunks, {where}{'in host memory' if memory.on_host else 'on the GPU'}"
     return StageEstimate(name, weights + vae.weights, held.device + max(forward + decoder, vae.work)), held.host
 

@@ -13,6 +13,7 @@ from ..model.attention import sdpa
 from ..model.config import ModelConfig
 from ..model.dit import LingBotWorldModel
 from ..model.eight_bit_attention import attend_8bit
+from ..model.fp8_attention import Operand, decode
 from ..model.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 
@@ -41,14 +42,19 @@ def self_attention(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping
     return _patched(q, k, cross_attention(q, k, v, heads, options), heads, options)
 
 
-def self_attention_8bit(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
+def self_attention_8bit(
+    q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping
+) -> Tensor:
     """Self-attention in 8 bits, whatever ComfyUI's switches and overrides ask for, then every `attn1_patch`."""
     own = q.clone() if options.get("patches", {}).get("attn1_patch") else q  # `attend_8bit` may overwrite it
     return _patched(q, k, attend_8bit(own, k, v, heads, options), heads, options)
 
 
-def _patched(q: Tensor, k: Tensor, out: Tensor, heads: int, options: Mapping) -> Tensor:
-    for patch in options.get("patches", {}).get("attn1_patch", ()):
+def _patched(q: Tensor, k: Tensor | Operand, out: Tensor, heads: int, options: Mapping) -> Tensor:
+    patches = options.get("patches", {}).get("attn1_patch", ())
+    if patches and isinstance(k, Operand):
+        k = decode(k, q.dtype)[None]
+    for patch in patches:
         split = {"q": q.unflatten(-1, (heads, -1)), "k": k.unflatten(-1, (heads, -1))}
         out = patch({"x": out, **split, "transformer_options": options})
     return out

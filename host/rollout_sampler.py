@@ -15,7 +15,8 @@ from torch import Tensor
 from ..errors import InputError
 from ..generation.world import World
 from ..geometry import CHUNK
-from ..model.kv_cache import HOST_SHARE, KEY_VALUE_PLACES, KeyValueBytes, KeyValuePlace, key_value_bytes
+from ..model.eight_bit_attention import takes_operands
+from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
 from ..model.memory import activation_bytes
 from ..options import KeyValueMode
 from ..sampling import FewStepSchedule
@@ -91,9 +92,10 @@ def plan_key_values(patcher, held: int, size: tuple[int, int], mode: KeyValueMod
     else the one that leaves most. Raises InputError where not even that fits beside a forward."""
     config, dtype = patcher.model.diffusion_model.config, patcher.model.get_dtype_inference()
     device = patcher.load_device
-    tokens = held * size[0] * size[1] // 4
+    tokens, attention = held * size[0] * size[1] // 4, patcher.model.diffusion_model.attention_mode
+    fp8 = takes_operands(attention, device, config)
     plans = [KeyValuePlan(place, key_value_bytes(config, tokens, dtype, **place._asdict()))
-             for place in KEY_VALUE_PLACES[mode]]  # fmt: skip
+             for place in key_value_places(mode, fp8)]
     if device.type != "cuda":
         return plans[0]
     forward = activation_bytes(config, CHUNK, *size, batch=1, dtype=dtype) + management.extra_reserved_memory()

@@ -16,6 +16,7 @@ from .attention import Attention
 from .cache import CameraCache, Pair
 from .config import ModelConfig
 from .eight_bit import Rows, activated, normed, shared
+from .fp8_attention import Operand
 from .operations import Layer, Operations, norm_parameters, prepared
 from .parallel import TokenShare
 from .pointwise import affine_, gated_add_, rms_norm_, rms_rope_, slices
@@ -27,7 +28,7 @@ nothing, because the self-attention needs more memory."""
 CAMERA_TOKENS = 32768
 """Tokens in the camera layers at once. A longer video's scale and shift are computed and applied part by part."""
 
-Extend = Callable[[Tensor, Tensor], Pair]
+Extend = Callable[[Tensor, Tensor], "Pair | tuple[Operand, Operand]"]
 Rope = tuple[Tensor, Tensor]
 
 
@@ -47,9 +48,11 @@ class _Attention(nn.Module):
         self.norm_q = operations.RMSNorm(config.dim, eps=config.eps, **factory)
         self.norm_k = operations.RMSNorm(config.dim, eps=config.eps, **factory)
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor, options: Mapping) -> Tensor:
-        """Attention of q to k and v [tokens, columns], of as many heads as there are columns for."""
-        return self.attention(q[None], k[None], v[None], q.shape[1] // self.head_dim, options)[0]
+    def _attend(self, q: Tensor, k: Any, v: Any, options: Mapping) -> Tensor:
+        """Attention of q to k and v [tokens, columns], of as many heads as there are columns for. k and v may be
+        Operands, if the attention takes them."""
+        k, v = (x[None] if isinstance(x, Tensor) else x for x in (k, v))
+        return self.attention(q[None], k, v, q.shape[1] // self.head_dim, options)[0]
 
 
 class SelfAttention(_Attention):
@@ -91,9 +94,8 @@ class SelfAttention(_Attention):
 
     def _attended(self, projected: Iterator[Tensor], extend: Extend | None, options: Mapping) -> Tensor:
         q, k, v = projected
-        if extend is not None:
-            k, v = extend(k, v)
-        return self._attend(q, k, v, options)
+        keys, values = (k, v) if extend is None else extend(k, v)
+        return self._attend(q, keys, values, options)
 
     def _attended_together(
         self, share: TokenShare, projected: Iterator[Tensor], extend: Extend | None, options: Mapping

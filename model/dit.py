@@ -73,6 +73,8 @@ class LingBotWorldModel(nn.Module):
         )
         self.head = Head(config, operations, **factory)
 
+    attention_mode: AttentionMode = "auto"
+
     def set_arithmetic(self, arithmetic: Arithmetic) -> None:
         """How the blocks' linear layers multiply (see eight_bit.py); "auto" is "bf16", the compute dtype. First and
         last layers, embeddings, norms, modulation, attention and the residual stream stay as they are, and so do keys
@@ -84,6 +86,7 @@ class LingBotWorldModel(nn.Module):
     def set_attention(self, mode: AttentionMode) -> None:
         """How the video's tokens attend to each other (see eight_bit_attention.py); "auto" is "exact". Attention to the
         prompt, which has few tokens, stays exact."""
+        self.attention_mode = mode
         for layer in self.blocks.modules():
             if isinstance(layer, SelfAttention):
                 layer.attention = self.attention_8bit if mode == "8bit" else self._attention

@@ -15,7 +15,14 @@ from ..errors import InputError
 from ..options import AttentionMode
 from .attention import sdpa
 from .config import ModelConfig
-from .fp8_attention import cudnn_attention, plain_attention, sample
+from .fp8_attention import (
+    Operand,
+    cudnn_attention,
+    cudnn_attention_to,
+    plain_attention,
+    plain_attention_to,
+    sample,
+)
 from .pointwise import or_else
 
 PROBE_TOKENS, WORST_PROBE = 256, 0.2
@@ -35,17 +42,32 @@ class Kernel(NamedTuple):
     cards: tuple[int, ...]
 
 
-def attend_8bit(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:  # noqa: ARG001
-    """Attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim] in 8 bits. q may be overwritten.
+def attend_8bit(
+    q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping  # noqa: ARG001
+) -> Tensor:
+    """Attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim] in 8 bits. q may be overwritten. For a
+    single row k and v may be Operands, where the device `takes_operands`.
 
     Raises InputError where no kernel serves the device; `choose_attention` finds that out before."""
+    if isinstance(k, Operand) and isinstance(v, Operand):
+        return _attend_to(q, k, v, heads)
+    assert isinstance(k, Tensor)
+    assert isinstance(v, Tensor)
     return _in_compiled_code(q, k, v, heads) if torch.compiler.is_compiling() else _attend(q, k, v, heads)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     if q.device.type != "cuda":
         return plain_attention(q, k, v, heads)
-    return _unless_broken(find_kernel(q.device, q.shape[-1] // heads))(q, k, v, heads)
+    kernel = find_kernel(q.device, q.shape[-1] // heads)
+    return _unless_broken(kernel.attend, plain_attention, kernel.package)(q, k, v, heads)
+
+
+@torch.compiler.disable
+def _attend_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
+    if q.device.type != "cuda":
+        return plain_attention_to(q, k, v, heads)
+    return _unless_broken(cudnn_attention_to, plain_attention_to, KERNELS[0].package)(q, k, v, heads)
 
 
 @torch.library.custom_op("lingbot_world::attention_8bit", mutates_args=())
@@ -59,8 +81,8 @@ def _(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:  # noqa: ARG001
 
 
 @lru_cache
-def _unless_broken(kernel: Kernel) -> Function:
-    return or_else(kernel.attend, plain_attention, f"attention of {kernel.package}")
+def _unless_broken(attend: Callable[..., Tensor], plain: Callable[..., Tensor], package: str) -> Callable[..., Tensor]:
+    return or_else(attend, plain, f"attention of {package}")
 
 
 def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -94,6 +116,14 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
     if device.type == "cuda":
         find_kernel(device, config.head_dim)
     return "8bit"
+
+
+def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
+    """Whether a causal model's cache may hold keys and values as attention in this mode takes them: cuDNN's does, and
+    the CPU's, which is like it. `choose_attention` has allowed the mode."""
+    if mode != "8bit":
+        return False
+    return device.type == "cpu" or find_kernel(device, config.head_dim).attend is cudnn_attention
 
 
 @lru_cache

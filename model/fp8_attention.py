@@ -5,8 +5,10 @@ taken off before. The keys' adds the same to all scores of a query, so that the 
 added to the result. A channel that is large in all tokens thus costs no exactness. cuDNN gives its result in 8 bits
 too: on Hopper it gives no other."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .attention import TILE, sdpa
-from .pointwise import from_fp8_, to_fp8_
+from .pointwise import from_fp8_, or_else, to_fp8_
 from .quantized import LARGEST
 
 FP8 = torch.float8_e4m3fn
@@ -29,16 +31,22 @@ NUMERATORS = 256.0
 """What the softmax's numerators, at most 1, are multiplied by before they become 8 bits in the kernel."""
 
 
-class Operand(NamedTuple):
-    """A tensor in 8 bits: `values` [tokens, dim] times `scale` [1] plus `mean` [dim]; scale and mean in fp32. Further
-    tokens of zeros may follow.
+class Scaling(NamedTuple):
+    """How numbers become 8 bits: (x - mean) * factor. `scale` is 1 / factor; scale and factor [1], mean [dim], in fp32.
 
     The scale is a power of two. So a value becomes the same float whatever heads share the scale, in one process or
     among several, unless it is so small that it is no normal number."""
 
-    values: Tensor
     scale: Tensor
+    factor: Tensor
     mean: Tensor
+
+
+class Operand(NamedTuple):
+    """A tensor in 8 bits, [tokens, dim]. Tokens of zeros may follow the true ones."""
+
+    values: Tensor
+    scaling: Scaling
 
 
 def sample(x: Tensor) -> Tensor:
@@ -46,15 +54,37 @@ def sample(x: Tensor) -> Tensor:
     return x[:: max(1, len(x) // SAMPLE)]
 
 
+def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
+    """For x [tokens, dim], less the mean of the tokens `mean_of`, and what is `headroom` times as large."""
+    mean = x.new_zeros(x.shape[1], dtype=torch.float32) if mean_of is None else mean_of.mean(0, dtype=torch.float32)
+    return Scaling(*_fastest_scale(x.device.type)(sample(x), mean, headroom), mean)
+
+
+def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
+    """fp32 [1] each: the least power of two by which `headroom` times the largest magnitude of x [tokens, dim] less
+    mean [dim] becomes a float8_e4m3fn, and 1 over it."""
+    largest = (x - mean).abs().amax().view(1).clamp_min(1e-30)
+    scale = torch.exp2(torch.log2(largest * (headroom / LARGEST[FP8])).ceil())
+    return scale, 1 / scale
+
+
+@lru_cache
+def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
+    """Two kernels in place of ten where Triton works on a GPU."""
+    if device_type != "cuda" or find_spec("triton") is None:
+        return plain_scale
+    from .quantized_kernels import fp8_scale
+
+    return or_else(fp8_scale, plain_scale, "fp8_scale")
+
+
 def operand(x: Tensor, mean_of: Tensor | None = None, zeros: int = 0) -> Operand:
     """x [tokens, dim] in 8 bits, less the mean of the tokens `mean_of`; so many tokens of `zeros` come behind it."""
-    mean = x.new_zeros(x.shape[1], dtype=torch.float32) if mean_of is None else mean_of.mean(0, dtype=torch.float32)
-    largest = (sample(x) - mean).abs().amax().view(1).clamp_min(1e-30)
-    scale = torch.exp2(torch.log2(largest * (HEADROOM / LARGEST[FP8])).ceil())
+    made = scaling(x, mean_of)
     values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
-    to_fp8_(values[: len(x)], x, mean, 1 / scale)
+    to_fp8_(values[: len(x)], x, made.mean, made.factor)
     values[len(x) :].view(torch.uint8).zero_()
-    return Operand(values, scale, mean)
+    return Operand(values, made)
 
 
 def padding(keys: int) -> int:
@@ -79,20 +109,43 @@ def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """Attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim]. A contiguous q is overwritten with the
     result. Raises what cuDNN raises where it has no such kernel."""
-    rows, queries, dim = q.shape
-    zeros = padding(k.shape[1]) if rows == 1 else 0
+    rows, zeros = len(q), padding(k.shape[1]) if len(q) == 1 else 0
     with torch.cuda.device_of(q):
         in_8_bits = operands(q, k, v, zeros)
-        values = _graph(q.device, rows, queries, k.shape[1] + zeros, heads, dim // heads)(*in_8_bits)
-        return from_fp8_(q.flatten(0, 1), values, in_8_bits[2].mean, in_8_bits[2].scale).view(q.shape)
+        return _by_cudnn(q.flatten(0, 1), *in_8_bits, heads, rows).view(q.shape)
+
+
+def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
+    """`cudnn_attention` of q [1, L, heads*head_dim] over keys and values that are in 8 bits already."""
+    with torch.cuda.device_of(q):
+        return _by_cudnn(q[0], operand(q[0]), k, v, heads)[None]
+
+
+def _by_cudnn(out: Tensor, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> Tensor:
+    sizes = (len(each.values) // rows for each in (q, k))
+    values = _graph(out.device, rows, *sizes, heads, out.shape[1] // heads)(q, k, v)
+    return from_fp8_(out, values, v.scaling.mean, v.scaling.scale)
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """The same with an exact softmax, in the dtype of q, which stays as it is."""
-    in_8_bits, zeros = operands(q, k, v), torch.zeros(q.shape[-1], device=q.device)
-    q, k, v = (from_fp8_(torch.empty_like(x.flatten(0, 1)), each.values, zeros, each.scale).view(x.shape)
-               for x, each in zip((q, k, v), in_8_bits, strict=True))  # fmt: skip
-    return sdpa(q, k, v, heads, {}).add_(in_8_bits[2].mean)
+    return _plain(q, *operands(q, k, v), heads)
+
+
+def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
+    """`cudnn_attention_to` with an exact softmax, in the dtype of q, which stays as it is."""
+    return _plain(q, operand(q[0]), k, v, heads)
+
+
+def _plain(like: Tensor, q: Operand, k: Operand, v: Operand, heads: int) -> Tensor:
+    queries, keys, values = (decode(x, like.dtype, mean=False).unflatten(0, (len(like), -1)) for x in (q, k, v))
+    return sdpa(queries, keys, values, heads, {}).add_(v.scaling.mean)
+
+
+def decode(x: Operand, dtype: torch.dtype, mean: bool = True) -> Tensor:
+    """[tokens, dim] in `dtype`; without the `mean` if that is wanted."""
+    added = x.scaling.mean if mean else torch.zeros_like(x.scaling.mean)
+    return from_fp8_(torch.empty_like(x.values, dtype=dtype), x.values, added, x.scaling.scale)
 
 
 @lru_cache(maxsize=64)
@@ -152,7 +205,7 @@ class _Graph:
         handle = _handle(self._device)
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
         out = torch.empty(self._shape, dtype=FP8, device=self._device)
-        scales = q.scale, k.scale, v.scale, *self._constants, 1 / v.scale
+        scales = *(each.scaling.scale for each in (q, k, v)), *self._constants, v.scaling.factor
         given = dict(zip(self._values, (q.values, k.values, v.values), strict=True))
         given |= dict(zip(self._scales.values(), scales, strict=True))
         workspace = torch.empty(self._workspace, dtype=torch.uint8, device=self._device)

@@ -5,7 +5,8 @@ the others are taken in turns, so that a new frame overwrites the oldest. Keys a
 position, and attention has no mask: the order of the slots does not matter, and nothing is ever moved.
 
 They lie on the model's device or, `on_host`, in pinned host memory, from where each block's are brought to the device
-while the block before computes. `eight_bit` stores them as int8 with a scale for each token and head.
+while the block before computes. `eight_bit` stores them as int8 with a scale for each token and head, `fp8` as
+attention in 8 bits takes them: with a scale and a mean that each block's first clean chunk sets for the whole video.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ from torch import Tensor
 from ..errors import InputError
 from ..options import KeyValueMode
 from .config import ModelConfig
+from .fp8_attention import FP8, Operand, Scaling, padding, sample, scaling
 from .kv_storage import DeviceStorage, HostStorage, Pair, Storage
-from .pointwise import decode_8bit_, encode_8bit
+from .pointwise import decode_8bit_, encode_8bit, to_fp8_
+
+FP8_HEADROOM = 16.0
+"""In fp8, later keys and values may be so many times as large as the largest of the first chunk."""
 
 
 class Slots(NamedTuple):
@@ -48,10 +53,11 @@ class KeyValueCache:
         dtype: torch.dtype,
         eight_bit: bool = False,
         on_host: bool = False,
+        fp8: bool = False,
     ) -> None:
         """`frame_tokens`: tokens of a latent frame. `window`: latent frames that the cache holds, those of the running
-        chunk included. `dtype`: of the model's keys and values. Raises InputError for a window that `sink` leaves no
-        room in."""
+        chunk included. `dtype`: of the model's keys and values. `fp8`, for a model whose attention `takes_operands`,
+        goes before `eight_bit`. Raises InputError for a window that `sink` leaves no room in."""
         if not 0 <= sink < window:
             raise InputError(f"window is {window} and sink {sink} latent frames; the window has to be the larger one")
         self.window, self.sink, self.keep = window, sink, False
@@ -60,12 +66,13 @@ class KeyValueCache:
         self._slots: list[Slots] = []
         self._past: list[slice] = []
         self._used = 0
-        shapes = _shapes(config, window * frame_tokens, dtype, eight_bit)
+        shapes = _shapes(config, window * frame_tokens, dtype, eight_bit, fp8)
         storage = HostStorage if on_host else DeviceStorage
         self._storage: Storage = storage(shapes, config.num_layers, torch.device(device))
         self._decoded = (window * frame_tokens, config.dim), dtype
-        self._eight_bit = eight_bit
-        self.in_place = not eight_bit and not on_host
+        self._eight_bit, self._on_host, self._fp8 = eight_bit, on_host, fp8
+        self._scalings: list[tuple[Scaling, Scaling] | None] = [None] * config.num_layers
+        self.in_place = not eight_bit and not on_host and not fp8
         """Whether `extend` gives the stored tensors themselves, so that all it is given is stored."""
 
     @property
@@ -89,17 +96,35 @@ class KeyValueCache:
         self._used = min(first + frames, self.window) * self._frame_tokens
         self._storage.begin(self._past)
 
-    def extend(self, block: int, keys: Tensor, values: Tensor) -> Pair:
+    def extend(self, block: int, keys: Tensor, values: Tensor) -> Pair | tuple[Operand, Operand]:
         """Keys and values [seen tokens, dim] that the running chunk attends to in this block: those of the earlier
         frames in the window, and the chunk's own (`keys` and `values`, [chunk tokens, dim]). Good until the block
         after the next one asks."""
         stored = self._storage.fetch(block)
+        if self._fp8:
+            return self._extend_fp8(block, keys, values, stored)
         seen = self._decode(stored) if self._eight_bit else stored
         for chunk, cache in self._slots:
             seen[0][cache], seen[1][cache] = keys[chunk], values[chunk]
         if self.keep and not self.in_place:
             self._keep(block, keys, values)
         return seen[0][: self._used], seen[1][: self._used]
+
+    def _extend_fp8(
+        self, block: int, keys: Tensor, values: Tensor, stored: Sequence[Tensor]
+    ) -> tuple[Operand, Operand]:
+        scalings = self._scalings[block]
+        if scalings is None:
+            scalings = scaling(keys, sample(keys), FP8_HEADROOM), scaling(values, values, FP8_HEADROOM)
+        if self.keep:
+            self._scalings[block] = scalings
+        for chunk, cache in self._slots:
+            for tokens, new, each in zip(stored, (keys, values), scalings, strict=True):
+                to_fp8_(tokens[cache], new[chunk], each.mean, each.factor)
+            if self.keep and self._on_host:
+                self._storage.store(block, cache, [tokens[cache] for tokens in stored])
+        seen = self._used + (padding(self._used) if keys.device.type == "cuda" else 0)
+        return Operand(stored[0][:seen], scalings[0]), Operand(stored[1][:seen], scalings[1])
 
     def _keep(self, block: int, keys: Tensor, values: Tensor) -> None:
         rows = [keys, values]
@@ -132,8 +157,11 @@ class KeyValueCache:
         return found
 
 
-def _shapes(config: ModelConfig, tokens: int, dtype: torch.dtype, eight_bit: bool) -> list[tuple]:
-    """Shape and dtype of what a block stores: keys and values, in 8 bits each with scales."""
+def _shapes(config: ModelConfig, tokens: int, dtype: torch.dtype, eight_bit: bool, fp8: bool) -> list[tuple]:
+    """Shape and dtype of what a block stores: keys and values, in int8 each with scales, in fp8 tokens of zeros behind
+    them."""
+    if fp8:
+        return [((tokens + padding(tokens), config.dim), FP8)] * 2
     if eight_bit:
         return [((tokens, config.dim), torch.int8), ((tokens, config.num_heads), torch.float32)] * 2
     return [((tokens, config.dim), dtype)] * 2
@@ -148,36 +176,49 @@ class KeyValueBytes(NamedTuple):
 
 
 def key_value_bytes(
-    config: ModelConfig, tokens: int, dtype: torch.dtype, *, eight_bit: bool = False, on_host: bool = False
+    config: ModelConfig,
+    tokens: int,
+    dtype: torch.dtype,
+    *,
+    eight_bit: bool = False,
+    on_host: bool = False,
+    fp8: bool = False,
 ) -> KeyValueBytes:
     """What a KeyValueCache over `tokens` tokens (window * tokens of a frame) takes."""
 
-    def block_bytes(eight_bit: bool) -> int:
-        shapes = _shapes(config, tokens, dtype, eight_bit)
+    def block_bytes(eight_bit: bool, fp8: bool) -> int:
+        shapes = _shapes(config, tokens, dtype, eight_bit, fp8)
         return sum(rows * columns * kind.itemsize for (rows, columns), kind in shapes)
 
-    stored, decoded = config.num_layers * block_bytes(eight_bit), block_bytes(False) if eight_bit else 0
+    block = block_bytes(eight_bit, fp8)
+    stored, decoded = config.num_layers * block, block_bytes(False, False) if eight_bit and not fp8 else 0
     if on_host:
-        return KeyValueBytes(HostStorage.BUFFERS * block_bytes(eight_bit), decoded, stored)
+        return KeyValueBytes(HostStorage.BUFFERS * block, decoded, stored)
     return KeyValueBytes(stored, decoded, 0)
 
 
 class KeyValuePlace(NamedTuple):
-    """Where a KeyValueCache's tensors lie, and in how many bits."""
+    """Where a KeyValueCache's tensors lie, and in which form."""
 
     eight_bit: bool = False
     on_host: bool = False
+    fp8: bool = False
 
 
 _GPU, _HOST = KeyValuePlace(), KeyValuePlace(on_host=True)
 _8BIT, _8BIT_ON_HOST = KeyValuePlace(eight_bit=True), KeyValuePlace(eight_bit=True, on_host=True)
-KEY_VALUE_PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
+_PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
     "auto": (_GPU, _8BIT, _HOST, _8BIT_ON_HOST),
     "gpu": (_GPU,),
     "8bit": (_8BIT, _8BIT_ON_HOST),
     "host": (_HOST,),
 }
-"""Where keys and values may lie for each mode, the best first."""
+
+
+def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
+    """Where keys and values may lie in a mode, the best first; wherever it is, as `fp8` if that is wanted."""
+    return [place._replace(fp8=fp8) for place in _PLACES[mode]]
+
 
 HOST_SHARE = 0.7
 """Of the host memory that is free, what keys and values may take pinned."""

@@ -23,7 +23,7 @@ class Storage(Protocol):
 
     def fetch(self, block: int) -> Sequence[Tensor]:
         """The block's tensors on the device. Those of the past tokens hold what was stored; the others may be
-        written to."""
+        written to, and are zeros until then."""
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
         """Keep these rows as the block's `tokens`."""
@@ -33,7 +33,7 @@ class DeviceStorage:
     """All blocks' tensors on the device."""
 
     def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
-        self._blocks = [[torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+        self._blocks = [[torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes]
                         for _ in range(blocks)]  # fmt: skip
 
     def begin(self, past: list[slice]) -> None:
@@ -67,7 +67,7 @@ class HostStorage:
         self._device = device
         self._past: list[slice] = []
         self._host = [[torch.empty(shape, dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
-        self._buffers = [[torch.empty(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+        self._buffers = [[torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes]
                          for _ in range(self.BUFFERS)]  # fmt: skip
         self._turn, self._stream = 0, None
         self._coming: _Coming | None = None

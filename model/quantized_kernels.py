@@ -107,6 +107,26 @@ def _rescale(out_ptr, products_ptr, scales_ptr, weight_scales_ptr, bias_ptr, dim
 
 
 @triton.jit
+def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
+    """What largest_ptr points to, 0 at first, becomes the largest magnitude of x less mean."""
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < dim
+    x = tl.load(x_ptr + (tl.program_id(0) // parts).to(tl.int64) * stride + cols, mask=inside, other=0.0)
+    x = x.to(tl.float32) - tl.load(mean_ptr + cols, mask=inside, other=0.0)
+    tl.atomic_max(largest_ptr, tl.max(tl.where(inside, tl.abs(x), 0.0), axis=0))
+
+
+@triton.jit
+def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
+    """The least power of two from `largest` times `share` on, by its exponent's bits, and 1 over it."""
+    x = tl.maximum(tl.load(largest_ptr), 1e-30) * share
+    exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
+    tl.store(scale_ptr, (exponent << 23).to(tl.float32, bitcast=True))
+    tl.store(factor_ptr, ((254 - exponent) << 23).to(tl.float32, bitcast=True))
+
+
+@triton.jit
 def _to_fp8(out_ptr, x_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr, LARGEST: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
@@ -209,6 +229,16 @@ def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tenso
             BIAS=bias is not None,
         )  # fmt: skip
     return out
+
+
+def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
+    """See fp8_attention.plain_scale. A token's numbers lie side by side; tokens may be apart."""
+    largest = torch.zeros(1, dtype=torch.float32, device=x.device)
+    scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # apart, since cuDNN wants them aligned
+    with torch.cuda.device_of(x):
+        _largest[parts_of(x)](largest, x, mean, x.stride(0), x.shape[1], BLOCK=PART)
+        _power_of_two[(1,)](scale, factor, largest, headroom / LARGEST[torch.float8_e4m3fn])
+    return scale, factor
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:

@@ -171,7 +171,7 @@ def main() -> None:
         torch.cuda.empty_cache()
         model.set_arithmetic(arithmetic)
         model.set_attention(attention)
-        storage = STORAGES[options.storages[0]]
+        storage = {**STORAGES[options.storages[0]], "fp8": attention == "8bit"}
         name = f"{options.storages[0]}, {arithmetic}, {attention} attention"
         chunk = bench_rollout(report, model, options, name, camera_cache_bytes=limit, **storage)
         error = ((chunk - first).norm() / first.norm()).item()

@@ -159,6 +159,17 @@ def test_a_forward_in_8_bits_agrees_with_the_cpu(state, arithmetic):
 
 
 @pytest.mark.parametrize("dim", [96, 5120])
+@pytest.mark.parametrize("largest", [1e-20, 0.1, 448.0])
+def test_triton_finds_the_scale_of_fp8(caplog, dim, largest):
+    pytest.importorskip("triton")
+    x, mean = torch.randn(777, dim, device=GPU).bfloat16(), torch.randn(dim, device=GPU)
+    x *= largest / (x - mean).abs().max()
+    for given, shift in ((x, mean * 0), (x[::3], mean), (x * 0, mean * 0)):
+        assert fp8_attention._fastest_scale("cuda")(given, shift, 4.0) == fp8_attention.plain_scale(given, shift, 4.0)
+    assert "slower" not in caplog.text, "fell back to plain torch"
+
+
+@pytest.mark.parametrize("dim", [96, 5120])
 def test_triton_in_and_out_of_fp8(in_plain_torch, caplog, dim):
     pytest.importorskip("triton")
     needs("fp8")

@@ -39,8 +39,7 @@ def error(q, k, v):
 
 
 def decoded(x, mean_of=None):
-    values, scale, mean = operand(x, mean_of)
-    return values.float() * scale + mean
+    return fp8_attention.decode(operand(x, mean_of), torch.float32)
 
 
 def test_the_error_of_attention():
@@ -133,8 +132,8 @@ def exact_kernel(device, rows, queries, keys, heads, head_dim):
 
     def attend(q, k, v):
         assert [each.values.shape for each in (q, k, v)] == [(n, heads * head_dim) for n in (queries, keys, keys)]
-        result = sdpa(*((each.values.float() * each.scale)[None] for each in (q, k, v)), heads, {})[0]
-        return (result / v.scale).to(torch.float8_e4m3fn)
+        result = sdpa(*((each.values.float() * each.scaling.scale)[None] for each in (q, k, v)), heads, {})[0]
+        return (result / v.scaling.scale).to(torch.float8_e4m3fn)
 
     return attend
 
@@ -159,10 +158,21 @@ def test_added_keys_have_less_than_their_share():
     q, k, v = tokens(count=1000)
     wanted = fp8_attention.plain_attention(q, k, v, HEADS)
     padded = fp8_attention.operands(q, k, v, zeros=24)
-    mean = padded[2].mean
-    got = sdpa(*((each.values.float() * each.scale)[None] for each in padded), HEADS, {}) + mean
+    mean = padded[2].scaling.mean
+    got = sdpa(*((each.values.float() * each.scaling.scale)[None] for each in padded), HEADS, {}) + mean
     share = 24 / 1024
     assert 0 < (got - wanted).norm() < share * (wanted - mean).norm()
+
+
+def test_keys_and_values_that_are_in_8_bits_already(monkeypatch):
+    q, k, v = tokens()
+    kept = fp8_attention.operands(q, k, v)[1:]
+    want = attend_8bit(q.clone(), k, v, HEADS, {})
+    assert torch.equal(attend_8bit(q.clone(), *kept, HEADS, {}), want)
+    monkeypatch.setattr(fp8_attention, "_graph", exact_kernel)
+    got = fp8_attention.cudnn_attention_to(q, *kept, HEADS)
+    assert got.data_ptr() == q.data_ptr()
+    assert relative_rms(got, want) < 0.03
 
 
 def test_keys_and_values_stay_as_they_are():
@@ -172,20 +182,43 @@ def test_keys_and_values_stay_as_they_are():
     assert all(map(torch.equal, given, (k, v)))
 
 
-@pytest.mark.parametrize("storage", [{}, {"eight_bit": True}, {"on_host": True}], ids=["device", "8bit", "host"])
+@pytest.mark.parametrize("storage", [{}, {"eight_bit": True}, {"on_host": True}, {"fp8": True}],
+                         ids=["device", "8bit", "host", "fp8"])  # fmt: skip
 def test_a_causal_model_with_its_keys_and_values(storage):
     """Two chunks; the second one attends to the first one's keys and values."""
     config, results = replace(SMALL, causal=True), {}
     model = with_state(config, random_state(config))
     for mode in ("exact", "8bit"):
         model.set_attention(mode)
-        cache = KeyValueCache(config, 16, 6, device="cpu", dtype=torch.float32, **storage)
+        cache = KeyValueCache(
+            config, 16, 6, device="cpu", dtype=torch.float32, **(storage if mode == "8bit" else {})
+        )
         cache.keep = True
         for seed in (1, 2):
             cache.begin(3)
             results[mode, seed] = model(**random_inputs(config, 1, (3, 8, 8), seed), options={"kv_cache": cache})
     for seed in (1, 2):
         assert 1e-3 < relative_rms(results["8bit", seed], results["exact", seed]) < 0.05
+
+
+def test_kept_in_fp8_they_are_what_attention_would_make_of_them():
+    """The whole window, with the scale and the mean of the first clean chunk: what is kept does not change later."""
+    config, generator = replace(SMALL, causal=True), torch.Generator().manual_seed(0)
+    cache = KeyValueCache(config, 100, 9, 3, device="cpu", dtype=torch.float32, fp8=True)
+    made, seen = torch.randn(2, 1500, config.dim, generator=generator), []
+    made[:, 300:] *= 3
+    for first in range(0, 1500, 300):
+        cache.begin(3)
+        part = made[:, first : first + 300]
+        for cache.keep, noised in ((False, 2 * part), (True, part)):
+            keys, values = cache.extend(0, *noised)
+        seen.append(tuple(fp8_attention.decode(each, torch.float32) for each in (keys, values)))
+    window = torch.cat([made[:, :300], made[:, 900:]], dim=1)  # the slots of the chunks between were taken again
+    for got, want, mean in zip(seen[-1], window, made[:, :300].mean(1), strict=True):
+        assert got.shape == want.shape
+        assert relative_rms(got - mean, want - mean) < 0.03
+    for earlier, later in zip(seen[0], seen[-1], strict=True):
+        assert torch.equal(earlier, later[:300])
 
 
 @pytest.mark.parametrize("grid", [(21, 60, 104), (20, 64, 128)], ids=["a rest of keys", "none"])

@@ -106,11 +106,31 @@ def test_keys_and_values_in_8_bits_cost_less_than_bf16_does(case, storage, golde
     assert 1e-6 < error < 5e-4
 
 
-def test_a_chunk_that_was_made_before_is_remembered_by_one_forward(golden, model):
+@pytest.fixture
+def in_8_bits(model):
+    """The model with attention in 8 bits."""
+    model.set_attention("8bit")
+    yield model
+    model.set_attention("auto")
+
+
+@EVERY_CASE
+def test_keys_and_values_as_attention_in_8_bits_takes_them(case, golden, in_8_bits):
+    """It makes no difference in size whether they are made anew in every forward or kept, and none where they lie."""
+    given, kept = arrays(golden, case), by_chunk(in_8_bits, case, arrays(golden, case), fp8=True)
+    anew = by_chunk(in_8_bits, case, given)
+    size, errors = given["latent"].norm(), [(made - given["latent"]).norm() for made in (kept, anew)]
+    assert 1e-4 * size < errors[0] < 1.1 * errors[1] < 2e-2 * size
+    assert torch.equal(by_chunk(in_8_bits, case, given, fp8=True, on_host=True), kept)
+
+
+@pytest.mark.parametrize("fp8", [False, True], ids=["exact", "fp8"])
+def test_a_chunk_that_was_made_before_is_remembered_by_one_forward(golden, model, request, fp8):
     case = CASES[1]
     given = arrays(golden, case)
-    whole, schedule = run(model, case, given)[None], settings(case)["schedule"]
-    world = World(model, whole.shape[-2:], 6, 3, device="cpu")
+    model = request.getfixturevalue("in_8_bits") if fp8 else model
+    whole, schedule = by_chunk(model, case, given, fp8=fp8)[None], settings(case)["schedule"]
+    world = World(model, whole.shape[-2:], 6, 3, device="cpu", fp8=fp8)
     world.prompt = given["context"][None]
     for start in range(0, 15, 3):
         part = slice(start, start + 3)
@@ -221,7 +241,7 @@ def test_the_official_indices_are_offered():
     assert few_step_schedule(V2_INDICES, 5.0).timesteps == (999, 937, 833, 624)
 
 
-@pytest.mark.parametrize("storage", [{}, *STORAGES.values()], ids=["device", *STORAGES])
+@pytest.mark.parametrize("storage", [{}, *STORAGES.values(), {"fp8": True}], ids=["device", *STORAGES, "fp8"])
 def test_the_estimate_is_what_a_cache_holds(storage, model):
     cache = KeyValueCache(model.config, 18, 6, device="cpu", dtype=torch.bfloat16, **storage)
     held = {name: sum(tensor.nbytes for tensors in getattr(cache._storage, name, []) for tensor in tensors)
@@ -229,8 +249,14 @@ def test_the_estimate_is_what_a_cache_holds(storage, model):
     wanted = key_value_bytes(model.config, 6 * 18, torch.bfloat16, **storage)
     assert (wanted.device, wanted.host) == (held["_blocks"] + held["_buffers"], held["_host"])
     cache.begin(3)
-    seen = cache.extend(0, *torch.zeros(2, 3 * 18, model.config.dim, dtype=torch.bfloat16))
-    assert wanted.working == ("eight_bit" in storage) * 2 * sum(each.nbytes for each in seen)
+    cache.extend(0, *torch.zeros(2, 3 * 18, model.config.dim, dtype=torch.bfloat16))
+    assert wanted.working == ("eight_bit" in storage) * 2 * 6 * 18 * model.config.dim * 2  # bytes of bf16
+
+
+def test_in_fp8_keys_of_zeros_fill_the_kernels_tiles(model):
+    tokens, config = 18 * 1560, model.config
+    wanted = key_value_bytes(config, tokens, torch.bfloat16, fp8=True)
+    assert wanted.device == config.num_layers * 2 * 220 * 128 * config.dim
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -23,6 +23,7 @@ from comfy_extras.nodes_multigpu import MultiGPUCFGSplitNode  # noqa: E402
 from common import FP32, GOLDEN, check, experts, gap, refused, report  # noqa: E402
 from lingbot_world.camera.path import CameraPath  # noqa: E402
 from lingbot_world.generation.state import load_state  # noqa: E402
+from lingbot_world.generation.world import World  # noqa: E402
 from lingbot_world.host.guider import ExpertGuider  # noqa: E402
 from lingbot_world.host.loading import load_causal, load_patcher  # noqa: E402
 from lingbot_world.host.rollout import plan_rollout, run_rollout  # noqa: E402
@@ -79,22 +80,28 @@ def roll(model, state=None, image=IMAGE, seed=1, prompt=None, vae=Latents, **cha
     return run_rollout(plan, vae, seed)
 
 
+def make_chunks(case, given, made):
+    """A function that makes all chunks of a golden case on a World, and appends them to `made`."""
+    schedule = few_step_schedule(case["timesteps_index"], case["shift"])
+
+    def work(world):
+        world.prompt, left = given["context"][None], iter(given["renoise"])
+        for first in range(0, given["noise"].shape[1], 3):
+            parts = [t[:, :, first : first + 3] for t in (given["noise"][None], given["y"][None], given["plucker"])]
+            made.append(world.chunk(*parts, schedule, lambda shape: next(left)[None]))
+
+    return work
+
+
 def golden_run(model, case, place=KeyValuePlace()):  # noqa: B008
     """The latent of a golden case through ComfyUI's sampling."""
     given = {name: torch.from_numpy(array) for name, array in np.load(CAUSAL / case["file"]).items()}
     schedule, made = few_step_schedule(case["timesteps_index"], case["shift"]), []
     frames, *size = given["noise"].shape[1:]
     window = case["local_attn_size"] if case["local_attn_size"] > 0 else frames
-
-    def work(world):
-        world.prompt, left = given["context"][None], iter(given["renoise"])
-        for first in range(0, frames, 3):
-            parts = [t[:, :, first : first + 3] for t in (given["noise"][None], given["y"][None], given["plucker"])]
-            made.append(world.chunk(*parts, schedule, lambda shape: next(left)[None]))
-
     guider = comfy.samplers.CFGGuider(model)
     guider.inner_set_conds({"positive": [[given["context"][None], {}]]})
-    sampler = RolloutSampler(work, schedule, tuple(size), (window, case["sink_size"]), place)
+    sampler = RolloutSampler(make_chunks(case, given, made), schedule, tuple(size), (window, case["sink_size"]), place)
     chunk = torch.zeros(1, 16, 3, *size)
     guider.sample(chunk, chunk, sampler, torch.tensor([*schedule.sigmas, 0.0]), disable_pbar=True, seed=0)
     return torch.cat(made, dim=2)[0], given
@@ -109,6 +116,25 @@ def golden():
             latent, given = golden_run(model, case, place)
             found[f"{case['name']} {place.on_host}"] = gap(latent, given["latent"])
     return found
+
+
+@check
+def attention_in_8_bits():
+    """Gaps of a rollout whose keys and values are kept in fp8: to the exact one, to the engine's, with an `attn1_patch`
+    that hands on or doubles, and with keys and values in host memory; and where they are planned to lie."""
+    case, model = CASES[1], load_causal(CAUSAL / "model", "fp32", attention="8bit")
+    place = plan_key_values(model, 18, (60, 104), "auto").place
+    latent, given = golden_run(model, case, place)
+    engine, made = load_expert(CAUSAL / "model", dtype=torch.float32, attention_mode="8bit"), []
+    world = World(engine, given["noise"].shape[2:], case["local_attn_size"], case["sink_size"], device="cpu", fp8=True)
+    make_chunks(case, given, made)(world)
+    found = {"place": list(place), "from exact": gap(latent, given["latent"]),
+             "in the engine": gap(latent, torch.cat(made, dim=2)[0])}  # fmt: skip
+    for name, factor in {"handed on": 1, "doubled": 2}.items():
+        patched = model.clone()
+        patched.set_model_attn1_patch(lambda given, factor=factor: given["x"] * factor)
+        found[name] = gap(golden_run(patched, case, place)[0], latent)
+    return found | {"on host": gap(golden_run(model, case, place._replace(on_host=True))[0], latent)}
 
 
 @check
@@ -256,7 +282,8 @@ def places():
         load_device=torch.device("cuda"),
         model_size=lambda: int(9.6e9),
         model=SimpleNamespace(
-            diffusion_model=SimpleNamespace(config=config), get_dtype_inference=lambda: torch.bfloat16
+            diffusion_model=SimpleNamespace(config=config, attention_mode="auto"),
+            get_dtype_inference=lambda: torch.bfloat16,
         ),
     )  # fmt: skip
     found, real = {}, management.get_free_memory
