@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..model.quantized import LARGEST, EightBit
+
 NF4_CODE = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
     -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
@@ -73,6 +75,16 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
     for start, values in _decoded_parts(packed, pairs, per_block, scales.blocksize, count, _DECODED_AT_A_TIME):
         out[start : start + values.numel()] = values
     return out.view(shape)
+
+
+def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
+    """The weight `shape` in 8 bits with a scale for each row, which the largest scale of the row's blocks makes. A
+    row's values fill whole blocks."""
+    per_block = scales.block_scales().view(shape[0], -1)
+    row_scales = (per_block.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
+    per_block = per_block * row_scales.reciprocal()
+    values = decode(packed, scales._replace(absmax=per_block.view(-1), nested_absmax=None), shape, torch.float32)
+    return EightBit((values.round_() if dtype == torch.int8 else values).to(dtype), row_scales)
 
 
 def decode_rows(packed: Tensor, scales: Scales, shape: tuple[int, ...], rows: Tensor) -> Tensor:

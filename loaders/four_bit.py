@@ -17,6 +17,7 @@ from ..errors import CheckpointError, require
 from ..model.pointwise import encode_8bit, or_else
 from ..model.quantized import EightBit
 from ..options import T
+from . import codec
 from .codec import CODES, NESTED_BLOCKSIZE, Scales, decode, decode_rows, is_standard_code
 from .tensors import MappedFile, TensorEntry
 
@@ -103,9 +104,11 @@ class FourBitParameter(torch.nn.Parameter):
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """A 4-bit weight [rows, width] in 8 bits with a scale for each row: its decoded values, each rounded once."""
-    fast = shape[1] % 2 == 0 and not torch.compiler.is_compiling()  # else a byte may hold values of two rows
-    run = _fastest("recode_4bit", _plain_recode, packed.device.type) if fast else _plain_recode
+    """`codec.recode`, or for a weight whose blocks reach over its rows the same of its decoded values."""
+    if shape[1] % scales.blocksize:
+        return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
+    compiling = torch.compiler.is_compiling()
+    run = codec.recode if compiling else _fastest("recode_4bit", codec.recode, packed.device.type)
     return run(packed, scales, shape, dtype)
 
 
@@ -114,13 +117,9 @@ def _fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[.
     """Our Triton kernel of that name on GPUs where Triton works, else `plain`."""
     if device_type != "cuda" or find_spec("triton") is None:
         return plain
-    from ..model import quantized_kernels
+    from ..model import four_bit_kernels
 
-    return or_else(getattr(quantized_kernels, name), plain, name)
-
-
-def _plain_recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
+    return or_else(getattr(four_bit_kernels, name), plain, name)
 
 
 def four_bit_tensors(

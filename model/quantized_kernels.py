@@ -1,4 +1,4 @@
-"""Triton kernels of numbers in 8 and 4 bits, for pointwise.py and the loaders. Imported on GPUs with Triton only.
+"""Triton kernels of numbers in 8 bits, for pointwise.py. Imported on GPUs with Triton only.
 
 Arithmetic is fp32. A scale times a dtype's largest number is the largest magnitude of what shares the scale."""
 
@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .kernels import PART, parts_of
-from .quantized import LARGEST, Activation, EightBit
+from .quantized import LARGEST, Activation
 
 
 @triton.jit
@@ -149,54 +149,6 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
     tl.store(out_ptr + at, x.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def _pair(
-    packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, byte, inside,
-    BLOCKSIZE: tl.constexpr, NESTED: tl.constexpr, NESTED_BLOCKSIZE: tl.constexpr,
-):  # fmt: skip
-    """The two values of each byte."""
-    packed = tl.load(packed_ptr + byte, mask=inside, other=0).to(tl.int32)
-    block = byte * 2 // BLOCKSIZE
-    scale = tl.load(absmax_ptr + block, mask=inside, other=0)
-    if NESTED:
-        outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
-        scale = tl.load(nested_code_ptr + scale.to(tl.int32)) * outer + tl.load(offset_ptr)
-    return tl.load(code_ptr + (packed >> 4)) * scale, tl.load(code_ptr + (packed & 15)) * scale
-
-
-@triton.jit
-def _decode_4bit(
-    out_ptr, packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, count,
-    BLOCKSIZE: tl.constexpr, NESTED: tl.constexpr, NESTED_BLOCKSIZE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    byte = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    high, low = _pair(packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, byte,
-                      byte * 2 < count, BLOCKSIZE, NESTED, NESTED_BLOCKSIZE)  # fmt: skip
-    values = tl.reshape(tl.join(high, low), (2 * BLOCK,)).to(out_ptr.dtype.element_ty)
-    at = tl.program_id(0).to(tl.int64) * 2 * BLOCK + tl.arange(0, 2 * BLOCK)
-    tl.store(out_ptr + at, values, mask=at < count)
-
-
-@triton.jit
-def _recode_4bit(
-    values_ptr, scales_ptr, packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, width,
-    BLOCKSIZE: tl.constexpr, NESTED: tl.constexpr, NESTED_BLOCKSIZE: tl.constexpr, BLOCK: tl.constexpr,
-    LARGEST: tl.constexpr, INTEGER: tl.constexpr,
-):  # fmt: skip
-    """A row of `width` bytes, twice as many values."""
-    row = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, BLOCK)
-    inside = cols < width
-    high, low = _pair(packed_ptr, absmax_ptr, code_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr,
-                      row * width + cols, inside, BLOCKSIZE, NESTED, NESTED_BLOCKSIZE)  # fmt: skip
-    largest = tl.max(tl.where(inside, tl.maximum(tl.abs(high), tl.abs(low)), 0.0), axis=0)
-    scale = tl.maximum(largest, 1e-30) / LARGEST
-    tl.store(scales_ptr + row, scale)
-    values = tl.reshape(tl.join(high, low), (2 * BLOCK,))
-    at = tl.arange(0, 2 * BLOCK)
-    _store_8bit(values_ptr + row * 2 * width + at, values, scale, at < 2 * width, INTEGER)
-
-
 def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
     """See pointwise.encode_8bit."""
     _run_by_head(_encode_8bit, scales, values, scales, x.contiguous(), ACTIVATION=activation, **_range(values.dtype))
@@ -253,39 +205,6 @@ def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Ten
     with torch.cuda.device_of(out):
         _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out
-
-
-def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """See loaders.codec.decode; `scales` are its `Scales`. Each product and sum is rounded, as there."""
-    out = torch.empty(shape, dtype=dtype, device=packed.device)
-    with torch.cuda.device_of(packed):
-        _decode_4bit[(triton.cdiv(out.numel(), 2 * PART),)](
-            out, packed, *_tables(scales), out.numel(), BLOCK=PART, **_blocks(scales)
-        )
-    return out
-
-
-def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """`decode_4bit` of a weight [rows, an even width] in 8 bits with one scale a row, in one pass."""
-    values = torch.empty(shape, dtype=dtype, device=packed.device)
-    row_scales = torch.empty(shape[0], 1, dtype=torch.float32, device=packed.device)
-    block = triton.next_power_of_2(shape[1] // 2)
-    with torch.cuda.device_of(packed):
-        _recode_4bit[(shape[0],)](
-            values, row_scales, packed, *_tables(scales), shape[1] // 2, BLOCK=block, num_warps=_warps(2 * block),
-            **_range(dtype), **_blocks(scales),
-        )  # fmt: skip
-    return EightBit(values, row_scales)
-
-
-def _tables(scales: Any) -> tuple[Tensor, ...]:
-    nested = (scales.nested_absmax, scales.nested_code, scales.offset)
-    return scales.absmax, scales.code, *((scales.code,) * 3 if scales.nested_absmax is None else nested)
-
-
-def _blocks(scales: Any) -> dict[str, Any]:
-    return {"BLOCKSIZE": scales.blocksize, "NESTED": scales.nested_absmax is not None,
-            "NESTED_BLOCKSIZE": scales.nested_blocksize, "enable_fp_fusion": False}  # fmt: skip
 
 
 def _range(dtype: torch.dtype) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 from bench_report import Report, timed
 from lingbot_world.loaders import codec
-from lingbot_world.loaders.four_bit import FourBitParameter, _plain_recode
+from lingbot_world.loaders.four_bit import FourBitParameter
 from lingbot_world.model import attention, eight_bit, eight_bit_attention, fp8_attention, pointwise
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
@@ -142,7 +142,7 @@ def _weights(report: Report, arithmetic: str, dtype: torch.dtype, rows: int, wid
     """A 4-bit weight, decoded to bf16 and recoded to 8 bits."""
     packed, scales = codec.encode(torch.randn(rows, width, device="cuda") / width**0.5)
     weight = FourBitParameter.of(packed, scales, (rows, width))
-    plain = _plain_recode(packed, scales, (rows, width), dtype)
+    plain = codec.recode(packed, scales, (rows, width), dtype)
     note = f"to bf16 {timed(partial(weight.decode, torch.bfloat16), REPEATS, 'cuda')[0] * 1e3:.3f} ms, "
     note += _difference(weight.recode(dtype), plain)
     seconds = timed(partial(weight.recode, dtype), REPEATS, "cuda")[0]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import codec
-from lingbot_world.loaders.four_bit import FourBitParameter, _plain_recode
+from lingbot_world.loaders.four_bit import FourBitParameter
 from lingbot_world.model import attention, eight_bit, eight_bit_attention, fp8_attention, pointwise
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.memory import activation_bytes
@@ -124,10 +124,20 @@ def test_triton_in_8_bits(in_plain_torch, caplog, arithmetic, dim):
             same_8bit(encode_8bit(values, **settings), in_plain_torch(encode_8bit, values, **settings))
     norm = x, 1 + torch.randn(dim, device=GPU), torch.randn(dim, device=GPU), 1e-6, dtype
     same_8bit(layer_norm_8bit(*norm), in_plain_torch(layer_norm_8bit, *norm))
-    for nested in (True, False):
-        packed, scales = codec.encode(x / 30, nested=nested)
-        same_8bit(FourBitParameter.of(packed, scales, x.shape).recode(dtype),
-                  _plain_recode(packed, scales, tuple(x.shape), dtype))  # fmt: skip
+    assert "slower" not in caplog.text, "fell back to plain torch"
+
+
+@pytest.mark.parametrize("arithmetic", eight_bit.DTYPES)
+@pytest.mark.parametrize("width", [64, 5120, 13824])
+@pytest.mark.parametrize("settings", [{}, {"nested": False}, {"search": True}, {"quant_type": "fp4", "blocksize": 128}])
+def test_triton_recodes_4_bits_as_plain_torch_does(caplog, arithmetic, width, settings):
+    pytest.importorskip("triton")
+    needs(arithmetic)
+    width += width % settings.get("blocksize", 64)
+    dtype, weight = eight_bit.DTYPES[arithmetic], torch.randn(77, width, device=GPU) / 30
+    packed, scales = codec.encode(weight, **settings)
+    same_8bit(FourBitParameter.of(packed, scales, weight.shape).recode(dtype),
+              codec.recode(packed, scales, tuple(weight.shape), dtype))  # fmt: skip
     assert "slower" not in caplog.text, "fell back to plain torch"
 
 

@@ -15,7 +15,7 @@ from lingbot_world.model.eight_bit import DTYPES, EightBitLayer, arithmetic_note
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.operations import Linear, prepared
 from lingbot_world.model.pointwise import encode_8bit, layer_norm_8bit
-from lingbot_world.model.quantized import EightBit
+from lingbot_world.model.quantized import LARGEST, EightBit
 from model_cases import SMALL, random_inputs, random_state, with_state
 from test_model_accuracy import attend_in_parts, peak_bytes, relative_rms
 
@@ -109,6 +109,20 @@ def test_a_4_bit_weight_is_recoded_as_its_values_are(arithmetic, shape):
     weight = four_bit(torch.randn(shape))
     want = encode_8bit(weight.decode(torch.float32), dtype=DTYPES[arithmetic])
     assert all(map(torch.equal, weight.recode(DTYPES[arithmetic]), want))
+
+
+@EVERY
+@pytest.mark.parametrize("settings", [{"search": True}, {"quant_type": "fp4", "blocksize": 128}])
+def test_a_recoded_row_has_the_scale_of_its_largest_block(arithmetic, settings):
+    """A block's largest value may be less than its scale; so the row's may be, and none is cut off."""
+    dtype, weight = DTYPES[arithmetic], torch.randn(48, 256) * torch.logspace(-3, 3, 48)[:, None]
+    packed, scales = codec.encode(weight, **settings)
+    four_bit_weight = FourBitParameter.of(packed, scales, tuple(weight.shape))
+    got, want = four_bit_weight.recode(dtype), four_bit_weight.decode(torch.float32)
+    blocks = scales.block_scales().view(48, -1).abs().amax(1, keepdim=True)
+    assert torch.allclose(got.scales * LARGEST[dtype], blocks)
+    step = got.scales / 2 if arithmetic == "int8" else torch.maximum(want.abs() / 16, got.scales / 1024)
+    assert ((decoded(got) - want).abs() <= 1.001 * step).all()
 
 
 def with_outliers(config, seed=0):
