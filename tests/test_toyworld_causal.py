@@ -58,8 +58,8 @@ def test_the_training_rolls_out_as_the_engine_does():
 
 @pytest.mark.slow
 def test_a_whole_training_makes_a_causal_model_that_the_engine_opens(tmp_path):
-    options = argparse.Namespace(out=tmp_path, resume=None, minutes=1, rate=1.0, held_out=1, seed=1, device="cpu",
-                                 steps=2, tiny=True, begun=time.time())  # fmt: skip
+    options = argparse.Namespace(out=tmp_path, resume=None, package=None, minutes=1, rate=1.0, held_out=1, seed=1,
+                                 device="cpu", steps=2, tiny=True, begun=time.time())  # fmt: skip
     causal.work(options)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert {line["measured"] for line in lines if "measured" in line} >= {"experts, 8 steps", "causal, walks, shift 5"}
@@ -78,6 +78,8 @@ def test_what_was_trained_is_what_the_package_gets(tmp_path):
     torch.save(change.stored(torch.bfloat16), tmp_path / "causal.pt")
     write_change(tmp_path / "causal.pt", tmp_path / "change.safetensors")
     folder = write_toy_world(tmp_path / "toy")
+    again, _, _ = causal.shipped(CPU, folder)
+    assert all(torch.equal(again[name], weight) for name, weight in low.items())
     write_causal(folder / "fast", folder / "low_noise_model_bnb_nf4", tmp_path / "change.safetensors")
     assert open_checkpoint(folder / "fast").config.causal
     assert find_package(folder / "fast").causal is not None

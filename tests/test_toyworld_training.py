@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import tarfile
+from itertools import pairwise
 
 import pytest
 import torch
@@ -17,13 +18,14 @@ from lingbot_world.toyworld import causal_training, lora
 from lingbot_world.toyworld.coder import decode, latent_mean
 from lingbot_world.toyworld.coder_training import DECODER_SHAPES, SHAPES, normalised, train_decoder, videos
 from lingbot_world.toyworld.expert_training import noise_levels
-from lingbot_world.toyworld.fit import Log, Phase
+from lingbot_world.toyworld.fit import Log, Phase, learning_rate
 from lingbot_world.toyworld.pack import LORAS, compressed, quantized_package
-from lingbot_world.toyworld.parameters import Parameters
+from lingbot_world.toyworld.parameters import Parameters, load_weights, save_weights
 from lingbot_world.toyworld.pool import normal
 from lingbot_world.toyworld.prompts import EMPTY, NEGATIVE, TEXT_TOKENS, draw, prompts, write_text_files
 from lingbot_world.toyworld.rooms import CAPTIONS
 from lingbot_world.toyworld.settings import CONFIG, TINY
+from lingbot_world.toyworld.shipped import shipped, write_checkpoints
 from lingbot_world.toyworld.team import Team
 
 CPU = torch.device("cpu")
@@ -72,6 +74,40 @@ def test_the_prompts_are_known_to_the_tokenizer_and_drawn_as_said(tmp_path):
     assert 0.07 < (drawn == NEGATIVE).float().mean() < 0.13
 
 
+def test_the_learning_rate_rises_is_held_and_falls():
+    shares = [learning_rate(step, step / 1000, 0.5) for step in range(1001)]
+    assert shares[0] == pytest.approx(0.01)
+    assert shares[100:501] == [1.0] * 401
+    assert all(later < before for before, later in pairwise(shares[501:]))
+    assert shares[-1] == pytest.approx(0.02)
+    assert learning_rate(500, 0.5, 0.0) == pytest.approx(0.51)
+
+
+def test_a_checkpoint_that_is_being_written_leaves_the_one_before(tmp_path, monkeypatch):
+    file = tmp_path / "low.pt"
+    save_weights({"a": torch.ones(2)}, file)
+
+    def stopped(_tensors, path):
+        path.write_bytes(b"half of it")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        save_weights({"a": torch.zeros(2)}, file)
+    assert torch.equal(load_weights(file)["a"], torch.ones(2))
+
+
+def test_what_is_shipped_can_be_trained_on(tmp_path):
+    write_checkpoints(tmp_path)
+    low, high, vae = shipped(CPU)
+    for name, weights in (("low", low), ("high", high), ("vae", vae)):
+        written = load_weights(tmp_path / f"{name}.pt")
+        assert all(torch.equal(written[key], weight) for key, weight in weights.items())
+    Parameters.of(load_weights(tmp_path / "low.pt"), CONFIG.parameter_shapes(), CPU)
+    Parameters.of(load_weights(tmp_path / "vae.pt"), SHAPES, CPU)
+    Parameters.of(load_weights(tmp_path / "causal.pt"), causal_training.SHAPES, CPU)
+
+
 @pytest.mark.slow
 def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path):
     command = [sys.executable, "-m", "lingbot_world.toyworld", tmp_path, "--device", "cpu", "--steps", "1", "--tiny"]
@@ -91,7 +127,8 @@ def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path):
 
 def _train_on(checkpoints):
     """The LoRAs, from the checkpoints of a whole training, and the package that is shipped."""
-    options = argparse.Namespace(checkpoints=checkpoints, minutes=1, steps=1, seed=1, tiny=True)
+    options = argparse.Namespace(checkpoints=checkpoints, minutes=1, steps=1, seed=1, tiny=True, device="cpu",
+                                 experts=("high", "low"))  # fmt: skip
     lora.work(options)
     for name in ("high", "low"):
         loras = read_loras([LoraFile(checkpoints / f"night_{name}.safetensors")], CONFIG.parameter_shapes())

@@ -27,14 +27,14 @@ def random_parameters(shapes, seed=0):
     return parameters
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_velocity_is_the_engines(dtype):
+@pytest.mark.parametrize(("dtype", "words"), [(torch.float32, 7), (torch.float32, 12), (torch.bfloat16, 7)])
+def test_the_velocity_is_the_engines(dtype, words):
     weights = random_parameters(CONFIG.parameter_shapes()).named()
     model = LingBotWorldModel(CONFIG, dtype=torch.float32)
     model.load_state_dict(weights)
     model.compute_dtype = dtype
     random = torch.Generator().manual_seed(2)
-    x, context = torch.randn(2, 36, 3, 4, 6, generator=random), torch.randn(2, 7, 32, generator=random)
+    x, context = torch.randn(2, 36, 3, 4, 6, generator=random), torch.randn(2, words, 32, generator=random)
     camera = torch.randn(2, 384, 3, 4, 6, generator=random)
     timestep = torch.tensor([37.0, 951.0])
     patches = camera.view(2, 384, 3, 2, 2, 3, 2).permute(0, 2, 3, 5, 1, 4, 6).reshape(2, 18, 1536)

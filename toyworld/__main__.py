@@ -32,6 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--expert_minutes", type=float, default=4.5, help="0 takes the experts as they are in --resume")
     add("--minutes", type=float, default=9.0, help="end of everything: the experts stop 50 seconds before")
     add("--rate", type=float, default=1.0, help="factor on the learning rates; smaller to go on with what is trained")
+    add("--hold", type=float, default=0.0, help="share of the experts' time at the full learning rate; then it falls")
     add("--held_out", type=int, default=64, help="scenes to measure with at the end; 0 measures nothing")
     add("--seed", type=int, default=1)
     add("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")

@@ -1,4 +1,4 @@
-"""`python -m lingbot_world.toyworld.causal OUT`: makes a causal model of the shipped toy's low-noise expert.
+"""`python -m lingbot_world.toyworld.causal OUT`: makes a causal model of the toy's low-noise expert.
 
 Renders walks of 117 frames, trains for `--minutes` in all, and measures. Writes causal.pt, log.jsonl and sheet.png into
 OUT. On one GPU, or slowly on a CPU."""
@@ -6,7 +6,6 @@ OUT. On one GPU, or slowly on a CPU."""
 from __future__ import annotations
 
 import argparse
-import tempfile
 import time
 from dataclasses import replace
 from functools import partial
@@ -15,23 +14,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..loaders import open_checkpoint
 from ..options import FAST_INDICES
 from ..sampling import few_step_schedule
-from ..toy import write_toy_world
-from ..toy.causal import expert_weights
 from .camera_map import camera_patches
 from .causal_training import SHAPES, rollout, train_causal, with_change
 from .evaluate import HeldOut, generate, held_out, measured, sheet
 from .expert_training import image_conditioning
 from .fit import Log, Phase
-from .pack import VAE
-from .parameters import Parameters, load_weights
+from .parameters import Parameters, load_weights, save_weights
 from .paths import FRAMES, random_walks
 from .pool import Pool, Weights, encoded, pictures_of
 from .prompts import embeddings
 from .rooms import random_scenes
 from .settings import TINY, Sizes
+from .shipped import shipped
 
 WALKS = Sizes(frames=117, fill=32, encoded=8, batch=32, held_out=64)
 SEED = 300_000_000
@@ -55,7 +51,7 @@ def work(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     log = Log(options.out / "log.jsonl", options.begun)
     sizes = replace(TINY, frames=21) if options.tiny else WALKS
-    expert, high, vae = shipped(device)
+    expert, high, vae = shipped(device, options.package)
     texts = embeddings().to(device)
     pool = walks(vae, _until(options, RENDERED), sizes, SEED * options.seed, device)
     log.write(phase="pool", videos=len(pool), torch=torch.__version__)
@@ -70,15 +66,6 @@ def _until(options: argparse.Namespace, share: float) -> Phase:
     """The phase that ends at this share of the time without the measuring."""
     end = share * (60 * options.minutes - MEASURING) - (time.time() - options.begun)
     return Phase(max(end / 60, 0.01), options.steps)
-
-
-def shipped(device: torch.device) -> tuple[Weights, Weights, Weights]:
-    """The low-noise expert, the high-noise one and the VAE of the package."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = write_toy_world(name)
-        experts = (expert_weights(open_checkpoint(folder / f"{part}_noise_model_bnb_nf4")) for part in ("low", "high"))
-        low, high = ({key: weight.clone().to(device) for key, weight in part.items()} for part in experts)
-        return low, high, load_weights(folder / VAE, device)
 
 
 @torch.no_grad()
@@ -100,7 +87,7 @@ def _started(options: argparse.Namespace, device: torch.device) -> Parameters:
 
 
 def _keep(file: Path, parameters: Parameters) -> None:
-    torch.save(parameters.stored(torch.bfloat16), file)
+    save_weights(parameters.stored(torch.bfloat16), file)
 
 
 @torch.no_grad()
@@ -162,6 +149,7 @@ def main() -> None:
     add = parser.add_argument
     add("out", type=Path, help="folder for checkpoints, log and sheet")
     add("--resume", type=Path, help="folder with an earlier run's causal.pt, to go on with")
+    add("--package", type=Path, help="folder of `toyworld.pack` with the experts; default: the ones that are shipped")
     add("--minutes", type=float, default=8.0, help="for everything")
     add("--rate", type=float, default=1.0, help="factor on the learning rates")
     add("--held_out", type=int, default=64, help="scenes to measure with at the end; 0 measures nothing")

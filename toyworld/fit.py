@@ -20,7 +20,7 @@ WARM_UP = 100
 AGREE_EVERY = 10
 LOG_EVERY = 50
 
-KEEP_EVERY = 0.2
+KEEP_EVERY = 0.1
 Keep = Callable[[Parameters], None]
 """Writes a checkpoint of the moving average."""
 
@@ -30,10 +30,12 @@ Loss = Callable[[dict[str, Tensor], float], Tensor]
 
 @dataclass
 class Phase:
-    """How long something goes on: so many minutes from now, or so many steps where they are given."""
+    """How long something goes on: so many minutes from now, or so many steps where they are given. The learning rate
+    is held for the share `hold` of it before it falls."""
 
     minutes: float
     steps: int | None = None
+    hold: float = 0.0
     begun: float = field(default_factory=time.monotonic)
 
     def progress(self, step: int) -> float:
@@ -78,7 +80,7 @@ def fit(
             progress = team.agree(phase.progress(step))
             if progress >= 1:
                 break
-        optimizer.param_groups[0]["lr"] = rate * _share(step, progress)
+        optimizer.param_groups[0]["lr"] = rate * learning_rate(step, progress, phase.hold)
         value = loss(parameters.named(), progress)
         value.backward()
         norm = _clip_(flat, team)
@@ -97,11 +99,12 @@ def fit(
     return result
 
 
-def _share(step: int, progress: float) -> float:
-    """Of the learning rate: rising for the first steps, of a short training for its first tenth, then half a cosine
-    down to 2 %."""
+def learning_rate(step: int, progress: float, hold: float) -> float:
+    """The share of the full rate: rising for the first steps, of a short training for its first tenth; after `hold`
+    half a cosine down to 2 %."""
     rising = min(1.0, max((step + 1) / WARM_UP, progress / 0.1))
-    return rising * (0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * progress)))
+    falling = max(0.0, progress - hold) / max(1e-9, 1 - hold)
+    return rising * (0.02 + 0.98 * (0.5 + 0.5 * math.cos(math.pi * falling)))
 
 
 def _clip_(flat: Tensor, team: Team) -> Tensor:

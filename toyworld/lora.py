@@ -49,17 +49,18 @@ RATE = 4e-3
 STRENGTHS = (1.0, 0.5)
 """Trained in turn: a step with 1, a step with 0.5."""
 
-NIGHT_SIZES = Sizes(frames=17, fill=4, encoded=4, batch=4)
+NIGHT_SIZES = {"cpu": Sizes(frames=17, fill=4, encoded=4, batch=4), "cuda": Sizes(fill=32, encoded=16, batch=32)}
 NIGHT_SEED = 700_000
-VIDEOS = 32
+VIDEOS = {"cpu": 32, "cuda": 1024}
+EXPERTS = ("high", "low")
 
 
 @torch.no_grad()
-def night_pools(vae: Weights, sizes: Sizes, videos: int, seed: int) -> list[Pool]:
+def night_pools(vae: Weights, sizes: Sizes, videos: int, seed: int, device: torch.device) -> list[Pool]:
     """The same random scenes as videos of each of STRENGTHS, with their first frame by day as the given image."""
     parts: list[list[Pool]] = []
     for start in range(0, videos, sizes.fill):
-        scenes = random_scenes(sizes.fill, seed + start, sizes.frames)
+        scenes = random_scenes(sizes.fill, seed + start, sizes.frames).to(device)
         day = render(scenes.rooms, scenes.c2w, sizes.height, sizes.width)
         first = latents(vae, only_first(day), sizes)
         parts.append([pool_of(scenes, latents(vae, night(day, share), sizes), first) for share in STRENGTHS])
@@ -70,14 +71,16 @@ def train_lora(
     high: bool, expert: Weights, pools: list[Pool], texts: Tensor, sizes: Sizes, phase: Phase, log: Log
 ) -> Parameters:
     """The LoRA of one expert. pools: of `night_pools`; texts: the embeddings of `prompts`."""
-    team = Team(torch.device("cpu"), (0,), 0)
-    random, step = torch.Generator().manual_seed(2000 + high), 0
+    team = Team(texts.device, (0,), 0)
+    random, step = torch.Generator(texts.device).manual_seed(2000 + high), 0
+    dtype = torch.bfloat16 if texts.device.type == "cuda" else torch.float32
 
     def loss(lora: Weights, _progress: float) -> Tensor:
         nonlocal step
         which, step = step % len(STRENGTHS), step + 1
         asked = drawn(high, pools[which], texts, sizes, random)
-        return F.mse_loss(velocity(with_lora(expert, lora, STRENGTHS[which]), CONFIG, *asked.inputs), asked.wanted)
+        changed = with_lora(expert, lora, STRENGTHS[which])
+        return F.mse_loss(velocity(changed, CONFIG, *asked.inputs, dtype), asked.wanted)
 
     start = Parameters.random(LORA_SHAPES, 30 + high, team.device)
     return fit("lora, high" if high else "lora, low", start, loss, team, phase, RATE, log, most_decay=0.98)
@@ -95,13 +98,15 @@ def with_lora(expert: Weights, lora: Weights, strength: float) -> Weights:
 def work(options: argparse.Namespace) -> None:
     """What the command does."""
     torch.manual_seed(options.seed)
-    sizes = replace(TINY, fill=2) if options.tiny else NIGHT_SIZES
+    device = torch.device(options.device)
+    sizes = replace(TINY, fill=2) if options.tiny else NIGHT_SIZES[options.device]
     log = Log(options.checkpoints / "log_lora.jsonl", time.time())
-    texts, vae = embeddings(), load_weights(options.checkpoints / "vae.pt")
-    pools = night_pools(vae, sizes, 2 if options.tiny else VIDEOS, options.seed * NIGHT_SEED)
+    texts, vae = embeddings().to(device), load_weights(options.checkpoints / "vae.pt", device)
+    videos = 2 if options.tiny else VIDEOS[options.device]
+    pools = night_pools(vae, sizes, videos, options.seed * NIGHT_SEED, device)
     log.write(phase="pool", videos=len(pools[0]))
-    for name in ("high", "low"):
-        phase, expert = Phase(options.minutes, options.steps), load_weights(options.checkpoints / f"{name}.pt")
+    for name in options.experts:
+        phase, expert = Phase(options.minutes, options.steps), load_weights(options.checkpoints / f"{name}.pt", device)
         high, file = name == "high", options.checkpoints / f"night_{name}.safetensors"
         lora = train_lora(high, expert, pools, texts, sizes, phase, log)
         save_file({PREFIX + key: value for key, value in lora.stored(torch.bfloat16).items()}, file)
@@ -112,7 +117,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lingbot_world.toyworld.lora", description=__doc__)
     add = parser.add_argument
     add("checkpoints", type=Path, help="folder with vae.pt, high.pt and low.pt")
-    add("--minutes", type=float, default=8.0, help="for each expert; on the CPU, one thread")
+    add("--minutes", type=float, default=8.0, help="for each expert; on the CPU one thread")
+    add("--experts", nargs="+", choices=EXPERTS, default=EXPERTS, help="so that each can have a GPU")
+    add("--device", choices=("cuda", "cpu"), default="cpu", help="cuda: 1,024 rooms of 33 frames, batches of 32")
     add("--steps", type=int, help="so many steps instead of minutes")
     add("--seed", type=int, default=1)
     add("--tiny", action="store_true", help="small pictures and short videos, for a test")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -48,6 +49,13 @@ class Parameters:
 def load_weights(file: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
     """A checkpoint's tensors as float32."""
     return {name: tensor.float() for name, tensor in torch.load(file, map_location=device, weights_only=True).items()}
+
+
+def save_weights(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Writes a checkpoint. Until it is whole, the one that was there stays: a run may be stopped at any time."""
+    unfinished = file.with_name(f".{file.name}.unfinished")
+    torch.save(dict(tensors), unfinished)
+    os.replace(unfinished, file)
 
 
 def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

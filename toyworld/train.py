@@ -14,7 +14,7 @@ from . import coder_training, expert_training
 from .evaluate import held_out, measured, sheet, ways
 from .fit import Log, Phase
 from .pack import archive, write_package
-from .parameters import Parameters, Shapes, load_weights
+from .parameters import Parameters, Shapes, load_weights, save_weights
 from .pool import Pool, fill
 from .prompts import embeddings
 from .settings import TINY, Sizes
@@ -53,7 +53,7 @@ def _coder(team: Team, options: argparse.Namespace, sizes: Sizes, log: Log) -> d
         phase = Phase(options.decoder_minutes, options.steps)
         start = coder_training.train_decoder(start, team, phase, sizes, options.seed + 70_000, options.rate, log)
     if team.leads:
-        torch.save(start.stored(torch.float32), options.out / "vae.pt")
+        save_weights(start.stored(torch.float32), options.out / "vae.pt")
     return {name: tensor.detach() for name, tensor in start.named().items()}
 
 
@@ -67,7 +67,7 @@ def _experts(
     own = [(name, team) for name, team in zip(EXPERTS, teams, strict=True) if team is not None]
     for number, (name, team) in enumerate(own):
         left = (options.minutes * 60 - 50 - (time.time() - options.begun)) / 60 / (len(own) - number)
-        phase = Phase(max(0.01, min(options.expert_minutes / len(own), left)), options.steps)
+        phase = Phase(max(0.01, min(options.expert_minutes / len(own), left)), options.steps, options.hold)
         start = _started(name, expert_training.SHAPES, options, team.device)
         noted = Log(options.out / f"log_{name}.jsonl" if team.leads else None, options.begun)
         keep = partial(_keep, options.out / f"{name}.pt") if team.leads else None
@@ -77,7 +77,7 @@ def _experts(
 
 def _keep(file: Path, parameters: Parameters) -> None:
     """A checkpoint in bfloat16, so that it is under 16 MB."""
-    torch.save(parameters.stored(torch.bfloat16), file)
+    save_weights(parameters.stored(torch.bfloat16), file)
 
 
 def _started(name: str, shapes: Shapes, options: argparse.Namespace, device: torch.device) -> Parameters:

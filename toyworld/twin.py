@@ -16,6 +16,9 @@ from ..model.config import ModelConfig
 from ..model.dit import sinusoid
 from ..model.rope import rope_table
 
+EVEN = 8
+"""Elements of bf16 that are 16 bytes: rows of so many begin where a GPU reads fastest."""
+
 Weights = Mapping[str, Tensor]
 Block = Callable[..., Tensor]
 
@@ -154,12 +157,14 @@ def _cross_attention(weights: Weights, y: Tensor, text: Tensor, bias: Tensor, he
 
 
 def _text(weights: Weights, config: ModelConfig, context: Tensor) -> tuple[Tensor, Tensor]:
-    """Embedded prompts [B, n + 1, dim]. The last token stands for all that pad a prompt to text_len: they are alike, so
-    one of them with the logarithm of their number added to its logit takes their share."""
-    padded = F.pad(context, (0, 0, 0, 1))
+    """Embedded prompts [B, n + a few, dim]. The last tokens stand for all that pad a prompt to text_len: those are
+    alike, so a few of them with the logarithm of their number added to their logits take their share. There are so
+    many in all that a GPU's matrix products take them as they are."""
+    more = EVEN - context.shape[1] % EVEN
+    padded = F.pad(context, (0, 0, 0, more))
     text = linear(weights, "text_embedding.2", F.gelu(linear(weights, "text_embedding.0", padded), approximate="tanh"))
     bias = torch.zeros(padded.shape[1], device=context.device)
-    bias[-1] = math.log(config.text_len - context.shape[1])
+    bias[-more:] = math.log((config.text_len - context.shape[1]) / more)
     return text, bias
 
 
