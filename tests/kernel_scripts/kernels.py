@@ -1,0 +1,137 @@
+"""Every Triton kernel of the model without a GPU. Prints what failed, as JSON.
+
+With TRITON_INTERPRET=1 Triton's interpreter computes each, and the results are compared with plain torch. Else each is
+compiled for a GPU of compute capability 9.0, on the path that a launch takes."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+
+import torch
+import triton
+from lingbot_world.loaders import codec
+from lingbot_world.model import four_bit_kernels, fp8_attention, kernels, quantized, quantized_kernels
+from pointwise_cases import CASES, NAMES, check
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+COMPUTED = os.environ.get("TRITON_INTERPRET") == "1"
+FP8 = torch.float8_e4m3fn
+DTYPES = [torch.float32] if COMPUTED else [torch.float32, torch.bfloat16]
+EIGHT_BITS = [FP8] if COMPUTED else [FP8, torch.int8]  # the interpreter has no rint
+WEIGHTS = [{}, {"nested": False}, {"quant_type": "fp4", "blocksize": 128}]
+WORST = 2e-6
+
+
+class Card:
+    """What Triton asks a driver for in order to compile."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, _device: int) -> int:
+        return 0
+
+
+def same(got: torch.Tensor, want: torch.Tensor) -> None:
+    """Where kernels are only compiled there is nothing to compare."""
+    if COMPUTED:
+        torch.testing.assert_close(got.float(), want.float(), atol=WORST, rtol=WORST)
+
+
+def pointwise(name: str, dtype: torch.dtype) -> None:
+    if COMPUTED:
+        check(getattr(kernels, name), name, 5, 96, dtype, "cpu", WORST)
+    else:
+        getattr(kernels, name)(*CASES[name](5, 96, dtype, "cpu"))
+
+
+def into_8_bits(eight_bit: torch.dtype, dtype: torch.dtype) -> None:
+    """Only the scales are compared: the interpreter rounds to 8 bits otherwise."""
+    x, weight, bias = torch.randn(7, 96).to(dtype), torch.randn(96), torch.randn(96)
+    for activation in ("none", "gelu", "silu"):
+        for heads in (1, 4):
+            values, scales = torch.empty_like(x, dtype=eight_bit), torch.empty(7, heads)
+            wanted = torch.empty_like(values), torch.empty_like(scales)
+            quantized_kernels.encode_8bit_(values, scales, x, activation)
+            quantized.encode_8bit_(*wanted, x, activation)
+            same(scales, wanted[1])
+    quantized_kernels.layer_norm_8bit_(values, scales[:, :1].contiguous(), x.float(), weight, bias, 1e-6)
+
+
+def out_of_8_bits(dtype: torch.dtype) -> None:
+    """Keys and values of a cache, and products of int8."""
+    values, scales = torch.randint(-99, 99, (7, 96), dtype=torch.int8), torch.rand(7, 4)
+    same(quantized_kernels.decode_8bit_(torch.empty(7, 96, dtype=dtype), values, scales),
+         quantized.decode_8bit_(torch.empty(7, 96, dtype=dtype), values, scales))  # fmt: skip
+    products, scales, weight_scales = torch.randint(-9, 9, (7, 96)).int(), torch.rand(7, 1), torch.rand(96)
+    for given in (torch.rand(96), None):
+        out, want = torch.empty(2, 7, 96, dtype=dtype)
+        same(quantized_kernels.rescale_(out, products, scales, weight_scales, given),
+             quantized.rescale_(want, products, scales, weight_scales, given))  # fmt: skip
+
+
+def attention_operands(dtype: torch.dtype) -> None:
+    x, mean = torch.randn(7, 96).to(dtype), torch.randn(96)
+    given = x[::3], mean, 4.0
+    for got, want in zip(quantized_kernels.fp8_scale(*given), fp8_attention.plain_scale(*given), strict=True):
+        same(got, want)
+    values, outs = torch.randn(7, 96).to(FP8), torch.empty(2, 7, 96, dtype=dtype)
+    quantized_kernels.to_fp8_(torch.empty_like(values), x, mean, torch.ones(1))
+    same(quantized_kernels.from_fp8_(outs[0], values, mean, torch.ones(1)),
+         quantized.from_fp8_(outs[1], values, mean, torch.ones(1)))  # fmt: skip
+
+
+def four_bits(settings: dict, dtype: torch.dtype) -> None:
+    for shape in ((5, 192), (33, 1)):
+        packed, scales = codec.encode(torch.randn(shape) / 30, **settings)
+        same(four_bit_kernels.decode_4bit(packed, scales, shape, dtype), codec.decode(packed, scales, shape, dtype))
+
+
+def recoded(settings: dict, eight_bit: torch.dtype) -> None:
+    """The values are rounded to 8 bits otherwise by the interpreter; the scales are the same."""
+    given = *codec.encode(torch.randn(5, 384) / 30, **settings), (5, 384), eight_bit
+    same(four_bit_kernels.recode_4bit(*given).scales, codec.recode(*given).scales)
+
+
+def cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    for dtype in DTYPES:
+        yield from ((f"{name}, {dtype}", lambda name=name, dtype=dtype: pointwise(name, dtype)) for name in NAMES)
+        yield f"out of 8 bits, {dtype}", lambda dtype=dtype: out_of_8_bits(dtype)
+        yield f"attention, {dtype}", lambda dtype=dtype: attention_operands(dtype)
+        for settings in WEIGHTS:
+            yield f"4 bits {settings}, {dtype}", lambda settings=settings, dtype=dtype: four_bits(settings, dtype)
+        for kind in EIGHT_BITS:
+            yield f"8 bits, {dtype}, {kind}", lambda dtype=dtype, kind=kind: into_8_bits(kind, dtype)
+    for settings in WEIGHTS:
+        for kind in EIGHT_BITS:
+            yield f"recode {settings}, {kind}", lambda settings=settings, kind=kind: recoded(settings, kind)
+
+
+def prepare() -> None:
+    torch.cuda.device_of = lambda _tensor: nullcontext()
+    if not COMPUTED:
+        triton.runtime.driver.set_active(Card())
+        launch = JITFunction.run
+        JITFunction.run = lambda self, *arguments, **settings: launch(self, *arguments, **{**settings, "warmup": True})
+
+
+def main() -> None:
+    prepare()
+    failed, count = {}, 0
+    for name, case in cases():
+        count += 1
+        try:
+            case()
+        except Exception as reason:
+            while reason.__cause__ is not None:
+                reason = reason.__cause__
+            failed[name] = f"{type(reason).__name__}: {reason}"[-500:]
+    print(json.dumps({"cases": count, "failed": failed}))
+
+
+main()

@@ -1,0 +1,26 @@
+"""The Triton kernels without a GPU: each is compiled for one, and computed by Triton's interpreter.
+
+torch brings Triton only with CUDA; elsewhere `pip install triton` (280 MB) makes these tests run."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "kernel_scripts" / "kernels.py"
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton: pip install triton")
+@pytest.mark.parametrize(("interpreted", "cases"), [("0", 30), ("1", 14)], ids=["compiled", "computed"])
+def test_every_kernel(interpreted, cases):
+    path = os.pathsep.join([str(SCRIPT.parent.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "TRITON_INTERPRET": interpreted}
+    done = subprocess.run([sys.executable, SCRIPT], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert found["failed"] == {}
+    assert found["cases"] >= cases
