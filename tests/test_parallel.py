@@ -25,14 +25,20 @@ GOLDENS = Path(__file__).parent / "parallel_scripts" / "goldens.py"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def found(request, tmp_path_factory):
-    """How many processes `goldens.py` ran in, and what it found."""
-    out = tmp_path_factory.mktemp("goldens") / "found.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={request.param}"]
-    done = subprocess.run([*command, GOLDENS, out], env=ENVIRONMENT, capture_output=True, text=True, timeout=1200)
+@pytest.fixture(scope="module")
+def goldens(tmp_path_factory):
+    """The folder into which `goldens.py` has written what it found in two processes, and in four."""
+    folder = tmp_path_factory.mktemp("goldens")
+    command = [sys.executable, GOLDENS, folder, "2", "4"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-4000:]
-    return request.param, json.loads(out.read_text())
+    return folder
+
+
+@pytest.fixture(params=[2, 4])
+def found(request, goldens):
+    """How many processes `goldens.py` ran in, and what it found."""
+    return request.param, json.loads((goldens / f"{request.param}.json").read_text())
 
 
 def test_together_they_compute_what_one_process_computes(found):
