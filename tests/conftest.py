@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from comfy_server import comfy_base, comfy_host, comfy_server  # noqa: F401
 
 HERE = Path(__file__).parent
@@ -106,6 +105,8 @@ def one_thread():
     """One thread for many small operations; and garbage collections that pass over what is imported by now. A run
     collects at the end of every stage: with torch's modules that takes 0.3 s, more than a stage of the toy.
     """
+    import torch  # here, as most of those who read this file have no use for it
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     gc.freeze()

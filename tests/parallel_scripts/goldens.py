@@ -1,7 +1,7 @@
 """goldens.py FOLDER N [N ...]: every golden computed by one process alone and by N together.
 
-FOLDER/N.json has for each case the largest difference between the two, and whether every process has the same bits: each
-goes on with its own copy of the result. Then, of decoded frames, the largest difference of a byte and the mean;
+FOLDER/N.json has for each case the largest difference between the two, and whether every process has the same bits:
+each goes on with its own copy of the result. Then, of decoded frames, the largest difference of a byte and the mean;
 and of divided weights, the bytes that this process keeps and those of all.
 """
 
@@ -198,7 +198,7 @@ def compare_all(rank: int, size: int, folder: Path) -> None:
 
 
 def main(folder: Path, sizes: list[int]) -> None:
-    """Forks the processes, so that they share what this one has imported; it has no threads, which a fork would lose."""
+    """Forks the processes, which so share what this one has imported. It has no threads, which a fork would lose."""
     torch.set_num_threads(1)
     gc.freeze()  # what is imported: collections in the processes pass over it
     for size in sizes:
