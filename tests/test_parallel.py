@@ -137,19 +137,19 @@ def generate(arguments, *more, **settings):
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True, **settings)
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("causal", [False, True], ids=["base", "causal"])
-def test_the_command_makes_the_same_pictures(command, toy_package, tmp_path, causal):
+def test_the_command_makes_the_same_pictures(command, toy_package, tmp_path, capsys, causal):
     changes = {"ckpt_dir": toy_package / "lingbot_world_fast", "sampling_steps": None, "frame_num": 9} if causal else {}
     changes |= {"width": 256}  # halves of it are decoded by two processes
-    videos = []
-    for gpus in ("1", "2"):
-        more = ["--shard"] if causal and gpus == "2" else []
-        process = generate(command(**changes, output=f"{tmp_path / gpus}/*.png"), "--gpus", gpus, *more)
-        out, errors = process.communicate(timeout=600)
-        assert process.returncode == 0, errors
-        assert out.count("stage ") == 1  # one process tells
-        pictures = sorted((tmp_path / gpus).glob("*.png"))
-        videos.append(np.stack([np.array(Image.open(path)) for path in pictures]).astype(int))
+    more = ["--shard"] if causal else []
+    assert main([*command(**changes, output=tmp_path / "1/*.png"), "--gpus", "1"]) == 0
+    process = generate(command(**changes, output=tmp_path / "2/*.png"), "--gpus", "2", *more)
+    out, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    assert out.count("stage ") == capsys.readouterr().out.count("stage ") == 1  # one process tells
+    folders = [sorted((tmp_path / gpus).glob("*.png")) for gpus in "12"]
+    videos = [np.stack([np.array(Image.open(path)) for path in pictures]).astype(int) for pictures in folders]
     assert len(videos[0]) >= 5
     assert np.abs(videos[0] - videos[1]).max() <= 1  # a last bit may round the other way
 
