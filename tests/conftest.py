@@ -31,6 +31,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
 
 
+def pytest_collection_finish() -> None:
+    """Garbage collections pass over what is imported by now, and the tests themselves. A run collects at the end of every
+    stage: with torch's modules and thousands of tests that takes 0.3 s, more than a stage of the toy.
+    """
+    gc.freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | None:
     """With `--dist loadfile`, files that would wait for each other or that share a process go to one."""
@@ -102,14 +109,10 @@ def example00() -> Path:
 
 @pytest.fixture
 def one_thread():
-    """One thread for many small operations; and garbage collections that pass over what is imported by now. A run
-    collects at the end of every stage: with torch's modules that takes 0.3 s, more than a stage of the toy.
-    """
+    """One thread for many small operations."""
     import torch  # here, as most of those who read this file have no use for it
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    gc.freeze()
     yield
-    gc.unfreeze()
     torch.set_num_threads(threads)
