@@ -32,8 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Garbage collections pass over what is imported by now, and the tests themselves. A run collects at the end of every
-    stage: with torch's modules and thousands of tests that takes 0.3 s, more than a stage of the toy.
+    """Garbage collections pass over what is imported by now, and over the tests themselves. A run collects at the end
+    of every stage: with torch's modules and thousands of tests that takes 0.3 s, more than a stage of the toy.
     """
     gc.freeze()
 
