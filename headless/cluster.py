@@ -6,6 +6,7 @@ the videos it was making: they are made again by another one.
 
 from __future__ import annotations
 
+import gc
 import logging
 import queue
 import threading
@@ -78,6 +79,7 @@ class Worker:
     group where memory has room."""
 
     def __init__(self) -> None:
+        gc.freeze()  # a run collects after each stage: walking what is imported, Ray too, takes 0.1 s each time
         self._kept = Kept()
 
     def ready(self) -> bool:

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 from comfy_server import comfy_base, comfy_host, comfy_server  # noqa: F401
 
 HERE = Path(__file__).parent
@@ -30,6 +29,15 @@ def _place(item: pytest.Item) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes long first; short files fill up the processes' ends."""
     items.sort(key=_place)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_collections() -> None:
+    """Garbage collections in a file's tests pass over what is there before, which no longer changes. A run collects at
+    the end of every stage: with torch's modules and thousands of tests that takes 0.3 s, more than a stage of the toy.
+    """
+    gc.collect()  # or garbage would stay
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -103,12 +111,10 @@ def example00() -> Path:
 
 @pytest.fixture
 def one_thread():
-    """One thread for many small operations; and garbage collections that pass over what is imported by now. A run
-    collects at the end of every stage: with torch's modules that takes 0.3 s, more than a stage of the toy.
-    """
+    """One thread for many small operations."""
+    import torch  # here, as most of those who read this file have no use for it
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    gc.freeze()
     yield
-    gc.unfreeze()
     torch.set_num_threads(threads)

@@ -24,7 +24,7 @@ import torch
 import lingbot_world.headless.run, lingbot_world.generation.state, av, tokenizers, safetensors.torch
 from lingbot_world.headless.cli import main
 torch.set_num_threads(1)
-gc.freeze()  # as the fixture one_thread does
+gc.freeze()  # as conftest.py does for the tests
 say = lambda text: os.write(1, (text + chr(10)).encode())
 
 say("ready")

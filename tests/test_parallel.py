@@ -25,14 +25,20 @@ GOLDENS = Path(__file__).parent / "parallel_scripts" / "goldens.py"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def found(request, tmp_path_factory):
-    """How many processes `goldens.py` ran in, and what it found."""
-    out = tmp_path_factory.mktemp("goldens") / "found.json"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={request.param}"]
-    done = subprocess.run([*command, GOLDENS, out], env=ENVIRONMENT, capture_output=True, text=True, timeout=1200)
+@pytest.fixture(scope="module")
+def goldens(tmp_path_factory):
+    """The folder into which `goldens.py` has written what it found in two processes, and in four."""
+    folder = tmp_path_factory.mktemp("goldens")
+    command = [sys.executable, GOLDENS, folder, "2", "4"]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr[-4000:]
-    return request.param, json.loads(out.read_text())
+    return folder
+
+
+@pytest.fixture(params=[2, 4])
+def found(request, goldens):
+    """How many processes `goldens.py` ran in, and what it found."""
+    return request.param, json.loads((goldens / f"{request.param}.json").read_text())
 
 
 def test_together_they_compute_what_one_process_computes(found):
@@ -131,19 +137,19 @@ def generate(arguments, *more, **settings):
     return subprocess.Popen(command, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True, **settings)
 
 
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("causal", [False, True], ids=["base", "causal"])
-def test_the_command_makes_the_same_pictures(command, toy_package, tmp_path, causal):
+def test_the_command_makes_the_same_pictures(command, toy_package, tmp_path, capsys, causal):
     changes = {"ckpt_dir": toy_package / "lingbot_world_fast", "sampling_steps": None, "frame_num": 9} if causal else {}
     changes |= {"width": 256}  # halves of it are decoded by two processes
-    videos = []
-    for gpus in ("1", "2"):
-        more = ["--shard"] if causal and gpus == "2" else []
-        process = generate(command(**changes, output=f"{tmp_path / gpus}/*.png"), "--gpus", gpus, *more)
-        out, errors = process.communicate(timeout=600)
-        assert process.returncode == 0, errors
-        assert out.count("stage ") == 1  # one process tells
-        pictures = sorted((tmp_path / gpus).glob("*.png"))
-        videos.append(np.stack([np.array(Image.open(path)) for path in pictures]).astype(int))
+    more = ["--shard"] if causal else []
+    assert main([*command(**changes, output=tmp_path / "1/*.png"), "--gpus", "1"]) == 0
+    process = generate(command(**changes, output=tmp_path / "2/*.png"), "--gpus", "2", *more)
+    out, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    assert out.count("stage ") == capsys.readouterr().out.count("stage ") == 1  # one process tells
+    folders = [sorted((tmp_path / gpus).glob("*.png")) for gpus in "12"]
+    videos = [np.stack([np.array(Image.open(path)) for path in pictures]).astype(int) for pictures in folders]
     assert len(videos[0]) >= 5
     assert np.abs(videos[0] - videos[1]).max() <= 1  # a last bit may round the other way
 

@@ -35,16 +35,17 @@ class World(Rooms):
         self.high, self.low = (
             load_expert(folder / f"{name}_noise_model_bnb_nf4", dtype=torch.float32) for name in ("high", "low")
         )
+        self.latents = [encode_first_frame(self.vae, truth[0], FRAMES) for truth in self.truth]
 
     def video(self, case, experts=None, steps=STEPS, reuse=None):
         """A case's video [shown, 3, h, w], -1 to 1, by the engine."""
         high, low = experts or (self.high, self.low)
-        latent = encode_first_frame(self.vae, self.truth[case, 0], FRAMES)
+        latent = self.latents[case]
         y = image_conditioning(latent)
         camera = camera_embedding(self.paths[case], LENS, frames=FRAMES, height=HEIGHT, width=WIDTH)
         noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(case))
         made = sample(high, low, noise, y, self.prompts[case][None], None, camera, steps=steps, shift=SHIFT,
-                      guide_scale=1.0, step_reuse=reuse)  # fmt: skip
+                      guide_scale=1.0, step_reuse=reuse, camera_cache_bytes=2**30)  # fmt: skip
         frames = decode_latent(self.vae, made)[SHOWN]
         return frames.permute(0, 3, 1, 2).float() / 127.5 - 1
 

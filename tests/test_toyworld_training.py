@@ -2,7 +2,7 @@
 
 import argparse
 import json
-import subprocess
+import runpy
 import sys
 import tarfile
 from itertools import pairwise
@@ -109,11 +109,11 @@ def test_what_is_shipped_can_be_trained_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path):
-    command = [sys.executable, "-m", "lingbot_world.toyworld", tmp_path, "--device", "cpu", "--steps", "1", "--tiny"]
-    command += ["--held_out", "1"]
-    done = subprocess.run([*command, "--processes", "1"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.usefixtures("one_thread")
+def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path, monkeypatch):
+    options = ["--device", "cpu", "--steps", "1", "--tiny", "--held_out", "1", "--processes", "1"]
+    monkeypatch.setattr(sys, "argv", ["toyworld", str(tmp_path), *options])
+    runpy.run_module("lingbot_world.toyworld", run_name="__main__")  # as `python -m` does, with torch imported
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert {line["measured"] for line in lines if "measured" in line} >= {"both experts", "nf4", "another's camera"}
     assert all((tmp_path / name).stat().st_size < 16e6 for name in ("vae.pt", "high.pt", "low.pt", "package.tar.gz"))

@@ -1,7 +1,7 @@
-"""torchrun --nproc_per_node=N goldens.py OUT.json: every golden computed by one process alone and by N together.
+"""goldens.py FOLDER N [N ...]: every golden computed by one process alone and by N together.
 
-OUT.json has for each case the largest difference between the two, and whether every process has the same bits: each
-goes on with its own copy of the result. Then, of decoded frames, the largest difference of a byte and the mean;
+FOLDER/N.json has for each case the largest difference between the two, and whether every process has the same bits:
+each goes on with its own copy of the result. Then, of decoded frames, the largest difference of a byte and the mean;
 and of divided weights, the bytes that this process keeps and those of all.
 """
 
@@ -31,9 +31,11 @@ from model_cases import SMALL, golden_inputs, golden_model, random_inputs, rando
 from test_pipeline import RUNS, SETTINGS
 from test_rollout import CASES, arrays, run
 from torch import distributed
+from torch.multiprocessing import start_processes
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 FOUR_HEADS = replace(SMALL, num_heads=4)
+FORK = "fork" if sys.platform == "linux" else "spawn"
 GRIDS = {"even": (4, 4, 4), "odd": (3, 6, 10), "fewer tokens than processes": (1, 2, 2)}
 
 
@@ -172,17 +174,17 @@ def decoding(cases: Cases) -> None:
             cases.bytes[f"{size}"] = {"largest": float(difference.max()), "share": float(difference.mean())}
 
 
-def main(out: Path) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo")
-    size, rank = distributed.get_world_size(), distributed.get_rank()
+def compare_all(rank: int, size: int, folder: Path) -> None:
+    """What one of `size` processes does; the first one writes what was found."""
+    store = f"file://{folder}/store of {size}"
+    distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=size)
     cases = Cases()
     with torch.no_grad():
         whole = SequenceParallel(distributed.group.WORLD)
         forwards(cases, whole)
         rollouts(cases, whole)
         decoding(cases)
-        shared_weights(cases, whole, out.parent)
+        shared_weights(cases, whole, folder)
         half = size // 2
         rows = [distributed.new_group(range(row * half, (row + 1) * half)) for row in range(2)]
         pairs = [distributed.new_group([index, index + half]) for index in range(half)]
@@ -191,8 +193,17 @@ def main(out: Path) -> None:
         if size == 2:
             runs(cases, whole, None)
     if rank == 0:
-        out.write_text(json.dumps([cases.found, cases.bytes, cases.held]))
+        (folder / f"{size}.json").write_text(json.dumps([cases.found, cases.bytes, cases.held]))
     distributed.destroy_process_group()
 
 
-main(Path(sys.argv[1]))
+def main(folder: Path, sizes: list[int]) -> None:
+    """Forks the processes, which so share what this one has imported. It has no threads, which a fork would lose."""
+    torch.set_num_threads(1)
+    gc.freeze()  # what is imported: collections in the processes pass over it
+    for size in sizes:
+        start_processes(compare_all, (size, folder), nprocs=size, start_method=FORK)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), [int(size) for size in sys.argv[2:]])
