@@ -13,7 +13,7 @@ class LingBotWorldToyPackage(io.ComfyNode):
             node_id="LingBotWorldToyPackage",
             display_name="LingBot-World Toy Package",
             category="LingBot-World",
-            description="Makes a package of tiny trained models (22 MB) in models/lingbot_world/toy, where it is not "
+            description="Makes a package of tiny trained models (23 MB) in models/lingbot_world/toy, where it is not "
             "there yet. They know little rooms and follow the camera, on any CPU. Press the button once, then Run.",
             search_aliases=["lingbot", "toy", "test", "demo", "installation", "check"],
             is_output_node=True,

@@ -9,20 +9,23 @@ from PIL import Image, ImageDraw
 
 SIZE, EDGE = (720, 300), 40
 COLOURS = {"vae": (190, 90, 40), "high": (40, 90, 190), "low": (40, 150, 80)}
-LOWEST, HIGHEST = 0.03, 3.0
+GRID = (0.03, 0.1, 0.3, 1.0, 3.0)
 
 
 def main(folder: Path, out: Path) -> None:
     lines = [json.loads(line) for path in sorted(folder.glob("log*.jsonl")) for line in path.read_text().splitlines()]
     points = [(line["phase"], line["seconds"], line["loss"]) for line in lines if "loss" in line]
     end = max(seconds for _, seconds, _ in points)
+    largest = max(loss for *_, loss in points)
+    grid = [value for value in GRID if value == GRID[0] or value / 3.5 < largest]
     image = Image.new("RGB", SIZE, "white")
     draw = ImageDraw.Draw(image)
-    for value in (0.03, 0.1, 0.3, 1.0, 3.0):
-        draw.line([(EDGE, _row(value)), (SIZE[0] - 8, _row(value))], fill=(220, 220, 220))
-        draw.text((4, _row(value) - 6), str(value), fill="black")
-    for number, (phase, colour) in enumerate(COLOURS.items()):
-        track = [(EDGE + seconds / end * (SIZE[0] - EDGE - 8), _row(loss)) for name, seconds, loss in points
+    for value in grid:
+        draw.line([(EDGE, _row(value, grid)), (SIZE[0] - 8, _row(value, grid))], fill=(220, 220, 220))
+        draw.text((4, _row(value, grid) - 6), str(value), fill="black")
+    trained = {phase for phase, *_ in points}
+    for number, (phase, colour) in enumerate((phase, COLOURS[phase]) for phase in COLOURS if phase in trained):
+        track = [(EDGE + seconds / end * (SIZE[0] - EDGE - 8), _row(loss, grid)) for name, seconds, loss in points
                  if name == phase]  # fmt: skip
         draw.line(track, fill=colour, width=2)
         draw.text((SIZE[0] - 220, 10 + 14 * number), f"{phase}: {len(track)} points", fill=colour)
@@ -30,8 +33,8 @@ def main(folder: Path, out: Path) -> None:
     image.save(out, optimize=True)
 
 
-def _row(loss: float) -> float:
-    share = math.log(max(loss, LOWEST) / LOWEST) / math.log(HIGHEST / LOWEST)
+def _row(loss: float, grid: list[float]) -> float:
+    share = math.log(max(loss, grid[0]) / grid[0]) / math.log(grid[-1] / grid[0])
     return SIZE[1] - 30 - share * (SIZE[1] - 45)
 
 

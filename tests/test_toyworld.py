@@ -1,7 +1,7 @@
 """The trained toy on rooms and paths that it has not seen: does the camera move as asked, and how good is the picture.
 
 TOYWORLD_CASES=60 makes more videos; without it there is one for each move. TOYWORLD_8_BITS=12 makes more in 8 bits.
-With -s the figures are printed; docs/quality.md has them, and the goals that these weights miss."""
+With -s the figures are printed; docs/quality.md has them, and what these weights do not reach."""
 
 import os
 
@@ -79,7 +79,7 @@ def test_later_frames_are_nearer_to_the_truth_than_the_first_frame_is(world, vid
     gain = [decibels(video[3:], truth[3:]) - decibels(truth[:1].expand_as(truth[3:]), truth[3:])
             for video, truth in zip(videos, world.truth, strict=True)]  # fmt: skip
     said(world, "later frames over the first frame copied, dB", gain)
-    assert np.mean(gain) >= 5, gain
+    assert np.mean(gain) >= 6, gain
 
 
 def test_the_camera_moves_as_asked_and_not_as_others_are(world, videos):

@@ -13,7 +13,7 @@ from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.pipeline import rollout as engine_rollout
 from lingbot_world.sampling import few_step_schedule
 from lingbot_world.toy import write_toy_world
-from lingbot_world.toy.causal import expert_weights, write_causal
+from lingbot_world.toy.causal import ROUNDED, causal_start, expert_weights, write_causal
 from lingbot_world.toyworld import causal
 from lingbot_world.toyworld.causal_training import SHAPES, rollout, with_change
 from lingbot_world.toyworld.pack import write_change
@@ -84,7 +84,9 @@ def test_what_was_trained_is_what_the_package_gets(tmp_path):
     assert open_checkpoint(folder / "fast").config.causal
     assert find_package(folder / "fast").causal is not None
     got = expert_weights(open_checkpoint(folder / "fast"))
-    wanted = with_change(low, load_weights(tmp_path / "causal.pt"))
+    start = causal_start(low)
+    assert {name for name, weight in low.items() if not torch.equal(weight, start[name])} == ROUNDED
+    wanted = with_change(start, load_weights(tmp_path / "causal.pt"))
     assert all((got[name] - weight).abs().max() <= 0.01 * weight.abs().max() for name, weight in wanted.items())
     assert not torch.equal(wanted["blocks.0.ffn.0.weight"], low["blocks.0.ffn.0.weight"])
     assert load_expert(folder / "fast", dtype=torch.float32).config.causal

@@ -8,8 +8,15 @@ import torch
 from torch import Tensor
 
 from ..loaders import Checkpoint, open_checkpoint
+from ..loaders.codec import decode, encode
 from ..loaders.writer import config_json, write_expert, write_json
 from ..quantize.lora import LoraFile, read_loras
+
+ROUNDED = frozenset(f"{layer}.weight" for layer in (
+    "c2ws_hidden_states_layer1", "c2ws_hidden_states_layer2", "patch_embedding_wancamctrl", "text_embedding.0",
+    "text_embedding.2"))  # fmt: skip
+"""Layers that the package has in bf16. The causal model's training had them in 4 bits, and what it has changed answers
+the error of these."""
 
 
 def expert_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -20,11 +27,21 @@ def expert_weights(checkpoint: Checkpoint) -> dict[str, Tensor]:
 def write_causal(folder: Path, expert: Path, change: Path) -> None:
     """The causal model in bf16 as official folders have it: `expert`, a folder, with the LoRA file `change` merged."""
     checkpoint = open_checkpoint(expert)
-    weights = changed(expert_weights(checkpoint), change)
+    weights = changed(causal_start(expert_weights(checkpoint)), change)
     config = replace(checkpoint.config, causal=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_expert(folder / "diffusion_pytorch_model.safetensors", config, weights.items(), quant_type=None)
     write_json(folder / "config.json", config_json(config))
+
+
+def causal_start(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """An expert's weights as the causal model's training begins with them."""
+    return {name: _in_four_bits(weight) if name in ROUNDED else weight for name, weight in weights.items()}
+
+
+def _in_four_bits(weight: Tensor) -> Tensor:
+    """A weight as it comes back from an NF4 file whose scales were searched, the same from every device."""
+    return decode(*encode(weight.cpu(), search=True), tuple(weight.shape), torch.float32).to(weight.device)
 
 
 def changed(weights: Mapping[str, Tensor], change: Path) -> dict[str, Tensor]:

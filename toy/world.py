@@ -22,7 +22,7 @@ def write_toy_world(folder: str | Path) -> Path:
     frame, prompt and path; in `loras/night/` a LoRA for each expert.
     160x96 and 33 frames are what the models were trained for, the causal one up to 117.
 
-    About 22 MB. Files of these names are replaced. Returns the folder; raises InputError where it cannot be written.
+    About 23 MB. Files of these names are replaced. Returns the folder; raises InputError where it cannot be written.
     """
     folder = Path(folder)
     shipped = sorted(path.relative_to(TRAINED) for path in TRAINED.rglob("*") if path.is_file())

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..options import FAST_INDICES
 from ..sampling import few_step_schedule
+from ..toy.causal import causal_start
 from .camera_map import camera_patches
 from .causal_training import SHAPES, rollout, train_causal, with_change
 from .evaluate import HeldOut, generate, held_out, measured, sheet
@@ -51,7 +52,8 @@ def work(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     log = Log(options.out / "log.jsonl", options.begun)
     sizes = replace(TINY, frames=21) if options.tiny else WALKS
-    expert, high, vae = shipped(device, options.package)
+    low, high, vae = shipped(device, options.package)
+    expert = causal_start(low)
     texts = embeddings().to(device)
     pool = walks(vae, _until(options, RENDERED), sizes, SEED * options.seed, device)
     log.write(phase="pool", videos=len(pool), torch=torch.__version__)
@@ -59,7 +61,7 @@ def work(options: argparse.Namespace) -> None:
     start, phase = _started(options, device), _until(options, 1.0)
     trained = train_causal(expert, start, phase, pool, texts, sizes, options.rate, log, keep)
     model = {name: weight.detach() for name, weight in with_change(expert, trained.named()).items()}
-    _measure(model, (high, expert), vae, texts, replace(sizes, held_out=options.held_out), options.out, log)
+    _measure(model, (high, low), vae, texts, replace(sizes, held_out=options.held_out), options.out, log)
 
 
 def _until(options: argparse.Namespace, share: float) -> Phase:

@@ -5,10 +5,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -91,8 +91,9 @@ def ways(
 ) -> Iterator[tuple[str, Tensor]]:
     """Each way to make the scenes' videos, or `only` some, by name, with its pictures [n, f, 3, height, width]."""
 
-    def rounded_to(**how: Any) -> Tensor:
-        return generate(four_bit(high, **how), four_bit(low, **how), scenes, steps=steps)
+    def rounded_to(search: bool = False, only: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Tensor:
+        rounded_high = four_bit(high, search=search, only=only.get("high"))
+        return generate(rounded_high, four_bit(low, search=search, only=only.get("low")), scenes, steps=steps)
 
     makers: dict[str, Callable[[], Tensor]] = {
         "VAE alone": lambda: scenes.pool.latent,
