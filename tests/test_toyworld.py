@@ -93,9 +93,12 @@ def test_the_camera_moves_as_asked_and_not_as_others_are(world, videos):
 
 
 def test_one_expert_alone_is_worse_than_both(world, videos):
-    both = decibels(videos[0], world.truth[0])
+    """In one room of thirteen, in the mean."""
+    cases = range(0, CASES, 13)
+    both = np.mean([decibels(videos[case], world.truth[case]) for case in cases])
     for expert in (world.high, world.low):
-        assert decibels(world.video(0, (expert, expert)), world.truth[0]) < both
+        alone = [decibels(world.video(case, (expert, expert)), world.truth[case]) for case in cases]
+        assert np.mean(alone) < both
 
 
 def test_a_third_of_the_steps_can_go_without_the_model(world):
