@@ -1,6 +1,7 @@
 """The trained toy's causal model by the engine's rollout: it moves as asked, and a long walk stays sharp.
 
-TOYWORLD_WALKS=12 makes more videos. With -s the figures are printed; docs/quality.md has them."""
+TOYWORLD_WALKS=12 makes more videos, TOYWORLD_WINDOWS=1 tries smaller windows too. With -s the figures are printed;
+docs/quality.md has them."""
 
 import os
 
@@ -8,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.camera import camera_embedding
-from lingbot_world.geometry import image_conditioning
+from lingbot_world.generation import world as generation_world
+from lingbot_world.geometry import CHUNK, image_conditioning
 from lingbot_world.loaders import load_expert
 from lingbot_world.options import CAUSAL_SHIFT, FAST_INDICES
-from lingbot_world.pipeline import rollout, sample
+from lingbot_world.pipeline import sample
 from lingbot_world.sampling import few_step_schedule
 from lingbot_world.text import encode
 from lingbot_world.toy import write_toy_world
@@ -28,6 +30,11 @@ WALKS, HALF = max(1, CASES // 4), 59
 """Walks, and the frames of a walk's way out; it comes back the same way, so that its last second shows what its first
 one shows."""
 
+SAVINGS = {"8-bit keys and values": {"eight_bit": True}, "attention in 8 bits": {"fp8": True}}
+WINDOWS = {"window 6": {"window": 6}, "window 6, sink 3": {"window": 6, "sink": 3}, "window 3": {"window": 3}}
+if "TOYWORLD_WINDOWS" in os.environ:
+    SAVINGS |= WINDOWS
+
 pytestmark = pytest.mark.slow
 
 
@@ -42,7 +49,7 @@ class World(Rooms):
         """The embedded caption [n, D] of a room."""
         return encode(rooms.captions(), self.folder / "models_t5_umt5-xxl-enc-bf16.pth", self.folder)[0]
 
-    def video(self, picture, c2w, prompt, seed=0, shift=CAUSAL_SHIFT):
+    def video(self, picture, c2w, prompt, seed=0, window=None, sink=0, **keys_values):
         """Frames [f, 3, h, w], -1 to 1, from a picture along a path, by the engine in the four steps of Fast."""
         y, camera = self.inputs(picture, c2w)
         random = torch.Generator().manual_seed(seed)
@@ -50,9 +57,12 @@ class World(Rooms):
         def renoise(shape):
             return torch.randn(shape, generator=random)
 
-        chunks = rollout(self.model, renoise(y[:, 4:].shape), y, prompt[None], camera,
-                         schedule=few_step_schedule(FAST_INDICES, shift), renoise=renoise)  # fmt: skip
-        return self.frames(torch.cat(list(chunks), 2))
+        noise, schedule = renoise(y[:, 4:].shape), few_step_schedule(FAST_INDICES, CAUSAL_SHIFT)
+        frames, *size = noise.shape[2:]
+        world = generation_world.World(self.model, size, window or frames, sink, device="cpu", **keys_values)
+        world.prompt = prompt[None]
+        parts = zip(*(tensor.split(CHUNK, dim=2) for tensor in (noise, y, camera)), strict=True)
+        return self.frames(torch.cat([world.chunk(*part, schedule, renoise) for part in parts], 2))
 
     def inputs(self, picture, c2w):
         """What a model gets of a picture and a path."""
@@ -127,3 +137,23 @@ def test_a_walk_of_117_frames_there_and_back_stays_as_sharp_as_it_was(world):
     sharpness = (energy[-SECOND:].mean() / energy[:SECOND].mean()).item()
     print(f"\nlast second of a walk of {len(energy)} frames over its first: {sharpness:.2f}")
     assert sharpness >= 0.8
+
+
+@pytest.mark.parametrize("saving", SAVINGS)
+def test_what_is_saved_on_keys_and_values_costs_little(world, videos, saving):
+    """Windows are only measured: 33 frames are three chunks, and a window of 3 sees none but its own."""
+    world.model.set_attention("8bit" if "fp8" in SAVINGS[saving] else "auto")
+    try:
+        made = [world.video(world.truth[case, 0], path, prompt, case, **SAVINGS[saving])[SHOWN]
+                for case, (path, prompt) in enumerate(zip(world.paths, world.prompts, strict=True))]  # fmt: skip
+    finally:
+        world.model.set_attention("auto")
+    lost = [decibels(video[3:], truth[3:]) - decibels(saved[3:], truth[3:])
+            for video, saved, truth in zip(videos, made, world.truth, strict=True)]  # fmt: skip
+    own = [world.agreement(case, video, case) for case, video in enumerate(made)]
+    away = np.mean([decibels(saved, video) for saved, video in zip(made, videos, strict=True)])
+    print(f"\n{saving}: {np.mean(lost):.2f} dB lost (at most {max(lost):.2f}), {away:.1f} dB from the video without, "
+          f"agreement {np.mean(own):.2f}")  # fmt: skip
+    if saving not in WINDOWS:
+        assert np.mean(lost) <= 0.25, lost
+        assert away >= 35
