@@ -189,10 +189,12 @@ class ComfyServer:
     def free(self) -> None:
         """Have the models unloaded and the cache emptied before any later prompt.
 
-        ComfyUI does it when it is idle or behind the prompt that came first, so one with nothing in it goes ahead.
+        ComfyUI looks for this request when it is woken idle, and behind each prompt, whose end it tells first. The
+        first empty prompt has it look, even if it missed the waking. The second ends when everything is freed.
         """
         self.post("/free", {"unload_models": True, "free_memory": True})
-        self.queue({"1": {"class_type": "PreviewAny", "inputs": {"source": "nothing"}}})
+        for _ in range(2):
+            self.queue({"1": {"class_type": "PreviewAny", "inputs": {"source": "nothing"}}})
 
     def queue(
         self, prompt: dict, *, on_event: Callable[[str, dict], None] | None = None, timeout: float = PROMPT_SECONDS
