@@ -14,13 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..camera.formats import write_camera
+from ..camera.formats.numpy_files import write_lingbot
 from ..camera.moves import path_from_keys, preset_path
-from ..camera.path import CameraPath
 from ..errors import LingBotError
 from ..generation.two_experts import Conditioning, Video
 from ..sampling import StepReuse
-from ..text import NEGATIVE_PROMPT, encode
 from .jobs import Job, Manifest, Outcome
 from .kept import Kept, OpenFiles
 from .memory import choose_residency
@@ -29,7 +27,7 @@ from .plan import SamplingPlan, make_plan
 from .profile import ShowProgress, StageRecorder, silent
 from .rollout_plan import RolloutPlan
 from .run import run
-from .stages import camera_map, decode, draw_noise, encode_image, run_steps
+from .stages import camera_map, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .video import write_frames
 
 VIDEOS_AT_ONCE = 8
@@ -96,13 +94,8 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
     kind, text = job.camera
     path = preset_path(text, frames=job.options.frame_num) if kind == "preset" else path_from_keys(text)
     poses = folder / "cameras" / job.name
-    _write(path, poses)
+    write_lingbot(path, poses)
     return replace(job.options, action_path=poses)
-
-
-def _write(path: CameraPath, poses: Path) -> None:
-    poses.parent.mkdir(parents=True, exist_ok=True)
-    write_camera(path, poses)
 
 
 def _likeness(job: Job, plan: SamplingPlan | RolloutPlan) -> str:
@@ -170,24 +163,16 @@ def _noise(plan: SamplingPlan) -> Tensor:
 
 def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
     """Every prompt and negative prompt of the plans, encoded, [1, L, D]; each text once."""
-    first = plans[0]
-    texts = list(dict.fromkeys(text for plan in plans for text in _texts(plan) if text is not None))
-    dtype = torch.float32 if first.options.dtype == "fp32" else torch.bfloat16
+    texts = list(dict.fromkeys(text for plan in plans for text in prompts_of(plan)))
     found: dict[str, Tensor] = {}
     for start in range(0, len(texts), PROMPTS_AT_ONCE):
-        part, progress = texts[start : start + PROMPTS_AT_ONCE], stages.begin("text", "block")
-        rows = encode(part, first.text_encoder, first.tokenizer, first.device, dtype, progress)
-        found |= {text: row[None].cpu() for text, row in zip(part, rows, strict=True)}
+        part = texts[start : start + PROMPTS_AT_ONCE]
+        rows = encode_prompts(part, plans[0], stages.begin("text", "block"))
+        found |= {text: row.cpu() for text, row in zip(part, rows, strict=True)}
     return found
-
-
-def _texts(plan: SamplingPlan) -> tuple[str, str | None]:
-    negative = NEGATIVE_PROMPT if plan.options.negative is None else plan.options.negative
-    return plan.options.prompt, negative if plan.guided else None
 
 
 def _conditioning(plan: SamplingPlan, y: Tensor, prompts: dict[str, Tensor]) -> Conditioning:
     """On the plan's device: made when an expert begins with the video, and freed with its last step."""
-    prompt, negative = _texts(plan)
-    context_null = None if negative is None else prompts[negative]
-    return Conditioning(y, prompts[prompt], context_null, camera_map(plan)).to(plan.device)
+    context, *negative = (prompts[text] for text in prompts_of(plan))
+    return Conditioning(y, context, negative[0] if negative else None, camera_map(plan)).to(plan.device)

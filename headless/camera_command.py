@@ -24,7 +24,8 @@ from ..camera.path import DEFAULT_FOV_DEG, CameraPath
 from ..camera.preview import hints, render_preview, warnings
 from ..errors import CameraError
 from ..options import FRAMES
-from .video_frames import grey_frames
+from .options import two_sides
+from .pictures import grey_frames, read_image
 
 
 def add_camera_command(subparsers: Any) -> None:
@@ -43,7 +44,7 @@ def _add_show(actions: Any) -> None:
     _add_input(parser)
     parser.add_argument("--frames", type=int, help="frames of the video; left out: all of the path")
     parser.add_argument("--image", help="first frame, drawn where the camera starts")
-    parser.add_argument("--size", type=_size, default=(800, 500), help="WIDTH*HEIGHT of the drawing")
+    parser.add_argument("--size", type=two_sides, default=(800, 500), help="WIDTH*HEIGHT of the drawing")
     parser.add_argument("--output", default="camera.png", help="PNG file of the drawing")
 
 
@@ -101,14 +102,15 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="file or folder of the path")
     parser.add_argument("--format", choices=FORMATS, default="lingbot", metavar="NAME", help=formats)
     parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=f"of matrices. {conventions}")
-    parser.add_argument("--image_size", type=_size, help="WIDTH*HEIGHT of the video a ViPE file was made from")
+    parser.add_argument("--image_size", type=two_sides, help="WIDTH*HEIGHT of the video a ViPE file was made from")
     parser.add_argument("--fov_deg", type=float, help="another lens: degrees it sees across")
 
 
 def _show(arguments: argparse.Namespace) -> None:
     path = _read(arguments)
     frames = len(path) if arguments.frames is None else arguments.frames
-    drawing = render_preview(path, _picture(arguments.image), frames, arguments.size)
+    image = None if arguments.image is None else Image.fromarray(read_image(arguments.image))
+    drawing = render_preview(path, image, frames, arguments.size)
     _saved(drawing.save, arguments.output)
     _warn(path, frames)
 
@@ -117,6 +119,7 @@ def _convert(arguments: argparse.Namespace) -> None:
     path = _read(arguments)
     path = path if arguments.frames is None else path.for_video(arguments.frames)
     _saved(lambda target: write_camera(path, target), arguments.output)
+    _warn(path, len(path))
 
 
 def _make(arguments: argparse.Namespace) -> None:
@@ -163,15 +166,6 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
     return path, [f"note: {note}" for note in notes]
 
 
-def _picture(file: str | None) -> Image.Image | None:
-    if file is None:
-        return None
-    try:
-        return Image.open(file).convert("RGB")
-    except OSError as error:
-        raise CameraError(f"{file}: not an image ({error})") from error
-
-
 def _saved(save: Callable[[Path], None], target: str, *, quiet: bool = False) -> None:
     try:
         save(Path(target))
@@ -179,9 +173,3 @@ def _saved(save: Callable[[Path], None], target: str, *, quiet: bool = False) ->
         raise CameraError(f"{target}: cannot be written ({error})") from error
     if not quiet:
         print(target)
-
-
-def _size(text: str) -> tuple[int, int]:
-    """WIDTH*HEIGHT or WIDTHxHEIGHT."""
-    width, height = text.lower().replace("x", "*").split("*")
-    return int(width), int(height)

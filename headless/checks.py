@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,7 +12,7 @@ from torch import Tensor
 
 from ..camera import read_pose_folder
 from ..camera.pose_folder import PoseFolder
-from ..errors import CameraError, DependencyError, InputError
+from ..errors import CameraError, InputError
 from ..geometry import Geometry, explicit_geometry, output_geometry
 from ..loaders import Checkpoint
 from ..model.eight_bit import arithmetic_note, choose_arithmetic
@@ -25,8 +23,6 @@ from ..text import Tokenizer
 from ..text.weights import UMT5Weights
 from .options import CHOICES, GenerateOptions
 from .video import Target
-
-LARGEST_IMAGE = 200_000_000  # pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,24 +50,6 @@ def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) 
     given = [name for name in names if getattr(options, name) != defaults[name]]
     if given:
         raise InputError(f"`{given[0]}` does not belong here: {reason}; leave it out")
-
-
-def read_image(path: str | Path) -> np.ndarray:
-    """Pixels uint8 [H, W, 3] of an image file, turned as its EXIF data says. Raises InputError."""
-    from PIL import Image, ImageOps
-
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"`image` {path}: no such file")
-    try:
-        with Image.open(path) as image:
-            if image.width * image.height > LARGEST_IMAGE:
-                raise InputError(f"`image` {path}: {image.width}x{image.height} pixels are too many; scale it down")
-            return np.array(ImageOps.exif_transpose(image).convert("RGB"))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"`image` {path}: not an image that can be read ({error})") from error
 
 
 def check_settings(options: GenerateOptions) -> None:
@@ -103,15 +81,13 @@ def find_device(name: str | None) -> torch.device:
         raise InputError(f"`device` {name}: not a device that torch knows; use cpu, cuda or cuda:1") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(f"`device` {name}: torch sees {torch.cuda.device_count()} CUDA GPUs here; use cpu")
+    if device.type not in ("cpu", "cuda"):
+        try:
+            torch.zeros(1, device=device).cpu()
+        except (RuntimeError, AssertionError) as error:  # torch's words for a device that is not there
+            found = str(error).splitlines()[0]
+            raise InputError(f"`device` {name}: torch cannot use it here ({found}); use cpu or cuda") from error
     return device
-
-
-def check_module(name: str) -> None:
-    if importlib.util.find_spec(name) is None:
-        raise DependencyError(
-            f"{name} cannot be imported by {sys.executable}; install with: "
-            f'"{sys.executable}" -m pip install "lingbot-world[cli]"'
-        )
 
 
 def pose_folder(path: Path, checkpoint: Checkpoint) -> PoseFolder:

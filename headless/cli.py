@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import LingBotError
 from ..options import ARITHMETICS, DTYPE_NAMES, FRAMES, SIZE, Progress
-from .options import CHOICES, PARTS, GenerateOptions
+from .options import CHOICES, PARTS, GenerateOptions, two_sides
 from .quantize import add_quantize_command, add_verify_command
 from .queue import add_queue_command
 
@@ -29,7 +29,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     arguments = build_parser(argv).parse_args(argv)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
             from .processes import start
@@ -44,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"lingbot-world: {where}{error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        print("\nlingbot-world: interrupted; nothing was written", file=sys.stderr)
+        left = getattr(arguments, "interrupted", "nothing was written")
+        print(f"\nlingbot-world: interrupted; {left}", file=sys.stderr)
         return INTERRUPTED
     return 0
 
@@ -93,7 +93,7 @@ def _add_generate(commands: Any) -> None:
 def _add_batch(commands: Any) -> None:
     style = argparse.ArgumentDefaultsHelpFormatter
     parser = commands.add_parser("batch", help="make many videos, from a file of jobs", formatter_class=style)
-    parser.set_defaults(run=_batch)
+    parser.set_defaults(run=_batch, interrupted="the same command makes the videos that are not done")
     parser.add_argument("jobs", help="x.jsonl, an object a line, or x.csv: image, prompt, one of action_path, preset "
                         "and keys, seed, size, name, and options of `generate`")  # fmt: skip
     parser.add_argument("out", help="folder of the videos and of manifest.jsonl; what is done in it is not done again")
@@ -175,23 +175,16 @@ def _add_toy(commands: Any) -> None:
 
 
 def _add_size(parser: argparse.ArgumentParser, meaning: str) -> None:
-    parser.add_argument("--size", type=_size, default=SIZE, metavar="{}*{}".format(*SIZE), help=meaning)
+    size = "{}*{}".format(*SIZE)
+    parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
     parser.add_argument("--width", type=int, help="exact, a multiple of 16; with --height, in place of --size")
     parser.add_argument("--height", type=int, help="exact, a multiple of 16")
     parser.add_argument("--frame_num", type=int, default=FRAMES, help="4n+1; a shorter pose file shortens the video")
 
 
-def _size(text: str) -> tuple[int, int]:
-    """(height, width) from 480*832 or 480x832."""
-    sides = text.replace("x", "*").split("*")
-    if len(sides) != 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 480*832")
-    return int(sides[0]), int(sides[1])
-
-
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GPUs")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
     return int(text)
 
 
@@ -204,9 +197,10 @@ def _scales(text: str) -> tuple[float, ...]:
 
 def _generate(arguments: argparse.Namespace) -> None:
     from ..geometry import CHUNK
-    from .plan import SamplingPlan, make_plan
+    from .plan import make_plan
     from .processes import joined
     from .profile import silent, table
+    from .rollout_plan import RolloutPlan
     from .run import run
     from .video import STDOUT
 
@@ -219,7 +213,10 @@ def _generate(arguments: argparse.Namespace) -> None:
             run(plan, silent, processes)
             return
         size, steps = plan.geometry, arguments.sampling_steps
-        work = f"{steps} steps" if isinstance(plan, SamplingPlan) else f"{size.lat_f // CHUNK} chunks"
+        work = f"{steps} steps"
+        if isinstance(plan, RolloutPlan):
+            work = f"{size.lat_f // CHUNK} chunks"
+            arguments.interrupted = "the chunks that were done stay"
         told = sys.stderr if arguments.output == STDOUT else sys.stdout
         first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
         print(first, *plan.notes, sep="\n", file=told)
@@ -235,7 +232,7 @@ def _batch(arguments: argparse.Namespace) -> None:
     from .batch import run_batch
     from .jobs import MANIFEST, read_jobs
 
-    own = ("run", "size", "jobs", "out", "ray", "workers")
+    own = ("run", "interrupted", "size", "jobs", "out", "ray", "workers")
     values = {name: value for name, value in vars(arguments).items() if name not in own}
     height, width = arguments.size
     for name in ("ckpt_dir", "action_path", *PARTS):  # other processes start elsewhere

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import math
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from .options import GenerateOptions
+from .options import PARTS, GenerateOptions, two_sides
 
 MANIFEST = "manifest.jsonl"
 DONE, FAILED = "done", "failed"
@@ -21,7 +24,8 @@ FOR_ALL = ("ckpt_dir", "output", "device", "dtype", "residency", "camera_cache",
 """The options that a batch has once, not for each job."""
 CAMERAS = ("action_path", "preset", "keys")
 _WHOLE = ("width", "height", "frame_num", "sampling_steps", "seed", "window", "sink", "fps")
-_NUMBERS = ("shift", "boundary")
+_NUMBERS = ("shift", "boundary", "reuse_threshold")
+_PATHS = ("image", "continue_from", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
 
 
@@ -73,10 +77,9 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error})") from error
     if path.suffix.lower() == ".csv":
-        rows = csv.DictReader(text.splitlines())
-        yield from ((rows.line_num, {key: value for key, value in row.items() if value}) for row in rows)
+        yield from _rows(path, text)
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(StringIO(text), 1):
         if not line.strip():
             continue
         try:
@@ -85,7 +88,16 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             raise InputError(f"{path}, line {number}: not JSON ({error.msg}); each line is one object") from error
         if not isinstance(given, dict):
             raise InputError(f"{path}, line {number}: expected an object in braces, found {type(given).__name__}")
-        yield number, given
+        yield number, {key: value for key, value in given.items() if value is not None}
+
+
+def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Each row's last line and its values, without empty ones."""
+    rows = csv.DictReader(StringIO(text))
+    for row in rows:
+        if None in row:
+            raise InputError(f"{path}, line {rows.line_num}: more values than columns; quote texts with commas")
+        yield rows.line_num, {key: value for key, value in row.items() if value}
 
 
 def _job(given: Mapping[str, Any], number: str, base: Path, defaults: GenerateOptions, folder: Path) -> Job:
@@ -97,16 +109,14 @@ def _job(given: Mapping[str, Any], number: str, base: Path, defaults: GenerateOp
     if not _NAME.fullmatch(name) or name.endswith((".", " ")):
         raise InputError(f"the name {name!r} cannot be a file's; use letters, digits, - and _")
     values = {key: _value(key, value) for key, value in given.items() if key not in ("name", "size", *CAMERAS)}
-    for key in ("image", "continue_from"):
-        if key in values:
-            values[key] = str(base / values[key])
+    values |= {key: str(base / values[key]) for key in _PATHS if key in values}
     if "size" in given:
-        values["max_area"] = _area(given["size"])
+        values["max_area"] = math.prod(_value("size", given["size"]))
     camera = _camera(given, base, defaults)
     action_path = camera[1] if camera is not None and camera[0] == "action_path" else None
     options = replace(defaults, **values, action_path=action_path, output=folder / f"{name}.mp4")
     if not options.prompt:
-        raise InputError("`prompt` is missing")
+        raise InputError("prompt is missing")
     return Job(name, options, camera)
 
 
@@ -127,6 +137,8 @@ def _value(name: str, given: Any) -> Any:
         if name == "guide_scale":
             parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
             return tuple(float(part) for part in parts)
+        if name == "size":
+            return two_sides(str(given))
         if name == "schedule" and isinstance(given, list):
             return tuple(int(part) for part in given)
         if kind is None:
@@ -134,16 +146,11 @@ def _value(name: str, given: Any) -> Any:
         if isinstance(given, bool) or kind(given) != float(given):
             raise ValueError
         return kind(given)
+    except ArgumentTypeError as error:
+        raise InputError(f"{name} {error}") from None
     except (TypeError, ValueError):
         expected = "a number" if kind is not int else "a whole number"
-        raise InputError(f"`{name}` {given!r}: expected {expected}") from None
-
-
-def _area(size: Any) -> int:
-    sides = str(size).replace("x", "*").split("*")
-    if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
-        raise InputError(f"`size` {size!r} is not like 480*832")
-    return int(sides[0]) * int(sides[1])
+        raise InputError(f"{name} {given!r}: expected {expected}") from None
 
 
 class Manifest:
@@ -184,7 +191,7 @@ class Manifest:
         """The last row of each job. A line that a kill cut short is passed over."""
         rows: dict[str, dict] = {}
         if self.path.is_file():
-            for line in self.path.read_text(encoding="utf-8").splitlines():
+            for line in StringIO(self.path.read_text(encoding="utf-8")):
                 try:
                     row = json.loads(line)
                     rows[row["name"]] = row

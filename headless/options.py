@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,3 +110,11 @@ class GenerateOptions:
     text_encoder: str | Path | None = None
     tokenizer: str | Path | None = None
     vae: str | Path | None = None
+
+
+def two_sides(text: str) -> tuple[int, int]:
+    """(480, 832) from 480*832 or 480x832. Raises ArgumentTypeError, whose words argparse shows."""
+    sides = text.lower().replace("x", "*").split("*")
+    if len(sides) != 2 or not all(side.strip().isdecimal() and int(side) > 0 for side in sides):
+        raise ArgumentTypeError(f"{text!r} is not like 480*832")
+    return int(sides[0]), int(sides[1])

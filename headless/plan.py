@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..camera.pose_folder import PoseFolder
-from ..errors import InputError
+from ..errors import InputError, require
 from ..geometry import first_frame
 from ..loaders import Checkpoint, Package, find_package, open_checkpoint
 from ..loaders.package import open_experts
@@ -23,16 +23,15 @@ from ..vae import read_vae
 from .checks import (
     Plan,
     arithmetic_notes,
-    check_module,
     check_settings,
     find_device,
     frame_notes,
     geometry_of,
     pose_folder,
-    read_image,
     refuse_options,
 )
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
+from .pictures import read_image
 from .rollout_plan import RolloutPlan, plan_rollout
 from .video import check_target, find_target
 
@@ -64,7 +63,7 @@ def make_plan(
     device = find_device(options.device)
     target = find_target(options.output)
     if target.pattern is None:
-        check_module("av")
+        require("av", '"lingbot-world[cli]"')
     image = None if options.image is None else read_image(options.image)
     package = find_package(options.ckpt_dir, **{name: getattr(options, name) for name in PARTS})
     paths = {name: _part(package, name, options.ckpt_dir) for name in ("tokenizer", "text_encoder", "vae")}

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..options import Progress
-
 if TYPE_CHECKING:
     from ..quantize.lora import LoraFile
-
-ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
+    from .profile import ShowProgress
 
 _BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 
@@ -21,7 +16,8 @@ _BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     """Adds `quantize`, which sets `run(arguments)`."""
     parser = commands.add_parser("quantize", help="make a 4-bit package out of official weights")
-    parser.set_defaults(run=lambda arguments: _quantize(arguments, show))
+    again = "the same command goes on where it stopped"
+    parser.set_defaults(run=lambda arguments: _quantize(arguments, show), interrupted=again)
     add = parser.add_argument
     add("source", help="a package, a model's folder or file (safetensors, .pth), or a text encoder's file")
     add("dest", help="the folder to make; what was stopped before is gone on with")

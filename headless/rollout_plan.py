@@ -20,6 +20,7 @@ from ..options import CAUSAL_SHIFT
 from ..sampling import FewStepSchedule, few_step_schedule, release_of, step_indices
 from .checks import Plan, arithmetic_notes, frame_notes, geometry_of, pose_folder, refuse_options
 from .options import BASE_ONLY, GenerateOptions
+from .video import Target, check_folder
 
 STANDING_STILL = "There is no `action_path`: the camera stands still."
 
@@ -72,6 +73,8 @@ def plan_rollout(
         state.check(checkpoint.config, options.window, options.sink)
         window, sink = state.window, state.sink
     check_window(window, sink)
+    if options.save_state is not None:
+        _check_state_file(Path(options.save_state), opened["target"])
     folder = None if options.action_path is None else pose_folder(Path(options.action_path), checkpoint)
     geometry, frame = _geometry_and_frame(options, image, folder, state)
     shift = CAUSAL_SHIFT if options.shift is None else options.shift
@@ -88,6 +91,15 @@ def plan_rollout(
         state=state,
         notes=(named, *arithmetic, *_notes(options, geometry, folder, state)),
     )
+
+
+def _check_state_file(path: Path, target: Target) -> None:
+    """Raises InputError where the state could not be written at the end of the run, or would replace the video."""
+    if path.is_dir():
+        raise InputError(f"`save_state` {path} is a folder; name a file in it")
+    if path.absolute() == target.path.absolute():
+        raise InputError(f"`save_state` {path} is the video's file; give the state its own")
+    check_folder(path.parent, f"`save_state` {path}")
 
 
 def _geometry_and_frame(

@@ -20,7 +20,7 @@ from .processes import ALONE, Processes
 from .profile import ShowProgress, Stage, StageRecorder, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
-from .stages import camera_map, draw_noise, encode_image, encode_text, run_steps
+from .stages import camera_map, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .video import write_frames
 
 
@@ -59,7 +59,7 @@ def _run_stages(
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
     config = (plan.checkpoint if isinstance(plan, RolloutPlan) else plan.experts.high).config
     together = processes.divide(config, isinstance(plan, SamplingPlan) and plan.guided, plan.options.shard)
-    prompts = encode_text(plan, stages.begin("text", "block")) if processes.takes(0) else None
+    prompts = encode_prompts(prompts_of(plan), plan, stages.begin("text", "block")) if processes.takes(0) else None
     generator = torch.Generator(plan.options.noise_device).manual_seed(seed)
     noise = draw_noise(plan.geometry, generator)
     if isinstance(plan, RolloutPlan):

@@ -22,17 +22,20 @@ from .checks import Plan
 from .memory import Residency
 from .plan import SamplingPlan
 from .profile import StageRecorder, release
-from .rollout_plan import RolloutPlan
 
 log = logging.getLogger(__name__)
 
 
-def encode_text(plan: SamplingPlan | RolloutPlan, progress: Progress) -> list[Tensor]:
-    """The prompt [1, L, D] float32, and the negative prompt where guidance uses it."""
-    options, dtype = plan.options, torch.float32 if plan.options.dtype == "fp32" else torch.bfloat16
-    prompts = [options.prompt]
-    if isinstance(plan, SamplingPlan) and plan.guided:
-        prompts.append(NEGATIVE_PROMPT if options.negative is None else options.negative)
+def prompts_of(plan: Plan) -> list[str]:
+    """The prompt, and the negative prompt where guidance uses it."""
+    if not (isinstance(plan, SamplingPlan) and plan.guided):
+        return [plan.options.prompt]
+    return [plan.options.prompt, NEGATIVE_PROMPT if plan.options.negative is None else plan.options.negative]
+
+
+def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
+    """Each prompt's embedding [1, L, D] float32, by the text encoder of `plan`."""
+    dtype = torch.float32 if plan.options.dtype == "fp32" else torch.bfloat16
     return [row[None] for row in encode(prompts, plan.text_encoder, plan.tokenizer, plan.device, dtype, progress)]
 
 

@@ -26,7 +26,7 @@ FRAMES_AT_ONCE = 12
 MOST_WAITING = 2
 """Parts of a video that may wait to be encoded."""
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov")
-_NUMBER = re.compile(r"\*|%0?\d*d")
+_NUMBER = re.compile(r"(\*|%0?\d*d)")
 
 
 @dataclass(frozen=True)
@@ -73,29 +73,37 @@ def find_target(output: str | Path) -> Target:
 
 
 def _png_target(path: Path) -> Target:
-    if len(_NUMBER.findall(path.name)) != 1 or path.name.count("%") > 1:
+    parts = _NUMBER.split(path.name)
+    if len(parts) != 3:
         raise InputError(f"`output` {path}: a video is many PNG files; put one * or %05d in the name")
-    return Target(path.parent, path.name.replace("*", "%05d"))
+    before, number, after = parts[0].replace("%", "%%"), parts[1], parts[2].replace("%", "%%")
+    return Target(path.parent, before + ("%05d" if number == "*" else number) + after)
 
 
 def check_target(target: Target, geometry: Geometry) -> None:
     """Raises InputError when the target cannot be written, or the disk has no room for it. Creates nothing."""
     if target.is_pipe:
         return
-    folder = target.folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"`output` {target.path} cannot be written: {error.strerror} ({folder})") from error
+    folder = check_folder(target.folder, f"`output` {target.path}")
     needed, free = largest_size(target, geometry), shutil.disk_usage(folder).free
     if free < needed:
         raise InputError(
             f"`output` {target.path}: {needed / 1e6:.0f} MB may be needed, the disk has {free / 1e6:.0f} MB free; "
             "make room or write elsewhere"
         )
+
+
+def check_folder(folder: Path, what: str) -> Path:
+    """`folder`, or the first one above it that is there. Raises InputError for `what` if it cannot be written into."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"{what} cannot be written: {error.strerror} ({folder})") from error
+    return folder
 
 
 def largest_size(target: Target, geometry: Geometry) -> int:

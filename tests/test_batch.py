@@ -37,7 +37,7 @@ def run(toy_package, tmp_path, capsys):
     def run(path, *more, package=toy_package):
         code = main(["batch", str(path), str(tmp_path / "out"), "--ckpt_dir", str(package), *SMALL, *more])
         manifest = tmp_path / "out/manifest.jsonl"
-        rows = [json.loads(line) for line in manifest.read_text().splitlines()] if manifest.exists() else []
+        rows = [json.loads(line) for line in manifest.open(encoding="utf-8")] if manifest.exists() else []
         return code, capsys.readouterr(), rows
 
     return run
@@ -172,12 +172,13 @@ def test_a_causal_model_makes_them_one_by_one(jobs, run, toy_package):
         ('{"prompt": "a", "imgae": "x"}', "line 1: unknown: imgae; a job takes action_path"),
         ('{"prompt": "a", "output": "x.mp4"}', "line 1: unknown: output"),
         ('{"prompt": "a", "name": "../x"}', "the name '../x' cannot be a file's"),
-        ('{"prompt": "a", "seed": 1.5}', "--seed 1.5: expected a whole number"),
-        ('{"prompt": "a", "seed": true}', "--seed True: expected a whole number"),
-        ('{"prompt": "a", "shift": "much"}', "--shift 'much': expected a number"),
-        ('{"prompt": "a", "size": "big"}', "--size 'big' is not like 480*832"),
+        ('{"prompt": "a", "seed": 1.5}', "line 1: seed 1.5: expected a whole number"),
+        ('{"prompt": "a", "seed": true}', "line 1: seed True: expected a whole number"),
+        ('{"prompt": "a", "shift": "much"}', "line 1: shift 'much': expected a number"),
+        ('{"prompt": "a", "reuse_threshold": "much"}', "line 1: reuse_threshold 'much': expected a number"),
+        ('{"prompt": "a", "size": "big"}', "line 1: size 'big' is not like 480*832"),
         ('{"prompt": "a", "keys": "w-4", "preset": "dolly_in"}', "preset and keys exclude each other"),
-        ('{"image": "a.png"}', "--prompt is missing"),
+        ('{"image": "a.png"}', "line 1: prompt is missing"),
         ('{"prompt": "a"', "line 1: not JSON"),
         ('["a"]', "line 1: expected an object in braces, found list"),
         ("", "no jobs in it"),
@@ -191,6 +192,44 @@ def test_a_file_of_jobs_that_is_wrong_is_refused_before_anything_runs(run, tmp_p
     assert (code, rows) == (BAD_INPUT, [])
     assert f"{path}" in printed.err
     assert said in printed.err
+
+
+def test_a_table_with_more_values_than_columns_is_refused(tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("image,prompt\na.png,A street, at night\n")
+    with pytest.raises(InputError, match=r"jobs.csv, line 2: more values than columns; quote texts with commas"):
+        read_jobs(path, GenerateOptions(ckpt_dir="x", prompt="", output="x"), tmp_path)
+
+
+def test_what_is_null_is_left_out_and_paths_are_relative_to_the_file(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    job = {"prompt": "a", "seed": None, "image": None, "name": None, "low": "low", "vae": "/vae.pth"}
+    path.write_text(json.dumps(job))
+    (job,) = read_jobs(path, GenerateOptions(ckpt_dir="x", prompt="", output="x", seed=3), tmp_path)
+    assert (job.name, job.options.seed, job.options.image) == ("00001", 3, None)
+    assert (job.options.low, job.options.vae) == (str(tmp_path / "low"), "/vae.pth")
+
+
+def test_a_job_may_reuse_steps_and_be_called_like_a_file(jobs, run, tmp_path):
+    """U+2028 ends a line for Python's splitlines, and not for JSON."""
+    job = {"prompt": "a castle\u2028by the sea", "reuse_threshold": 0.02, "keys": "w-8", "name": "walk.json"}
+    (tmp_path / "lines.jsonl").write_text(json.dumps(json.loads(jobs(job).read_text()), ensure_ascii=False))
+    code, said, rows = run(tmp_path / "lines.jsonl")
+    assert code == 0, rows
+    assert run(tmp_path / "lines.jsonl")[1].out.startswith("0 done, 1 were done before")
+    settings = json.loads((tmp_path / "out/manifest.jsonl").read_text())["settings"]
+    assert (settings["prompt"], settings["reuse_threshold"]) == (job["prompt"], 0.02)
+    assert (tmp_path / "out/cameras/walk.json/poses.npy").is_file()
+
+
+def test_an_interrupted_batch_says_that_it_can_go_on(jobs, run, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(batch, "run_steps", interrupted)
+    code, said, rows = run(jobs({"prompt": "a castle"}))
+    assert (code, rows) == (130, [])
+    assert said.err.endswith("interrupted; the same command makes the videos that are not done\n")
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):

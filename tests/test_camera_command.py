@@ -47,6 +47,7 @@ def test_show_draws_and_warns(tmp_path, capsys):
         (["make", "out", "--preset", "orbit_left", "--radius", "0"], "radius above 0"),
         (["show", "{folder}", "--image", "{folder}/poses.npy"], "not an image"),
         (["show", "{folder}", "--output", "{folder}/nowhere/a.png"], "cannot be written"),
+        (["show", "{folder}", "--image", "nowhere.png"], "--image nowhere.png: no such file"),
         (["convert", "{folder}", "out", "--format", "matrices"], "convention None for matrices"),
     ],
 )
@@ -57,3 +58,33 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, arguments, comp
     said = capsys.readouterr().err
     assert complaint in said
     assert said.count("\n") == 1
+
+
+def test_the_first_frame_is_drawn_as_generate_turns_it(tmp_path):
+    """A photo that lies on its side, as its EXIF data says, is drawn like the same photo upright."""
+    camera, upright, lying = tmp_path / "camera", tmp_path / "upright.png", tmp_path / "lying.png"
+    main(["camera", "make", str(camera), "--preset", "dolly_in"])
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 104, 3), dtype=np.uint8))
+    picture.save(upright)
+    turned = Image.Exif()
+    turned[274] = 6  # Orientation: turn by 90 degrees clockwise to see it
+    picture.transpose(Image.Transpose.ROTATE_90).save(lying, exif=turned)
+    for image in (upright, lying):
+        assert main(["camera", "show", str(camera), "--image", str(image), "--output", f"{image}.drawn.png"]) == 0
+    drawn = [np.asarray(Image.open(f"{image}.drawn.png")) for image in (upright, lying)]
+    np.testing.assert_array_equal(*drawn)
+
+
+def test_a_path_that_is_too_short_for_a_video_is_said(tmp_path, capsys):
+    main(["camera", "make", str(tmp_path / "long"), "--preset", "dolly_in"])
+    capsys.readouterr()
+    assert main(["camera", "convert", str(tmp_path / "long"), str(tmp_path / "short"), "--frames", "2"]) == 0
+    assert "! 1 camera poses; at least 5 are needed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("size", ["640", "640*", "-640*400", "640*400*3"])
+def test_a_size_that_is_none_is_refused_with_what_one_looks_like(tmp_path, capsys, size):
+    with pytest.raises(SystemExit) as stop:
+        main(["camera", "show", str(tmp_path), f"--size={size}"])
+    assert stop.value.code == 2
+    assert f"argument --size: {size!r} is not like 480*832" in capsys.readouterr().err

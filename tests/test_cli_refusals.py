@@ -76,8 +76,10 @@ OPTIONS = {
     "fps": ({"fps": -3}, "--fps -3"),
     "no frames a second": ({"fps": 0}, "--fps 0"),
     "device": ({"device": "abacus"}, "--device abacus"),
+    "device without memory": ({"device": "meta"}, "--device meta: torch cannot use it here"),
     "suffix": ({"output": "video.txt"}, "video.txt"),
     "one png": ({"output": "frame.png"}, "frame.png"),
+    "two numbers": ({"output": "a*_%d.png"}, "one * or %05d"),
 }
 
 
@@ -173,11 +175,26 @@ def test_a_camera_for_a_plain_wan_checkpoint_is_refused_and_without_one_it_runs(
     assert main(command(**experts, action_path=None, output=tmp_path / "png")) == 0
 
 
-def test_a_missing_video_writer_names_the_interpreter_and_what_to_install(command, tmp_path, capsys, monkeypatch):
-    import importlib.util
-
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "av" else find(name))
+@pytest.mark.parametrize("broken", [False, True])
+def test_without_a_video_writer_it_names_the_interpreter_and_what_to_install(
+    command, tmp_path, capsys, monkeypatch, broken
+):
+    """A broken one, whose libraries are not there, is found before the run as well."""
+    (tmp_path / "av.py").write_text("raise OSError('libavcodec.so: cannot open shared object file')")
+    if broken:
+        monkeypatch.delitem(sys.modules, "av", raising=False)
+        monkeypatch.syspath_prepend(tmp_path)
+    else:
+        monkeypatch.setitem(sys.modules, "av", None)
     error = refusal(command(output=tmp_path / "x.mp4"), capsys)
     assert sys.executable in error
-    assert 'pip install "lingbot-world[cli]"' in error
+    assert 'pip install --upgrade "lingbot-world[cli]"' in error
+    assert ("libavcodec.so" in error) is broken
+
+
+def test_a_png_pattern_may_have_a_percent_sign(command, tmp_path):
+    assert main(command(output=tmp_path / "100%_*.png", sampling_steps=1)) == 0
+    assert main(command(output=tmp_path / "100%d_%02d%.png", sampling_steps=1)) == 2
+    assert main(command(output=tmp_path / "50%_%02d.png", sampling_steps=1)) == 0
+    assert {file.name for file in tmp_path.glob("*.png")} == {
+        *(f"100%_{index:05}.png" for index in range(5)), *(f"50%_{index:02}.png" for index in range(5))}  # fmt: skip

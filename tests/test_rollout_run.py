@@ -98,6 +98,36 @@ def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(caus
     assert not list(tmp_path.glob(".lingbot-*"))
 
 
+def test_a_state_that_could_not_be_written_is_refused_before_the_run(causal, tmp_path):
+    (tmp_path / "file").write_text("")
+    video = tmp_path / "video.mp4"
+    for state, said in (
+        (tmp_path, "is a folder"), (tmp_path / "file/x.state", "cannot be written"), (video, "is the video's file"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"`save_state` {state} {said}"):
+            make_plan(causal(output=video, save_state=state))
+    make_plan(causal(output=video, save_state=tmp_path / "new folder/x.state"))
+    assert not (tmp_path / "new folder").exists()
+
+
+def test_an_interrupted_command_does_not_say_that_nothing_was_written(causal, tmp_path, monkeypatch, capsys):
+    chunk, done = World.chunk, []
+
+    def interrupted(*arguments):
+        if done:
+            raise KeyboardInterrupt
+        done.append(chunk(*arguments))
+        return done[0]
+
+    monkeypatch.setattr(World, "chunk", interrupted)
+    options, video = causal(), tmp_path / "cut.mp4"
+    words = ["--ckpt_dir", options.ckpt_dir, "--image", options.image, "--prompt", "a castle", "--output", video,
+             "--width", 64, "--height", 48, "--frame_num", 21, "--device", "cpu"]  # fmt: skip
+    assert main(["generate", *map(str, words)]) == 130
+    assert length_of(video) == 9
+    assert capsys.readouterr().err.endswith("interrupted; the chunks that were done stay\n")
+
+
 def test_nothing_done_leaves_nothing(causal, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt

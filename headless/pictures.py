@@ -1,4 +1,4 @@
-"""Reads a video, or a folder of PNG files, as grey frames, one after the other."""
+"""Reads an image, and a video or a folder of PNG files as grey frames, one after the other."""
 
 from __future__ import annotations
 
@@ -6,8 +6,29 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from PIL import Image, ImageOps
 
 from ..errors import InputError, require
+
+LARGEST_IMAGE = 200_000_000  # pixels
+BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+"""What Pillow raises for a file that it cannot read."""
+
+
+def read_image(path: str | Path) -> np.ndarray:
+    """Pixels uint8 [H, W, 3] of an image file, turned as its EXIF data says. Raises InputError."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"`image` {path}: no such file")
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > LARGEST_IMAGE:
+                raise InputError(f"`image` {path}: {image.width}x{image.height} pixels are too many; scale it down")
+            return np.array(ImageOps.exif_transpose(image).convert("RGB"))
+    except InputError:
+        raise
+    except BROKEN as error:
+        raise InputError(f"`image` {path}: not an image that can be read ({error})") from error
 
 
 def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
@@ -22,16 +43,16 @@ def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 
 def _of_folder(folder: Path) -> Iterator[np.ndarray]:
-    from PIL import Image
-
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".png")
     if not files:
         raise InputError(f"{folder}: no PNG files in this folder; expected the frames of a video")
     for file in files:
         try:
-            yield np.asarray(Image.open(file).convert("L"))
-        except (OSError, SyntaxError) as error:  # Pillow's words for a broken PNG
+            with Image.open(file) as image:
+                frame = np.array(image.convert("L"))
+        except BROKEN as error:
             raise InputError(f"{file}: not an image ({error})") from error
+        yield frame
 
 
 def _of_file(path: Path) -> Iterator[np.ndarray]:
