@@ -66,13 +66,15 @@ def load_workflow(path: Path) -> dict:
     """The nodes of an API-format workflow by id. Raises InputError."""
     try:
         workflow = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error})") from None
     if isinstance(workflow, dict) and "nodes" in workflow:
         raise InputError(f"{path} is the canvas format; take workflows/api/'s, or Export (API)")
     nodes = workflow.values() if isinstance(workflow, dict) else [None]
-    if not all(isinstance(node, dict) and "class_type" in node for node in nodes):
-        raise InputError(f"{path} is not an API-format workflow: every entry needs a class_type")
+    if not all(isinstance(node, dict) and {"class_type", "inputs"} <= node.keys() for node in nodes):
+        raise InputError(f"{path} is not an API-format workflow: every entry needs a class_type and inputs")
     return workflow
 
 

@@ -68,6 +68,8 @@ class Server:
                 message = connection.recv()
             except (OSError, require("websocket").WebSocketException) as error:
                 raise InputError(f"{self.url} does not answer any more ({error})") from None
+            if message == "":  # what `recv` gives for a connection that the other side has closed
+                raise InputError(f"{self.url} has closed the connection; its log may say why")
             event: dict = {"type": "preview", "data": {}} if isinstance(message, bytes) else json.loads(message)
             if event["data"].get("prompt_id") == prompt_id:
                 yield event["type"], event["data"]

@@ -1,0 +1,52 @@
+"""`lingbot-world queue` without a ComfyUI: files that are no workflows, and a server that hangs up."""
+
+import base64
+import hashlib
+import socket
+import threading
+
+import pytest
+from lingbot_world.errors import InputError
+from lingbot_world.headless.cli import main
+from lingbot_world.headless.server import Server
+
+GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of every websocket's handshake (RFC 6455)
+CLOSE = b"\x88\x00"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "not JSON (Expecting property name"),
+        ('{"nodes": []}', "is the canvas format; take workflows/api/'s"),
+        ('{"1": {"class_type": "LoadImage"}}', "every entry needs a class_type and inputs"),
+        ("[]", "is not an API-format workflow"),
+    ],
+)
+def test_a_file_that_is_no_workflow_is_named(tmp_path, capsys, text, said):
+    file = tmp_path / "workflow.json"
+    file.write_text(text)
+    assert main(["queue", str(file), "--list"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"lingbot-world: {file}")
+    assert said in error
+
+
+def test_a_server_that_closes_the_connection_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=shake_hands_and_hang_up, args=(listening,), daemon=True).start()
+        server = Server(f"127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises(InputError, match=f"{server.url} has closed the connection"):
+            list(server.events(server.connect(), "prompt"))
+
+
+def shake_hands_and_hang_up(listening: socket.socket) -> None:
+    connection, _ = listening.accept()
+    with connection:
+        asked = connection.recv(4096).decode()
+        key = next(line.split(": ")[1] for line in asked.split("\r\n") if line.startswith("Sec-WebSocket-Key"))
+        accept = base64.b64encode(hashlib.sha1((key + GUID).encode()).digest()).decode()
+        answer = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade",
+                  f"Sec-WebSocket-Accept: {accept}", "", ""]  # fmt: skip
+        connection.sendall("\r\n".join(answer).encode() + CLOSE)
+        connection.recv(4096)
