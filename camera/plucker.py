@@ -36,6 +36,11 @@ def framewise_relative(c2w: np.ndarray) -> np.ndarray:
     return relative
 
 
+def stillness(poses: np.ndarray) -> float:
+    """The length up to which a step between poses [n, 4, 4] is a rounding error."""
+    return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(poses[:, :3, 3]).max())
+
+
 def model_poses(
     c2w: np.ndarray, frames: int, chunk: int = 1, *, scale: float | None = None, before: ArrayLike | None = None
 ) -> np.ndarray:
@@ -79,8 +84,7 @@ def _steps(sampled: np.ndarray, before: ArrayLike | None = None) -> tuple[np.nda
     poses[:, :3, :3] = nearest_rotation(poses[:, :3, :3])
     relative = framewise_relative(poses)[-len(sampled) :]
     longest = float(np.linalg.norm(relative[:, :3, 3], axis=1).max())
-    still = STILL_ABSOLUTE + STILL_RELATIVE * np.abs(poses[:, :3, 3]).max()
-    return relative, longest if longest > still else 0.0
+    return relative, longest if longest > stillness(poses) else 0.0
 
 
 def _scaled(relative: np.ndarray, longest: float, scale: float | None) -> np.ndarray:

@@ -3,8 +3,26 @@
 Functions import scipy when they are called: importing it takes longer than most of what is done here.
 """
 
+from collections.abc import Iterable
+from itertools import accumulate
+
 import numpy as np
 from numpy.typing import ArrayLike
+
+OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
+"""Camera axes with y and z reversed: up and back become down and forward."""
+
+
+def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Transforms [n, 4, 4] of rotations [n, 3, 3], or of one [3, 3], and positions [n, 3]."""
+    transforms = np.tile(np.eye(4), (len(positions), 1, 1))
+    transforms[:, :3, :3], transforms[:, :3, 3] = rotations, positions
+    return transforms
+
+
+def chained(steps: Iterable[np.ndarray]) -> np.ndarray:
+    """Poses [n + 1, 4, 4]: the identity, then each a step [4, 4] further than the one before."""
+    return np.stack(list(accumulate(steps, np.matmul, initial=np.eye(4))))
 
 
 def nearest_rotation(matrices: np.ndarray) -> np.ndarray:

@@ -7,9 +7,7 @@ from numpy.typing import ArrayLike
 
 from ...errors import CameraError
 from ..poses import as_float64, check_poses
-from ..rotation import inverse
-
-OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])  # camera axes: y and z reversed
+from ..rotation import OPENGL_TO_OPENCV, inverse
 
 
 @dataclass(frozen=True)

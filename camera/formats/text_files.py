@@ -6,7 +6,7 @@ import numpy as np
 
 from ...errors import CameraError
 from ..poses import LENS_HEIGHT, LENS_WIDTH
-from ..rotation import from_quaternions
+from ..rotation import from_quaternions, rigid
 from .conventions import CONVENTIONS, to_opencv
 from .reading import Recording, float_fields, in_name_order, lens_notes, lens_rows, read_text, refuse_gaps
 
@@ -54,9 +54,8 @@ def read_colmap(path: Path) -> Recording:
     images = _colmap_images(folder / "images.txt")
     used = [_used(cameras, camera, name, folder) for name, _, _, camera in images]
     lens = np.concatenate([lens_rows([row], width, height, str(folder)) for row, width, height, _ in used])
-    w2c = np.tile(np.eye(4), (len(images), 1, 1))
-    w2c[:, :3, :3] = from_quaternions([quaternion for _, quaternion, _, _ in images])
-    w2c[:, :3, 3] = [shift for _, _, shift, _ in images]
+    _, quaternions, shifts, _ = zip(*images, strict=True)
+    w2c = rigid(from_quaternions(quaternions), np.array(shifts))
     _, width, height, _ = used[0]
     notes = lens_notes(lens, width, height, [term for *_, terms in used for term in terms])
     return Recording(to_opencv(w2c, CONVENTIONS["opencv_w2c"], str(folder / "images.txt")), lens, None, notes)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import CameraError
 from ..path import CameraPath
-from ..plucker import scaled_intrinsics
+from ..plucker import scaled_intrinsics, stillness
 from ..rotation import angle_deg, inverse
 from .motion import FEWEST_TRACKS, Motion, find_motion
 from .room import render_room
@@ -24,7 +24,6 @@ FLOOR_PAIRS, STEPS_AWAY = 5, 16.0
 are, in steps from one keyframe to the next."""
 MOVING = 0.25
 """A pair is to go somewhere if its step is that share of the path's longest."""
-STILL_ABSOLUTE, STILL_RELATIVE = 1e-12, 1e-9
 
 TURN_DEG, TURN_SHARE, DIRECTION_DEG = 1.0, 1 / 3, 30.0
 """A pair follows if its turn is at most that far off, in degrees or as a share of the turn asked for, and so is its
@@ -204,7 +203,7 @@ def _pair(path: CameraPath, first: int, frames: Sequence[np.ndarray], steps: int
     lens = scaled_intrinsics(path.intrinsics, height, width)
     asked = inverse(path.c2w[first]) @ path.c2w[last]
     began, ended = follow(frames)
-    goes = np.linalg.norm(asked[:3, 3]) > max(MOVING * _longest_step(path, steps), _stillness(path))
+    goes = np.linalg.norm(asked[:3, 3]) > max(MOVING * _longest_step(path, steps), stillness(path.c2w))
     found = find_motion(began, ended, lens, width)
     return Pair(first, last, asked, bool(goes), len(began), found, float(np.sqrt(lens[0] * lens[1])), width)
 
@@ -212,11 +211,6 @@ def _pair(path: CameraPath, first: int, frames: Sequence[np.ndarray], steps: int
 def _longest_step(path: CameraPath, steps: int) -> float:
     """World units that the path goes at most in `steps` frames."""
     return float(np.linalg.norm(path.positions[steps:] - path.positions[:-steps], axis=1).max(initial=0))
-
-
-def _stillness(path: CameraPath) -> float:
-    """The length up to which a step is a rounding error."""
-    return STILL_ABSOLUTE + STILL_RELATIVE * float(np.abs(path.positions).max())
 
 
 def _floor(path: CameraPath, pairs: list[Pair], height: int, width: int, steps: int) -> tuple[Pair, ...]:

@@ -3,20 +3,17 @@
 import numpy as np
 from PIL import Image
 
-from ...errors import CameraError
 from ..preview import drawing
 from ..preview.drawing import FROM_ABOVE, FROM_THE_SIDE, Color, frustum
 from ..preview.sheet import Sheet, camera_depth
+from ..rotation import chained
 from .measurement import DIRECTION_DEG, TURN_DEG, Measurement
 from .words import floor_words, summary
-
-FINER = 2  # drawn this many times larger, then reduced
-SMALLEST = (400, 250)
 
 
 def asked_poses(measured: Measurement) -> np.ndarray:
     """The path's poses [k + 1, 4, 4] at the keyframes of k pairs, as the first one's camera sees them."""
-    return _joined([pair.asked for pair in measured.pairs])
+    return chained(pair.asked for pair in measured.pairs)
 
 
 def found_poses(measured: Measurement) -> np.ndarray:
@@ -31,22 +28,13 @@ def found_poses(measured: Measurement) -> np.ndarray:
             step[:3, :3] = pair.found.rotation
             step[:3, 3] = 0 if pair.found.direction is None else pair.found.direction * length
         steps.append(step)
-    return _joined(steps)
-
-
-def _joined(steps: list[np.ndarray]) -> np.ndarray:
-    poses = [np.eye(4)]
-    for step in steps:
-        poses.append(poses[-1] @ step)
-    return np.stack(poses)
+    return chained(steps)
 
 
 def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)) -> Image.Image:
     """Both paths from above and from the side, charts of the errors, the verdict in words. `size` in pixels, 400x250 at
     least. Returns an RGB image. Raises CameraError for a size too small to read."""
-    if size[0] < SMALLEST[0] or size[1] < SMALLEST[1]:
-        raise CameraError(f"drawing of {size[0]}x{size[1]}: expected at least {SMALLEST[0]}x{SMALLEST[1]}")
-    sheet = Sheet((size[0] * FINER, size[1] * FINER))
+    sheet = Sheet(size)
     sheet.header(f"{measured.frames} frames, {len(measured.pairs)} pairs of keyframes",
                  "white: asked for; green to red: found")  # fmt: skip
     _draw_paths(sheet, measured)
@@ -55,7 +43,7 @@ def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)
     color = drawing.START if measured.follows else drawing.WARNING
     words = [(sentence, drawing.QUIET) for sentence in (*more, floor_words(measured))]
     sheet.words([(verdict, color), *words], "more in the text output")
-    return sheet.canvas.resize(size, Image.Resampling.LANCZOS)
+    return sheet.picture()
 
 
 def _draw_paths(sheet: Sheet, measured: Measurement) -> None:

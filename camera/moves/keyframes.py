@@ -10,9 +10,7 @@ from ...errors import CameraError
 from ...options import FPS
 from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
 from ..poses import LENS_HEIGHT, LENS_WIDTH
-from ..rotation import from_quaternions, from_vectors, slerp, to_vectors, unit
-
-OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0])  # y and z reversed: up and back become down and forward
+from ..rotation import OPENGL_TO_OPENCV, from_quaternions, from_vectors, rigid, slerp, to_vectors, unit
 
 
 def spline(knots: np.ndarray, values: np.ndarray, times: np.ndarray) -> np.ndarray:
@@ -66,13 +64,11 @@ def path_through(
     """
     knots, positions = np.asarray(knots, dtype=np.float64), np.asarray(positions, dtype=np.float64)
     times = np.clip(np.asarray(times, dtype=np.float64), knots[0], knots[-1])
-    c2w = np.tile(np.eye(4), (len(times), 1, 1))
     if len(knots) == 1:
-        c2w[:, :3, :3], c2w[:, :3, 3] = rotations, positions
+        rotations, positions = rotations[0], np.tile(positions, (len(times), 1))
     else:
-        c2w[:, :3, :3] = turn(knots, rotations, times, smooth=smooth_turns)
-        c2w[:, :3, 3] = spline(knots, positions, times)
-    return CameraPath(c2w, lens, fps)
+        rotations, positions = turn(knots, rotations, times, smooth=smooth_turns), spline(knots, positions, times)
+    return CameraPath(rigid(rotations, positions), lens, fps)
 
 
 def knots_by_distance(positions: np.ndarray, frames: int) -> np.ndarray:
@@ -118,7 +114,8 @@ def _load3d_pose(camera: Mapping, name: str) -> tuple[np.ndarray, np.ndarray]:
         rotation = from_quaternions(_vector(camera["quaternion"], "xyzw", f"{name} quaternion"))
     else:
         rotation = _looking_at(position, _xyz(camera, "target", name), name)
-    return OPENGL_TO_OPENCV @ position, OPENGL_TO_OPENCV @ rotation @ OPENGL_TO_OPENCV
+    axes = OPENGL_TO_OPENCV[:3, :3]
+    return axes @ position, axes @ rotation @ axes
 
 
 def _load3d_fov(camera: Mapping) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import CameraError
 from ..path import DEFAULT_FOV_DEG, MOST_FRAMES, CameraPath, lens_from_fov
-from ..rotation import from_angles
+from ..rotation import from_angles, rigid
 
 MOVE_KEYS, LOOK_KEYS = "wasd", "ijkl"
 STEP, TURN_DEG, PITCH_LIMIT_DEG = 0.05, 2.0, 85.0
@@ -41,11 +41,9 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
     """
     w, a, s, d, i, j, k, l = held_keys(script).astype(np.float64).T  # noqa: E741
     angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)
-    poses = np.tile(np.eye(4), (len(w) + 1, 1, 1))
-    poses[1:, :3, :3] = rotations = from_angles("YX", angles_deg)
+    rotations = from_angles("YX", angles_deg)
     steps = (w - s)[:, None] * _on_ground(rotations[:, :, 2]) + (d - a)[:, None] * _on_ground(rotations[:, :, 0])
-    poses[1:, :3, 3] = np.cumsum(step * steps, axis=0)
-    return poses
+    return np.concatenate([np.eye(4)[None], rigid(rotations, np.cumsum(step * steps, axis=0))])
 
 
 def path_from_keys(

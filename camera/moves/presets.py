@@ -14,7 +14,7 @@ from ...options import FPS, FRAMES
 from ..easing import eased
 from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
 from ..poses import frame_count
-from ..rotation import from_angles, unit
+from ..rotation import from_angles, rigid, unit
 
 UNITS, DEGREES = "world units", "degrees"
 DEFAULT_RADIUS = 4.0
@@ -100,27 +100,21 @@ def facing(positions: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Poses at `positions` [n, 3] that look at `target` [3] with the horizon level."""
     forward = unit(target - positions)
     right = unit(np.cross([0.0, 1.0, 0.0], forward))
-    return _poses(np.stack([right, np.cross(forward, right), forward], -1), positions)
-
-
-def _poses(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    c2w = np.tile(np.eye(4), (len(positions), 1, 1))
-    c2w[:, :3, :3], c2w[:, :3, 3] = rotations, positions
-    return c2w
+    return rigid(np.stack([right, np.cross(forward, right), forward], -1), positions)
 
 
 def _travel(*direction: float) -> Move:
-    return lambda u, amount, _subject: _poses(np.eye(3), amount * u[:, None] * np.array(direction))
+    return lambda u, amount, _subject: rigid(np.eye(3), amount * u[:, None] * np.array(direction))
 
 
 def _turn(axis: str, sign: float) -> Move:
-    return lambda u, amount, _subject: _poses(from_angles(axis, sign * amount * u), np.zeros((len(u), 3)))
+    return lambda u, amount, _subject: rigid(from_angles(axis, sign * amount * u), np.zeros((len(u), 3)))
 
 
 def _swing(axis: str, sign: float) -> Move:
     def move(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
         rotations = from_angles(axis, sign * amount * u)
-        return _poses(rotations, subject - rotations @ subject)
+        return rigid(rotations, subject - rotations @ subject)
 
     return move
 
@@ -142,7 +136,7 @@ def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
 
 def _figure_eight(u: np.ndarray, amount: float, _subject: np.ndarray) -> np.ndarray:
     angle = 2 * np.pi * u
-    return _poses(np.eye(3), amount * np.stack([np.sin(angle), np.sin(2 * angle) / 2, np.zeros_like(u)], -1))
+    return rigid(np.eye(3), amount * np.stack([np.sin(angle), np.sin(2 * angle) / 2, np.zeros_like(u)], -1))
 
 
 def _from_first(c2w: np.ndarray) -> np.ndarray:

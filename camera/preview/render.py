@@ -3,24 +3,19 @@
 import numpy as np
 from PIL import Image
 
-from ...errors import CameraError
 from ..path import CameraPath
 from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
+from ..rotation import chained
 from . import drawing
 from .advice import hints, motion, warnings
 from .drawing import FROM_ABOVE, FROM_THE_SIDE, Color, at_an_angle, frustum
 from .sheet import Sheet, camera_depth, ground, tick_seconds
 
-FINER = 2  # drawn this many times larger, then reduced: smooth lines without a drawing library
-
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
     """The path as the model receives it, float64 [f, 4, 4]: its steps one after the other, the longest of length 1."""
-    poses = model_poses(path.c2w, frames)
-    for index in range(1, len(poses)):
-        poses[index] = poses[index - 1] @ poses[index]
-    return poses
+    return chained(model_poses(path.c2w, frames)[1:])
 
 
 def render_preview(
@@ -34,11 +29,9 @@ def render_preview(
     `frames` of the video, all of the path when None; `size` in pixels, 400x250 at least. Returns an RGB image.
     Raises CameraError for fewer than five poses or a size too small to read.
     """
-    if size[0] < 400 or size[1] < 250:
-        raise CameraError(f"camera preview of {size[0]}x{size[1]}: expected at least 400x250")
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))
-    sheet = Sheet((size[0] * FINER, size[1] * FINER))
+    sheet = Sheet(size)
     asked = path[:used].relative()
     tick = tick_seconds(used / path.fps)
     sheet.header(
@@ -48,7 +41,7 @@ def render_preview(
     _draw_asked(sheet, asked, first_frame)
     _draw_received(sheet, asked, frames)
     sheet.words(_sentences(warnings(path, frames), hints(path, frames)), "more in the warnings output")
-    return sheet.canvas.resize(size, Image.Resampling.LANCZOS)
+    return sheet.picture()
 
 
 def _sentences(warned: list[str], hinted: list[str]) -> list[tuple[str, Color]]:

@@ -5,9 +5,13 @@ import textwrap
 import numpy as np
 from PIL import Image, ImageDraw
 
+from ...errors import CameraError
 from . import drawing
 from .drawing import Box, Color, View, color_at, font
 
+SMALLEST = (400, 250)
+FINER = 2
+"""The canvas is so many times larger than the picture: reducing it smooths the lines."""
 FRUSTA = 7
 MOST_TICKS = 12
 LINES = 4
@@ -15,12 +19,21 @@ LINES = 4
 
 
 class Sheet:
-    """The canvas and its layout: three columns of panels under a header, words below."""
+    """The canvas and its layout: three columns of panels under a header, words below.
+
+    `size` of the picture in pixels, 400x250 at least. Raises CameraError for one too small to read."""
 
     def __init__(self, size: tuple[int, int]) -> None:
-        self.canvas = Image.new("RGB", size, drawing.BACKGROUND)
-        self.unit = min(size[0] / 650, size[1] / 406)  # one pixel of a 650x406 sheet
+        if size[0] < SMALLEST[0] or size[1] < SMALLEST[1]:
+            raise CameraError(f"drawing of {size[0]}x{size[1]}: expected at least {SMALLEST[0]}x{SMALLEST[1]}")
+        self.canvas = Image.new("RGB", (size[0] * FINER, size[1] * FINER), drawing.BACKGROUND)
+        self.unit = FINER * min(size[0] / 650, size[1] / 406)  # one pixel of a 650x406 sheet
         self.text = 13 * self.unit
+
+    def picture(self) -> Image.Image:
+        """The finished drawing, RGB, at the size that was asked for."""
+        size = self.canvas.width // FINER, self.canvas.height // FINER
+        return self.canvas.resize(size, Image.Resampling.LANCZOS)
 
     def panel(self, columns: tuple[float, float], rows: tuple[float, float], title: str) -> Box:
         """Draws a titled panel over these shares of the space between header and words; returns the box inside."""
