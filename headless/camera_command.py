@@ -63,10 +63,10 @@ def _add_make(actions: Any) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--preset", choices=PRESETS, metavar="NAME", help=", ".join(PRESETS))
     source.add_argument("--keys", metavar="SCRIPT", help="keys held and for how many frames: w-10,iw-15,none-10")
-    parser.add_argument("--frames", type=int, default=FRAMES, help="of a preset; a script has its own number")
+    parser.add_argument("--frames", type=int, default=FRAMES, help="of a preset's path; keys say their own")
     parser.add_argument("--amount", type=float, help="world units or degrees; left out: the preset's own")
     parser.add_argument("--easing", choices=EASINGS, default="linear", metavar="NAME", help=", ".join(EASINGS))
-    parser.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what an orbit goes round")
+    parser.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what orbits and cranes look at")
     parser.add_argument("--shake", type=float, default=0.0, help="degrees of handheld shake")
     parser.add_argument("--seed", type=int, default=0, help="of the shake")
     parser.add_argument("--fov_deg", type=float, default=DEFAULT_FOV_DEG, help="degrees the lens sees across")
@@ -101,9 +101,9 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
     parser.add_argument("input", help="file or folder of the path")
     parser.add_argument("--format", choices=FORMATS, default="lingbot", metavar="NAME", help=formats)
-    parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=f"of matrices. {conventions}")
+    parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=f"what `matrices` mean: {conventions}")
     parser.add_argument("--image_size", type=two_sides, help="WIDTH*HEIGHT of the video a ViPE file was made from")
-    parser.add_argument("--fov_deg", type=float, help="another lens: degrees it sees across")
+    parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across, in place of the file's lens")
 
 
 def _show(arguments: argparse.Namespace) -> None:

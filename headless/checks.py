@@ -43,6 +43,11 @@ class Plan:
     dtype: torch.dtype
     notes: tuple[str, ...]
 
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Height and width of the latent."""
+        return self.geometry.lat_h, self.geometry.lat_w
+
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
     """InputError for options that were given although the model has no use for them."""

@@ -74,28 +74,33 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     return parser
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Says the defaults, where there is one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default not in (None, False) else action.help
+
+
 def _add_generate(commands: Any) -> None:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    parser = commands.add_parser("generate", help="make a video", formatter_class=style)
+    parser = commands.add_parser("generate", help="make a video", formatter_class=_Help)
     parser.set_defaults(run=_generate)
     add = _adder(parser)
     add("image", "first frame; stretched to the video's size")
-    add("prompt")
+    add("prompt", "what the video shows")
     add("output", "x.mp4; a folder or dir/*.png for PNG files; - for standard output")
     add("seed", "left out: drawn, and printed at the end", type=int)
-    parser.add_argument("--gpus", type=_count, default=1, metavar="N", help="one process for each, under torchrun")
-    add("shard", "of the weights each GPU keeps 1/N and gathers a block ahead of its use", action="store_true")
+    parser.add_argument("--gpus", type=_count, default=1, metavar="N", help="GPUs that make this one video, a process each")
+    add("shard", "each GPU keeps 1/N of the weights and fetches a block before it is needed", action="store_true")
     add = _adder(_add_settings(parser))
-    add("save_state", "file to write, for the video to go on later", metavar="FILE")
+    add("save_state", "file to write, from which a later run continues the video", metavar="FILE")
     add("continue_from", "file that --save_state wrote; the video is what comes next", metavar="FILE")
 
 
 def _add_batch(commands: Any) -> None:
-    style = argparse.ArgumentDefaultsHelpFormatter
-    parser = commands.add_parser("batch", help="make many videos, from a file of jobs", formatter_class=style)
+    parser = commands.add_parser("batch", help="make many videos, from a file of jobs", formatter_class=_Help)
     parser.set_defaults(run=_batch, interrupted="the same command makes the videos that are not done")
-    parser.add_argument("jobs", help="x.jsonl, an object a line, or x.csv: image, prompt, one of action_path, preset "
-                        "and keys, seed, size, name, and options of `generate`")  # fmt: skip
+    parser.add_argument("jobs", help="x.jsonl with an object a line, or x.csv: image, prompt, one of action_path, "
+                        "preset or keys, seed, size, name, and options of `generate`")  # fmt: skip
     parser.add_argument("out", help="folder of the videos and of manifest.jsonl; what is done in it is not done again")
     parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help="spread over the GPUs of a Ray "
                         "cluster; without an address, over those of this machine")  # fmt: skip
@@ -114,26 +119,29 @@ def _add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer
     add("shift", "of the noise schedule: higher spends more steps on the layout; left out: 5, causal 10", type=float)
     add("boundary", "share of the noise above which the high-noise expert works")
     add("guide_scale", "1 leaves the negative prompt out", type=_scales, metavar="LOW[,HIGH]")
-    add("solver")
-    add("reuse_threshold", "0.02 and the like: a step whose velocity follows from those before to this share of it is "
-        "made without the model")  # fmt: skip
+    add("solver", "what makes a step out of the model's prediction")
+    add("reuse_threshold", "such as 0.02: makes a step without the model where the steps before predict it to within "
+        "this share; 0: never")  # fmt: skip
     add("noise_device", "cuda gives the official code's noise")
     add("fps", "frames a second of the file")
     add("device", "left out: the GPU if there is one")
     add("dtype", "left out: bf16 on a GPU, fp32 on the CPU")
-    add("arithmetic", "of the blocks' linear layers; fp8 and int8 are faster where the GPU is, and less exact")
-    add("attention", "among the video's tokens; 8bit is faster where a kernel for it is installed, and less exact")
-    add("residency", "experts in GPU memory at a time; stream: of one as little as possible")
-    add("camera_cache", "what camera layers compute, kept between steps: in free memory, never, always")
+    add("arithmetic", "numbers that the linear layers multiply; fp8 and int8 are less exact, and faster where the GPU "
+        "can multiply them")  # fmt: skip
+    add("attention", "8bit is less exact, and faster where a kernel for it is installed")
+    add("residency", "experts in GPU memory at a time; stream keeps as little of one there as possible")
+    add("camera_cache", "keep what the camera layers compute for the next step: auto where memory is free, off never, "
+        "gpu always")  # fmt: skip
     add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")
     for name in PARTS:
         add(name, "in place of the package's own", metavar="PATH")
     causal = parser.add_argument_group("causal models (Fast, 2.0)", "left out: what the model was made for")
     add = _adder(causal)
     add("window", "latent frames that a chunk looks back on, itself included; 0: the whole video", type=int)
-    add("sink", "of these the first that stay for good", type=int)
+    add("sink", "of these, latent frames from the video's beginning, which are never dropped", type=int)
     add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750")
-    add("kv_cache", "keys and values: on the GPU, in 8 bits, or in host memory; auto: the first of them that fits")
+    add("kv_cache", "where keys and values are kept: on the GPU, there in 8 bits, or in host memory; auto: the first "
+        "that fits")  # fmt: skip
     return causal
 
 
@@ -157,11 +165,12 @@ def _adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
 
 
 def _add_inspect(commands: Any) -> None:
-    parser = commands.add_parser("inspect", help="say what a checkpoint is and what memory each stage will need")
+    about = "say what a checkpoint is and what memory each stage will need"
+    parser = commands.add_parser("inspect", help=about, formatter_class=_Help)
     parser.set_defaults(run=_inspect)
     parser.add_argument("path", help="a package's folder, an expert, a text encoder or a VAE")
-    parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16")
-    parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto")
+    parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16", help="of `generate`")
+    parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto", help="of `generate`")
     _add_size(parser, "height*width of the video")
 
 

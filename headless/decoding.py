@@ -31,7 +31,7 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
         stripe = _decode_stripe(plan, latent, progress, processes)
         if processes.least(stripe is not None):
             assert stripe is not None
-            return join_stripes(stripe, _size(plan), processes)
+            return join_stripes(stripe, plan.cells, processes)
         del stripe
         log.warning("A stripe of the video did not fit into a GPU's memory: again, tile by tile, by one process.")
         release(plan.device)
@@ -42,14 +42,10 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
 def _decode_stripe(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
     """This process's part of the frames; None where its GPU's memory runs out."""
     try:
-        decoder = divided_decoder(load_vae(plan.vae, device=plan.device), _size(plan), processes)
+        decoder = divided_decoder(load_vae(plan.vae, device=plan.device), plan.cells, processes)
         return decoder.decode(latent, progress, last=True)
     except torch.OutOfMemoryError:
         return None
-
-
-def _size(plan: SamplingPlan) -> tuple[int, int]:
-    return plan.geometry.lat_h, plan.geometry.lat_w
 
 
 def divided_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:

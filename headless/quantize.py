@@ -20,7 +20,7 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     parser.set_defaults(run=lambda arguments: _quantize(arguments, show), interrupted=again)
     add = parser.add_argument
     add("source", help="a package, a model's folder or file (safetensors, .pth), or a text encoder's file")
-    add("dest", help="the folder to make; what was stopped before is gone on with")
+    add("dest", help="the folder to make; the same command continues one that was stopped")
     add("--search", action="store_true", help="scales of least error instead of the largest value: 9 %% less error in "
         "the same format and size, takes several times as long")  # fmt: skip
     add("--t5", action="store_true", help="quantize a package's text encoder as well: 11.4 GB become 3.2 GB")

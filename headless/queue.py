@@ -32,8 +32,8 @@ def add_queue_command(commands: Any) -> None:
     add("--prompt", help="what the video shows")
     add("--negative", help="what it should not show")
     add("--poses", type=Path, help="a folder with poses.npy and intrinsics.npy")
-    add("--seed", type=int)
-    add("--set", action="append", default=[], metavar="NODE.INPUT=VALUE", help="another value, by title or id")
+    add("--seed", type=int, help="of the noise")
+    add("--set", action="append", default=[], metavar="NODE.INPUT=VALUE", help="another value; the node by title or id")
     add("--output", type=Path, default=Path("."), help="file or folder to save to (%(default)s)")
     add("--list", action="store_true", help="show the workflow's nodes and values, queue nothing")
 

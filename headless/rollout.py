@@ -57,7 +57,7 @@ def run_rollout(
         arithmetic=plan.options.arithmetic, attention_mode=plan.options.attention,
     )  # fmt: skip
     world = World(
-        model, _size(plan), plan.held_frames, plan.held_sink, device=plan.device,
+        model, plan.cells, plan.held_frames, plan.held_sink, device=plan.device,
         eight_bit=memory.eight_bit, on_host=memory.on_host, fp8=memory.fp8,
         camera_cache_bytes=memory.camera_cache_bytes,
         sequence_parallel=together.sequence, graphs=memory.graphs,
@@ -104,7 +104,7 @@ class _Run:
         """The frames uint8 [F, H, W, 3] of each chunk; None where another process gets them."""
         for latent in self._chunks(noise, generator):
             own = None if self._decoder is None else self._decoder.decode(latent)
-            yield None if own is None else join_stripes(own, _size(self._plan), self._decoding)
+            yield None if own is None else join_stripes(own, self._plan.cells, self._decoding)
 
     def _chunks(self, noise: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
         """Sample the run's chunks, one after the other."""
@@ -137,11 +137,7 @@ class _Run:
 
 def _decoder(plan: RolloutPlan, vae: VAE, memory: RolloutMemory, processes: Processes) -> VideoDecoder:
     vae.use_tiling = memory.vae_tiling
-    return divided_decoder(vae, _size(plan), processes, park=memory.park_decoder)
-
-
-def _size(plan: RolloutPlan) -> tuple[int, int]:
-    return plan.geometry.lat_h, plan.geometry.lat_w
+    return divided_decoder(vae, plan.cells, processes, park=memory.park_decoder)
 
 
 def _encode_image(plan: RolloutPlan, vae: VAE, progress: Progress) -> Tensor:

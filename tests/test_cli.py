@@ -226,6 +226,16 @@ def test_the_toy_tokenizer_reads_words_and_spells_the_rest(toy_package):
     assert 3 not in tokenizer.encode("\u57ce\u5821 castle")
 
 
+@pytest.mark.parametrize("command", ["generate", "batch", "inspect"])
+def test_help_says_defaults_as_they_are_given(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--help"])
+    assert stop.value.code == 0
+    said = capsys.readouterr().out
+    assert "(default: 480*832)" in said
+    assert "None" not in said
+
+
 def test_camera_commands_are_there(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["camera", "--help"])
