@@ -236,7 +236,7 @@ def _generate(arguments: argparse.Namespace) -> None:
 
 def _spare_imports(arguments: argparse.Namespace) -> None:
     """Garbage is collected after each stage. In a process of our own that passes over what is imported, which took 1.9
-    of the toy's 5 s; in another's, its garbage of now would stay."""
+    of the toy's 4.9 s; in another's, its garbage of now would stay."""
     if arguments.own_process:
         gc.freeze()
 
