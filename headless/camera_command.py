@@ -66,7 +66,7 @@ def _add_make(actions: Any) -> None:
     parser.add_argument("--frames", type=int, default=FRAMES, help="of a preset's path; keys say their own")
     parser.add_argument("--amount", type=float, help="world units or degrees; left out: the preset's own")
     parser.add_argument("--easing", choices=EASINGS, default="linear", metavar="NAME", help=", ".join(EASINGS))
-    parser.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what orbits and cranes look at")
+    parser.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what orbits go round")
     parser.add_argument("--shake", type=float, default=0.0, help="degrees of handheld shake")
     parser.add_argument("--seed", type=int, default=0, help="of the shake")
     parser.add_argument("--fov_deg", type=float, default=DEFAULT_FOV_DEG, help="degrees the lens sees across")
@@ -101,7 +101,7 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
     parser.add_argument("input", help="file or folder of the path")
     parser.add_argument("--format", choices=FORMATS, default="lingbot", metavar="NAME", help=formats)
-    parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=f"what `matrices` mean: {conventions}")
+    parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=f"what matrices mean: {conventions}")
     parser.add_argument("--image_size", type=two_sides, help="WIDTH*HEIGHT of the video a ViPE file was made from")
     parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across, in place of the file's lens")
 
