@@ -87,6 +87,7 @@ class WorldState:
 
     def save(self, path: str | Path) -> None:
         """Writes a safetensors file beside `path` and renames it when complete. Raises InputError."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         path = Path(path)
@@ -102,8 +103,9 @@ class WorldState:
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file(tensors, part, {"lingbot_world": json.dumps(metadata)})
             os.replace(part, path)
-        except OSError as error:
-            raise InputError(f"the state {path} cannot be written: {error.strerror}") from error
+        except (OSError, SafetensorError) as error:  # the second where the disk is full
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"the state {path} cannot be written: {reason}") from error
         finally:
             part.unlink(missing_ok=True)
 
