@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..camera import CameraTrack, continue_track
-from ..errors import InputError
+from ..errors import CheckpointError, InputError
 from ..geometry import CHUNK
 from ..loaders.tensors import read_safetensors
 from ..model.config import ModelConfig
@@ -114,8 +114,12 @@ def load_state(path: str | Path) -> WorldState:
     """Reads what `WorldState.save` wrote. Raises InputError for any other file, CheckpointError for a damaged one."""
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"the state {path} does not exist")
-    tensors = {name: entry.view().clone() for name, entry in read_safetensors(path).items()}
+        raise InputError(f"the state {path} {'is a folder' if path.is_dir() else 'does not exist'}")
+    try:
+        tensors = {name: entry.view().clone() for name, entry in read_safetensors(path).items()}
+    except CheckpointError as error:
+        hint = "expected a whole file that --save_state wrote"
+        raise CheckpointError(str(error).replace("download it again", hint)) from error
     metadata = _metadata(path)
     for name, (dtype, dimensions) in _TENSORS.items():
         tensor = tensors.get(name)
@@ -142,7 +146,7 @@ def _metadata(path: Path) -> dict:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     try:
         metadata = json.loads(header["__metadata__"]["lingbot_world"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         metadata = None
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise InputError(f"{path.name}: not a state of LingBot-World; expected a file that --save_state wrote")

@@ -184,12 +184,15 @@ def test_states_that_do_not_belong_are_refused(causal, tmp_path):
         make_plan(causal(continue_from=state, width=96, height=48))
     damaged = tmp_path / "b.state"
     damaged.write_bytes(state.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="truncated"):
+    with pytest.raises(CheckpointError, match="truncated or corrupt.*; expected a whole file that --save"):
         make_plan(causal(continue_from=damaged))
+    with pytest.raises(InputError, match="is a folder"):
+        make_plan(causal(continue_from=tmp_path))
     other = tmp_path / "c.state"
-    save_file({"latent": torch.zeros(1)}, other)
-    with pytest.raises(InputError, match="not a state of LingBot-World"):
-        make_plan(causal(continue_from=other))
+    for metadata in (None, {"lingbot_world": "[" * 100_000}):
+        save_file({"latent": torch.zeros(1)}, other, metadata)
+        with pytest.raises(InputError, match="not a state of LingBot-World"):
+            make_plan(causal(continue_from=other))
 
 
 def test_a_state_that_finds_the_disk_full_is_one_sentence_and_leaves_nothing(causal, tmp_path):
