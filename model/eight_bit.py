@@ -29,7 +29,7 @@ MULTIPLE = 16
 PRODUCT_TOKENS = 8192
 """Tokens whose int32 sums exist at once."""
 LEAST_INT8_TOKENS = 32
-"""Of a product: torch._int_mm takes no fewer than 17."""
+"""A product is given at least so many tokens: torch._int_mm refuses fewer than 17."""
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:

@@ -16,14 +16,7 @@ from ..options import AttentionMode
 from .attention import sdpa
 from .config import ModelConfig
 from .eight_bit import check_nvidia
-from .fp8_attention import (
-    Operand,
-    cudnn_attention,
-    cudnn_attention_to,
-    plain_attention,
-    plain_attention_to,
-    sample,
-)
+from .fp8_attention import Operand, cudnn_attention, cudnn_attention_to, plain_attention, plain_attention_to, sample
 from .pointwise import or_else
 
 PROBE_TOKENS, WORST_PROBE = 256, 0.2
