@@ -20,9 +20,9 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8"]
-"""Of the products in the blocks' linear layers. bf16: in the compute dtype, whichever it is; auto means that."""
+"""How the blocks' linear layers multiply. bf16 means the compute dtype, whichever it is; auto means bf16."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""Of the blocks' self-attention; auto means exact."""
+"""How the blocks' self-attention is computed; auto means exact."""
 NoiseDevice = Literal["cpu", "cuda"]
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)

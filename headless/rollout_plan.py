@@ -74,7 +74,7 @@ def plan_rollout(
         window, sink = state.window, state.sink
     check_window(window, sink)
     if options.save_state is not None:
-        _check_state_file(Path(options.save_state), opened["target"])
+        _check_saved(Path(options.save_state), opened["target"])
     folder = None if options.action_path is None else pose_folder(Path(options.action_path), checkpoint)
     geometry, frame = _geometry_and_frame(options, image, folder, state)
     shift = CAUSAL_SHIFT if options.shift is None else options.shift
@@ -93,13 +93,13 @@ def plan_rollout(
     )
 
 
-def _check_state_file(path: Path, target: Target) -> None:
-    """Raises InputError where the state could not be written at the end of the run, or would replace the video."""
+def _check_saved(path: Path, target: Target) -> None:
+    """Raises InputError for a state that could not be written when the video is done, or would replace the video."""
     if path.is_dir():
         raise InputError(f"`save_state` {path} is a folder; name a file in it")
     if path.absolute() == target.path.absolute():
         raise InputError(f"`save_state` {path} is the video's file; give the state its own")
-    check_folder(path.parent, f"`save_state` {path}")
+    check_folder("save_state", path, path.parent)
 
 
 def _geometry_and_frame(

@@ -84,7 +84,7 @@ def check_target(target: Target, geometry: Geometry) -> None:
     """Raises InputError when the target cannot be written, or the disk has no room for it. Creates nothing."""
     if target.is_pipe:
         return
-    folder = check_folder(target.folder, f"`output` {target.path}")
+    folder = check_folder("output", target.path, target.folder)
     needed, free = largest_size(target, geometry), shutil.disk_usage(folder).free
     if free < needed:
         raise InputError(
@@ -93,17 +93,17 @@ def check_target(target: Target, geometry: Geometry) -> None:
         )
 
 
-def check_folder(folder: Path, what: str) -> Path:
-    """`folder`, or the first one above it that is there. Raises InputError for `what` if it cannot be written into."""
+def check_folder(option: str, path: Path, folder: Path) -> Path:
+    """The folder on the disk in which the option's `path` would appear: `folder`, or what there is of it. Raises
+    InputError where no file can be made in it."""
     folder = folder.absolute()
     while not folder.exists():
         folder = folder.parent
     try:
         with tempfile.TemporaryFile(dir=folder):
-            pass
+            return folder
     except OSError as error:
-        raise InputError(f"{what} cannot be written: {error.strerror} ({folder})") from error
-    return folder
+        raise InputError(f"`{option}` {path} cannot be written: {error.strerror} ({folder})") from error
 
 
 def largest_size(target: Target, geometry: Geometry) -> int:
