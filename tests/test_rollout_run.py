@@ -98,14 +98,10 @@ def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(caus
     assert not list(tmp_path.glob(".lingbot-*"))
 
 
-def test_a_state_that_could_not_be_written_is_refused_before_the_run(causal, tmp_path):
-    (tmp_path / "file").write_text("")
+def test_a_state_that_would_replace_the_video_is_refused_before_the_run(causal, tmp_path):
     video = tmp_path / "video.mp4"
-    for state, said in (
-        (tmp_path, "is a folder"), (tmp_path / "file/x.state", "cannot be written"), (video, "is the video's file"),
-    ):  # fmt: skip
-        with pytest.raises(InputError, match=f"`save_state` {state} {said}"):
-            make_plan(causal(output=video, save_state=state))
+    with pytest.raises(InputError, match=f"`save_state` {video} is the video's file"):
+        make_plan(causal(output=video, save_state=video))
     make_plan(causal(output=video, save_state=tmp_path / "new folder/x.state"))
     assert not (tmp_path / "new folder").exists()
 
