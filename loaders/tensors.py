@@ -61,14 +61,16 @@ class MappedFile:
         with self.open() as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
-    def read_through(self, offset: int, nbytes: int) -> None:
-        """Read bytes and forget them. What a disk refuses, or lost, is a CheckpointError here; a look at a mapped page
-        would end the process."""
+    def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
+        """These bytes of the file, piece by piece; each piece is overwritten by the next. What a disk refuses, or lost,
+        is a CheckpointError here; a look at a mapped page would end the process."""
         buffer = memoryview(bytearray(min(nbytes, _READ_BYTES)))
         with self.open() as file:
             file.seek(offset)
             while nbytes:
-                nbytes -= read_into(self.path, file, buffer[: min(nbytes, len(buffer))])
+                got = read_into(self.path, file, buffer[: min(nbytes, len(buffer))])
+                yield buffer[:got]
+                nbytes -= got
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor at byte `offset`: a view, or a copy where the offset is not a multiple of the item size."""

@@ -71,7 +71,7 @@ class TensorFile:
         tensors = self._stored(name, source)
         digests = {}
         for key, tensor in tensors.items():
-            data = _bytes(tensor)
+            data = bytes_of(tensor)
             digests[key] = hashlib.sha256(data).hexdigest()
             if _is_state(key):
                 self.states[key] = bytes(data)
@@ -228,7 +228,8 @@ def _is_state(key: str) -> bool:
     return ".quant_state." in key
 
 
-def _bytes(tensor: Tensor) -> memoryview:
+def bytes_of(tensor: Tensor) -> memoryview:
+    """A tensor's bytes as a file has them."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 
