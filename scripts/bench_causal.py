@@ -96,16 +96,17 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-def bench_command(report: Report, package: Path, folder: Path, options: argparse.Namespace) -> None:
+def bench_command(report: Report, package: Path, options: argparse.Namespace) -> None:
     """`generate`: seconds until the first frames are there and until the files are closed, and its memory."""
     example = package / "example"
     words = ["generate", "--ckpt_dir", package / "lingbot_world_fast", "--image", example / "image.png",
              "--prompt", "A road through a golden evening.", "--action_path", example, "--width", "832",
-             "--height", "480", "--seed", "0", "--output", folder / "video" / "*.png", *options.generate]  # fmt: skip
+             "--height", "480", "--seed", "0", "--output", package / "video" / "*.png", *options.generate]  # fmt: skip
     memory, begin = Memory(), time.perf_counter()
     command = [sys.executable, "-c", COMMAND, str(options.cap or 0), *map(str, words)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _path()})
-    memory.peaks, memory._pid, first, said = {}, process.pid, None, b""
+    memory.now(process.pid, 0)
+    first, said = None, b""
     while part := process.stderr.read1():
         said += part
         if first is None and b"chunks:" in said and re.search(rb"chunks:[^\r]*? [1-9]\d*/", said):
@@ -150,7 +151,7 @@ def main() -> None:
         random_package.text_encoder(options.folder)
         random_package.vae(options.folder)
         random_package.write_example(options.folder / "example")
-        bench_command(report, options.folder, options.folder, options)
+        bench_command(report, options.folder, options)
         print(report.table())
         return
     if options.cap:
