@@ -19,7 +19,7 @@ from ..model.quantized import EightBit
 from ..options import BLOCK_SIZES, T
 from . import codec
 from .codec import CODES, NESTED_BLOCKSIZE, Scales, decode, decode_rows, is_standard_code
-from .tensors import MappedFile, TensorEntry
+from .tensors import MappedFile, TensorEntry, in_file_order
 
 _COMPONENT = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__(\w+))$")
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -251,7 +251,7 @@ def check_finite(file: str, weights: Iterable[FourBitWeight]) -> None:
 def _joined(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
     """Entries that touch each other in their file, in one list: checked together they take one call, not thousands."""
     lists: list[list[TensorEntry]] = []
-    for entry in sorted(entries, key=lambda entry: (str(entry.path), entry.offset)):
+    for entry in in_file_order(entries):
         last = lists[-1][-1] if lists else None
         mapped = isinstance(entry.source, MappedFile)
         if mapped and last and last.source is entry.source and last.offset + last.nbytes == entry.offset:

@@ -10,7 +10,7 @@ import math
 import mmap
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -125,6 +125,11 @@ class TensorEntry:
         if isinstance(self.source, Tensor):
             return self.source
         return self.source.view(self.offset, self.shape, self.dtype)
+
+
+def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
+    """The entries as they lie on the disk, file after file."""
+    return sorted(entries, key=lambda entry: (str(entry.path), entry.offset))
 
 
 def read_safetensors(path: Path) -> dict[str, TensorEntry]:

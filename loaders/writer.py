@@ -175,8 +175,10 @@ def _write_all(file: TensorFile, wanted: Shapes, tensors: Iterable[tuple[str, So
     left = dict(wanted)
     for name, source in tensors:
         shape = left.pop(name, None)
-        if shape is None or (isinstance(source, Tensor) and tuple(source.shape) != shape):
-            raise CheckpointError(f"{name}: not a parameter of this model, given twice, or not {shape}")
+        if shape is None:
+            raise CheckpointError(f"{name}: {'given twice' if name in wanted else 'not a parameter of this model'}")
+        if isinstance(source, Tensor) and tuple(source.shape) != shape:
+            raise CheckpointError(f"{name}: its shape is {list(source.shape)}, expected {list(shape)}")
         file.write(name, source)
     if left:
         raise CheckpointError(f"{len(left)} parameters were not given: {', '.join(list(left)[:5])}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from ..errors import CheckpointError, InputError
 from ..loaders import Checkpoint, open_checkpoint
 from ..loaders.files import read_json
-from ..loaders.tensors import TensorEntry
+from ..loaders.tensors import TensorEntry, in_file_order
 from ..loaders.writer import config_json, linear_weights
 from ..text.weights import open_weights
 from .lora import Change, LoraFile, read_loras
@@ -56,7 +56,8 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> So
     if checkpoint.four_bit:
         raise CheckpointError(f"{path}: the weights are {checkpoint.quantization} already; give the bf16, fp16 or fp32 "
                               "weights that they were made from")  # fmt: skip
-    return Source(path, _in_file_order(checkpoint.plain), _picked(checkpoint.shapes, keep), _config(checkpoint),
+    tensors = {entry.name: entry for entry in in_file_order(checkpoint.plain.values())}
+    return Source(path, tensors, _picked(checkpoint.shapes, keep), _config(checkpoint),
                   read_loras(loras, checkpoint.shapes))  # fmt: skip
 
 
@@ -70,11 +71,8 @@ def open_text_encoder(path: Path) -> Source:
         raise CheckpointError(f"{path}: the weights are scaled fp8 already; give the official bf16 file")
     matrices = linear_weights({name: entry.shape for name, entry in weights.tensors.items()})
     quantized = frozenset(name for name in matrices if "pos_embedding" not in name)
-    return Source(path, _in_file_order(weights.tensors), quantized, None)
-
-
-def _in_file_order(tensors: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
-    return dict(sorted(tensors.items(), key=lambda item: (str(item[1].path), item[1].offset)))
+    tensors = {entry.name: entry for entry in in_file_order(weights.tensors.values())}
+    return Source(path, tensors, quantized, None)
 
 
 def _picked(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> frozenset[str]:
