@@ -7,7 +7,6 @@ A chunk is five forwards over 12 frames. `--runs` times `lingbot-world generate`
 what follows `--` is handed on to it."""
 
 import argparse
-import gc
 import os
 import re
 import subprocess
@@ -21,7 +20,7 @@ import torch
 from bench_gpu import FULL, play_card
 from bench_kernels import print_profile
 from bench_parts import geometry_of
-from bench_report import GB, Report
+from bench_report import GB, Report, free
 from lingbot_world.loaders import load_expert
 from lingbot_world.options import FAST_INDICES
 from lingbot_world.pipeline import CHUNK, World
@@ -160,16 +159,14 @@ def main() -> None:
     limit = None if options.camera_cache is None else options.camera_cache * GB
     first = None
     for name in options.storages:
-        gc.collect()
-        torch.cuda.empty_cache()
+        free()
         chunk = bench_rollout(report, model, options, name, camera_cache_bytes=limit, **STORAGES[name])
         first = chunk if first is None else first
         error = ((chunk - first).norm() / first.norm()).item()
         report.add(f"{name}: last chunk against {options.storages[0]}", error, "", "relative RMS")
     exact = [("exact", arithmetic) for arithmetic in options.arithmetic]
     for attention, arithmetic in (*exact, *product(options.attention, ("bf16", *options.arithmetic))):
-        gc.collect()
-        torch.cuda.empty_cache()
+        free()
         model.set_arithmetic(arithmetic)
         model.set_attention(attention)
         storage = {**STORAGES[options.storages[0]], "fp8": attention == "8bit"}
