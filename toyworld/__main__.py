@@ -6,7 +6,8 @@ from pathlib import Path
 
 import torch
 
-from .train import EXPERTS, work
+from .settings import EXPERTS
+from .train import work
 
 
 def main() -> None:

@@ -22,12 +22,12 @@ from .causal_training import SHAPES, rollout, train_causal, with_change
 from .evaluate import HeldOut, generate, held_out, measured, sheet
 from .expert_training import image_conditioning
 from .fit import Log, Phase
-from .parameters import Parameters, keep
+from .parameters import Parameters, Weights, keep
 from .paths import FRAMES, random_walks
-from .pool import Pool, Weights, encoded, pictures_of
+from .pool import Pool, encoded, pictures_of
 from .prompts import embeddings
 from .rooms import random_scenes
-from .settings import TINY, Sizes
+from .settings import TINY, Sizes, compute_dtype
 from .shipped import shipped
 
 WALKS = Sizes(frames=117, fill=32, encoded=8, batch=32, held_out=64)
@@ -109,7 +109,7 @@ def _made(weights: Weights, scenes: HeldOut, shift: float, poses: Tensor | None 
     """The scenes' pictures by the causal model in four steps."""
     device = scenes.pictures.device
     camera = camera_patches(scenes.pool.poses if poses is None else poses, scenes.rays)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = compute_dtype(device)
     latent = rollout(
         weights, image_conditioning(scenes.pool.first.float()), scenes.context, camera,
         few_step_schedule(FAST_INDICES, shift), torch.Generator(device).manual_seed(7), dtype,

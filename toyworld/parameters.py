@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
+Weights = dict[str, Tensor]
+"""By official names."""
 
 ZERO_WEIGHTS = ("head.head", "cam_scale_layer", "cam_shift_layer", "proj", "lora_B")
 """Layers that begin at zero, by the end of their names: what they add to begins unchanged."""

@@ -17,10 +17,8 @@ from .pack import archive, write_package
 from .parameters import Parameters, keep, load_weights, save_weights
 from .pool import Pool, fill
 from .prompts import embeddings
-from .settings import TINY, Sizes
+from .settings import EXPERTS, TINY, Sizes
 from .team import Team, join
-
-EXPERTS = ("high", "low")
 
 
 def work(rank: int, size: int, options: argparse.Namespace) -> None:
