@@ -18,13 +18,14 @@ from ..camera.formats.numpy_files import write_lingbot
 from ..camera.moves import path_from_keys, preset_path
 from ..errors import LingBotError
 from ..generation.two_experts import Conditioning, Video
+from ..options import ShowProgress
 from ..sampling import StepReuse
 from .jobs import Job, Manifest, Outcome
 from .kept import Kept, OpenFiles
 from .memory import choose_residency
 from .options import GenerateOptions
 from .plan import SamplingPlan, make_plan
-from .profile import ShowProgress, StageRecorder, silent
+from .profile import StageRecorder, silent
 from .rollout_plan import RolloutPlan
 from .run import run
 from .stages import camera_map, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps

@@ -45,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"lingbot-world: {where}{error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
-    except KeyboardInterrupt:
-        left = getattr(arguments, "interrupted", "nothing was written")
+    except KeyboardInterrupt as error:
+        left = str(error) or getattr(arguments, "interrupted", "nothing was written")
         print(f"\nlingbot-world: interrupted; {left}", file=sys.stderr)
         return INTERRUPTED
     return 0

@@ -6,18 +6,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..options import BLOCK_SIZES, ShowProgress
+
 if TYPE_CHECKING:
     from ..quantize.lora import LoraFile
-    from .profile import ShowProgress
-
-_BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     """Adds `quantize`, which sets `run(arguments)`."""
     parser = commands.add_parser("quantize", help="make a 4-bit package out of official weights")
-    again = "the same command goes on where it stopped"
-    parser.set_defaults(run=lambda arguments: _quantize(arguments, show), interrupted=again)
+    parser.set_defaults(run=lambda arguments: _quantize(arguments, show))
     add = parser.add_argument
     add("source", help="a package, a model's folder or file (safetensors, .pth), or a text encoder's file")
     add("dest", help="the folder to make; the same command continues one that was stopped")
@@ -27,7 +25,7 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     add("--keep", nargs="+", default=[], metavar="LAYER", help="linear layers that stay bf16: head.head, blocks.0.*")
     add("--lora", nargs="+", default=[], metavar="[high=|low=]FILE[:STRENGTH]",
         help="merged into the weights before; for one expert or both")  # fmt: skip
-    add("--blocksize", "--block_size", type=int, default=64, choices=_BLOCK_SIZES, help="values that share a scale")
+    add("--blocksize", "--block_size", type=int, default=64, choices=BLOCK_SIZES, help="values that share a scale")
     add("--device", help="left out: the GPU if there is one")
 
 
@@ -54,15 +52,20 @@ def lora_of(text: str) -> LoraFile:
 
 def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
     from ..quantize import QuantizeOptions, plan_quantize, quantize, report
+    from .checks import find_device
 
     options = QuantizeOptions(
         search=arguments.search, keep=tuple(arguments.keep), blocksize=arguments.blocksize, t5=arguments.t5,
-        loras=tuple(map(lora_of, arguments.lora)), device=arguments.device,
+        loras=tuple(map(lora_of, arguments.lora)), device=str(find_device(arguments.device)),
     )  # fmt: skip
     plan = plan_quantize(arguments.source, arguments.dest, options)
     for note in plan.notes:
         print(note)
-    for file, meta in quantize(plan, show).items():
+    try:
+        metas = quantize(plan, show)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"the same command goes on with what lies in {plan.unfinished}") from error
+    for file, meta in metas.items():
         print(f"\n{report(file, meta)}")
     print(f"\n{plan.destination}")
 
