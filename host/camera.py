@@ -94,7 +94,7 @@ def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
     refuses a lens that is not in the list."""
     pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
-    _check_length(pose_file, len(folder.c2w), start)
+    check_length(pose_file, len(folder.c2w), start)
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
@@ -107,15 +107,15 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
     show_warning("")
     for note in folder.notes:
         show_warning(note)
-    available = _check_length(pose_file, len(folder.c2w), start)
+    available = check_length(pose_file, len(folder.c2w), start)
     path = CameraPath(folder.c2w, folder.intrinsics, actions=folder.actions)
     return path[start : start + frame_count(frames, available)]
 
 
-def _check_length(pose_file: Path, poses: int, start: int) -> int:
-    """The number of poses from frame `start` on."""
-    if poses - start < FEWEST_POSES:
-        raise CameraError(f"{pose_file}: {poses} poses, fewer than {FEWEST_POSES} of them from frame {start} on")
+def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
+    """The number of poses from frame `start` on. Raises CameraError for fewer than `least`."""
+    if poses - start < least:
+        raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
     return poses - start
 
 

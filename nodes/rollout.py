@@ -126,8 +126,8 @@ class LingBotWorldRollout(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, steps):
-        return refusal(_check_steps, steps, known_inputs().get("indices"))
+    def validate_inputs(cls, indices):
+        return refusal(_check_indices, indices) if known_inputs().get("steps") == CUSTOM else True
 
     @classmethod
     def execute(
@@ -158,11 +158,8 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
         raise InputError(f"indices are {custom!r}, expected numbers such as {_told(V2_INDICES)}") from None
 
 
-def _check_steps(steps: str | None, custom: str | None) -> None:
-    """Raises InputError; None is a value that another node gives when the prompt runs."""
-    if steps not in (None, *STEPS, CUSTOM):
-        raise InputError(f"steps are {steps!r}, expected one of {', '.join([*STEPS, CUSTOM])}")
-    if steps == CUSTOM and custom is not None:
-        from ..sampling import few_step_schedule
+def _check_indices(custom: str) -> None:
+    """Raises InputError."""
+    from ..sampling import few_step_schedule
 
-        few_step_schedule(_indices(steps, custom), CAUSAL_SHIFT)
+    few_step_schedule(_indices(CUSTOM, custom), CAUSAL_SHIFT)
