@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from importlib import import_module
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from .attention import sdpa
 from .config import ModelConfig
 from .fp8_attention import (
     Operand,
+    Scaling,
     cudnn_attention,
     cudnn_attention_to,
     plain_attention,
@@ -50,6 +51,8 @@ def attend_8bit(
 
     Raises InputError where no kernel serves the device; `choose_attention` finds that out before."""
     if isinstance(k, Operand) and isinstance(v, Operand):
+        if torch.compiler.is_compiling():
+            return _in_compiled_code_to(q, [k.values, *k.scaling], [v.values, *v.scaling], heads)
         return _attend_to(q, k, v, heads)
     assert isinstance(k, Tensor)
     assert isinstance(v, Tensor)
@@ -63,7 +66,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     return _unless_broken(kernel.attend, plain_attention, kernel.package)(q, k, v, heads)
 
 
-@torch.compiler.disable
 def _attend_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
     if q.device.type != "cuda":
         return plain_attention_to(q, k, v, heads)
@@ -75,8 +77,15 @@ def _in_compiled_code(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     return _attend(q.clone(), k, v, heads)
 
 
+@torch.library.custom_op("lingbot_world::attention_8bit_to", mutates_args=())
+def _in_compiled_code_to(q: Tensor, k: list[Tensor], v: list[Tensor], heads: int) -> Tensor:
+    keys, values = (Operand(x[0], Scaling(*x[1:])) for x in (k, v))
+    return _attend_to(q.clone(), keys, values, heads)
+
+
 @_in_compiled_code.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:  # noqa: ARG001
+@_in_compiled_code_to.register_fake
+def _(q: Tensor, *_others: Any) -> Tensor:
     return torch.empty_like(q)
 
 

@@ -1,6 +1,7 @@
 """The command: what it says, what it writes, and what it leaves behind when something is wrong."""
 
 import ctypes
+import gc
 import os
 import re
 import signal
@@ -136,6 +137,22 @@ def test_ctrl_c_ends_the_run_within_a_step_and_leaves_nothing(command, tmp_path)
     assert "interrupted" in rest
     assert "Traceback" not in rest
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("sub_command", ["generate", "batch"])
+def test_only_a_process_of_its_own_spares_imports_its_collections(sub_command, command, tmp_path, monkeypatch):
+    jobs = tmp_path / "jobs.jsonl"
+    jobs.touch()
+    words = command(image=tmp_path / "none.png")
+    if sub_command == "batch":
+        words = ["batch", str(jobs), str(tmp_path / "out"), "--ckpt_dir", words[words.index("--ckpt_dir") + 1]]
+    froze = []
+    monkeypatch.setattr(gc, "freeze", lambda: froze.append(True))
+    assert main(words) == 2, "there is nothing to make"
+    assert not froze
+    monkeypatch.setattr(sys, "argv", ["lingbot-world", *words])
+    assert main() == 2
+    assert froze == [True]
 
 
 def test_an_exception_while_writing_leaves_the_old_file(tmp_path):
