@@ -4,7 +4,6 @@ A LINGBOT_CAMERA is a `camera.path.CameraPath`.
 """
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
@@ -26,6 +25,7 @@ from ..errors import CameraError
 from ..options import CELL
 from .folders import PACKAGES
 from .image import as_image
+from .names import parts_of
 from .notice import show_warning
 
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
@@ -57,10 +57,9 @@ def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
 
 
 def resolve(name: str) -> Path:
-    """The file or folder a name stands for. Raises CameraError for one that leaves the input folder or is not there."""
-    parts = [part for part in re.split(r"[\\/]+", name) if part != "."]
-    if not name or any(part in ("", "..") or ":" in part or "\0" in part for part in parts):
-        raise CameraError(f"{name!r} is not the name of a camera file inside ComfyUI's input folder")
+    """The file or folder that a name stands for. Raises InputError for a name that leaves the input folder, and
+    CameraError where nothing is there."""
+    parts = parts_of(name, "camera file", "input folder")
     for root in _roots():
         path = root.joinpath(*parts)
         if path.exists() and _inside(path):

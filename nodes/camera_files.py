@@ -19,6 +19,18 @@ BY_FORMAT = "set by the format"
 RESAMPLE, CUT = "resample", "cut"
 
 
+def _recorded_side(side: str) -> io.Int.Input:
+    return io.Int.Input(
+        f"image_{side}",
+        display_name=f"image {side}",
+        default=0,
+        min=0,
+        max=100_000,
+        advanced=True,
+        tooltip=f"{side.title()} of the recorded video in pixels; needed for ViPE without a field of view.",
+    )
+
+
 class LingBotWorldCameraImport(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -62,24 +74,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
                 io.Int.Input(
                     "start", default=0, min=0, max=100_000, advanced=True, tooltip="The first pose used, from 0."
                 ),
-                io.Int.Input(
-                    "image_width",
-                    display_name="image width",
-                    default=0,
-                    min=0,
-                    max=100_000,
-                    advanced=True,
-                    tooltip="Width of the recorded video in pixels; needed for ViPE without a field of view.",
-                ),
-                io.Int.Input(
-                    "image_height",
-                    display_name="image height",
-                    default=0,
-                    min=0,
-                    max=100_000,
-                    advanced=True,
-                    tooltip="Height of the recorded video in pixels; needed for ViPE without a field of view.",
-                ),
+                *map(_recorded_side, ("width", "height")),
                 fov_input(0.0, 0.0, " 0 takes the file's own lens."),
             ],
             outputs=camera_outputs(

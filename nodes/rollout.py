@@ -3,10 +3,11 @@
 from comfy_api.latest import io
 
 from ..errors import InputError
+from ..host.notice import show_warning
 from ..host.queued_prompt import known_inputs
 from ..options import CAUSAL_SHIFT, FAST_INDICES, KEY_VALUE_MODES, RELEASES, V2_INDICES
 from .camera_sockets import Camera, frames_input
-from .refusal import refusal, show_warning
+from .refusal import refusal
 
 State = io.Custom("LINGBOT_STATE")
 AS_TRAINED, CUSTOM = "as the model was trained", "custom"
@@ -30,15 +31,8 @@ class LingBotWorldRollout(io.ComfyNode):
             "as long as you like. The newest frame is shown after every chunk. Wire the state into another Rollout to "
             "go on with another camera and prompt.",
             search_aliases=[
-                "lingbot",
-                "fast",
-                "causal",
-                "autoregressive",
-                "sampler",
-                "long video",
-                "infinite",
-                "world",
-            ],
+                "lingbot", "fast", "causal", "autoregressive", "sampler", "long video", "infinite", "world",
+            ],  # fmt: skip
             inputs=[
                 io.Model.Input("model", tooltip="Load LingBot-World Causal Model, with its LoRAs if you use any."),
                 io.Conditioning.Input("positive", tooltip="The prompt, straight from the text node."),
