@@ -53,8 +53,7 @@ def output_geometry(
     small or too large, CameraError for fewer than five poses, or fewer frames than a chunk has.
     """
     aspect = image_height / image_width
-    height = _floored(np.sqrt(max_area * aspect))
-    width = _floored(np.sqrt(max_area / aspect))
+    height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
     if not all(STEP <= side <= LARGEST_SIDE for side in (width, height)):
         raise InputError(
             f"an image of {image_width}x{image_height} on an area of {max_area} pixels gives a {width}x{height} video; "
@@ -70,10 +69,6 @@ def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None 
             nearest = min(max(round(side / STEP), 1) * STEP, LARGEST_SIDE)
             raise InputError(f"{name} {side} is not a multiple of {STEP} from {STEP} to {LARGEST_SIDE}; try {nearest}")
     return Geometry(height, width, frame_count(frames, n_poses, chunk))
-
-
-def _floored(side: float) -> int:
-    return int(side // CELL // PATCH) * STEP
 
 
 def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:

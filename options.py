@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
 
@@ -13,6 +14,8 @@ T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
 """`progress(done, total)`, called now and then by whatever takes long."""
+ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
+"""`show(name, unit)` is open for as long as the stage of that name runs; it gives the stage's progress callback."""
 
 SolverName = Literal["unipc", "dpmpp"]
 CameraCacheMode = Literal["auto", "off", "gpu"]
@@ -20,9 +23,9 @@ ResidencyMode = Literal["auto", "one", "both", "stream"]
 KeyValueMode = Literal["auto", "gpu", "8bit", "host"]
 DtypeName = Literal["bf16", "fp16", "fp32"]
 Arithmetic = Literal["auto", "bf16", "fp8", "int8"]
-"""Of the products in the blocks' linear layers. bf16: in the compute dtype, whichever it is; auto means that."""
+"""How the blocks' linear layers multiply. bf16 means the compute dtype, whichever it is; auto means bf16."""
 AttentionMode = Literal["auto", "exact", "8bit"]
-"""Of the blocks' self-attention; auto means exact."""
+"""How the blocks' self-attention is computed; auto means exact."""
 NoiseDevice = Literal["cpu", "cuda"]
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
@@ -41,6 +44,8 @@ SIZE = 480, 832
 """Height and width of the official videos; their product is the default area."""
 CELL = 8
 """Pixels of a latent cell, each way."""
+BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Values of a 4-bit weight that may share a scale."""
 
 CAUSAL_SHIFT = 10.0
 FAST_INDICES, V2_INDICES = (0, 179, 358, 679), (0, 250, 500, 750)

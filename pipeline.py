@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .errors import InputError
 from .generation.two_experts import sample
-from .generation.world import World
+from .generation.world import World, check_window, held_frames
 from .geometry import CHUNK, Geometry, explicit_geometry, output_geometry
 from .model.parallel import SequenceParallel
 from .sampling import FewStepSchedule
@@ -52,10 +52,15 @@ def rollout(
     with the same arguments. Raises InputError for a model that is not causal and sizes that do not fit.
     """
     frames, height, width = noise.shape[2:]
-    if frames % CHUNK:
+    if not frames or frames % CHUNK:
         raise InputError(f"the noise has {frames} latent frames, expected a multiple of {CHUNK}")
-    size, held = (height, width), window or frames
-    world = World(model, size, held, sink, device=noise.device, sequence_parallel=sequence_parallel)
+    for name, given in (("y", y), ("camera", camera)):
+        if given is not None and given.shape[2:] != noise.shape[2:]:
+            raise InputError(f"frames, height and width of `{name}` are {list(given.shape[2:])}, of the noise "
+                             f"{list(noise.shape[2:])}; make both for the same video")  # fmt: skip
+    check_window(window or 0, sink)
+    held = held_frames(window or 0, sink, frames)
+    world = World(model, (height, width), *held, device=noise.device, sequence_parallel=sequence_parallel)
     world.prompt = context.to(noise.device)
     for chunk in range(frames // CHUNK):
         part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..camera import CameraTrack, continue_track
-from ..errors import InputError
+from ..errors import CheckpointError, InputError
 from ..geometry import CHUNK
 from ..loaders.tensors import read_safetensors
 from ..model.config import ModelConfig
@@ -87,6 +87,7 @@ class WorldState:
 
     def save(self, path: str | Path) -> None:
         """Writes a safetensors file beside `path` and renames it when complete. Raises InputError."""
+        from safetensors import SafetensorError
         from safetensors.torch import save_file
 
         path = Path(path)
@@ -102,8 +103,9 @@ class WorldState:
             path.parent.mkdir(parents=True, exist_ok=True)
             save_file(tensors, part, {"lingbot_world": json.dumps(metadata)})
             os.replace(part, path)
-        except OSError as error:
-            raise InputError(f"the state {path} cannot be written: {error.strerror}") from error
+        except (OSError, SafetensorError) as error:  # the second where the disk is full
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"the state {path} cannot be written: {reason}") from error
         finally:
             part.unlink(missing_ok=True)
 
@@ -112,8 +114,12 @@ def load_state(path: str | Path) -> WorldState:
     """Reads what `WorldState.save` wrote. Raises InputError for any other file, CheckpointError for a damaged one."""
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"the state {path} does not exist")
-    tensors = {name: entry.view().clone() for name, entry in read_safetensors(path).items()}
+        raise InputError(f"the state {path} {'is a folder' if path.is_dir() else 'does not exist'}")
+    try:
+        tensors = {name: entry.view().clone() for name, entry in read_safetensors(path).items()}
+    except CheckpointError as error:
+        hint = "expected a whole file that --save_state wrote"
+        raise CheckpointError(str(error).replace("download it again", hint)) from error
     metadata = _metadata(path)
     for name, (dtype, dimensions) in _TENSORS.items():
         tensor = tensors.get(name)
@@ -140,7 +146,7 @@ def _metadata(path: Path) -> dict:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     try:
         metadata = json.loads(header["__metadata__"]["lingbot_world"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         metadata = None
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
         raise InputError(f"{path.name}: not a state of LingBot-World; expected a file that --save_state wrote")

@@ -129,7 +129,7 @@ class World:
     ) -> Tensor:
         """The next three latent frames, float32 [1, 16, 3, h, w]. The arguments are those of `rollout`, for these
         frames. `callback(forward)` is called after each of the chunk's forwards."""
-        predict = self._begin_chunk(y, camera, callback)
+        predict = self._begin_chunk(y, camera, self._camera_cache, callback)
         clean = sample_few_steps(predict, noise.to(self._device).float(), schedule, renoise)
         self._remember(predict, clean)
         return clean
@@ -137,7 +137,7 @@ class World:
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
         """Go on after a chunk [1, 16, 3, h, w] that was made before. One forward gives the same keys and values as when
-        it was made."""
+        it was made. It goes past the camera cache, which would be filled for no second forward."""
         self._remember(self._begin_chunk(y, camera, None), latent.to(self._device).float())
 
     def continue_from(
@@ -152,11 +152,13 @@ class World:
             if progress is not None:
                 progress(chunk + 1, state.chunks)
 
-    def _begin_chunk(self, y: Tensor, camera: Tensor | None, callback: Callable[[int], None] | None) -> Predict:
+    def _begin_chunk(
+        self, y: Tensor, camera: Tensor | None, cache: CameraCache | None, callback: Callable[[int], None] | None = None
+    ) -> Predict:
         """Begin the next chunk. Returns the function that predicts its velocity."""
         y = y.to(self._device)
         camera = None if camera is None else camera.to(self._device)
-        options = {"kv_cache": self._history, "camera_cache": self._camera_cache, **self._options}
+        options = {"kv_cache": self._history, "camera_cache": cache, **self._options}
         self._history.begin(CHUNK)
         done = 0
 

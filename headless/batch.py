@@ -19,6 +19,7 @@ from ..camera.moves import path_from_keys, preset_path
 from ..camera.path import CameraPath
 from ..errors import LingBotError
 from ..generation.two_experts import Conditioning, Video
+from ..options import ShowProgress
 from ..sampling import StepReuse
 from ..text import NEGATIVE_PROMPT, encode
 from .jobs import Job, Manifest, Outcome
@@ -26,7 +27,7 @@ from .kept import Kept, OpenFiles
 from .memory import choose_residency
 from .options import GenerateOptions
 from .plan import SamplingPlan, make_plan
-from .profile import ShowProgress, StageRecorder, silent
+from .profile import StageRecorder, silent
 from .rollout_plan import RolloutPlan
 from .run import run
 from .stages import camera_map, decode, draw_noise, encode_image, run_steps

@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"lingbot-world: {where}{error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
-    except KeyboardInterrupt:
-        print("\nlingbot-world: interrupted; nothing was written", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        print(f"\nlingbot-world: interrupted; {str(error) or 'nothing was written'}", file=sys.stderr)
         return INTERRUPTED
     return 0
 

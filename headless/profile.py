@@ -5,16 +5,13 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 
 import torch
 
-from ..options import Progress
-
-ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
-"""`show(name, unit)` is open for as long as the stage of that name runs; it gives the stage's progress callback."""
+from ..options import Progress, ShowProgress
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..options import Progress
+from ..options import BLOCK_SIZES, ShowProgress
 
 if TYPE_CHECKING:
     from ..quantize.lora import LoraFile
-
-ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
-
-_BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 def add_quantize_command(commands: Any, show: ShowProgress) -> None:
@@ -31,7 +25,7 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     add("--keep", nargs="+", default=[], metavar="LAYER", help="linear layers that stay bf16: head.head, blocks.0.*")
     add("--lora", nargs="+", default=[], metavar="[high=|low=]FILE[:STRENGTH]",
         help="merged into the weights before; for one expert or both")  # fmt: skip
-    add("--blocksize", "--block_size", type=int, default=64, choices=_BLOCK_SIZES, help="values that share a scale")
+    add("--blocksize", "--block_size", type=int, default=64, choices=BLOCK_SIZES, help="values that share a scale")
     add("--device", help="left out: the GPU if there is one")
 
 
@@ -58,15 +52,20 @@ def lora_of(text: str) -> LoraFile:
 
 def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
     from ..quantize import QuantizeOptions, plan_quantize, quantize, report
+    from .checks import find_device
 
     options = QuantizeOptions(
         search=arguments.search, keep=tuple(arguments.keep), blocksize=arguments.blocksize, t5=arguments.t5,
-        loras=tuple(map(lora_of, arguments.lora)), device=arguments.device,
+        loras=tuple(map(lora_of, arguments.lora)), device=str(find_device(arguments.device)),
     )  # fmt: skip
     plan = plan_quantize(arguments.source, arguments.dest, options)
     for note in plan.notes:
         print(note)
-    for file, meta in quantize(plan, show).items():
+    try:
+        metas = quantize(plan, show)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"the same command goes on with what lies in {plan.unfinished}") from error
+    for file, meta in metas.items():
         print(f"\n{report(file, meta)}")
     print(f"\n{plan.destination}")
 

@@ -20,6 +20,7 @@ from ..options import CAUSAL_SHIFT
 from ..sampling import FewStepSchedule, few_step_schedule, release_of, step_indices
 from .checks import Plan, arithmetic_notes, frame_notes, geometry_of, pose_folder, refuse_options
 from .options import BASE_ONLY, GenerateOptions
+from .video import check_folder
 
 STANDING_STILL = "There is no `action_path`: the camera stands still."
 
@@ -72,6 +73,7 @@ def plan_rollout(
         state.check(checkpoint.config, options.window, options.sink)
         window, sink = state.window, state.sink
     check_window(window, sink)
+    _check_saved(options.save_state)
     folder = None if options.action_path is None else pose_folder(Path(options.action_path), checkpoint)
     geometry, frame = _geometry_and_frame(options, image, folder, state)
     shift = CAUSAL_SHIFT if options.shift is None else options.shift
@@ -88,6 +90,15 @@ def plan_rollout(
         state=state,
         notes=(named, *arithmetic, *_notes(options, geometry, folder, state)),
     )
+
+
+def _check_saved(path: str | Path | None) -> None:
+    """Raises InputError for a state that could not be written when the video is done."""
+    if path is None:
+        return
+    if Path(path).is_dir():
+        raise InputError(f"`save_state` {path} is a folder; name a file in it")
+    check_folder("save_state", Path(path), Path(path).parent)
 
 
 def _geometry_and_frame(

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..generation.two_experts import Conditioning, Together, Video
+from ..options import ShowProgress
 from ..sampling import StepReuse
 from .decoding import decode_together
 from .memory import choose_residency, free_memory
 from .options import GenerateOptions
 from .plan import SamplingPlan, make_plan
 from .processes import ALONE, Processes
-from .profile import ShowProgress, Stage, StageRecorder, silent
+from .profile import Stage, StageRecorder, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
 from .stages import camera_map, draw_noise, encode_image, encode_text, run_steps

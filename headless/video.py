@@ -82,20 +82,26 @@ def check_target(target: Target, geometry: Geometry) -> None:
     """Raises InputError when the target cannot be written, or the disk has no room for it. Creates nothing."""
     if target.is_pipe:
         return
-    folder = target.folder.absolute()
-    while not folder.exists():
-        folder = folder.parent
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"`output` {target.path} cannot be written: {error.strerror} ({folder})") from error
+    folder = check_folder("output", target.path, target.folder)
     needed, free = largest_size(target, geometry), shutil.disk_usage(folder).free
     if free < needed:
         raise InputError(
             f"`output` {target.path}: {needed / 1e6:.0f} MB may be needed, the disk has {free / 1e6:.0f} MB free; "
             "make room or write elsewhere"
         )
+
+
+def check_folder(option: str, path: Path, folder: Path) -> Path:
+    """The folder on the disk in which the option's `path` would appear: `folder`, or what there is of it. Raises
+    InputError where no file can be made in it."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise InputError(f"`{option}` {path} cannot be written: {error.strerror} ({folder})") from error
 
 
 def largest_size(target: Target, geometry: Geometry) -> int:

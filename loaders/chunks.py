@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .tensors import MappedFile, TensorEntry
+from .tensors import MappedFile, TensorEntry, in_file_order
 
 ALIGNMENT = 256
 SMALL = 1 << 16
@@ -98,7 +98,7 @@ def tensor_at(target: Target, entry: TensorEntry) -> Tensor:
 def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
     """Entries in file order with the byte where each starts, and the bytes of them all."""
     starts, end = [], 0
-    for entry in _in_file_order(entries):
+    for entry in in_file_order(entries):
         alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT
         start = -(-end // alignment) * alignment
         starts.append((entry, start))
@@ -106,15 +106,11 @@ def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], 
     return starts, -(-end // ALIGNMENT) * ALIGNMENT
 
 
-def _in_file_order(entries: list[TensorEntry]) -> list[TensorEntry]:
-    return sorted(entries, key=lambda entry: (str(entry.path), entry.offset))
-
-
 def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int) -> Iterator[Chunk]:
     """Chunks of at most `size` bytes that cover every tensor, in file order. Tensors that touch each other both in the
     file and in their buffer are copied together."""
     chunk: Chunk | None = None
-    for entry in _in_file_order(entries):
+    for entry in in_file_order(entries):
         source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.source
         buffer, first, _ = targets[entry.name]
         done = 0

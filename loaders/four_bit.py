@@ -16,13 +16,12 @@ from torch import Tensor
 from ..errors import CheckpointError, require
 from ..model.pointwise import encode_8bit, or_else
 from ..model.quantized import EightBit
-from ..options import T
+from ..options import BLOCK_SIZES, T
 from . import codec
 from .codec import CODES, NESTED_BLOCKSIZE, Scales, decode, decode_rows, is_standard_code
-from .tensors import MappedFile, TensorEntry
+from .tensors import MappedFile, TensorEntry, in_file_order
 
 _COMPONENT = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__(\w+))$")
-_BLOCKSIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -206,12 +205,12 @@ def _read_state(name: str, entry: TensorEntry, suffix: str) -> dict:
         raise CheckpointError(f"{name}: unreadable quant_state ({error})") from error
     _need(kind in CODES and kind == suffix, name,
           f"quant type {kind!r} under bitsandbytes__{suffix}, expected nf4 or fp4")  # fmt: skip
-    _need(blocksize in _BLOCKSIZES, name, f"block size {blocksize}, expected one of {_BLOCKSIZES}")
+    _need(blocksize in BLOCK_SIZES, name, f"block size {blocksize}, expected one of {BLOCK_SIZES}")
     _need(dtype in _DTYPES, name, f"dtype {dtype!r}, expected one of {', '.join(_DTYPES)}")
     _need(isinstance(shape, list) and len(shape) == 2 and all(type(n) is int and n > 0 for n in shape), name,
           f"shape {shape}, expected two positive sizes")  # fmt: skip
     if "nested_blocksize" in state or "nested_offset" in state:
-        _need(state.get("nested_blocksize") in _BLOCKSIZES, name, f"nested block size {state.get('nested_blocksize')}")
+        _need(state.get("nested_blocksize") in BLOCK_SIZES, name, f"nested block size {state.get('nested_blocksize')}")
         offset = state.get("nested_offset")
         _need(isinstance(offset, float | int) and math.isfinite(offset), name,
               f"nested offset {offset}, expected a finite number")  # fmt: skip
@@ -252,7 +251,7 @@ def check_finite(file: str, weights: Iterable[FourBitWeight]) -> None:
 def _joined(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
     """Entries that touch each other in their file, in one list: checked together they take one call, not thousands."""
     lists: list[list[TensorEntry]] = []
-    for entry in sorted(entries, key=lambda entry: (str(entry.path), entry.offset)):
+    for entry in in_file_order(entries):
         last = lists[-1][-1] if lists else None
         mapped = isinstance(entry.source, MappedFile)
         if mapped and last and last.source is entry.source and last.offset + last.nbytes == entry.offset:

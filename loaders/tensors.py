@@ -10,7 +10,7 @@ import math
 import mmap
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -61,14 +61,16 @@ class MappedFile:
         with self.open() as file:
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
-    def read_through(self, offset: int, nbytes: int) -> None:
-        """Read bytes and forget them. What a disk refuses, or lost, is a CheckpointError here; a look at a mapped page
-        would end the process."""
+    def read(self, offset: int, nbytes: int) -> Iterator[memoryview]:
+        """These bytes of the file, piece by piece; each piece is overwritten by the next. What a disk refuses, or lost,
+        is a CheckpointError here; a look at a mapped page would end the process."""
         buffer = memoryview(bytearray(min(nbytes, _READ_BYTES)))
         with self.open() as file:
             file.seek(offset)
             while nbytes:
-                nbytes -= read_into(self.path, file, buffer[: min(nbytes, len(buffer))])
+                got = read_into(self.path, file, buffer[: min(nbytes, len(buffer))])
+                yield buffer[:got]
+                nbytes -= got
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor at byte `offset`: a view, or a copy where the offset is not a multiple of the item size."""
@@ -123,6 +125,11 @@ class TensorEntry:
         if isinstance(self.source, Tensor):
             return self.source
         return self.source.view(self.offset, self.shape, self.dtype)
+
+
+def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
+    """The entries as they lie on the disk, file after file."""
+    return sorted(entries, key=lambda entry: (str(entry.path), entry.offset))
 
 
 def read_safetensors(path: Path) -> dict[str, TensorEntry]:

@@ -71,7 +71,7 @@ class TensorFile:
         tensors = self._stored(name, source)
         digests = {}
         for key, tensor in tensors.items():
-            data = _bytes(tensor)
+            data = bytes_of(tensor)
             digests[key] = hashlib.sha256(data).hexdigest()
             if _is_state(key):
                 self.states[key] = bytes(data)
@@ -175,8 +175,10 @@ def _write_all(file: TensorFile, wanted: Shapes, tensors: Iterable[tuple[str, So
     left = dict(wanted)
     for name, source in tensors:
         shape = left.pop(name, None)
-        if shape is None or (isinstance(source, Tensor) and tuple(source.shape) != shape):
-            raise CheckpointError(f"{name}: not a parameter of this model, given twice, or not {shape}")
+        if shape is None:
+            raise CheckpointError(f"{name}: {'given twice' if name in wanted else 'not a parameter of this model'}")
+        if isinstance(source, Tensor) and tuple(source.shape) != shape:
+            raise CheckpointError(f"{name}: its shape is {list(source.shape)}, expected {list(shape)}")
         file.write(name, source)
     if left:
         raise CheckpointError(f"{len(left)} parameters were not given: {', '.join(list(left)[:5])}")
@@ -228,7 +230,8 @@ def _is_state(key: str) -> bool:
     return ".quant_state." in key
 
 
-def _bytes(tensor: Tensor) -> memoryview:
+def bytes_of(tensor: Tensor) -> memoryview:
+    """A tensor's bytes as a file has them."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
 
 

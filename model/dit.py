@@ -32,7 +32,8 @@ EMBEDDING_TOKENS = 8192
 
 
 class LingBotWorldModel(nn.Module):
-    """One expert of LingBot-World. `in_step`: other processes call it at the same time, and wait for each other in it.
+    """One expert of LingBot-World. `in_step`: other processes call their own at the same time, and all wait for each
+    other in the forward.
 
     operations: namespace of Linear, Conv3d, LayerNorm and RMSNorm (see operations.py).
     attention: function of (q, k, v, heads, options); `cross_attention`, for the prompt, is by default the same.
@@ -202,9 +203,7 @@ class LingBotWorldModel(nn.Module):
         missing = max(0, self.config.text_len - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
-    def embed_camera(
-        self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO
-    ) -> Camera:
+    def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:
         """The camera's tokens [1 or B, tokens, dim], of them those in `share`; one row if all rows are equal."""
         if len(camera) > 1 and torch.equal(camera, camera[:1].expand_as(camera)):
             camera = camera[:1]

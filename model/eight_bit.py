@@ -29,7 +29,7 @@ MULTIPLE = 16
 PRODUCT_TOKENS = 8192
 """Tokens whose int32 sums exist at once."""
 LEAST_INT8_TOKENS = 32
-"""Of a product: torch._int_mm takes no fewer than 17."""
+"""A product is given at least so many tokens: torch._int_mm refuses fewer than 17."""
 
 
 def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelConfig) -> Literal["bf16", "fp8", "int8"]:
@@ -37,8 +37,7 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
     device or the model's sizes do not allow them."""
     if wanted in ("auto", "bf16"):
         return "bf16"
-    if device.type not in ("cpu", "cuda") or torch.version.hip is not None:
-        raise InputError(f"`arithmetic` {wanted} needs an NVIDIA GPU, this is {device.type}; leave it out")
+    check_nvidia(f"`arithmetic` {wanted}", device)
     if device.type == "cuda":
         found, least = torch.cuda.get_device_capability(device), OLDEST[wanted]
         if found < least:
@@ -51,6 +50,13 @@ def choose_arithmetic(wanted: Arithmetic, device: torch.device, config: ModelCon
         raise InputError(f"`arithmetic` {wanted} takes widths that are multiples of {MULTIPLE}, this model has "
                          f"{config.dim} and {config.ffn_dim}; leave it out")  # fmt: skip
     return "fp8" if wanted == "fp8" else "int8"
+
+
+def check_nvidia(option: str, device: torch.device) -> None:
+    """Raises InputError for what `option` asks of a device that is neither an NVIDIA GPU nor the CPU."""
+    kind = "an AMD GPU" if device.type == "cuda" and torch.version.hip is not None else device.type
+    if kind not in ("cpu", "cuda"):
+        raise InputError(f"{option} needs an NVIDIA GPU, this is {kind}; leave it out")
 
 
 class EightBitLayer:

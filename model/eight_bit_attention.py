@@ -15,6 +15,7 @@ from ..errors import InputError
 from ..options import AttentionMode
 from .attention import sdpa
 from .config import ModelConfig
+from .eight_bit import check_nvidia
 from .fp8_attention import (
     Operand,
     Scaling,
@@ -120,8 +121,7 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
     no kernel for them serves the device."""
     if wanted in ("auto", "exact"):
         return "exact"
-    if device.type not in ("cpu", "cuda") or torch.version.hip is not None:
-        raise InputError(f"`attention` 8bit needs an NVIDIA GPU, this is {device.type}; leave it out")
+    check_nvidia("`attention` 8bit", device)
     if device.type == "cuda":
         find_kernel(device, config.head_dim)
     return "8bit"

@@ -26,7 +26,7 @@ HEADROOM = 4.0
 """A value may be so many times as large as the largest that was looked at. A float is as exact at any size, so this
 costs only values below 1/3584 of that largest."""
 PADDED_KEYS = 256
-"""Of so many keys one may be a key of zeros, see `padding`."""
+"""At most one key in so many may be an added key of zeros, see `padding`."""
 NUMERATORS = 256.0
 """What the softmax's numerators, at most 1, are multiplied by before they become 8 bits in the kernel."""
 

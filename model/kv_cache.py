@@ -19,9 +19,10 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..options import KeyValueMode
+from .cache import Pair
 from .config import ModelConfig
 from .fp8_attention import FP8, Operand, Scaling, padding, sample, scaling
-from .kv_storage import DeviceStorage, HostStorage, Pair, Storage
+from .kv_storage import DeviceStorage, HostStorage, Storage
 from .pointwise import decode_8bit_, encode_8bit, to_fp8_
 
 FP8_HEADROOM = 16.0
@@ -91,15 +92,15 @@ class KeyValueCache:
         self.first_frame, self.frames = first, frames
         taken = [self._slot(frame) for frame in range(first, first + frames)]
         others = [slot for slot in range(min(first, self.window)) if slot not in taken]
-        self._slots = [Slots(chunk, cache) for chunk, cache in self._token_slices(taken)]
+        self._slots = self._token_slices(taken)
         self._past = [cache for _, cache in self._token_slices(others)]
         self._used = min(first + frames, self.window) * self._frame_tokens
         self._storage.begin(self._past)
 
     def extend(self, block: int, keys: Tensor, values: Tensor) -> Pair | tuple[Operand, Operand]:
         """Keys and values [seen tokens, dim] that the running chunk attends to in this block: those of the earlier
-        frames in the window, and the chunk's own (`keys` and `values`, [chunk tokens, dim]). Good until the block
-        after the next one asks."""
+        frames in the window, and the chunk's own (`keys` and `values`, [chunk tokens, dim]). They stay
+        valid until the block after the next one calls this."""
         stored = self._storage.fetch(block)
         if self._fp8:
             return self._extend_fp8(block, keys, values, stored)
@@ -221,4 +222,4 @@ def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
 
 
 HOST_SHARE = 0.7
-"""Of the host memory that is free, what keys and values may take pinned."""
+"""The share of the free host memory that pinned keys and values may take."""

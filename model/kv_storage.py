@@ -11,7 +11,6 @@ from torch import Tensor
 
 from .host_memory import pin
 
-Pair = tuple[Tensor, Tensor]
 Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
 
@@ -22,8 +21,8 @@ class Storage(Protocol):
         """From now on `fetch` is asked for these tokens."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
-        """The block's tensors on the device. Those of the past tokens hold what was stored; the others may be
-        written to, and are zeros until then."""
+        """The block's tensors on the device. The past tokens' rows hold what was stored. The caller may write to the
+        others, which are zeros until then."""
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
         """Keep these rows as the block's `tokens`."""

@@ -105,11 +105,10 @@ def gelu_(x: Tensor) -> Tensor:
     return torch.ops.aten.gelu_(x, approximate="tanh")
 
 
-def slices(length: int, limit: int, multiple: int = 128) -> Iterator[slice]:
-    """Slices that cover `length`, nearly equal and at most `limit` long; all but the last are multiples of `multiple`.
-    """
+def slices(length: int, limit: int) -> Iterator[slice]:
+    """Slices that cover `length`, nearly equal and at most `limit` long; all but the last are multiples of 128."""
     count = -(-length // limit)
-    size = -(-length // count // multiple) * multiple
+    size = -(-length // count // 128) * 128
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 

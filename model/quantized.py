@@ -32,15 +32,11 @@ def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activati
     return values.copy_((heads.round() if values.dtype == torch.int8 else heads).flatten(-2))
 
 
-def layer_norm_8bit_(
-    values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
-) -> Tensor:
+def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return encode_8bit_(values, scales, F.layer_norm(x, x.shape[-1:], weight, bias, eps))
 
 
-def rescale_(
-    out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None
-) -> Tensor:
+def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
     scaled = products.float() * scales * weight_scales
     return out.copy_(scaled if bias is None else scaled + bias)
 

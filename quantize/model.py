@@ -20,7 +20,7 @@ from ..loaders.writer import QUANT, TensorFile
 from ..loaders.writer import Source as Stored
 from ..options import Progress
 from .journal import Journal, Written
-from .lora import Change, LoraFile, read_loras
+from .lora import LoraFile
 from .source import Source
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
@@ -56,9 +56,8 @@ def quantize_source(
     of its quantization_meta.json.
 
     `progress` counts the source's bytes, `checking` the file's tensors. Raises CheckpointError for weights that are not
-    finite, a LoRA that does not fit, or a file that reads back otherwise than it was written.
+    finite, or a file that reads back otherwise than it was written.
     """
-    changes = read_loras(options.loras, source.shapes)
     with (
         Journal(journal_of(file), _task(source, options)) as journal,
         TensorFile(file, source.shapes, source.quantized, blocksize=options.blocksize, resume=True) as target,
@@ -67,7 +66,7 @@ def quantize_source(
             target.states |= {key: state.encode() for key, state in item.states.items()}
         for name in damaged(target, journal.written, checking):
             del journal.written[name]
-        _write_missing(source, changes, target, journal, options, progress)
+        _write_missing(source, target, journal, options, progress)
         target.finish()
         wrong = damaged(target, journal.written, checking)
         if wrong:
@@ -108,17 +107,14 @@ def _task(source: Source, options: QuantizeOptions) -> dict:
 
 
 def _write_missing(
-    source: Source, changes: Mapping[str, list[Change]], target: TensorFile, journal: Journal,
-    options: QuantizeOptions, progress: Progress,
-) -> None:  # fmt: skip
+    source: Source, target: TensorFile, journal: Journal, options: QuantizeOptions, progress: Progress
+) -> None:
     missing = [entry for name, entry in source.tensors.items() if name not in journal.written]
     done = source.nbytes - sum(entry.nbytes for entry in missing)
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     pending: deque[tuple[str, float | None, Future]] = deque()
     with ThreadPoolExecutor(WRITERS) as pool, torch.inference_mode():
         for entry, tensor in _tensors(missing, device):
-            for change in changes.get(entry.name, ()):
-                tensor = change.added_to(tensor.float())
             stored, error = _stored(source, entry, tensor, options)
             pending.append((entry.name, error, pool.submit(target.write, entry.name, stored)))
             del tensor, stored
@@ -141,7 +137,7 @@ def _tensors(entries: list[TensorEntry], device: torch.device) -> Iterator[tuple
     if device.type == "cpu":
         for entry in entries:
             if isinstance(entry.source, MappedFile):
-                entry.source.read_through(entry.offset, entry.nbytes)
+                deque(entry.source.read(entry.offset, entry.nbytes), maxlen=0)
             yield entry, entry.view()
         return
     with Uploader(device, SETTINGS) as uploader:
@@ -155,12 +151,16 @@ def _tensors(entries: list[TensorEntry], device: torch.device) -> Iterator[tuple
 def _stored(
     source: Source, entry: TensorEntry, tensor: Tensor, options: QuantizeOptions
 ) -> tuple[Stored, float | None]:
-    """What is written for a parameter, and its relative error. Where searching does not help, the largest value is the
-    scale."""
+    """What is written for a parameter, LoRAs merged, and its relative error. Where searching does not help, the largest
+    value is the scale."""
+    changes = source.changes.get(entry.name, ())
+    for change in changes:
+        tensor = change.added_to(tensor.float())
     total = codec.squared_sum(tensor)
     if not math.isfinite(total):
-        raise CheckpointError(f"{entry.path}: {entry.name} holds NaN or infinity, expected finite numbers; the file is "
-                              "corrupt, download it again")  # fmt: skip
+        where = " with ".join(dict.fromkeys(map(str, (entry.path, *(change.up.path for change in changes)))))
+        raise CheckpointError(f"{where}: {entry.name} holds NaN or infinity, expected finite numbers; a corrupt file, "
+                              "download it again")  # fmt: skip
     if entry.name not in source.quantized:
         return tensor, None
     candidates = [codec.encode(tensor, options.blocksize, search=search) for search in {False, options.search}]

@@ -2,8 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from ..loaders import Package, find_package, open_checkpoint
 from ..loaders.files import read_tensors
 from ..loaders.package import is_causal_folder, is_expert_folder
 from ..loaders.writer import file_bytes, write_json
-from ..options import Progress
+from ..options import ShowProgress
 from ..text.weights import open_weights, wan_key
 from .model import QuantizeOptions, journal_of, quantize_source
 from .source import CONFIG, Source, open_model, open_text_encoder
@@ -21,8 +20,6 @@ WEIGHTS, META = "model.safetensors", "quantization_meta.json"
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
 _SPARE = 64 << 20
 """Bytes that stay free: journals and small files."""
-
-ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
         raise InputError(f"{destination} exists already; name a folder that does not, or remove it")
     if source.is_dir() and (is_causal_folder(source) or not is_expert_folder(source)):
         return _plan_package(source, destination, options)
-    if source.is_file() and _is_text_encoder(source):
+    if is_text_encoder(source):
         if options.loras or options.keep:
             raise InputError(f"{source}: a text encoder takes neither `lora` nor `keep`; they are for models")
         job = _text_job(source, options)
@@ -98,7 +95,7 @@ def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
         yield _single("causal model", package.causal, options)
     for role, path in zip(("high", "low"), package.experts or (), strict=False):
         loras = tuple(lora for lora in options.loras if lora.expert in (None, role))
-        source = open_model(path, options.keep)
+        source = open_model(path, options.keep, loras)
         yield Job(f"{role}-noise expert", source, Path(f"{role}_noise_model_bnb_nf4", WEIGHTS),
                   replace(options, loras=loras))  # fmt: skip
 
@@ -108,15 +105,16 @@ def _single(name: str, path: Path, options: QuantizeOptions) -> Job:
     if for_one:
         raise InputError(f"`lora`: {for_one[0].path} is for the {for_one[0].expert}-noise expert, and {path} is one "
                          "model by itself; leave the `high=` or `low=` out")  # fmt: skip
-    return Job(name, open_model(path, options.keep), Path(WEIGHTS), options)
+    return Job(name, open_model(path, options.keep, options.loras), Path(WEIGHTS), options)
 
 
 def _text_job(path: Path, options: QuantizeOptions) -> Job:
     return Job("text encoder", open_text_encoder(path), Path(TEXT_ENCODER), replace(options, loras=()))
 
 
-def _is_text_encoder(path: Path) -> bool:
-    return any(wan_key(name) == "token_embedding.weight" for name in read_tensors(path))
+def is_text_encoder(path: Path) -> bool:
+    """Whether it is a text encoder's file, by what is in it. Raises CheckpointError for one that cannot be read."""
+    return path.is_file() and any(wan_key(name) == "token_embedding.weight" for name in read_tensors(path))
 
 
 def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], list[str]]:
@@ -142,12 +140,13 @@ def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
         metas = {job.meta_file: _carry_out(job, plan.unfinished, show) for job in plan.jobs}
         for target, source in plan.copies.items():
             _link(source, plan.unfinished / target)
-        for job in plan.jobs:
-            journal_of(plan.unfinished / job.file).unlink()
         os.replace(plan.unfinished, plan.destination)
+        for job in plan.jobs:  # last: without them the run after a failed rename would begin anew
+            journal_of(plan.destination / job.file).unlink()
     except OSError as error:
-        raise InputError(f"{error.filename or plan.unfinished}: {error.strerror or error}. Mend that and run it again: "
-                         f"what is done lies in {plan.unfinished}") from error  # fmt: skip
+        where = error.filename2 or error.filename or plan.unfinished
+        raise InputError(f"{where}: {error.strerror or error}. Mend that and run it again: what is done lies in "
+                         f"{plan.unfinished}") from error  # fmt: skip
     return metas
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from ..errors import CheckpointError, InputError
 from ..loaders import Checkpoint, open_checkpoint
 from ..loaders.files import read_json
-from ..loaders.tensors import TensorEntry
+from ..loaders.tensors import TensorEntry, in_file_order
 from ..loaders.writer import config_json, linear_weights
 from ..text.weights import open_weights
+from .lora import Change, LoraFile, read_loras
 
 CONFIG = "config.json"
 
@@ -18,12 +19,13 @@ CONFIG = "config.json"
 @dataclass(frozen=True)
 class Source:
     """`tensors` are all parameters by official name, in the order in which they lie in their files. `config` is the
-    content of the config.json that belongs beside them; a text encoder has none."""
+    content of the config.json that belongs beside them; a text encoder has none. `changes` is what LoRAs add."""
 
     path: Path
     tensors: Mapping[str, TensorEntry] = field(repr=False)
     quantized: frozenset[str] = field(repr=False)
     config: dict | None = field(repr=False)
+    changes: Mapping[str, list[Change]] = field(default_factory=dict, repr=False)
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -44,17 +46,19 @@ class Source:
         return folder.absolute().name
 
 
-def open_model(path: Path, keep: Sequence[str] = ()) -> Source:
+def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> Source:
     """An expert or causal model. `keep` names linear layers (`head.head`, `blocks.0.*`) that are to stay as they are.
 
-    Raises CheckpointError for weights that are quantized already or no such model's, InputError for a name in `keep`
-    that fits no layer.
+    Raises CheckpointError for weights that are quantized already or no such model's and for a LoRA that does not fit,
+    InputError for a name in `keep` that fits no layer, or if nothing is left to quantize.
     """
     checkpoint = open_checkpoint(path)
     if checkpoint.four_bit:
         raise CheckpointError(f"{path}: the weights are {checkpoint.quantization} already; give the bf16, fp16 or fp32 "
                               "weights that they were made from")  # fmt: skip
-    return Source(path, _in_file_order(checkpoint.plain), _picked(checkpoint.shapes, keep), _config(checkpoint))
+    tensors = {entry.name: entry for entry in in_file_order(checkpoint.plain.values())}
+    return Source(path, tensors, _picked(checkpoint.shapes, keep), _config(checkpoint),
+                  read_loras(loras, checkpoint.shapes))  # fmt: skip
 
 
 def open_text_encoder(path: Path) -> Source:
@@ -67,11 +71,8 @@ def open_text_encoder(path: Path) -> Source:
         raise CheckpointError(f"{path}: the weights are scaled fp8 already; give the official bf16 file")
     matrices = linear_weights({name: entry.shape for name, entry in weights.tensors.items()})
     quantized = frozenset(name for name in matrices if "pos_embedding" not in name)
-    return Source(path, _in_file_order(weights.tensors), quantized, None)
-
-
-def _in_file_order(tensors: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
-    return dict(sorted(tensors.items(), key=lambda item: (str(item[1].path), item[1].offset)))
+    tensors = {entry.name: entry for entry in in_file_order(weights.tensors.values())}
+    return Source(path, tensors, quantized, None)
 
 
 def _picked(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> frozenset[str]:
@@ -81,7 +82,10 @@ def _picked(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> froze
             some = ", ".join(sorted(set(layers.values()) - {"head.head"})[:3])
             raise InputError(f"`keep`: {pattern} is no linear layer of this model; they are called head.head, {some}, "
                              "..., and a * stands for anything")  # fmt: skip
-    return frozenset(name for name, layer in layers.items() if not any(fnmatchcase(layer, p) for p in keep))
+    picked = frozenset(name for name, layer in layers.items() if not any(fnmatchcase(layer, p) for p in keep))
+    if not picked:
+        raise InputError(f"`keep`: {' '.join(keep)} keeps every linear layer; nothing is left to quantize")
+    return picked
 
 
 def _config(checkpoint: Checkpoint) -> dict:

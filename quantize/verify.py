@@ -1,9 +1,8 @@
 """Whether a package's files are whole: checksums, finite scales, shapes, and which model each of them is."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,17 +10,14 @@ from ..errors import CheckpointError
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.files import read_json
 from ..loaders.four_bit import check_finite
-from ..loaders.package import check_roles, is_causal_folder, is_expert_folder, named_role
-from ..loaders.tensors import TensorEntry
-from ..options import PerExpert, Progress
+from ..loaders.package import is_causal_folder, is_expert_folder, named_role, open_experts
+from ..loaders.tensors import MappedFile, TensorEntry
+from ..loaders.writer import bytes_of
+from ..options import ShowProgress
 from ..text.weights import open_weights
-from .package import meta_of
+from .package import TEXT_ENCODER, is_text_encoder, meta_of
 
 _THREADS = 4
-_BYTES_AT_A_TIME = 1 << 24
-
-ShowProgress = Callable[[str, str], AbstractContextManager[Progress]]
-
 
 @dataclass(frozen=True)
 class Verified:
@@ -40,18 +36,20 @@ def verify(path: str | Path, show: ShowProgress, fast: bool = False) -> list[Ver
     Raises CheckpointError or TextError naming what is wrong; all damaged tensors of a file in one message.
     """
     path = Path(path).expanduser()
-    if path.is_dir() and not (is_expert_folder(path) and not is_causal_folder(path)):
-        return list(_package(path, show, fast))
-    if path.is_file() and ("t5" in path.name.lower() or "text_encoder" in path.name.lower()):
+    alone = path / TEXT_ENCODER
+    if path.is_dir() and {item.name for item in path.iterdir()} == {alone.name, meta_of(alone).name}:
+        path = alone  # the folder that quantizing a text encoder by itself makes
+    if is_text_encoder(path):
         return [_text_encoder(path, show, fast)]
+    if path.is_dir() and (is_causal_folder(path) or not is_expert_folder(path)):
+        return list(_package(path, show, fast))
     return [_model(open_checkpoint(path), "", show, fast)]
 
 
 def _package(root: Path, show: ShowProgress, fast: bool) -> Iterator[Verified]:
     package = find_package(root)
     if package.experts is not None:
-        experts = PerExpert(*map(open_checkpoint, package.experts))
-        check_roles(experts)
+        experts = open_experts(package.experts)
         yield _model(experts.high, "high-noise ", show, fast)
         yield _model(experts.low, "low-noise ", show, fast)
     if package.causal is not None:
@@ -69,8 +67,7 @@ def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) ->
 
 
 def _text_encoder(path: Path, show: ShowProgress, fast: bool) -> Verified:
-    weights = open_weights(path)
-    check_finite(path.name, weights.four_bit.values())
+    weights = open_weights(path)  # which looks at its scales
     kind = f"umt5 text encoder, {'nf4' if weights.four_bit else 'not quantized'}"
     return _checked(path, kind, weights.tensors, show, fast)
 
@@ -108,12 +105,10 @@ def _wrong(
 
 
 def _digest(entry: TensorEntry) -> str:
-    """SHA-256 of a tensor's bytes. A read error is an exception here, where a look at a mapped page ends the process.
-    """
-    with entry.path.open("rb") as file:
-        file.seek(entry.offset)
-        left, digest = entry.nbytes, hashlib.sha256()
-        while left and (data := file.read(min(left, _BYTES_AT_A_TIME))):
-            digest.update(data)
-            left -= len(data)
+    """SHA-256 of a tensor's bytes, which are read from the file where it is a safetensors file."""
+    if not isinstance(entry.source, MappedFile):
+        return hashlib.sha256(bytes_of(entry.source)).hexdigest()
+    digest = hashlib.sha256()
+    for piece in entry.source.read(entry.offset, entry.nbytes):
+        digest.update(piece)
     return digest.hexdigest()

@@ -26,5 +26,6 @@ def guide_scales(guide_scale: float | tuple[float, ...]) -> PerExpert[float]:
     """The experts' guidance scales, from one number for both or from (low, high), the official order."""
     scales = guide_scale if isinstance(guide_scale, (tuple, list)) else (guide_scale,)
     if len(scales) not in (1, 2) or not all(0 <= scale < float("inf") for scale in scales):
-        raise InputError(f"guide scale must be one number or LOW,HIGH, each 0 or more, not {guide_scale!r}")
+        found = ",".join(map(str, scales))
+        raise InputError(f"`guide_scale` {found}: expected one number for both experts, or LOW,HIGH; each 0 or more")
     return PerExpert(high=float(scales[-1]), low=float(scales[0]))

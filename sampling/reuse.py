@@ -61,7 +61,8 @@ class StepReuse:
         self._predicted = self._in_a_row = 0
 
     def _line_will_do(self) -> bool:
-        """Half of the line's error is there from its first step on; it then grows evenly."""
+        """Whether the line may make the next step. Its error counts as two steps' worth in the first step that it makes
+        in a row, and as one more in each step after that."""
         if self._predicted < FIRST or self._in_a_row == MOST:
             return False
         return self._error_per_step * (self._in_a_row + 2) <= self.threshold

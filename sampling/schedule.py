@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ..errors import InputError
+from ..options import SHIFT
 
 # UniPC's sigmas begin at float32(0.999): without this rounding some truncated timesteps would differ.
 SIGMA_MAX = {"unipc": float(np.float32(0.999)), "dpmpp": 1.0}
@@ -27,7 +28,9 @@ def flow_timesteps(steps: int, shift: float, solver: str = "unipc") -> torch.Ten
 def _shifted(steps: int, shift: float, solver: str) -> np.ndarray:
     if solver not in SIGMA_MAX:
         raise InputError(f"solver {solver!r} is not known; use one of {sorted(SIGMA_MAX)}")
-    if steps < 1 or not 0 < shift < float("inf"):
-        raise InputError(f"a schedule needs at least 1 step and a shift over 0, not steps={steps}, shift={shift}")
+    if steps < 1:
+        raise InputError(f"`sampling_steps` {steps}: at least 1 is expected")
+    if not 0 < shift < float("inf"):
+        raise InputError(f"`shift` {shift}: a number over 0 is expected, such as {SHIFT}")
     base = np.linspace(SIGMA_MAX[solver], 0, steps + 1)[:-1]
     return shift * base / (1 + (shift - 1) * base)

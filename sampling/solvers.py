@@ -19,9 +19,7 @@ Steps = Generator[tuple[int, Tensor, Tensor], Tensor, Tensor]
 """Yields (step, x, sigma), is sent the model's x0 of them, and returns the result."""
 
 
-def sample_flow_unipc(
-    denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None
-) -> Tensor:
+def sample_flow_unipc(denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None) -> Tensor:
     """UniPC (Zhao et al. 2023, arXiv 2302.04867), order 2, B(h) = expm1(-h), corrector on every step but the first.
 
     `sigmas` float [steps + 1], falling. The last one may be 0: the result is then the last x0. The first and the last
@@ -30,9 +28,7 @@ def sample_flow_unipc(
     return _solve(unipc_steps(x, sigmas), denoise, callback)
 
 
-def sample_flow_dpmpp(
-    denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None
-) -> Tensor:
+def sample_flow_dpmpp(denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None) -> Tensor:
     """DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint. Arguments as in `sample_flow_unipc`."""
     return _solve(dpmpp_steps(x, sigmas), denoise, callback)
 

@@ -7,7 +7,6 @@ A chunk is five forwards over 12 frames. `--runs` times `lingbot-world generate`
 what follows `--` is handed on to it."""
 
 import argparse
-import gc
 import os
 import re
 import subprocess
@@ -21,7 +20,7 @@ import torch
 from bench_gpu import FULL, play_card
 from bench_kernels import print_profile
 from bench_parts import geometry_of
-from bench_report import GB, Report
+from bench_report import GB, Report, free
 from lingbot_world.loaders import load_expert
 from lingbot_world.options import FAST_INDICES
 from lingbot_world.pipeline import CHUNK, World
@@ -96,16 +95,17 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-def bench_command(report: Report, package: Path, folder: Path, options: argparse.Namespace) -> None:
+def bench_command(report: Report, package: Path, options: argparse.Namespace) -> None:
     """`generate`: seconds until the first frames are there and until the files are closed, and its memory."""
     example = package / "example"
     words = ["generate", "--ckpt_dir", package / "lingbot_world_fast", "--image", example / "image.png",
              "--prompt", "A road through a golden evening.", "--action_path", example, "--width", "832",
-             "--height", "480", "--seed", "0", "--output", folder / "video" / "*.png", *options.generate]  # fmt: skip
+             "--height", "480", "--seed", "0", "--output", package / "video" / "*.png", *options.generate]  # fmt: skip
     memory, begin = Memory(), time.perf_counter()
     command = [sys.executable, "-c", COMMAND, str(options.cap or 0), *map(str, words)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _path()})
-    memory.peaks, memory._pid, first, said = {}, process.pid, None, b""
+    memory.now(process.pid, 0)
+    first, said = None, b""
     while part := process.stderr.read1():
         said += part
         if first is None and b"chunks:" in said and re.search(rb"chunks:[^\r]*? [1-9]\d*/", said):
@@ -150,7 +150,7 @@ def main() -> None:
         random_package.text_encoder(options.folder)
         random_package.vae(options.folder)
         random_package.write_example(options.folder / "example")
-        bench_command(report, options.folder, options.folder, options)
+        bench_command(report, options.folder, options)
         print(report.table())
         return
     if options.cap:
@@ -159,16 +159,14 @@ def main() -> None:
     limit = None if options.camera_cache is None else options.camera_cache * GB
     first = None
     for name in options.storages:
-        gc.collect()
-        torch.cuda.empty_cache()
+        free()
         chunk = bench_rollout(report, model, options, name, camera_cache_bytes=limit, **STORAGES[name])
         first = chunk if first is None else first
         error = ((chunk - first).norm() / first.norm()).item()
         report.add(f"{name}: last chunk against {options.storages[0]}", error, "", "relative RMS")
     exact = [("exact", arithmetic) for arithmetic in options.arithmetic]
     for attention, arithmetic in (*exact, *product(options.attention, ("bf16", *options.arithmetic))):
-        gc.collect()
-        torch.cuda.empty_cache()
+        free()
         model.set_arithmetic(arithmetic)
         model.set_attention(attention)
         storage = {**STORAGES[options.storages[0]], "fp8": attention == "8bit"}

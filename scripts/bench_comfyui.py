@@ -28,7 +28,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from bench_server import END, INPUTS, LOADER, MODES, SAMPLER, ComfyUI
+from bench_server import END, INPUTS, LOADER, MODES, PACK, SAMPLER, ComfyUI, prepare_base
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.options import BOUNDARY
@@ -37,7 +37,6 @@ from make_random_expert import add_size_arguments, config_from
 from memory_watch import Memory
 from safetensors.torch import save_file
 
-PACK = Path(__file__).resolve().parent.parent
 LORA_RANK = 32
 GB = 1e9
 TIMES = ("load_s", "high_step_s", "low_step_s", "switch_s", "sampler_s")
@@ -49,19 +48,12 @@ def say(text: str) -> None:
 
 
 def prepare(options: argparse.Namespace, config: ModelConfig) -> None:
-    """The base directory of the servers: packs, experts, LoRA, and a front-end that is one empty page."""
-    base = options.folder
-    for name in ("custom_nodes", "models/loras", "input", "output", "front-end"):
-        (base / name).mkdir(parents=True, exist_ok=True)
-    (base / "front-end/index.html").write_text("<html></html>")
-    for name, target in (("lingbot-world", PACK), ("bench_nodes.py", PACK / "scripts/bench_nodes.py")):
-        link = base / "custom_nodes" / name
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
+    """The base directory of the servers, with experts and LoRA."""
+    prepare_base(options.folder, {})
     for seed, role in enumerate(("high", "low")):
-        write_expert(base / "models/lingbot_world/bench" / f"{role}_noise_model_bnb_nf4", seed, config)
+        write_expert(options.folder / "models/lingbot_world/bench" / f"{role}_noise_model_bnb_nf4", seed, config)
     if options.lora:
-        write_lora(base / "models/loras/bench.safetensors", config)
+        write_lora(options.folder / "models/loras/bench.safetensors", config)
 
 
 def write_expert(folder: Path, seed: int, config: ModelConfig) -> None:

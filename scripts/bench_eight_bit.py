@@ -7,6 +7,7 @@ from itertools import product
 from unittest import mock
 
 import torch
+from bench_kernels import TOKENS
 from bench_report import Report, timed
 from lingbot_world.loaders import codec
 from lingbot_world.loaders.four_bit import FourBitParameter
@@ -17,8 +18,6 @@ from lingbot_world.model.quantized import EightBit
 from lingbot_world.options import AttentionMode
 from torch.nn import functional as F
 
-TOKENS = 32760
-"""Of a video of 480x832 and 81 frames."""
 REPEATS = 5
 
 

@@ -10,7 +10,6 @@ Needs 31 GB in SCRATCH for a package that is made once. Run it from an environme
 imported; `docs/benchmarks.md` keeps the figures."""
 
 import argparse
-import gc
 import json
 import os
 import subprocess
@@ -34,7 +33,7 @@ from bench_parts import (
     random_bf16_expert,
     step_inputs,
 )
-from bench_report import GB, Report
+from bench_report import GB, Report, free
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
@@ -44,11 +43,6 @@ PARTS = ("kernels", "load", "step", "streamed", "text", "run", "error")
 RESIDENT = (None, 25, 8, 0)
 """Blocks that stay: all, what a 12 GB and an 8 GB card keep at 480x832x81, none."""
 FULL = random_package.FULL
-
-
-def free() -> None:
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> None:

@@ -7,7 +7,6 @@ Every layout is timed in the same run: the processes that a layout does not need
 step with the exchanges between processes left out. docs/scale.md keeps the figures."""
 
 import argparse
-import gc
 import os
 import statistics
 import time
@@ -23,7 +22,7 @@ import random_package
 import torch
 from bench_causal import bench_rollout
 from bench_parts import geometry_of, step_inputs
-from bench_report import GB, Report
+from bench_report import GB, Report, free
 from lingbot_world.generation.two_experts import Conditioning, Together, predict
 from lingbot_world.geometry import Geometry
 from lingbot_world.headless.decoding import divided_decoder, join_stripes
@@ -99,8 +98,7 @@ class Bench:
         """A layout's processes work; the others wait until they are done."""
         distributed.barrier(self._waiting)
         yield self.layouts[layout]
-        gc.collect()
-        torch.cuda.empty_cache()
+        free()
         distributed.barrier(self._waiting)
 
 
@@ -268,8 +266,7 @@ def run(bench: Bench, options: argparse.Namespace) -> None:
     if "shard" in options.only:
         bench_shard(bench, package, model)
     del model
-    gc.collect()
-    torch.cuda.empty_cache()
+    free()
     if "decode" in options.only:
         bench_decode(bench, package)
     if "causal" in options.only:

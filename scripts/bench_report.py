@@ -1,5 +1,6 @@
 """Figures of a benchmark: shown as they come, as one table at the end, and compared with an earlier run."""
 
+import gc
 import json
 import statistics
 import time
@@ -36,6 +37,12 @@ class Report:
             for name, value, unit, _ in self.rows
             if unit == "s" and value > factor * before.get(name, float("inf"))
         ]
+
+
+def free() -> None:
+    """Give the GPU back what nobody holds any more."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def synchronize(device: str) -> None:

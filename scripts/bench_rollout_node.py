@@ -17,8 +17,8 @@ from pathlib import Path
 
 import random_package
 import torch
-from bench_comfyui import GB, PACK, say
-from bench_server import END, LOADER, SAMPLER, ComfyUI
+from bench_comfyui import GB, say
+from bench_server import END, LOADER, SAMPLER, ComfyUI, prepare_base
 from lingbot_world.geometry import CHUNK
 from lingbot_world.loaders import open_checkpoint
 from memory_watch import Memory
@@ -26,21 +26,14 @@ from memory_watch import Memory
 
 def prepare(options: argparse.Namespace) -> int:
     """The base directory of the server; returns the width of the model's prompts."""
-    base, package = options.folder, options.folder / "models/lingbot_world/bench"
-    for name in ("custom_nodes", "models/vae", "input", "output", "front-end", "models/lingbot_world"):
-        (base / name).mkdir(parents=True, exist_ok=True)
-    (base / "front-end/index.html").write_text("<html></html>")
+    package = options.folder / "models/lingbot_world/bench"
+    prepare_base(options.folder, {"models/vae/bench.pth": package / "Wan2.1_VAE.pth"})
     if options.toy is not None and not package.exists():
         package.symlink_to(options.toy.resolve())
     elif options.toy is None:
         package.mkdir(exist_ok=True)
         random_package.causal(package)
         random_package.vae(package)
-    links = {"custom_nodes/lingbot-world": PACK, "custom_nodes/bench_nodes.py": PACK / "scripts/bench_nodes.py",
-             "models/vae/bench.pth": package / "Wan2.1_VAE.pth"}  # fmt: skip
-    for name, target in links.items():
-        (base / name).unlink(missing_ok=True)
-        (base / name).symlink_to(target)
     return open_checkpoint(package / "lingbot_world_fast").config.text_dim
 
 

@@ -1,4 +1,4 @@
-"""A ComfyUI server for bench_comfyui.py, and what its websocket tells about a run."""
+"""A ComfyUI server for bench_comfyui.py and bench_rollout_node.py, and what its websocket tells about a run."""
 
 import argparse
 import json
@@ -8,11 +8,13 @@ import socket
 import statistics
 import subprocess
 import time
+from pathlib import Path
 
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.headless.server import Server
 
+PACK = Path(__file__).resolve().parent.parent
 MODES = {
     "default": [],
     "static": ["--disable-dynamic-vram"],
@@ -22,6 +24,17 @@ MODES = {
 }
 LOADER, INPUTS, SAMPLER, END = map(str, range(1, 5))
 START_SECONDS, SILENT_SECONDS = 120, 300
+
+
+def prepare_base(folder: Path, links: dict[str, Path]) -> None:
+    """The base directory of a server: this pack, the benchmarks' nodes, a front-end of one empty page, and `links`."""
+    for name in ("custom_nodes", "models/loras", "models/vae", "models/lingbot_world", "input", "output", "front-end"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "front-end/index.html").write_text("<html></html>")
+    nodes = {"custom_nodes/lingbot-world": PACK, "custom_nodes/bench_nodes.py": PACK / "scripts/bench_nodes.py"}
+    for name, target in (nodes | links).items():
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
 
 
 class ComfyUI:

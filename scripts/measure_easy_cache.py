@@ -3,8 +3,8 @@
 
     python scripts/measure_easy_cache.py --output COMFYUI/output --log COMFYUI/user/comfyui.log
 
-The server needs the toy package (the node LingBot-World Toy Package makes it). Its weights are random: the figures say
-that skipping works and how the threshold acts there, not how videos of the real weights look.
+The server needs the random toy package: `lingbot-world toy --random COMFYUI/models/lingbot_world/toy`. So the figures
+say that skipping works and how the threshold acts there, not how videos of the real weights look.
 """
 
 from __future__ import annotations

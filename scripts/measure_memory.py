@@ -8,15 +8,14 @@ well. For a GPU the CUDA context is made before the first reading: it is the dri
 """
 
 import argparse
-import multiprocessing
 import re
 import shutil
 import sys
-import threading
 import time
 from pathlib import Path
 
 from make_random_expert import add_size_arguments, config_from, write_random_expert
+from memory_watch import Peak, in_fresh_process
 
 GB = 1e9
 
@@ -31,26 +30,8 @@ def private_dirty_bytes() -> int:
     return 1024 * int(re.search(r"Private_Dirty:\s+(\d+)", Path("/proc/self/smaps_rollup").read_text())[1])
 
 
-class Peak:
-    """The highest RssAnon while the context is open, sampled every 2 ms."""
-
-    def __enter__(self) -> "Peak":
-        self.bytes, self._stop = anonymous_bytes(), threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-        return self
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.002):
-            self.bytes = max(self.bytes, anonymous_bytes())
-
-    def __exit__(self, *_) -> None:
-        self._stop.set()
-        self._thread.join()
-
-
-def measure(folder: Path, device: str, results) -> None:
-    """Load once to settle imports (a second time on a GPU: buffers pinned), and report what the load added."""
+def measure(folder: Path, device: str) -> dict[str, float]:
+    """What the first load adds; on a GPU also the seconds of a second one, whose buffers are pinned already."""
     import torch
     from lingbot_world.loaders import load_expert, open_checkpoint, warm
 
@@ -59,7 +40,7 @@ def measure(folder: Path, device: str, results) -> None:
         torch.zeros(1, device=device)
         warm(checkpoint).join()
     before, dirty = anonymous_bytes(), private_dirty_bytes()
-    with Peak() as peak:
+    with Peak(anonymous_bytes, 0.002) as peak:
         seconds, model = _timed_load(load_expert, checkpoint, device)
     report = {
         "anonymous growth": (anonymous_bytes() - before) / GB,
@@ -73,7 +54,7 @@ def measure(folder: Path, device: str, results) -> None:
     else:
         del model
         report["seconds again"], model = _timed_load(load_expert, checkpoint, device)
-    results.put(report)
+    return report
 
 
 def _timed_load(load_expert, checkpoint, device: str):
@@ -102,7 +83,7 @@ def main() -> int:
         if not (expert / "model.safetensors").exists():
             made = True
             write_random_expert(expert, config_from(args), device=args.device, repeat_block=True)
-        report = _in_fresh_process(expert, args.device)
+        report = in_fresh_process(measure, expert, args.device)
     finally:
         if made and not args.keep:
             shutil.rmtree(expert, ignore_errors=True)
@@ -112,17 +93,6 @@ def main() -> int:
         print(f"{'speed, first and second load':32} {report['file'] / report['seconds']:8.1f} "
               f"{report['file'] / report['seconds again']:.1f} GB/s")  # fmt: skip
     return int(max(report["anonymous growth"], report["anonymous peak"]) > args.limit_gb)
-
-
-def _in_fresh_process(expert: Path, device: str) -> dict:
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    process = context.Process(target=measure, args=(expert, device, results))
-    process.start()
-    process.join()
-    if process.exitcode:
-        raise SystemExit(f"the measuring process failed with {process.exitcode}")
-    return results.get()
 
 
 if __name__ == "__main__":

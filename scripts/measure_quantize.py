@@ -8,7 +8,6 @@ above 1.5 GB over what it was before. Linux only.
 """
 
 import argparse
-import multiprocessing
 import shutil
 import sys
 import time
@@ -16,12 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from make_random_expert import add_size_arguments, config_from, random_tensors
-from measure_memory import GB, Peak, anonymous_bytes
+from measure_memory import GB, anonymous_bytes
+from memory_watch import Peak, in_fresh_process
 
 LIMIT_GB = 1.5
 
 
-def measure(source: Path, target: Path, device: str, search: bool, results) -> None:
+def measure(source: Path, target: Path, device: str, search: bool) -> dict[str, float]:
     import torch
     from lingbot_world.headless.cli import progress_bar
     from lingbot_world.quantize import QuantizeOptions, plan_quantize, quantize
@@ -29,12 +29,12 @@ def measure(source: Path, target: Path, device: str, search: bool, results) -> N
     torch.zeros(1, device=device)
     plan = plan_quantize(source, target, QuantizeOptions(search=search, device=device))
     before, begin, busy = anonymous_bytes(), time.perf_counter(), time.process_time()
-    with Peak() as peak:
+    with Peak(anonymous_bytes, 0.002) as peak:
         metas = quantize(plan, progress_bar)
     seconds, busy = time.perf_counter() - begin, time.process_time() - busy
     parameters = sum(meta["sizes"]["parameters"] for meta in metas.values()) / 1e6
     errors = [error for meta in metas.values() for error in meta["relative_rms"].values()]
-    results.put({
+    return {
         "source, GB": plan.jobs[0].source.nbytes / GB,
         "seconds": seconds,
         "source, GB/s": plan.jobs[0].source.nbytes / GB / seconds,
@@ -42,7 +42,7 @@ def measure(source: Path, target: Path, device: str, search: bool, results) -> N
         "weights, millions a CPU second": parameters / busy,
         "anonymous peak over the start, GB": (peak.bytes - before) / GB,
         "relative error": sum(errors) / len(errors),
-    })  # fmt: skip
+    }
 
 
 def bitsandbytes_rate(device: str) -> dict[str, float]:
@@ -89,11 +89,11 @@ def main() -> int:
     source, target = args.folder / "source", args.folder / "quantized"
     if not (source / "model.safetensors").exists():
         make_source(source, args)
-    shutil.rmtree(target, ignore_errors=True)
+    _remove(target)
     try:
-        report = _in_fresh_process(source, target, args.device, args.search) | bitsandbytes_rate(args.device)
+        report = in_fresh_process(measure, source, target, args.device, args.search) | bitsandbytes_rate(args.device)
     finally:
-        shutil.rmtree(target, ignore_errors=True)
+        _remove(target)
         if not args.keep:
             shutil.rmtree(source, ignore_errors=True)
     for name, value in report.items():
@@ -111,15 +111,10 @@ def make_source(folder: Path, args: argparse.Namespace) -> None:
     writer.write_expert(folder / "model.safetensors", config, tensors, quant_type=None, dtype=torch.float32)
 
 
-def _in_fresh_process(*arguments) -> dict[str, float]:
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    process = context.Process(target=measure, args=(*arguments, results))
-    process.start()
-    report = results.get() if not process.join() and not process.exitcode else None
-    if report is None:
-        raise SystemExit(f"the measuring process failed with {process.exitcode}")
-    return report
+def _remove(target: Path) -> None:
+    """The package, and what a stopped run left of it: to go on with that would be no measurement."""
+    for folder in (target, target.with_suffix(".part")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

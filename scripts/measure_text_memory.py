@@ -9,13 +9,13 @@ back within 100 MB afterwards. On a GPU also: seconds and peak GPU memory. Linux
 
 import argparse
 import json
+import os
 import random
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from string import ascii_lowercase
@@ -23,6 +23,7 @@ from string import ascii_lowercase
 import torch
 from lingbot_world.text import NEGATIVE_PROMPT, encode
 from lingbot_world.text.weights import UMT5Config
+from memory_watch import Peak, process_bytes
 from safetensors.torch import safe_open
 
 XXL = UMT5Config(
@@ -116,19 +117,17 @@ def measure(encoder: str, tokenizer: str, device: str, dtype: torch.dtype) -> No
     on_gpu = device.startswith("cuda")
     if on_gpu:
         start_gpu(device)
-    before = anonymous_mb()
-    with Watch() as watch:
+    before = process_bytes(os.getpid())
+    with Peak() as peak:
         started = time.perf_counter()
         tokens = [len(out.cpu()) for out in encode([PROMPT, NEGATIVE_PROMPT], encoder, tokenizer, device, dtype)]
         seconds = time.perf_counter() - started
-    after = anonymous_mb()
+    grown, kept = ((value - before) / 1e6 for value in (peak.bytes, process_bytes(os.getpid())))
     print(f"{len(tokens)} prompts of {tokens} tokens: {seconds:.2f} s, tokenizer included")
-    print(
-        f"anonymous memory: before {before:.0f} MB, peak +{watch.peak - before:.0f} MB, after {after - before:+.0f} MB"
-    )
+    print(f"anonymous memory: before {before / 1e6:.0f} MB, peak +{grown:.0f} MB, after {kept:+.0f} MB")
     if on_gpu:
         print(f"GPU memory: peak {torch.cuda.max_memory_allocated(device) / 1e6:.0f} MB")
-    within = watch.peak - before < PEAK_LIMIT and after - before < REST_LIMIT
+    within = grown < PEAK_LIMIT and kept < REST_LIMIT
     sys.exit(None if within else f"over the limit: peak +{PEAK_LIMIT} MB, after +{REST_LIMIT} MB")
 
 
@@ -137,30 +136,6 @@ def start_gpu(device: str) -> None:
     matrix = torch.ones(64, 64, device=device, dtype=torch.bfloat16)
     (matrix @ matrix).sum().item()
     torch.cuda.reset_peak_memory_stats(device)
-
-
-def anonymous_mb() -> float:
-    """Anonymous and shared (pinned) pages of this process; not the mapped file's."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return sum(int(fields[name].split()[0]) for name in ("RssAnon", "RssShmem")) / 1e3
-
-
-class Watch:
-    """The highest `anonymous_mb` while it is entered, looked at every 5 ms."""
-
-    def __enter__(self) -> "Watch":
-        self.peak, self._ended = anonymous_mb(), threading.Event()
-        self._thread = threading.Thread(target=self._look)
-        self._thread.start()
-        return self
-
-    def _look(self) -> None:
-        while not self._ended.wait(0.005):
-            self.peak = max(self.peak, anonymous_mb())
-
-    def __exit__(self, *exception) -> None:
-        self._ended.set()
-        self._thread.join()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Highest memory figures of a process, its machine and its GPU, from /proc and nvidia-smi. Linux only."""
 
+import multiprocessing
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,8 +53,32 @@ class Memory:
             self._smi.terminate()
 
 
+class Peak:
+    """The highest `bytes` of this process while the context is open, read again and again by a thread."""
+
+    def __init__(self, read: Callable[[], int] | None = None, pause: float = 0.005) -> None:
+        self._read = read or (lambda: process_bytes(os.getpid()))
+        self._pause, self._ended = pause, threading.Event()
+
+    def __enter__(self) -> "Peak":
+        self.bytes = self._read()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        last = False
+        while not last:
+            last = self._ended.wait(self._pause)
+            self.bytes = max(self.bytes, self._read())
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
 class StageMemory:
-    """Highest anonymous memory of this process in each stage of a run, sampled at 50 Hz by a thread.
+    """Highest anonymous memory of this process in each stage of a run.
 
     `show` takes the place of a run's progress display, which is open for as long as a stage runs.
     """
@@ -62,20 +88,12 @@ class StageMemory:
 
     @contextmanager
     def show(self, stage: str, _unit: str) -> Iterator[Callable[[int, int], None]]:
-        ended = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(stage, ended), daemon=True)
-        thread.start()
+        peak = Peak(pause=0.02)
         try:
-            yield lambda _done, _total: None
+            with peak:
+                yield lambda _done, _total: None
         finally:
-            ended.set()
-            thread.join()
-
-    def _watch(self, stage: str, ended: threading.Event) -> None:
-        last = False
-        while not last:
-            last = ended.wait(0.02)
-            self.peaks[stage] = max(process_bytes(os.getpid()), self.peaks.get(stage, 0))
+            self.peaks[stage] = max(peak.bytes, self.peaks.get(stage, 0))
 
 
 def process_bytes(pid: int) -> int:
@@ -85,6 +103,12 @@ def process_bytes(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0
     return 1024 * sum(map(int, re.findall(r"(?:RssAnon|RssShmem):\s+(\d+)", status)))
+
+
+def in_fresh_process(measure: Callable[..., dict[str, float]], *arguments: object) -> dict[str, float]:
+    """What `measure` returns in a process of its own, which has imported nothing yet."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure, *arguments).result()
 
 
 def machine_bytes() -> int:

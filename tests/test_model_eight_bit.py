@@ -274,6 +274,10 @@ def test_what_a_card_cannot_do_is_refused_in_a_sentence(monkeypatch):
         choose_arithmetic("int8", cuda, SMALL)
     with pytest.raises(InputError, match="needs an NVIDIA GPU, this is mps"):
         choose_arithmetic("int8", torch.device("mps"), SMALL)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    with pytest.raises(InputError, match="needs an NVIDIA GPU, this is an AMD GPU"):
+        choose_arithmetic("int8", cuda, SMALL)
+    assert choose_arithmetic("int8", CPU, SMALL) == "int8"
     with pytest.raises(InputError, match="multiples of 16, this model has 64 and 120"):
         choose_arithmetic("int8", CPU, replace(SMALL, ffn_dim=120))
 

@@ -282,6 +282,10 @@ def test_a_card_without_a_kernel_is_told_what_to_install(monkeypatch):
         choose_attention("8bit", cuda, SMALL)
     with pytest.raises(InputError, match="needs an NVIDIA GPU, this is mps; leave it out"):
         choose_attention("8bit", torch.device("mps"), SMALL)
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    with pytest.raises(InputError, match="needs an NVIDIA GPU, this is an AMD GPU; leave it out"):
+        choose_attention("8bit", cuda, SMALL)
+    assert choose_attention("8bit", CPU, SMALL) == "8bit"
 
 
 def test_what_is_known_of_it_is_said(monkeypatch):

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from lingbot_world.errors import CheckpointError, InputError
 from lingbot_world.headless.cli import main
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.loaders.writer import TensorFile
-from lingbot_world.quantize import package, verify
+from lingbot_world.quantize import QuantizeOptions, package, plan_quantize, quantize, verify
 from quantize_cases import run, silent
 from safetensors.torch import load_file, save_file
 
@@ -65,7 +66,8 @@ def kills():
 def test_the_run_after_a_killed_one_completes_it(golden, tmp_path, whole, tensors, pause, monkeypatch):
     source, target = golden / "causal/model", tmp_path / "nf4"
     killed_after(source, target, tensors, pause)
-    if target.exists():  # it was done before the signal came
+    if target.exists():  # it was done before the signal came, but perhaps for the last act, which removes the journal
+        (target / "model.safetensors.journal").unlink(missing_ok=True)
         assert {path.name: path.read_bytes() for path in target.iterdir()} == whole
         return
     written, write = [], TensorFile.write
@@ -126,6 +128,34 @@ def test_a_full_disk_is_said_and_what_is_done_is_kept(golden, tmp_path, whole, m
     assert len(calls) < 60 + 126 - 40
 
 
+def test_a_destination_that_appears_meanwhile_costs_no_work(golden, tmp_path, whole, monkeypatch):
+    source, target = golden / "causal/model", tmp_path / "nf4"
+    plan = plan_quantize(source, target, QuantizeOptions(device="cpu"))
+    target.mkdir()
+    (target / "someone's").touch()
+    with pytest.raises(InputError, match=r"nf4: Directory not empty\. Mend that and run it again: .*nf4\.part"):
+        quantize(plan, silent)
+    shutil.rmtree(target)
+    monkeypatch.setattr(TensorFile, "write", None)
+    run(source, target)
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == whole
+
+
+def test_ctrl_c_says_where_the_next_run_goes_on(golden, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(TensorFile, "finish", stopped)
+    command = ["quantize", str(golden / "causal/model"), str(tmp_path / "nf4"), "--device", "cpu"]
+    assert main(command) == 130
+    assert f"interrupted; the same command goes on with what lies in {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("device", "message"), [("bogus", "not a device"), ("cuda:99", "CUDA GPUs here; use cpu")])
+def test_a_device_that_is_not_there_is_refused(golden, tmp_path, capsys, device, message):
+    assert main(["quantize", str(golden / "causal/model"), str(tmp_path / "nf4"), "--device", device]) == 2
+    assert f"--device {device}: " in (said := capsys.readouterr().err)
+    assert message in said
+    assert not list(tmp_path.iterdir())
+
+
 def test_too_little_room_is_found_before_anything_is_written(golden, tmp_path, monkeypatch):
     monkeypatch.setattr(package.shutil, "disk_usage", lambda _path: type("", (), {"free": 1 << 20}))
     with pytest.raises(InputError, match=r"0\.1 GB needed, 0\.0 GB are free"):
@@ -174,6 +204,30 @@ def test_verify_notices_checksums_of_another_file(golden, tmp_path):
     meta.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match="do not belong together"):
         verify(tmp_path / "nf4", silent, fast=True)
+
+
+def test_verify_takes_a_text_encoder_that_was_quantized_by_itself(toy_package, tmp_path):
+    run(toy_package / "models_t5_umt5-xxl-enc-bf16.pth", tmp_path / "t5")
+    (found,) = verify(tmp_path / "t5", silent)
+    assert (found.kind.split(",")[0], found.checked) == ("umt5 text encoder", found.tensors)
+
+
+def test_verify_knows_a_model_by_its_tensors_not_by_its_name(golden, beside_config):
+    shutil.copy(golden / "model/high_noise_model_fp32.safetensors", beside_config / "checkpoint500.safetensors")
+    (found,) = verify(beside_config / "checkpoint500.safetensors", silent)
+    assert found.kind == "LingBot-World expert, not quantized"
+
+
+def test_verify_names_the_file_that_ends_early_meanwhile(golden, tmp_path, monkeypatch):
+    run(golden / "causal/model", tmp_path / "nf4")
+    file = tmp_path / "nf4/model.safetensors"
+
+    def cut(*_):
+        os.truncate(file, file.stat().st_size // 2)
+
+    monkeypatch.setattr(sys.modules["lingbot_world.quantize.verify"], "check_finite", cut)
+    with pytest.raises(CheckpointError, match="was replaced or changed since its header was read"):
+        verify(tmp_path / "nf4", silent)
 
 
 def test_verify_takes_what_others_made(golden, toy_package):

@@ -7,6 +7,7 @@ import torch
 from lingbot_world.errors import CheckpointError, InputError
 from lingbot_world.headless.quantize import lora_of
 from lingbot_world.loaders import codec, open_checkpoint
+from lingbot_world.quantize import QuantizeOptions, plan_quantize
 from lingbot_world.quantize.lora import LoraFile, read_loras
 from quantize_cases import run
 from safetensors.torch import load_file, save_file
@@ -109,6 +110,27 @@ def test_an_expert_gets_its_own_lora(golden, tmp_path, halves):
         merged, plain = (load_file(tmp_path / folder / f"{role}_noise_model_bnb_nf4/model.safetensors")[name]
                          for folder in ("nf4", "plain"))  # fmt: skip
         assert torch.equal(merged, plain) == same
+
+
+def test_a_lora_that_does_not_fit_is_refused_before_anything_is_written(golden, tmp_path):
+    save_file({"nonsense": torch.zeros(4, 64)}, tmp_path / "lora.safetensors")
+    options = QuantizeOptions(loras=(LoraFile(tmp_path / "lora.safetensors"),))
+    with pytest.raises(CheckpointError, match="belong to no layer"):
+        plan_quantize(golden / "causal/model", tmp_path / "nf4", options)
+
+
+def test_a_lora_with_a_nan_is_named(golden, tmp_path, halves):
+    down, up = halves
+    down[1, 2] = float("nan")
+    save_file({f"{LAYER}.lora_A.weight": down, f"{LAYER}.lora_B.weight": up}, tmp_path / "bad.safetensors")
+    with pytest.raises(CheckpointError, match=rf"diffusion_pytorch_model.* with .*bad\.safetensors: {LAYER}.* NaN"):
+        run(golden / "causal/model", tmp_path / "nf4", loras=(LoraFile(tmp_path / "bad.safetensors"),))
+
+
+def test_keeping_every_layer_is_refused_before_anything_is_written(golden, tmp_path):
+    with pytest.raises(InputError, match="`keep`: .*nothing is left to quantize"):
+        run(golden / "causal/model", tmp_path / "nf4", keep=("*",))
+    assert not list(tmp_path.iterdir())
 
 
 def test_layers_that_are_kept_stay_as_they_are_and_the_loader_takes_them(golden, tmp_path, weights):

@@ -139,6 +139,23 @@ def test_a_chunk_that_was_made_before_is_remembered_by_one_forward(golden, model
     assert torch.equal(world.chunk(*last, schedule, draws(given["renoise"][15:])), whole[:, :, 15:])
 
 
+def test_chunks_after_those_that_were_made_before_have_a_camera_cache(golden, model):
+    """Each replayed chunk has a camera of its own and one forward, from which a cache would gain nothing."""
+    case, projected = CASES[1], []
+    given = arrays(golden, case)
+    world = World(model, given["latent"].shape[-2:], 6, 3, device="cpu")
+    world.prompt = given["context"][None]
+    hook = model.blocks[0].cam_scale_layer.register_forward_pre_hook(lambda *_: projected.append(1))
+    for start in range(0, 15, 3):
+        part = slice(start, start + 3)
+        world.replay(given["latent"][None, :, part], given["y"][None][:, :, part], given["plucker"][:, :, part])
+    assert len(projected) == 5
+    last = [tensor[:, :, 15:] for tensor in (given["noise"][None], given["y"][None], given["plucker"])]
+    world.chunk(*last, settings(case)["schedule"], draws(given["renoise"][15:]))
+    hook.remove()
+    assert len(projected) == 6
+
+
 def test_a_new_prompt_changes_what_comes_and_not_what_was(golden, model):
     case = CASES[0]
     given = arrays(golden, case)
@@ -208,16 +225,36 @@ def test_the_arguments_are_left_as_they_are(golden, model):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"window": 5, "sink": 3}, "window is 5 latent frames, expected at least sink"),
+        ({"window": 5, "sink": 3}, "`window` 5 and `sink` 3: .* at least 6"),
         ({"noise": slice(0, 8)}, "8 latent frames, expected a multiple of 3"),
+        ({"noise": slice(0, 0)}, "0 latent frames, expected a multiple of 3"),
+        ({"y": slice(0, 15)}, r"`y` are \[15, .*, of the noise \[18, "),
+        ({"plucker": slice(0, 15)}, r"`camera` are \[15, .*, of the noise \[18, "),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(change, said, golden, model):
-    given = arrays(golden, CASES[1])
-    if "noise" in change:
-        given["noise"] = given["noise"][:, change.pop("noise")]
+def test_sizes_that_do_not_fit_are_refused_before_the_first_chunk(change, said, golden, model):
+    given, forwards = arrays(golden, CASES[1]), []
+    for name in given.keys() & change.keys():
+        given[name] = given[name][..., change.pop(name), :, :]
     with pytest.raises(InputError, match=said):
-        run(model, CASES[1], given, **change)
+        run(model, CASES[1], given, **change, callback=lambda *_: forwards.append(1))
+    assert not forwards
+
+
+def test_a_world_refuses_a_window_without_room_for_a_chunk(model):
+    with pytest.raises(InputError, match="window is 5 latent frames, expected at least sink"):
+        World(model, (4, 6), 5, 3, device="cpu")
+
+
+def test_a_video_shorter_than_the_window_holds_no_more_than_itself(golden, model, monkeypatch):
+    """A release's sink may be as long as the whole video: less of it stays then."""
+    given, windows = arrays(golden, CASES[0]), []
+    begin = KeyValueCache.begin
+    monkeypatch.setattr(KeyValueCache, "begin", lambda cache, frames: (windows.append((cache.window, cache.sink)),
+                                                                       begin(cache, frames)))  # fmt: skip
+    for window in (None, 18):
+        assert torch.equal(run(model, CASES[0], given, window=window, sink=9), run(model, CASES[0], given))
+    assert {*windows} == {(9, 6), (9, 0)}
 
 
 def test_models_of_the_other_kind_are_refused(golden, model):

@@ -159,6 +159,8 @@ def test_releases_have_schedules_and_windows_of_their_own(causal, toy_package):
         ({"frame_num": 5}, "do not fill a chunk of 3 latent frames: at least 9 are needed"),
         ({"image": None}, "`image` is missing"),
         ({"continue_from": "nothing.state"}, "the state nothing.state does not exist"),
+        ({"save_state": "/proc"}, "`save_state` /proc is a folder; name a file in it"),
+        ({"save_state": "/proc/a/b.state"}, r"`save_state` /proc/a/b.state cannot be written: .* \(/proc\)"),
         ({"kv_cache": "disk"}, "`kv_cache` disk: expected one of auto, gpu, 8bit, host"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -182,12 +184,31 @@ def test_states_that_do_not_belong_are_refused(causal, tmp_path):
         make_plan(causal(continue_from=state, width=96, height=48))
     damaged = tmp_path / "b.state"
     damaged.write_bytes(state.read_bytes()[:-100])
-    with pytest.raises(CheckpointError, match="truncated"):
+    with pytest.raises(CheckpointError, match="truncated or corrupt.*; expected a whole file that --save"):
         make_plan(causal(continue_from=damaged))
+    with pytest.raises(InputError, match="is a folder"):
+        make_plan(causal(continue_from=tmp_path))
     other = tmp_path / "c.state"
-    save_file({"latent": torch.zeros(1)}, other)
-    with pytest.raises(InputError, match="not a state of LingBot-World"):
-        make_plan(causal(continue_from=other))
+    for metadata in (None, {"lingbot_world": "[" * 100_000}):
+        save_file({"latent": torch.zeros(1)}, other, metadata)
+        with pytest.raises(InputError, match="not a state of LingBot-World"):
+            make_plan(causal(continue_from=other))
+
+
+def test_a_state_that_finds_the_disk_full_is_one_sentence_and_leaves_nothing(causal, tmp_path):
+    """A limit on the size of files stands for the full disk."""
+    resource, state = pytest.importorskip("resource"), tmp_path / "a.state"
+    run(make_plan(causal(frame_num=9, save_state=state)))
+    before, there = state.read_bytes(), {*tmp_path.iterdir()}
+    made, limits = load_state(state), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(InputError, match=f"the state {state} cannot be written: .*File too large"):
+            made.save(state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert state.read_bytes() == before
+    assert {*tmp_path.iterdir()} == there
 
 
 @pytest.fixture

@@ -149,9 +149,17 @@ def test_sigmas_that_do_not_fall_are_refused(solver):
             SOLVERS[solver](to_data, torch.ones(3), torch.tensor(sigmas))
 
 
-@pytest.mark.parametrize("bad", [(0, 5.0, "unipc"), (5, 0.0, "unipc"), (5, float("nan"), "unipc"), (5, 5.0, "euler")])
-def test_schedules_that_cannot_be_are_refused(bad):
-    with pytest.raises(InputError):
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ((0, 5.0, "unipc"), "^`sampling_steps` 0: at least 1"),
+        ((5, 0.0, "unipc"), "^`shift` 0.0: a number over 0"),
+        ((5, float("nan"), "unipc"), "^`shift` nan: a number over 0"),
+        ((5, 5.0, "euler"), "solver 'euler' is not known"),
+    ],
+)
+def test_schedules_that_cannot_be_are_refused(bad, said):
+    with pytest.raises(InputError, match=said):
         flow_sigmas(*bad)
 
 
@@ -166,5 +174,5 @@ def test_guidance():
     assert guide_scales(5) == PerExpert(high=5.0, low=5.0)
     assert guide_scales((4, 6)) == PerExpert(high=6.0, low=4.0)
     for bad in ((1, 2, 3), (), -1.0, float("nan")):
-        with pytest.raises(InputError, match="guide scale"):
+        with pytest.raises(InputError, match="`guide_scale` .*: expected one number"):
             guide_scales(bad)

@@ -14,7 +14,7 @@ from lingbot_world.options import BOUNDARY
 from lingbot_world.quantize.lora import LoraFile, read_loras
 from lingbot_world.text import load_tokenizer
 from lingbot_world.toy import world
-from lingbot_world.toyworld import causal_training, lora
+from lingbot_world.toyworld import causal, causal_training, lora, pack
 from lingbot_world.toyworld.coder import decode, latent_mean
 from lingbot_world.toyworld.coder_training import DECODER_SHAPES, SHAPES, normalised, train_decoder, videos
 from lingbot_world.toyworld.expert_training import noise_levels
@@ -108,12 +108,32 @@ def test_what_is_shipped_can_be_trained_on(tmp_path):
     Parameters.of(load_weights(tmp_path / "causal.pt"), causal_training.SHAPES, CPU)
 
 
+def training():
+    """`python -m lingbot_world.toyworld`, with torch imported."""
+    runpy.run_module("lingbot_world.toyworld", run_name="__main__")
+
+
+@pytest.mark.parametrize(("main", "words", "message"), [
+    (training, ["--resume", "absent"], "--resume absent: none of vae.pt, high.pt, low.pt in it"),
+    (training, ["--vae_minutes", "0"], "--vae_minutes 0: vae.pt is taken from --resume"),
+    (training, ["--expert_minutes", "0"], "--expert_minutes 0: high.pt and low.pt"),
+    (causal.main, ["--resume", "absent"], "--resume absent: no causal.pt in it"),
+    (pack.main, ["."], ". exists already"),
+])  # fmt: skip
+def test_what_is_to_be_taken_and_is_not_there_is_said_first(tmp_path, monkeypatch, capsys, main, words, message):
+    monkeypatch.setattr(sys, "argv", ["toyworld", str(tmp_path / "out"), *words])
+    with pytest.raises(SystemExit):
+        main()
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_whole_training_writes_a_package_that_the_engine_opens(tmp_path, monkeypatch):
     options = ["--device", "cpu", "--steps", "1", "--tiny", "--held_out", "1", "--processes", "1"]
     monkeypatch.setattr(sys, "argv", ["toyworld", str(tmp_path), *options])
-    runpy.run_module("lingbot_world.toyworld", run_name="__main__")  # as `python -m` does, with torch imported
+    training()
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert {line["measured"] for line in lines if "measured" in line} >= {"both experts", "nf4", "another's camera"}
     assert all((tmp_path / name).stat().st_size < 16e6 for name in ("vae.pt", "high.pt", "low.pt", "package.tar.gz"))

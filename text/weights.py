@@ -42,7 +42,7 @@ class UMT5Config:
     @classmethod
     def from_shapes(cls, shapes: Mapping[str, tuple[int, ...]]) -> "UMT5Config":
         """From shapes under Wan's key names; the head count is the position embedding's number of columns."""
-        vocab_size, dim = shapes["token_embedding.weight"]
+        vocab_size, dim = shapes[_EMBEDDING]
         buckets, num_heads = shapes["blocks.0.pos_embedding.embedding.weight"]
         numbers = [int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")]
         return cls(
@@ -75,7 +75,7 @@ class UMT5Config:
         """Wan's key -> shape of every weight of the encoder."""
         blocks = self.block_shapes()
         return {
-            "token_embedding.weight": (self.vocab_size, self.dim),
+            _EMBEDDING: (self.vocab_size, self.dim),
             **{f"blocks.{i}.{key}": shape for i in range(self.num_layers) for key, shape in blocks.items()},
             "norm.weight": (self.dim,),
         }
@@ -158,7 +158,7 @@ def huggingface_key(name: str) -> str:
 
 def _check_kind(path: str | Path, shapes: Mapping[str, tuple], named: Iterable[str]) -> None:
     """An expert has `blocks.` too, so what decides is the embedding or the position bias."""
-    if "token_embedding.weight" in shapes or any("pos_embedding" in key for key in shapes):
+    if _EMBEDDING in shapes or any("pos_embedding" in key for key in shapes):
         return
     kind = "its tensors are named " + (", ".join(list(named)[:3]) or "nothing at all")
     if any(key.startswith(("patch_embedding.", "model.diffusion_model.")) for key in named):

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import torch
 
+from .settings import EXPERTS
 from .train import work
 
 
 def main() -> None:
     """Starts a process for each GPU, or `--processes` on the CPU."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
+    _check(parser, options)
     options.begun = time.time()
     options.out.mkdir(parents=True, exist_ok=True)
     size = options.processes or (torch.cuda.device_count() if options.device == "cuda" else 1)
@@ -19,6 +22,18 @@ def main() -> None:
         work(0, 1, options)
     else:
         torch.multiprocessing.spawn(work, (size, options), size)
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Ends the command where `--resume` lacks what is to be taken from it: hours would begin from random weights."""
+    names = ("vae", *EXPERTS)
+    found = [] if options.resume is None else [name for name in names if (options.resume / f"{name}.pt").is_file()]
+    if options.resume is not None and not found:
+        parser.error(f"--resume {options.resume}: none of {', '.join(f'{name}.pt' for name in names)} in it")
+    for option, needed in (("vae_minutes", ("vae",)), ("expert_minutes", EXPERTS)):
+        missing = [f"{name}.pt" for name in needed if name not in found]
+        if not getattr(options, option) and missing:
+            parser.error(f"--{option} 0: {' and '.join(missing)} is taken from --resume, and is not there")
 
 
 def _parser() -> argparse.ArgumentParser:

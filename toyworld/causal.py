@@ -22,12 +22,12 @@ from .causal_training import SHAPES, rollout, train_causal, with_change
 from .evaluate import HeldOut, generate, held_out, measured, sheet
 from .expert_training import image_conditioning
 from .fit import Log, Phase
-from .parameters import Parameters, load_weights, save_weights
+from .parameters import Parameters, Weights, keep
 from .paths import FRAMES, random_walks
-from .pool import Pool, Weights, encoded, pictures_of
+from .pool import Pool, encoded, pictures_of
 from .prompts import embeddings
 from .rooms import random_scenes
-from .settings import TINY, Sizes
+from .settings import TINY, Sizes, compute_dtype
 from .shipped import shipped
 
 WALKS = Sizes(frames=117, fill=32, encoded=8, batch=32, held_out=64)
@@ -40,7 +40,7 @@ SHIFTS = (5.0, 10.0)
 """Of the schedules that it is measured with: the base model's, and the causal models' own."""
 SECOND = 16
 WALKED = 16
-CHECKPOINT = "causal.pt"
+CHECKPOINT = "causal"
 
 
 def work(options: argparse.Namespace) -> None:
@@ -57,9 +57,9 @@ def work(options: argparse.Namespace) -> None:
     texts = embeddings().to(device)
     pool = walks(vae, _until(options, RENDERED), sizes, SEED * options.seed, device)
     log.write(phase="pool", videos=len(pool), torch=torch.__version__)
-    keep = partial(_keep, options.out / CHECKPOINT)
-    start, phase = _started(options, device), _until(options, 1.0)
-    trained = train_causal(expert, start, phase, pool, texts, sizes, options.rate, log, keep)
+    start = Parameters.resumed(options.resume, CHECKPOINT, SHAPES, options.seed, device)
+    kept = partial(keep, options.out / f"{CHECKPOINT}.pt")
+    trained = train_causal(expert, start, _until(options, 1.0), pool, texts, sizes, options.rate, log, kept)
     model = {name: weight.detach() for name, weight in with_change(expert, trained.named()).items()}
     _measure(model, (high, low), vae, texts, replace(sizes, held_out=options.held_out), options.out, log)
 
@@ -79,17 +79,6 @@ def walks(vae: Weights, phase: Phase, sizes: Sizes, seed: int, device: torch.dev
         scenes = random_scenes(sizes.fill, seed + 1000 * len(made), sizes.frames, random_walks)
         made.append(encoded(vae, scenes.to(device), sizes)[0])
     return Pool.joined(made)
-
-
-def _started(options: argparse.Namespace, device: torch.device) -> Parameters:
-    file = None if options.resume is None else options.resume / CHECKPOINT
-    if file is None or not file.is_file():
-        return Parameters.random(SHAPES, options.seed, device)
-    return Parameters.of(load_weights(file), SHAPES, device)
-
-
-def _keep(file: Path, parameters: Parameters) -> None:
-    save_weights(parameters.stored(torch.bfloat16), file)
 
 
 @torch.no_grad()
@@ -120,7 +109,7 @@ def _made(weights: Weights, scenes: HeldOut, shift: float, poses: Tensor | None 
     """The scenes' pictures by the causal model in four steps."""
     device = scenes.pictures.device
     camera = camera_patches(scenes.pool.poses if poses is None else poses, scenes.rays)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = compute_dtype(device)
     latent = rollout(
         weights, image_conditioning(scenes.pool.first.float()), scenes.context, camera,
         few_step_schedule(FAST_INDICES, shift), torch.Generator(device).manual_seed(7), dtype,
@@ -160,6 +149,8 @@ def main() -> None:
     add("--steps", type=int, help="so many steps instead of minutes; with --tiny a test on a CPU")
     add("--tiny", action="store_true", help="small pictures, short videos and small batches")
     options = parser.parse_args()
+    if options.resume is not None and not (options.resume / f"{CHECKPOINT}.pt").is_file():
+        parser.error(f"--resume {options.resume}: no {CHECKPOINT}.pt in it")
     options.begun = time.time()
     work(options)
 

@@ -18,10 +18,10 @@ from .expert_training import SHAPES as EXPERT
 from .expert_training import fastest_block, image_conditioning
 from .fit import Keep, Log, Phase, fit
 from .lora import lora_shapes, with_lora
-from .parameters import Parameters
-from .pool import Pool, Weights
+from .parameters import Parameters, Weights
+from .pool import Pool
 from .prompts import draw
-from .settings import CONFIG, SHIFT, Sizes
+from .settings import CONFIG, SHIFT, Sizes, compute_dtype
 from .team import Team
 from .twin import Block, block, causal_velocity
 
@@ -55,7 +55,7 @@ def train_causal(
     """The change of `expert` that makes it a causal model, from `start`. texts: the embeddings of `prompts`."""
     team = Team(texts.device, (0,), 0)
     random = torch.Generator(texts.device).manual_seed(4000)
-    dtype = torch.bfloat16 if texts.device.type == "cuda" else torch.float32
+    dtype = compute_dtype(texts.device)
     run = fastest_block(texts.device)
 
     def loss(change: Weights, _progress: float) -> Tensor:

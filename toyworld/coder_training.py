@@ -12,7 +12,7 @@ from .fit import Log, Phase, fit
 from .parameters import Parameters
 from .render import night, render
 from .rooms import random_scenes
-from .settings import VAE_WIDTH, Sizes
+from .settings import VAE_WIDTH, Sizes, compute_dtype
 from .team import Team
 
 RATE = 2e-3
@@ -53,7 +53,7 @@ def train_coder(
     pool = videos(sizes.videos, seed + 100_000 * team.rank, sizes, team.device)
     log.write(phase="vae", rendered=len(pool))
     random = torch.Generator(team.device).manual_seed(seed + team.rank)
-    dtype = torch.bfloat16 if team.device.type == "cuda" else torch.float32
+    dtype = compute_dtype(team.device)
 
     def loss(weights: dict[str, Tensor], progress: float) -> Tensor:
         clips = _whole(pool, sizes, random) if progress >= WHOLE_FROM else _cut_outs(pool, sizes, random)
@@ -117,7 +117,7 @@ def _squared(weights: dict[str, Tensor], latent: Tensor, wanted: Tensor) -> Tens
 @torch.no_grad()
 def _coded(weights: dict[str, Tensor], pictures: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
     """Latents [n, f, h, w, 16] of videos, and the videos."""
-    dtype = torch.bfloat16 if pictures.device.type == "cuda" else torch.float32
+    dtype = compute_dtype(pictures.device)
     parts = pictures.split(max(1, sizes.encoded // 4))
     return torch.cat([latent_mean(weights, part.to(dtype) / 127.5 - 1) for part in parts]), pictures
 

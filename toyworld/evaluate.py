@@ -22,17 +22,16 @@ from ..sampling import flow_sigmas, flow_timesteps, is_high_noise, sample_flow_u
 from .camera_map import camera_patches, ray_patches
 from .expert_training import image_conditioning
 from .pack import QUANTIZED
-from .parameters import load_weights
+from .parameters import Weights, load_weights
 from .paths import random_paths
 from .pool import Pool, encoded, pictures_of
 from .prompts import NEGATIVE, embeddings
 from .rooms import RandomPaths, random_scenes
-from .settings import CONFIG, SHIFT, Sizes
+from .settings import CONFIG, SHIFT, Sizes, compute_dtype
 from .twin import velocity
 
 HELD_OUT = 987_654_321
 STEPS = 20
-Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def generate(
     random = torch.Generator().manual_seed(7)
     noise = torch.randn(scenes.pool.latent.shape, generator=random).to(camera.device)
     timesteps, asked = flow_timesteps(steps, SHIFT).tolist(), iter(range(steps))
-    dtype = torch.bfloat16 if camera.device.type == "cuda" else torch.float32
+    dtype = compute_dtype(camera.device)
 
     def denoise(x: Tensor, sigma: Tensor) -> Tensor:
         timestep = timesteps[next(asked)]

@@ -13,7 +13,7 @@ from .fit import Keep, Log, Phase, fit
 from .parameters import Parameters
 from .pool import Pool
 from .prompts import draw
-from .settings import CONFIG, SHIFT, SPLIT, Sizes
+from .settings import CONFIG, SHIFT, SPLIT, Sizes, compute_dtype
 from .team import Team
 from .twin import block, velocity
 
@@ -27,7 +27,7 @@ def train_expert(
 ) -> Parameters:
     """The high-noise expert or the low-noise one, from `start`. texts: the embeddings of `prompts`."""
     random = torch.Generator(team.device).manual_seed(1000 + team.rank)
-    dtype = torch.bfloat16 if team.device.type == "cuda" else torch.float32
+    dtype = compute_dtype(team.device)
     run = fastest_block(team.device)
 
     def loss(weights: dict[str, Tensor], _progress: float) -> Tensor:

@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from .expert_training import SHAPES, drawn
 from .fit import Log, Phase, fit
 from .pack import PREFIX
-from .parameters import Parameters, load_weights
-from .pool import Pool, Weights, latents, only_first, pool_of
+from .parameters import Parameters, Weights, load_weights
+from .pool import Pool, latents, only_first, pool_of
 from .prompts import embeddings
 from .render import night, render
 from .rooms import random_scenes
-from .settings import CONFIG, TINY, Sizes
+from .settings import CONFIG, EXPERTS, TINY, Sizes, compute_dtype
 from .team import Team
 from .twin import velocity
 
@@ -52,7 +52,6 @@ STRENGTHS = (1.0, 0.5)
 NIGHT_SIZES = {"cpu": Sizes(frames=17, fill=4, encoded=4, batch=4), "cuda": Sizes(fill=32, encoded=16, batch=32)}
 NIGHT_SEED = 700_000
 VIDEOS = {"cpu": 32, "cuda": 1024}
-EXPERTS = ("high", "low")
 
 
 @torch.no_grad()
@@ -73,7 +72,7 @@ def train_lora(
     """The LoRA of one expert. pools: of `night_pools`; texts: the embeddings of `prompts`."""
     team = Team(texts.device, (0,), 0)
     random, step = torch.Generator(texts.device).manual_seed(2000 + high), 0
-    dtype = torch.bfloat16 if texts.device.type == "cuda" else torch.float32
+    dtype = compute_dtype(texts.device)
 
     def loss(lora: Weights, _progress: float) -> Tensor:
         nonlocal step

@@ -148,6 +148,8 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true", help="with experts in bf16, for `quantize`")
     parser.add_argument("--shipped", action="store_true", help="compressed, as toy/trained is, for `lingbot-world toy`")
     options = parser.parse_args()
+    if options.destination.exists():
+        parser.error(f"{options.destination} exists already; name a folder that does not, or remove it")
     if not options.shipped:
         make = plain_package if options.bf16 else quantized_package
         make(options.checkpoints, options.destination)

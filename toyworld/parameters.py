@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
+Weights = dict[str, Tensor]
+"""By official names."""
 
 ZERO_WEIGHTS = ("head.head", "cam_scale_layer", "cam_shift_layer", "proj", "lora_B")
 """Layers that begin at zero, by the end of their names: what they add to begins unchanged."""
@@ -36,6 +38,16 @@ class Parameters:
         """The parameters that a checkpoint's `tensors` hold."""
         return cls(shapes, torch.cat([tensors[name].float().flatten() for name in shapes]).to(device))
 
+    @classmethod
+    def resumed(
+        cls, folder: Path | None, name: str, shapes: Shapes, seed: int, device: torch.device
+    ) -> Parameters:
+        """The parameters of the checkpoint of that name in a folder, or fresh ones where it has none."""
+        file = None if folder is None else folder / f"{name}.pt"
+        if file is None or not file.is_file():
+            return cls.random(shapes, seed, device)
+        return cls.of(load_weights(file), shapes, device)
+
     def named(self) -> dict[str, Tensor]:
         """Views of the flat tensor; gradients of what is made from them reach it."""
         parts = self.flat.split(self.sizes)
@@ -56,6 +68,11 @@ def save_weights(tensors: Mapping[str, Tensor], file: Path) -> None:
     unfinished = file.with_name(f".{file.name}.unfinished")
     torch.save(dict(tensors), unfinished)
     os.replace(unfinished, file)
+
+
+def keep(file: Path, parameters: Parameters) -> None:
+    """Writes a checkpoint in bfloat16, so that it is under 16 MB."""
+    save_weights(parameters.stored(torch.bfloat16), file)
 
 
 def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -11,12 +11,11 @@ from torch import Tensor
 from ..vae.weights import MEAN, STD
 from .coder import decode, latent_mean
 from .fit import Phase
+from .parameters import Weights
 from .render import render
 from .rooms import Scenes, random_scenes
-from .settings import Sizes
+from .settings import Sizes, compute_dtype
 from .team import Team
-
-Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def only_first(pictures: Tensor) -> Tensor:
 
 def latents(weights: Weights, pictures: Tensor, sizes: Sizes) -> Tensor:
     """Normalised latents [n, 16, f, h, w] of pictures [n, f, 3, height, width]."""
-    dtype = torch.bfloat16 if pictures.device.type == "cuda" else torch.float32
+    dtype = compute_dtype(pictures.device)
     videos = pictures.permute(0, 1, 3, 4, 2).to(dtype)
     return torch.cat([normal(latent_mean(weights, part)) for part in videos.split(sizes.encoded)]).to(dtype)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from ..model.config import ModelConfig
 from ..options import BOUNDARY
 from .paths import FRAMES
@@ -11,6 +13,7 @@ from .render import HEIGHT, WIDTH
 
 CONFIG = ModelConfig(dim=192, ffn_dim=768, num_heads=4, num_layers=6, freq_dim=256, text_dim=64)
 VAE_WIDTH = 8
+EXPERTS = "high", "low"
 SHIFT = 5.0
 """The engine's own: noise levels are drawn as its schedule spreads them."""
 
@@ -19,6 +22,11 @@ SPLIT = BOUNDARY / (SHIFT - (SHIFT - 1) * BOUNDARY)
 
 TEXT_TOKENS = 64
 """Tokens that a prompt has at most in training; beyond them only padding is left."""
+
+
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """What forwards run in: bfloat16 on a GPU, float32 on the CPU."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,13 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from ..loaders import open_checkpoint
 from ..toy import write_toy_world
 from ..toy.causal import expert_weights
 from ..toy.world import CHANGE
 from .pack import PREFIX, VAE
-from .parameters import load_weights, save_weights
-
-Weights = dict[str, Tensor]
+from .parameters import Weights, load_weights, save_weights
 
 
 def shipped(device: torch.device, package: Path | None = None) -> tuple[Weights, Weights, Weights]:

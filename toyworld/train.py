@@ -14,13 +14,11 @@ from . import coder_training, expert_training
 from .evaluate import held_out, measured, sheet, ways
 from .fit import Log, Phase
 from .pack import archive, write_package
-from .parameters import Parameters, Shapes, load_weights, save_weights
+from .parameters import Parameters, keep, load_weights, save_weights
 from .pool import Pool, fill
 from .prompts import embeddings
-from .settings import TINY, Sizes
+from .settings import EXPERTS, TINY, Sizes
 from .team import Team, join
-
-EXPERTS = ("high", "low")
 
 
 def work(rank: int, size: int, options: argparse.Namespace) -> None:
@@ -44,7 +42,7 @@ def work(rank: int, size: int, options: argparse.Namespace) -> None:
 
 def _coder(team: Team, options: argparse.Namespace, sizes: Sizes, log: Log) -> dict[str, Tensor]:
     """The VAE's weights, trained or resumed."""
-    start = _started("vae", coder_training.SHAPES, options, team.device)
+    start = Parameters.resumed(options.resume, "vae", coder_training.SHAPES, options.seed, team.device)
     if options.vae_minutes:
         phase = Phase(options.vae_minutes, options.steps)
         start = coder_training.train_coder(start, team, phase, sizes, options.seed, options.rate, log)
@@ -68,24 +66,11 @@ def _experts(
     for number, (name, team) in enumerate(own):
         left = (options.minutes * 60 - 50 - (time.time() - options.begun)) / 60 / (len(own) - number)
         phase = Phase(max(0.01, min(options.expert_minutes / len(own), left)), options.steps, options.hold)
-        start = _started(name, expert_training.SHAPES, options, team.device)
+        start = Parameters.resumed(options.resume, name, expert_training.SHAPES, options.seed, team.device)
         noted = Log(options.out / f"log_{name}.jsonl" if team.leads else None, options.begun)
-        keep = partial(_keep, options.out / f"{name}.pt") if team.leads else None
-        expert_training.train_expert(name == "high", start, team, phase, pool, texts, sizes, options.rate, noted, keep)
+        kept = partial(keep, options.out / f"{name}.pt") if team.leads else None
+        expert_training.train_expert(name == "high", start, team, phase, pool, texts, sizes, options.rate, noted, kept)
     everyone.wait()
-
-
-def _keep(file: Path, parameters: Parameters) -> None:
-    """A checkpoint in bfloat16, so that it is under 16 MB."""
-    save_weights(parameters.stored(torch.bfloat16), file)
-
-
-def _started(name: str, shapes: Shapes, options: argparse.Namespace, device: torch.device) -> Parameters:
-    """The parameters of the run to resume, else fresh ones."""
-    file = None if options.resume is None else options.resume / f"{name}.pt"
-    if file is None or not file.is_file():
-        return Parameters.random(shapes, options.seed, device)
-    return Parameters.of(torch.load(file, map_location="cpu", weights_only=True), shapes, device)
 
 
 def _finish(

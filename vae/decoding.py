@@ -36,9 +36,7 @@ class VideoDecoder:
     `height` and `width` are the latent's. With `park` that state lies in host memory between the parts, pinned for a
     GPU; in tiles it always does. With a `stripe` that part of each frame is decoded, not in tiles."""
 
-    def __init__(
-        self, vae: VAE, height: int, width: int, *, park: bool = False, stripe: Stripe | None = None
-    ) -> None:
+    def __init__(self, vae: VAE, height: int, width: int, *, park: bool = False, stripe: Stripe | None = None) -> None:
         self._vae, self._tiling = vae, Tiling.of(height, width, vae.use_tiling and stripe is None)
         self._stripe, self._size = stripe, (height, width) if stripe is None else stripe.size(height, width)
         self._park = park or len(self._tiling.corners) > 1

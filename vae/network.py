@@ -17,7 +17,7 @@ from torch import Tensor
 from .stripes import Stripe
 
 LATENT_CHANNELS = 16
-EPSILON = 1e-24  # the norm of no colour at all is 0, not infinite
+EPSILON = 1e-24  # the norm of a pixel of zeros is zeros, not NaN
 
 
 class Network:
@@ -99,7 +99,7 @@ class Decoder(Network):
 
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
         """What the stage of layer `index` begins with: x at twice the size, and of it what the stripe needs."""
-        x = self._conv(name, _double_size(x))
+        x = self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
         if self._stripe is None:
             return x
         return self._stripe.enter(x, 2 ** (index // 4)).contiguous(memory_format=torch.channels_last)
@@ -112,10 +112,6 @@ class Decoder(Network):
             self.past[name] = 2 * [torch.zeros_like(x)]
             return (x,)
         return (half.contiguous(memory_format=torch.channels_last) for half in self._causal_conv(name, x).chunk(2, 1))
-
-
-def _double_size(x: Tensor) -> Tensor:
-    return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
 class Encoder(Network):

@@ -35,14 +35,14 @@ class Stripe:
         return (height, own) if self.dim == -1 else (own, width)
 
     def enter(self, x: Tensor, scale: int) -> Tensor:
-        """What the decoder needs from here on of x [..., h, w], which has `scale` pixels to a latent pixel and was
-        doubled from what it needed before; at the first doubling that was all."""
+        """The part of x [..., h, w] that the decoder needs from here on. x has `scale` pixels to a latent pixel: it is
+        the part that was needed before, doubled. Before the first doubling that was the whole frame."""
         first, end = self._needed(scale)
         before = 0 if scale == min(HALO) else 2 * self._needed(scale // 2)[0]
         return x.narrow(self.dim, first - before, end - first)
 
     def own(self, picture: Tensor) -> Tensor:
-        """The stripe itself, of a picture [..., h, w] that has what the decoder needed at last."""
+        """The stripe itself, cut out of the picture [..., h, w] that the decoder made of the part it needed last."""
         return picture.narrow(self.dim, CELL * self.start - self._needed(CELL)[0], CELL * (self.stop - self.start))
 
     def within(self, frames: Tensor) -> Tensor:
