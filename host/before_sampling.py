@@ -10,6 +10,7 @@ from ..errors import InputError
 from ..model.config import ModelConfig
 from ..model.dit import check_camera
 from ..options import CELL
+from .base_model import CAMERA
 from .notice import show_warning
 
 KEY = "lingbot_world"
@@ -66,7 +67,7 @@ def check_sizes(entry: dict, latent: torch.Tensor, config: ModelConfig) -> None:
     Raises InputError, CameraError."""
     if latent.ndim != 5:
         raise InputError(f"the latent is {list(latent.shape)}, of images; connect the video latent of WanImageToVideo")
-    image, camera = entry.get("concat_latent_image"), entry.get("lingbot_camera")
+    image, camera = entry.get("concat_latent_image"), entry.get(CAMERA)
     if image is not None and image.shape[2] != latent.shape[2]:
         raise InputError(
             f"the latent is {_video(latent)}, the start image was prepared for {_video(image)}: connect the latent of "

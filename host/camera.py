@@ -4,7 +4,6 @@ A LINGBOT_CAMERA is a `camera.path.CameraPath`.
 """
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import reduce
@@ -26,6 +25,7 @@ from ..errors import CameraError
 from ..options import CELL
 from .folders import PACKAGES
 from .image import as_image
+from .names import parts_of
 from .notice import show_warning
 
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
@@ -57,10 +57,9 @@ def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
 
 
 def resolve(name: str) -> Path:
-    """The file or folder a name stands for. Raises CameraError for one that leaves the input folder or is not there."""
-    parts = [part for part in re.split(r"[\\/]+", name) if part != "."]
-    if not name or any(part in ("", "..") or ":" in part or "\0" in part for part in parts):
-        raise CameraError(f"{name!r} is not the name of a camera file inside ComfyUI's input folder")
+    """The file or folder that a name stands for. Raises InputError for a name that leaves the input folder, and
+    CameraError where nothing is there."""
+    parts = parts_of(name, "camera file", "input folder")
     for root in _roots():
         path = root.joinpath(*parts)
         if path.exists() and _inside(path):
@@ -94,7 +93,7 @@ def check_poses(poses: str, lens: str = DEFAULT_LENS, start: int = 0) -> None:
     refuses a lens that is not in the list."""
     pose_file, lens_file, _ = pose_files(poses, lens if lens in lens_choices() else DEFAULT_LENS)
     folder = read_pose_folder(pose_file, lens=lens_from_fov() if lens_file is None else lens_file)
-    _check_length(pose_file, len(folder.c2w), start)
+    check_length(pose_file, len(folder.c2w), start)
 
 
 def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
@@ -107,15 +106,15 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
     show_warning("")
     for note in folder.notes:
         show_warning(note)
-    available = _check_length(pose_file, len(folder.c2w), start)
+    available = check_length(pose_file, len(folder.c2w), start)
     path = CameraPath(folder.c2w, folder.intrinsics, actions=folder.actions)
     return path[start : start + frame_count(frames, available)]
 
 
-def _check_length(pose_file: Path, poses: int, start: int) -> int:
-    """The number of poses from frame `start` on."""
-    if poses - start < FEWEST_POSES:
-        raise CameraError(f"{pose_file}: {poses} poses, fewer than {FEWEST_POSES} of them from frame {start} on")
+def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
+    """The number of poses from frame `start` on. Raises CameraError for fewer than `least`."""
+    if poses - start < least:
+        raise CameraError(f"{file}: {poses} poses, fewer than {least} of them from frame {start} on; lower `start`")
     return poses - start
 
 

@@ -12,6 +12,7 @@ from .prompt_values import PromptValues, UnknownError
 ADDRESS = "/lingbot_world/camera_preview"
 MOST_FRAMES = 10_001
 WIDTHS, HEIGHTS = (400, 4096), (250, 4096)
+"""Pixels of a drawing, at least and at most."""
 
 
 def register(server) -> None:

@@ -12,14 +12,14 @@ _MOST_BYTES_OF_NEW = 240
 """What is not finished is called name.part."""
 
 
-def parts_of(name: str, what: str) -> list[str]:
-    """The parts of a name below a model folder, written with either slash. Raises InputError for a name that leaves it:
-    an absolute one, one with a drive, `..` or a null byte."""
+def parts_of(name: str, what: str, folders: str = "model folders") -> list[str]:
+    """The parts of a name below one of ComfyUI's folders, written with either slash. Raises InputError for a name that
+    leaves it: an absolute one, one with a drive, `..` or a null byte."""
     parts = re.split(r"[\\/]+", name[: _MOST_CHARACTERS + 1])
     if len(name) > _MOST_CHARACTERS or any(_bytes(part) > _MOST_BYTES for part in parts):
         raise InputError(f"{name[:60]!r}... is too long for the name of a {what}")
     if any(part in ("", ".", "..") or ":" in part or "\0" in part for part in parts):
-        raise InputError(f"the {what} {name!r} is not a name inside ComfyUI's model folders: no drive, no ..")
+        raise InputError(f"the {what} {name!r} is not a name inside ComfyUI's {folders}: no drive, no ..")
     return parts
 
 

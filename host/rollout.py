@@ -16,7 +16,7 @@ from ..errors import CameraError, InputError
 from ..generation.state import WorldState, grow
 from ..generation.world import World, check_causal, check_window, chunk_conditioning, held_frames
 from ..geometry import CHUNK, STEP, explicit_geometry
-from ..options import KeyValueMode
+from ..options import CELL, KeyValueMode
 from ..sampling import FewStepSchedule, few_step_schedule, release_of
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
@@ -55,12 +55,16 @@ class RolloutPlan:
 
     @property
     def video_frames(self) -> int:
-        return 4 * self.latent_frames - (0 if self.made else 3)
+        return self.frames_until(self.latent_frames)
+
+    def frames_until(self, latent_frames: int) -> int:
+        """Frames that the first so many of this run's latent frames make."""
+        return max(0, 4 * latent_frames - (0 if self.made else 3))
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of the latent."""
-        return self.frame.shape[1] // 8, self.frame.shape[2] // 8
+        return self.frame.shape[1] // CELL, self.frame.shape[2] // CELL
 
     @property
     def held(self) -> tuple[int, int]:
@@ -119,7 +123,7 @@ def run_rollout(plan: RolloutPlan, vae, seed: int, mode: KeyValueMode = "auto") 
     sampler = RolloutSampler(chunks.make, plan.schedule, plan.size, plan.held, key_values.place)
     chunk = torch.zeros(1, 16, CHUNK, *plan.size)
     sigmas = torch.tensor([*plan.schedule.sigmas, 0.0], dtype=torch.float32)
-    model.key_value_bytes = key_values.nbytes.device + key_values.nbytes.working
+    model.key_value_bytes = key_values.on_device
     try:
         guider.sample(chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed)
     finally:
@@ -151,7 +155,7 @@ class _Chunks:
         forwards = len(plan.schedule.timesteps) + 1
         for chunk in range(plan.latent_frames // CHUNK):
             part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
-            first, last = (max(0, self._frames_until(end)) for end in (part.start, part.stop))
+            first, last = map(plan.frames_until, (part.start, part.stop))
 
             def told(forward: int, first=first, last=last) -> None:
                 bar.update_absolute(first + (last - first) * forward // forwards, plan.video_frames)
@@ -163,9 +167,6 @@ class _Chunks:
             self.latents.append(latent.cpu())
             picture = previewer.decode_latent_to_preview_image("JPEG", latent[:, :, -1:])
             bar.update_absolute(last, plan.video_frames, picture)
-
-    def _frames_until(self, latent_frames: int) -> int:
-        return 4 * latent_frames - (0 if self._plan.made else 3)
 
     def _camera(self, poses: np.ndarray, lens: np.ndarray) -> Tensor | None:
         if self._plan.patcher.model.diffusion_model.config.control is None:

@@ -5,6 +5,7 @@ forward in transformer_options: the cache of keys and values, and a `ChunkInputs
 model. So LoRAs, hooks, wrappers and memory management are ComfyUI's own."""
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 import comfy.model_management as management
@@ -31,6 +32,10 @@ class KeyValuePlan(NamedTuple):
 
     place: KeyValuePlace
     nbytes: KeyValueBytes
+
+    @property
+    def on_device(self) -> int:
+        return self.nbytes.device + self.nbytes.working
 
 
 class RolloutSampler(comfy.samplers.Sampler):
@@ -100,19 +105,15 @@ def plan_key_values(patcher, held: int, size: tuple[int, int], mode: KeyValueMod
         return plans[0]
     forward = activation_bytes(config, CHUNK, *size, batch=1, dtype=dtype) + management.extra_reserved_memory()
     room, host_room = _room(device), HOST_SHARE * management.get_free_memory(torch.device("cpu"))
-    fitting = [plan for plan in plans if plan.nbytes.host <= host_room and _on_device(plan) + forward <= room]
+    fitting = [plan for plan in plans if plan.nbytes.host <= host_room and plan.on_device + forward <= room]
     if not fitting:
         raise InputError(
             f"the GPU can have {room / 1e9:.1f} GB free and the host {host_room / 1e9:.1f} for pinning: too little for "
             f"keys and values of {held} latent frames with kv_cache {mode}; use a smaller window, a smaller video, or "
             "kv_cache auto"
         )
-    whole = (plan for plan in fitting if _on_device(plan) + forward + patcher.model_size() <= room)
-    return next(whole, min(fitting, key=_on_device))
-
-
-def _on_device(plan: KeyValuePlan) -> int:
-    return plan.nbytes.device + plan.nbytes.working
+    whole = (plan for plan in fitting if plan.on_device + forward + patcher.model_size() <= room)
+    return next(whole, min(fitting, key=attrgetter("on_device")))
 
 
 def _room(device: torch.device) -> int:

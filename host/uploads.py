@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import folder_paths
 
@@ -45,7 +45,7 @@ def register(server) -> None:
                 files.append((part.filename.replace(SLASH, "/"), bytes(await part.read())))
         try:
             chosen, choices = await asyncio.to_thread(keep_files, kind, files)
-        except CameraError as error:
+        except (CameraError, OSError) as error:  # OSError: a full disk, a name that is too long
             return web.json_response({"error": str(error)}, status=400)
         return web.json_response({"chosen": chosen, "choices": choices})
 
@@ -94,7 +94,9 @@ def _of_zip(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
             ):
                 raise CameraError(f"{name}: unpacks to more than a camera path needs")
             yield from [(entry.filename, archive.read(entry)) for entry in entries]
-    except (BadZipFile, NotImplementedError, RuntimeError, OSError, EOFError) as error:
+    except CameraError:
+        raise
+    except Exception as error:  # of zipfile, zlib and lzma
         raise CameraError(f"{name}: not a zip that can be unpacked ({error})") from error
 
 

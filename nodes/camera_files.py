@@ -8,6 +8,7 @@ from comfy_api.latest import io
 from ..camera import frame_count
 from ..camera.formats import CONVENTIONS, FORMATS, read_camera
 from ..camera.path import CameraPath
+from ..camera.poses import FEWEST_POSES
 from ..host import camera as host
 from ..host.folders import fingerprint
 from ..host.queued_prompt import known_inputs
@@ -16,6 +17,18 @@ from .refusal import refusal
 
 BY_FORMAT = "set by the format"
 RESAMPLE, CUT = "resample", "cut"
+
+
+def _recorded_side(side: str) -> io.Int.Input:
+    return io.Int.Input(
+        f"image_{side}",
+        display_name=f"image {side}",
+        default=0,
+        min=0,
+        max=100_000,
+        advanced=True,
+        tooltip=f"{side.title()} of the recorded video in pixels; needed for ViPE without a field of view.",
+    )
 
 
 class LingBotWorldCameraImport(io.ComfyNode):
@@ -61,24 +74,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
                 io.Int.Input(
                     "start", default=0, min=0, max=100_000, advanced=True, tooltip="The first pose used, from 0."
                 ),
-                io.Int.Input(
-                    "image_width",
-                    display_name="image width",
-                    default=0,
-                    min=0,
-                    max=100_000,
-                    advanced=True,
-                    tooltip="Width of the recorded video in pixels; needed for ViPE without a field of view.",
-                ),
-                io.Int.Input(
-                    "image_height",
-                    display_name="image height",
-                    default=0,
-                    min=0,
-                    max=100_000,
-                    advanced=True,
-                    tooltip="Height of the recorded video in pixels; needed for ViPE without a field of view.",
-                ),
+                *map(_recorded_side, ("width", "height")),
                 fov_input(0.0, 0.0, " 0 takes the file's own lens."),
             ],
             outputs=camera_outputs(
@@ -99,28 +95,31 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
     @classmethod
     def execute(cls, file, format, convention, frames, fit, start, image_width, image_height, fov_deg) -> io.NodeOutput:
-        path, notes = _read(file, format, convention, image_width, image_height, fov_deg)
-        path = path[start:]
+        path, notes = _read(file, format, convention, fit, start, image_width, image_height, fov_deg)
         path = path.for_video(frames) if fit == RESAMPLE else path[: frame_count(frames, len(path))]
         return io.NodeOutput(path, len(path), "\n".join(notes))
 
 
-def _read(file, format, convention, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
-    """The path, and what of the file cannot be used. Raises CameraError."""
-    return read_camera(
-        host.resolve(file),
+def _read(file, format, convention, fit, start, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:
+    """The path from frame `start` on, and what of the file cannot be used. Raises CameraError."""
+    source = host.resolve(file)
+    path, notes = read_camera(
+        source,
         format,
         convention=None if convention == BY_FORMAT else convention,
         image_size=(image_width, image_height) if image_width and image_height else None,
         fov_deg=fov_deg or None,
     )
+    host.check_length(source, len(path), start, 1 if fit == RESAMPLE else FEWEST_POSES)
+    return path[start:], notes
 
 
 def _check(file: str, known: Mapping[str, Any]) -> None:
     """Raises CameraError. Without all of the values, and with those that ComfyUI itself refuses, the file is only
     looked for."""
     host.resolve(file)
-    values = {name: known.get(name) for name in ("format", "convention", "image_width", "image_height", "fov_deg")}
+    names = "format", "convention", "fit", "start", "image_width", "image_height", "fov_deg"
+    values = {name: known.get(name) for name in names}
     in_lists = values["format"] in FORMATS and values["convention"] in (BY_FORMAT, *CONVENTIONS)
     if in_lists and None not in values.values():
         _read(file, **values)

@@ -4,8 +4,9 @@ from comfy_api.latest import io, ui
 
 from ..camera.measure import opencv
 from ..host.camera import measure_image
+from ..host.notice import show_text
 from .camera_sockets import CATEGORY, Camera, drawing_size
-from .refusal import refusal, show_text
+from .refusal import refusal
 
 
 class LingBotWorldMeasureCamera(io.ComfyNode):

@@ -4,8 +4,9 @@ from comfy_api.latest import io, ui
 
 from ..camera.preview import hints, warnings
 from ..host.camera import preview_image
+from ..host.drawing import MOST_FRAMES
+from ..host.notice import show_warning
 from .camera_sockets import CATEGORY, Camera, drawing_size
-from .refusal import show_warning
 
 
 class LingBotWorldCameraPreview(io.ComfyNode):
@@ -28,7 +29,7 @@ class LingBotWorldCameraPreview(io.ComfyNode):
                     "frames",
                     default=0,
                     min=0,
-                    max=10_001,
+                    max=MOST_FRAMES,
                     tooltip="Frames of the video, to be told when the path is shorter. 0: as many as the path has.",
                 ),
                 *drawing_size(),

@@ -4,6 +4,7 @@ from comfy_api.latest import io
 
 from ..camera.easing import EASINGS
 from ..camera.path import DEFAULT_FOV_DEG
+from ..host.drawing import HEIGHTS, MOST_FRAMES, WIDTHS
 from ..options import FRAMES
 
 CATEGORY = "LingBot-World/camera"
@@ -21,19 +22,19 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
     ]
 
 
-def frames_input(tooltip: str, name: str = "frames", default: int = FRAMES, least: int = 5) -> io.Int.Input:
+def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
     """A number of frames."""
-    return io.Int.Input(name, default=default, min=least, max=10_001, step=4, tooltip=tooltip)
+    return io.Int.Input("frames", default=default, min=least, max=MOST_FRAMES, step=4, tooltip=tooltip)
 
 
 def drawing_size() -> list[io.Int.Input]:
     """Width and height of a drawing, in pixels."""
-    sides = (("width", 800, 400), ("height", 500, 250))
+    sides = (("width", 800, WIDTHS), ("height", 500, HEIGHTS))
     return [
         io.Int.Input(
-            name, default=pixels, min=least, max=4096, step=8, advanced=True, tooltip=f"{name.title()} of the drawing."
+            name, default=pixels, min=least, max=most, step=8, advanced=True, tooltip=f"{name.title()} of the drawing."
         )
-        for name, pixels, least in sides
+        for name, pixels, (least, most) in sides
     ]
 
 

@@ -2,8 +2,14 @@
 
 from comfy_api.latest import io
 
+from ..geometry import LARGEST_SIDE, STEP
 from ..host.image import EXPLICIT, FITS, SIZES, check_size, fit_image, target_geometry
 from .refusal import refusal
+
+
+def _side(name: str, pixels: int) -> io.Int.Input:
+    tooltip = f"{name.title()} of the video in pixels. Used when size is '{EXPLICIT}'."
+    return io.Int.Input(name, default=pixels, min=STEP, max=LARGEST_SIDE, step=STEP, tooltip=tooltip)
 
 
 class LingBotWorldPrepareImage(io.ComfyNode):
@@ -26,22 +32,8 @@ class LingBotWorldPrepareImage(io.ComfyNode):
                     "image's own aspect ratio, floored to multiples of 16, as the official code does. 16:9, 9:16 and "
                     f"1:1: exactly this size; fit says how the image gets there. '{EXPLICIT}': two numbers below.",
                 ),
-                io.Int.Input(
-                    "width",
-                    default=832,
-                    min=16,
-                    max=8192,
-                    step=16,
-                    tooltip=f"Width of the video in pixels. Used when size is '{EXPLICIT}'.",
-                ),
-                io.Int.Input(
-                    "height",
-                    default=480,
-                    min=16,
-                    max=8192,
-                    step=16,
-                    tooltip=f"Height of the video in pixels. Used when size is '{EXPLICIT}'.",
-                ),
+                _side("width", 832),
+                _side("height", 480),
                 io.Combo.Input(
                     "fit",
                     options=list(FITS),

@@ -1,7 +1,9 @@
 """LingBotWorldLoadExperts, LingBotWorldLoadCausal and LingBotWorldLoadVAE: model files to MODEL and VAE."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import comfy.utils
 from comfy_api.latest import io
@@ -107,9 +109,9 @@ class LingBotWorldLoadExperts(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, package):
         known = known_inputs()
-        high, low = known.get("high_noise_expert"), known.get("low_noise_expert")
-        modes = known.get("arithmetic", "auto"), known.get("attention", "auto")
-        return refusal(_check_experts, package, high, low, *modes)
+        return refusal(
+            _check_experts, package, known.get("high_noise_expert"), known.get("low_noise_expert"), *_modes(known)
+        )
 
     @classmethod
     def fingerprint_inputs(
@@ -160,7 +162,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, model_name):
-        return refusal(_causal_path, model_name)
+        return refusal(_check_causal, model_name, *_modes(known_inputs()))
 
     @classmethod
     def fingerprint_inputs(cls, model_name, weight_dtype, arithmetic="auto", attention="auto"):
@@ -234,18 +236,32 @@ def _check_vae(name: str) -> None:
         check_weights(str(path), {name: entry.view() for name, entry in tensors.items()})
 
 
+def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
+    """Arithmetic and attention of a loader, where they are known before the prompt runs."""
+    return known.get("arithmetic", "auto"), known.get("attention", "auto")
+
+
 def _check_experts(package: str, high: str, low: str, *modes: str) -> None:
-    """The headers of both files, once for each version of them. Raises InputError, CheckpointError."""
+    """Raises InputError, CheckpointError."""
     paths = _expert_paths(package, high, low)
-    _check_pair(paths, folders.fingerprint(paths), *modes)
+    _check_headers(paths, folders.fingerprint(paths), *modes)
+
+
+def _check_causal(name: str, *modes: str) -> None:
+    """Raises InputError, CheckpointError."""
+    folder = _causal_path(name)
+    _check_headers(folder, folders.fingerprint([folder]), *modes)
 
 
 @lru_cache(maxsize=8)
-def _check_pair(paths: PerExpert[Path], version: str, *modes: str) -> None:
+def _check_headers(paths: PerExpert[Path] | Path, version: str, *modes: str) -> None:
+    """Of both experts or of a causal model, once for each version of the files."""
     from ..host.loading import check_8_bits
+    from ..loaders import open_checkpoint
     from ..loaders.package import open_experts
 
-    check_8_bits(open_experts(paths).high, *modes)
+    checkpoint = open_checkpoint(paths) if isinstance(paths, Path) else open_experts(paths).high
+    check_8_bits(checkpoint, *modes)
 
 
 def _chosen(names: dict[str, str]) -> dict[str, Path]:

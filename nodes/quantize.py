@@ -10,8 +10,9 @@ from comfy_api.latest import io, ui
 from ..errors import InputError
 from ..host import folders
 from ..host import quantize as host
+from ..host.notice import show_text
 from ..host.queued_prompt import known_inputs
-from .refusal import NamesToCheck, refusal, show_text
+from .refusal import NamesToCheck, refusal
 
 if TYPE_CHECKING:
     from ..quantize.package import QuantizePlan

@@ -1,11 +1,8 @@
-"""What nodes tell the user: refusals before a prompt runs, and, from `host.notice`, texts while it does."""
+"""How nodes refuse a prompt before it runs."""
 
 from collections.abc import Callable
 
 from ..errors import LingBotError
-from ..host.notice import show_text, show_warning
-
-__all__ = ["NamesToCheck", "refusal", "show_text", "show_warning"]
 
 
 class NamesToCheck(list[str]):

@@ -3,10 +3,11 @@
 from comfy_api.latest import io
 
 from ..errors import InputError
+from ..host.notice import show_warning
 from ..host.queued_prompt import known_inputs
 from ..options import CAUSAL_SHIFT, FAST_INDICES, KEY_VALUE_MODES, RELEASES, V2_INDICES
 from .camera_sockets import Camera, frames_input
-from .refusal import refusal, show_warning
+from .refusal import refusal
 
 State = io.Custom("LINGBOT_STATE")
 AS_TRAINED, CUSTOM = "as the model was trained", "custom"
@@ -30,15 +31,8 @@ class LingBotWorldRollout(io.ComfyNode):
             "as long as you like. The newest frame is shown after every chunk. Wire the state into another Rollout to "
             "go on with another camera and prompt.",
             search_aliases=[
-                "lingbot",
-                "fast",
-                "causal",
-                "autoregressive",
-                "sampler",
-                "long video",
-                "infinite",
-                "world",
-            ],
+                "lingbot", "fast", "causal", "autoregressive", "sampler", "long video", "infinite", "world",
+            ],  # fmt: skip
             inputs=[
                 io.Model.Input("model", tooltip="Load LingBot-World Causal Model, with its LoRAs if you use any."),
                 io.Conditioning.Input("positive", tooltip="The prompt, straight from the text node."),
@@ -126,8 +120,8 @@ class LingBotWorldRollout(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, steps):
-        return refusal(_check_steps, steps, known_inputs().get("indices"))
+    def validate_inputs(cls, indices):
+        return refusal(_check_indices, indices) if known_inputs().get("steps") == CUSTOM else True
 
     @classmethod
     def execute(
@@ -158,11 +152,8 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
         raise InputError(f"indices are {custom!r}, expected numbers such as {_told(V2_INDICES)}") from None
 
 
-def _check_steps(steps: str | None, custom: str | None) -> None:
-    """Raises InputError; None is a value that another node gives when the prompt runs."""
-    if steps not in (None, *STEPS, CUSTOM):
-        raise InputError(f"steps are {steps!r}, expected one of {', '.join([*STEPS, CUSTOM])}")
-    if steps == CUSTOM and custom is not None:
-        from ..sampling import few_step_schedule
+def _check_indices(custom: str) -> None:
+    """Raises InputError."""
+    from ..sampling import few_step_schedule
 
-        few_step_schedule(_indices(steps, custom), CAUSAL_SHIFT)
+    few_step_schedule(_indices(CUSTOM, custom), CAUSAL_SHIFT)

@@ -2,8 +2,8 @@
 
 from comfy_api.latest import io
 
+from ..host.notice import show_warning
 from ..options import BOUNDARY, CAMERA_CACHE_MODES, GUIDE_SCALE, SHIFT, SOLVER_NAMES, STEPS, CameraCacheMode, PerExpert
-from .refusal import show_warning
 
 CATEGORY = "LingBot-World/sampling"
 
@@ -68,12 +68,13 @@ def _shift() -> io.Float.Input:
     )
 
 
-def _solver() -> io.Combo.Input:
+def _solver(tooltip: str = "", advanced: bool | None = None) -> io.Combo.Input:
     return io.Combo.Input(
         "solver",
         options=list(SOLVER_NAMES),
         default=SOLVER_NAMES[0],
-        tooltip="unipc is the official solver. dpmpp (DPM++ 2M) is the official alternative.",
+        advanced=advanced,
+        tooltip=tooltip or "unipc is the official solver. dpmpp (DPM++ 2M) is the official alternative.",
     )
 
 
@@ -180,13 +181,7 @@ class LingBotWorldSigmas(io.ComfyNode):
                     tooltip="1 starts from noise. Less keeps the last part of a longer schedule, for a latent that "
                     "already holds a video.",
                 ),
-                io.Combo.Input(
-                    "solver",
-                    options=list(SOLVER_NAMES),
-                    default=SOLVER_NAMES[0],
-                    advanced=True,
-                    tooltip="The solver that this schedule is for: unipc's begins a little lower than dpmpp's.",
-                ),
+                _solver("The solver that this schedule is for: unipc's begins a little lower than dpmpp's.", True),
             ],
             outputs=[io.Sigmas.Output("sigmas", display_name="sigmas", tooltip="For Sampler Custom Advanced.")],
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from lingbot_world.loaders.writer import write_expert
+from lingbot_world.loaders.writer import write_expert, write_expert_folder
+from lingbot_world.model.config import ModelConfig
 from lingbot_world.toy.weights import EXPERT
 from safetensors.torch import save_file
 
@@ -27,10 +29,21 @@ def write_plain_experts(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     config = replace(EXPERT, control=None)
     for seed, name in enumerate(("plain_high_noise", "plain_low_noise")):
-        random_tensors = torch.Generator().manual_seed(seed)
-        shapes = config.parameter_shapes().items()
-        tensors = ((key, torch.randn(shape, generator=random_tensors) * 0.02) for key, shape in shapes)
-        write_expert(folder / f"{name}.safetensors", config, tensors, quant_type=None)
+        write_expert(folder / f"{name}.safetensors", config, _random_tensors(config, seed), quant_type=None)
+
+
+def write_bad_causal_models(folder: Path) -> None:
+    """One of which half is there, and one whose widths 8-bit products do not take."""
+    for name, config in (("half", EXPERT), ("odd", replace(EXPERT, ffn_dim=264))):
+        write_expert_folder(folder / name, replace(config, causal=True), _random_tensors(config, 0))
+    file = folder / "half" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def _random_tensors(config: ModelConfig, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = config.parameter_shapes().items()
+    return ((key, torch.randn(shape, generator=generator) * 0.02) for key, shape in shapes)
 
 
 def write_bad_experts(models: Path, toy_package: Path) -> None:

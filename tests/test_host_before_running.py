@@ -124,6 +124,15 @@ def test_a_camera_file_of_another_format(comfy_server):
     assert "colmap" in problem["details"]
 
 
+@pytest.mark.parametrize(("fit", "start", "fewest"), [("cut", 79, 5), ("resample", 81, 1)])
+def test_a_start_behind_the_end_of_a_camera_file(comfy_server, fit, start, fewest):
+    values = {"convention": "set by the format", "fov_deg": 0, "image_width": 0, "image_height": 0}
+    file = {"file": "toy/example/poses.npy", "format": "lingbot", "frames": 9, "fit": fit, "start": start}
+    prompt = toy().add("80", IMPORT, **file, **values).set(APPLY, camera=["80", 0])
+    words = f"poses.npy: 81 poses, fewer than {fewest} of them from frame {start} on"
+    assert words in only_problem(comfy_server, prompt, "80")["details"]
+
+
 def test_asking_nodes_what_they_would_make_shows_nothing(comfy_server):
     """A lens file of seven rows is told of by Load Poses when it runs, not while ComfyUI validates Apply Camera."""
     example, folder = comfy_server.base / "models/lingbot_world/toy/example", comfy_server.base / "input" / "seven_rows"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from bad_files import write_bad_causal_models
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
 from lingbot_world.generation.state import load_state
 from lingbot_world.headless.options import GenerateOptions
@@ -124,14 +125,30 @@ def test_names_of_no_causal_model_are_refused_before_anything_runs(server, fast,
 @pytest.mark.parametrize(
     ("values", "words"),
     [
+        ({"model_name": "half"}, "half.model.safetensors"),
+        ({"model_name": "odd", "arithmetic": "int8"}, "`arithmetic` int8 takes widths"),
+    ],
+)
+def test_a_model_that_cannot_be_used_is_refused_before_anything_runs(server, fast, values, words):
+    write_bad_causal_models(server.base / "models" / "diffusion_models")
+    with pytest.raises(RejectedPromptError, match=words) as refused:
+        server.queue(fast.set(CAUSAL, **values))
+    assert list(refused.value.node_errors) == [fast.node_id(CAUSAL)]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
         ({"steps": "custom", "indices": "500, 250"}, "rising numbers"),
         ({"steps": "custom", "indices": "a few"}, "expected numbers such as"),
-        ({"steps": "v3"}, "expected one of"),
+        ({"steps": "v3"}, "'v3' not in .'as the model was trained'"),
+        ({"steps": "v3", "indices": ["number", 0]}, "'v3' not in .'as the model was trained'"),
         ({"frames": 5}, "smaller than min"),
         ({"kv_cache": "disk"}, "disk"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_before_anything_runs(server, fast, values, words):
+    fast = fast.add("number", "PrimitiveString", value="0, 250, 500, 750")
     with pytest.raises(RejectedPromptError, match=words) as refused:
         server.queue(fast.set(ROLLOUT, **values))
     assert list(refused.value.node_errors) == [fast.node_id(ROLLOUT)]

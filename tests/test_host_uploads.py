@@ -21,12 +21,18 @@ def npy(array: np.ndarray) -> bytes:
     return stream.getvalue()
 
 
-def zipped(files: dict[str, bytes]) -> bytes:
+def zipped(files: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
     stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w") as archive:
+    with zipfile.ZipFile(stream, "w", method) as archive:
         for name, data in files.items():
             archive.writestr(name, data)
     return stream.getvalue()
+
+
+def damaged(method: int) -> bytes:
+    """A zip of poses whose compressed bytes are not what was written."""
+    whole, begin = zipped({"poses.npy": POSES}, method), 50  # behind its names and sizes
+    return whole[:begin] + b"\xff" * 8 + whole[begin + 8 :]
 
 
 POSES, LENS = npy(np.tile(np.eye(4), (9, 1, 1))), npy(np.array([[500.0, 500.0, 416.0, 240.0]]))
@@ -92,6 +98,9 @@ def test_a_zip_keeps_the_folders_that_a_format_needs(comfy_server):
     ({"walk.zip": zipped({"../../../evil.npy": POSES})}, "is not the name of a camera file"),
     ({"..|evil.npy": POSES}, "is not the name of a camera file"),
     ({"walk.zip": b"PK broken"}, "not a zip that can be unpacked"),
+    ({"walk.zip": damaged(zipfile.ZIP_DEFLATED)}, "not a zip that can be unpacked"),
+    ({"walk.zip": damaged(zipfile.ZIP_LZMA)}, "not a zip that can be unpacked"),
+    ({"walk.zip": zipped({"n" * 300 + ".npy": POSES})}, "File name too long"),
     ({"lens.npy": LENS}, "none of these files is"),
     ({"film.mp4": b"x"}, "expected .npy, .npz, .json, .txt or a .zip"),
 ])  # fmt: skip

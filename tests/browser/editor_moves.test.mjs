@@ -59,6 +59,19 @@ editorInBothRenderers((it) => {
     await eventually(async () => assert.equal(await editor.getByRole("button", { name: "My slide" }).count(), 0));
   });
 
+  it("says that a move could not be saved, and keeps its name", async (page, editor) => {
+    await page.route("**/userdata/**", (route) => (
+      route.request().method() === "POST" ? route.fulfill({ status: 507, body: "full" }) : route.continue()));
+    await editor.getByRole("button", { name: "Preset moves" }).click();
+    await editor.getByLabel("Name for this move").fill("My slide");
+    await editor.getByRole("button", { name: "Save this move" }).click();
+    await eventually(async () => assert.match(await status(editor), /cannot be changed/));
+    await page.unroute("**/userdata/**");
+    await settle(page);
+    assert.match(await status(editor), /cannot be changed/);
+    assert.equal(await editor.getByLabel("Name for this move").inputValue(), "My slide");
+  });
+
   it("eases the way from one keyframe to the next", async (page, editor) => {
     const ease = editor.getByLabel("From this keyframe to the next");
     await ease.selectOption("cubic_in");

@@ -70,20 +70,25 @@ export class Presets {
       editor.say("Type a name for the move first");
       return;
     }
-    await this.#change((saved) => { saved[name] = serialize(editor.state); });
+    if (!await this.#change((saved) => { saved[name] = serialize(editor.state); })) return;
     this.name.value = "";
     editor.say(`Saved as ${name}`);
   }
 
-  /** Changes what is saved; it is read again first, because another editor may have saved meanwhile. */
+  /**
+   * Changes what is saved; it is read again first, because another editor may have saved meanwhile. Returns whether that
+   * worked.
+   */
   async #change(act) {
     try {
       const moves = await this.store.load();
       act(moves);
       await this.store.save(moves);
       this.#list(moves);
+      return true;
     } catch (error) {
-      this.editor.say(`The move cannot be saved: ${error.message}`);
+      this.editor.say(`Your own moves cannot be changed: ${error.message}`);
+      return false;
     }
   }
 }
