@@ -58,18 +58,19 @@ def _add_convert(actions: Any) -> None:
 
 def _add_make(actions: Any) -> None:
     parser = actions.add_parser("make", help="make a path from a preset move or from keys")
-    parser.set_defaults(run=_make)
+    parser.set_defaults(run=lambda arguments: _make(arguments, parser.get_default))
     parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--preset", choices=PRESETS, metavar="NAME", help=", ".join(PRESETS))
     source.add_argument("--keys", metavar="SCRIPT", help="keys held and for how many frames: w-10,iw-15,none-10")
-    parser.add_argument("--frames", type=int, default=FRAMES, help="of a preset's path; keys say their own")
-    parser.add_argument("--amount", type=float, help="world units or degrees; left out: the preset's own")
-    parser.add_argument("--easing", choices=EASINGS, default="linear", metavar="NAME", help=", ".join(EASINGS))
-    parser.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what orbits go round")
-    parser.add_argument("--shake", type=float, default=0.0, help="degrees of handheld shake")
-    parser.add_argument("--seed", type=int, default=0, help="of the shake")
     parser.add_argument("--fov_deg", type=float, default=DEFAULT_FOV_DEG, help="degrees the lens sees across")
+    presets = parser.add_argument_group("presets")
+    presets.add_argument("--frames", type=int, default=FRAMES, help="of the path")
+    presets.add_argument("--amount", type=float, help="world units or degrees; left out: the preset's own")
+    presets.add_argument("--easing", choices=EASINGS, default="linear", metavar="NAME", help=", ".join(EASINGS))
+    presets.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what orbits go round")
+    presets.add_argument("--shake", type=float, default=0.0, help="degrees of handheld shake")
+    presets.add_argument("--seed", type=int, default=0, help="of the shake")
 
 
 MEASURE_HELP = """Measures how well a video follows its camera path, from what its pictures show.
@@ -122,12 +123,15 @@ def _convert(arguments: argparse.Namespace) -> None:
     _warn(path, len(path))
 
 
-def _make(arguments: argparse.Namespace) -> None:
-    if arguments.keys is not None:
-        path = path_from_keys(arguments.keys, fov_deg=arguments.fov_deg)
+def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
+    options = {name: getattr(arguments, name) for name in ("frames", "amount", "easing", "radius", "shake", "seed")}
+    if arguments.keys is None:
+        path = preset_path(arguments.preset, fov_deg=arguments.fov_deg, **options)
     else:
-        options = ("frames", "amount", "easing", "radius", "shake", "seed", "fov_deg")
-        path = preset_path(arguments.preset, **{name: getattr(arguments, name) for name in options})
+        for name, value in options.items():
+            if value != default(name):
+                raise CameraError(f"`{name}` is for presets: keys say how far and for how long; leave it out")
+        path = path_from_keys(arguments.keys, fov_deg=arguments.fov_deg)
     _saved(lambda target: write_camera(path, target), arguments.output)
     _warn(path, len(path))
 

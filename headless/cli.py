@@ -218,7 +218,7 @@ def _generate(arguments: argparse.Namespace) -> None:
     from .profile import silent, table
     from .rollout_plan import RolloutPlan
     from .run import run
-    from .video import STDOUT
+    from .video import STDOUT, files_left
 
     _spare_imports(arguments)
     values = _settings(arguments)
@@ -235,7 +235,7 @@ def _generate(arguments: argparse.Namespace) -> None:
             arguments.interrupted = "the chunks that were done stay"
         told = sys.stderr if arguments.output == STDOUT else sys.stdout
         first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
-        print(first, *plan.notes, sep="\n", file=told)
+        print(first, *plan.notes, *files_left(plan.target, size.frames), sep="\n", file=told)
         result = run(plan, progress_bar, processes)
         if arguments.reuse_threshold:
             print(f"\nthe model predicted {result.model_steps} of {steps} steps", file=told)

@@ -76,10 +76,10 @@ def choose_rollout_memory(
                     log.warning("The model does not fit into the GPU beside its work: %d of its %d blocks stay there, "
                                 "the others come from the file in every forward.", resident, layers)  # fmt: skip
                 return _with_what_is_left(plan, memory, free - needed - MARGIN, processes)
+    elsewhere = "" if mode == "auto" else ", or `kv_cache` auto"
     raise InputError(
         f"the GPU has {free / 1e9:.1f} GB free and the host {free_host / 1e9:.1f}: too little for keys and values of "
-        f"{plan.held_frames} latent frames with `kv_cache` {mode}; use a smaller `window`, a smaller video, or "
-        "`kv_cache` auto"
+        f"{plan.held_frames} latent frames with `kv_cache` {mode}; use a smaller `window`, a smaller video{elsewhere}"
     )
 
 

@@ -134,4 +134,6 @@ def _notes(
         return (*notes, *frame_notes(options, geometry, folder))
     made = 4 * state.latent.shape[2] - 3
     after = f"{options.continue_from} holds {made} frames; this video has the {geometry.frames} that follow."
+    if options.image is not None:
+        after += " `image` is not needed: the size and what was made stay."
     return (*notes, *(() if folder is None else folder.notes), after)

@@ -106,6 +106,14 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
         raise InputError(f"`{option}` {path} cannot be written: {error.strerror} ({folder})") from error
 
 
+def files_left(target: Target, frames: int) -> list[str]:
+    """Says it if the folder has PNG files of a longer video, which stay beside this one's."""
+    name = None if target.pattern is None else target.pattern % frames
+    if name is None or not (target.path / name).exists():
+        return []
+    return [f"{target.path} holds a longer video: its files from {name} on stay beside this one's."]
+
+
 def largest_size(target: Target, geometry: Geometry) -> int:
     """An upper bound of the output's bytes: uncompressed YUV 4:2:0 for a video, RGB for PNG files."""
     pixels = geometry.frames * geometry.height * geometry.width

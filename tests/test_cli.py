@@ -74,7 +74,7 @@ def test_attention_in_8_bits_is_another_video_and_says_what_it_gains(command, tm
     assert "Attention in 8 bits on the CPU gives about a GPU's quality" in capsys.readouterr().out
 
 
-def test_png_frames_repeat_with_the_seed_and_change_with_it(command, tmp_path):
+def test_png_frames_repeat_with_the_seed_and_change_with_it(command, tmp_path, capsys):
     def pixels(name, **changes):
         assert main(command(output=tmp_path / name, sampling_steps=1, **changes)) == 0
         return [np.array(Image.open(file)) for file in sorted(Path(tmp_path, name).parent.glob("**/*.png"))]
@@ -83,6 +83,10 @@ def test_png_frames_repeat_with_the_seed_and_change_with_it(command, tmp_path):
     assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [f"f_{index:03}.png" for index in range(5)]
     assert all(np.array_equal(*pair) for pair in zip(first, again[:5], strict=True))
     assert not np.array_equal(first, other[-5:])
+    assert "longer video" not in capsys.readouterr().out
+    (tmp_path / "c" / "frame_00005.png").touch()
+    assert main(command(output=tmp_path / "c", sampling_steps=1)) == 0
+    assert f"{tmp_path / 'c'} holds a longer video: its files from frame_00005.png on stay" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -71,6 +71,8 @@ def test_a_world_goes_on_where_its_state_ends(causal, tmp_path):
     going_on = {"continue_from": first, "save_state": second, "image": None, "width": None, "height": None}
     plan = make_plan(causal(prompt="a tower", seed=2, **going_on))
     assert plan.geometry.frames == 24
+    assert "`image`" not in plan.notes[-1]
+    assert "`image` is not needed" in make_plan(causal(continue_from=first, width=None, height=None)).notes[-1]
     run(plan)
     state = load_state(second)
     assert [(prompt.text, prompt.chunks) for prompt in state.prompts] == [("a castle", 2), ("a tower", 2)]
@@ -303,8 +305,10 @@ def test_kernels_are_recorded_where_python_is_slower_and_everything_is_on_the_gp
 
 
 def test_too_little_memory_is_said_before_anything_is_loaded(full_size):
-    with pytest.raises(InputError, match="too little for keys and values of 18 latent frames"):
-        choose_rollout_memory(full_size, int(2e9), int(64e9))
+    for mode, last in (("auto", "a smaller video$"), ("8bit", "or `kv_cache` auto$")):
+        plan = replace(full_size, options=replace(full_size.options, kv_cache=mode))
+        with pytest.raises(InputError, match=f"too little for keys and values of 18 latent frames .*{last}"):
+            choose_rollout_memory(plan, int(2e9), int(64e9))
     assert choose_rollout_memory(replace(full_size, device=torch.device("cpu")), 0) == RolloutMemory()
 
 
