@@ -76,8 +76,7 @@ export class Presets {
   }
 
   /**
-   * Changes what is saved; it is read again first, because another editor may have saved meanwhile. Returns whether that
-   * worked.
+   * Changes what is saved, and returns whether that worked. It is read again first: another editor may have saved.
    */
   async #change(act) {
     try {
