@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from lingbot_world.model.eight_bit_attention import attend_8bit
+from lingbot_world.model.fp8_attention import operands
 from lingbot_world.model.pointwise import implementation
 from model_cases import SMALL, random_inputs, random_state, with_state
 from pointwise_cases import NAMES, check
@@ -18,13 +20,21 @@ needs_compiler = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(("arithmetic", "rows"), [("bf16", 2), ("fp8", 1)])
-def test_torch_compile_takes_the_whole_model(arithmetic, rows):
+@pytest.mark.parametrize(("arithmetic", "attention", "rows"), [("bf16", "exact", 2), ("fp8", "8bit", 1)])
+def test_torch_compile_takes_the_whole_model(arithmetic, attention, rows):
     config = replace(SMALL, num_layers=1)  # tracing a block takes seconds
     model, inputs = with_state(config, random_state(config)), random_inputs(config, rows, (2, 4, 4))
     model.set_arithmetic(arithmetic)
+    model.set_attention(attention)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(**inputs), model(**inputs), atol=1e-5, rtol=0)
+
+
+def test_keys_and_values_in_8_bits_compile_without_graph_breaks():
+    q, k, v = torch.randn(3, 1, 32, 128).unbind()
+    kept = operands(q, k, v)[1:]
+    compiled = torch.compile(attend_8bit, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(q.clone(), *kept, 2, {}), attend_8bit(q.clone(), *kept, 2, {}))
 
 
 @pytest.mark.parametrize("in_features", [128, 80])

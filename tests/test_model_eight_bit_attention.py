@@ -239,21 +239,6 @@ def test_a_full_size_step_holds_what_the_formula_says(monkeypatch, grid):
     assert 0.99 * formula < peak_bytes(model, inputs) <= formula
 
 
-def test_torch_compile_takes_the_whole_model():
-    config = replace(SMALL, num_layers=1)  # tracing a block takes seconds
-    model, inputs = with_state(config, random_state(config)), random_inputs(config, 1, (2, 4, 4))
-    model.set_attention("8bit")
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(**inputs), model(**inputs), atol=1e-5, rtol=0)
-
-
-def test_torch_compile_takes_keys_and_values_in_8_bits():
-    q, k, v = torch.randn(3, 1, 32, HEADS * 64).unbind()
-    kept = fp8_attention.operands(q, k, v)[1:]
-    compiled = torch.compile(attend_8bit, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(compiled(q.clone(), *kept, HEADS, {}), attend_8bit(q.clone(), *kept, HEADS, {}))
-
-
 class Card:
     """A GPU of that compute capability without any kernel's package, as far as torch is asked."""
 
