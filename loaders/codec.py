@@ -80,9 +80,10 @@ def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
     """The weight `shape` in 8 bits with a scale for each row, which the largest scale of the row's blocks makes. A
     row's values fill whole blocks."""
-    largest = scales.block_scales().view(shape[0], -1).abs().amax(1, keepdim=True) * scales.code.abs().max()
-    row_scales = largest.clamp_min(1e-30) / LARGEST[dtype]
-    values = decode(packed, scales, shape, torch.float32).mul_(row_scales.reciprocal())
+    per_row = scales.block_scales().view(shape[0], -1)
+    row_scales = (per_row.abs().amax(1, keepdim=True) * scales.code.abs().max()).clamp_min(1e-30) / LARGEST[dtype]
+    scaled = scales._replace(absmax=(per_row * row_scales.reciprocal()).view(-1), nested_absmax=None)
+    values = decode(packed, scaled, shape, torch.float32)
     return EightBit((values.round_() if dtype == torch.int8 else values).to(dtype), row_scales)
 
 
