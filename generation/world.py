@@ -116,6 +116,7 @@ class World:
         if graphs:
             self._options["block_graphs"] = BlockGraphs()
         self._camera_cache = None if camera_cache_bytes == 0 else CameraCache(camera_cache_bytes, steady=graphs)
+        self._camera: tuple[Tensor, Tensor] | None = None
 
     @torch.no_grad()
     def chunk(
@@ -130,7 +131,7 @@ class World:
         """The next three latent frames, float32 [1, 16, 3, h, w]. The arguments are those of `rollout`, for these
         frames. `callback(forward)` is called after each of the chunk's forwards."""
         predict = self._begin_chunk(y, camera, self._camera_cache, callback)
-        clean = sample_few_steps(predict, noise.to(self._device).float(), schedule, renoise)
+        clean = sample_few_steps(predict, noise.to(self._device, non_blocking=True).float(), schedule, renoise)
         self._remember(predict, clean)
         return clean
 
@@ -156,8 +157,8 @@ class World:
         self, y: Tensor, camera: Tensor | None, cache: CameraCache | None, callback: Callable[[int], None] | None = None
     ) -> Predict:
         """Begin the next chunk. Returns the function that predicts its velocity."""
-        y = y.to(self._device)
-        camera = None if camera is None else camera.to(self._device)
+        y = y.to(self._device, non_blocking=True)
+        camera = None if camera is None else self._uploaded(camera)
         options = {"kv_cache": self._history, "camera_cache": cache, **self._options}
         self._history.begin(CHUNK)
         done = 0
@@ -172,6 +173,15 @@ class World:
             return velocity
 
         return predict
+
+    def _uploaded(self, camera: Tensor) -> Tensor:
+        """The camera on the device: that of the chunk before if it is the same, so that the camera cache serves both.
+        The cache would compare them on the GPU, and Python would wait for all that is queued there."""
+        if self._camera is None or not torch.equal(self._camera[0], camera):
+            self._camera = camera.clone(), camera.to(self._device, non_blocking=True)
+            if self._camera_cache is not None:
+                self._camera_cache.clear()
+        return self._camera[1]
 
     def _remember(self, predict: Predict, clean: Tensor) -> None:
         """Keep the clean chunk's keys and values for later chunks."""

@@ -1,10 +1,13 @@
-"""One run of a causal model: every chunk is sampled, decoded and written before the next one begins."""
+"""One run of a causal model: every chunk is sampled, decoded and written as it comes.
+
+Python queues a chunk's kernels faster than a GPU runs them. So it waits for a chunk's frames only when the next chunk's
+first forward is queued behind them: the GPU never waits for Python to write frames or to compute a camera."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -68,18 +71,29 @@ def run_rollout(
     world.prompt = context.to(plan.device)
     progress = stages.begin("chunks", "frame", keep=True)
     if not processes.first:
-        deque(run.videos(noise, generator), maxlen=0)
+        run.make(noise, generator, lambda _frames: None)
         return plan.target.path
     try:
         with FrameWriter(plan.target, plan.options.fps, keep_partial=True) as writer:
-            for frames in run.videos(noise, generator):
-                assert frames is not None
+
+            def write(frames: Tensor) -> None:
                 writer.write(frames.numpy())
                 progress(writer.frames, plan.geometry.frames)
+
+            run.make(noise, generator, write)
     finally:
         if plan.options.save_state is not None and run.latents:
             run.state(context).save(plan.options.save_state)
     return plan.target.path
+
+
+class _Queued(NamedTuple):
+    """A chunk in host memory: its latent and its frames, or this process's stripe of them. If a GPU is still at work on
+    them, they are there after `wait()`."""
+
+    latent: Tensor
+    frames: Tensor | None
+    wait: Callable[[], object] | None
 
 
 class _Run:
@@ -100,27 +114,58 @@ class _Run:
             for latent in state.latent[:, :, -REACH:].split(CHUNK, dim=2):
                 self._decoder.decode(latent)
 
-    def videos(self, noise: Tensor, generator: torch.Generator) -> Iterator[Tensor | None]:
-        """The frames uint8 [F, H, W, 3] of each chunk; None where another process gets them."""
-        for latent in self._chunks(noise, generator):
-            own = None if self._decoder is None else self._decoder.decode(latent)
-            yield None if own is None else join_stripes(own, self._plan.cells, self._decoding)
-
-    def _chunks(self, noise: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-        """Sample the run's chunks, one after the other."""
+    def make(self, noise: Tensor, generator: torch.Generator, deliver: Callable[[Tensor], None]) -> None:
+        """Make the chunks. `deliver(frames)` gets the frames uint8 [F, H, W, 3] of each, in the first process. A chunk
+        that was queued when the run is interrupted is delivered too."""
 
         def renoise(shape: tuple[int, ...]) -> Tensor:
             return torch.randn(shape, generator=generator, device=generator.device)
 
-        track = self._plan.track
+        queued: _Queued | None = None
+
+        def finish(_forward: int = 0) -> None:
+            nonlocal queued
+            if queued is not None:
+                chunk, queued = queued, None
+                self._finish(chunk, deliver)
+
+        inputs = self._inputs(noise)
+        given = next(inputs, None)
+        try:
+            while given is not None:
+                latent = self._world.chunk(*given, self._plan.schedule, renoise, finish)
+                queued = self._decoded(latent)
+                if queued.wait is None:
+                    finish()
+                given = next(inputs, None)
+        except BaseException:
+            if self._decoding.size == 1:  # several processes could not join their stripes any more
+                finish()
+            raise
+        finish()
+
+    def _inputs(self, noise: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Noise, conditioning and camera of each chunk."""
+        track, device = self._plan.track, self._plan.device
         for chunk in range(self._plan.geometry.lat_f // CHUNK):
             part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
             camera = self._camera(track.poses[part], track.lens[None])
-            latent = self._world.chunk(
-                noise[:, :, part], next(self._conditioning), camera, self._plan.schedule, renoise
-            )
-            self.latents.append(latent.cpu())
-            yield latent
+            yield _pinned(noise[:, :, part], device), _pinned(next(self._conditioning), device), _pinned(camera, device)
+
+    def _decoded(self, latent: Tensor) -> _Queued:
+        frames = None if self._decoder is None else self._decoder.decode(latent, wait=False)
+        if latent.device.type == "cpu":
+            return _Queued(latent, frames, None)
+        copy = latent.to("cpu", non_blocking=True)
+        return _Queued(copy, frames, torch.cuda.current_stream(latent.device).record_event().synchronize)
+
+    def _finish(self, chunk: _Queued, deliver: Callable[[Tensor], None]) -> None:
+        if chunk.wait is not None:
+            chunk.wait()
+        self.latents.append(chunk.latent)
+        frames = None if chunk.frames is None else join_stripes(chunk.frames, self._plan.cells, self._decoding)
+        if frames is not None:
+            deliver(frames)
 
     def state(self, context: Tensor) -> WorldState:
         """What is done, to be continued; the state that this run continued is part of it."""
@@ -133,6 +178,11 @@ class _Run:
     def _camera(self, poses: np.ndarray, lens: np.ndarray) -> Tensor:
         geometry = self._plan.geometry
         return pose_embedding(poses, lens, height=geometry.height, width=geometry.width)
+
+
+def _pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """From pinned memory a GPU gets it without a wait for what is queued there."""
+    return tensor.pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 
 def _decoder(plan: RolloutPlan, vae: VAE, memory: RolloutMemory, processes: Processes) -> VideoDecoder:

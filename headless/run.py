@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
 from ..generation.two_experts import Conditioning, Together, Video
+from ..model.pointwise import gated_add_
 from ..options import ShowProgress
 from ..sampling import StepReuse
 from .decoding import decode_together
@@ -60,7 +64,8 @@ def _run_stages(
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
     config = (plan.checkpoint if isinstance(plan, RolloutPlan) else plan.experts.high).config
     together = processes.divide(config, isinstance(plan, SamplingPlan) and plan.guided, plan.options.shard)
-    prompts = encode_prompts(prompts_of(plan), plan, stages.begin("text", "block")) if processes.takes(0) else None
+    with _triton_starting(plan.device):
+        prompts = encode_prompts(prompts_of(plan), plan, stages.begin("text", "block")) if processes.takes(0) else None
     generator = torch.Generator(plan.options.noise_device).manual_seed(seed)
     noise = draw_noise(plan.geometry, generator)
     if isinstance(plan, RolloutPlan):
@@ -74,6 +79,25 @@ def _run_stages(
     if frames is None:
         return plan.target.path
     return write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
+
+
+@contextmanager
+def _triton_starting(device: torch.device) -> Iterator[None]:
+    """Triton takes half a second to start, most of it for a hash of its own files. A thread has it start meanwhile."""
+
+    def start() -> None:
+        with suppress(Exception):  # the models' first kernel meets it again, and says so
+            x = torch.zeros(1, 64, device=device)
+            gated_add_(x, x.bfloat16(), x[0])
+
+    thread = Thread(target=start)
+    if device.type == "cuda":
+        thread.start()
+    try:
+        yield
+    finally:
+        if thread.is_alive():
+            thread.join()
 
 
 def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:

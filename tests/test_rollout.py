@@ -156,6 +156,25 @@ def test_chunks_after_those_that_were_made_before_have_a_camera_cache(golden, mo
     assert len(projected) == 6
 
 
+@pytest.mark.parametrize(("cameras", "projections"), [("equal", 1), ("written over", 3), ("different", 3)])
+def test_a_camera_serves_the_next_chunk_if_it_is_the_same(golden, model, cameras, projections):
+    case, given, made, projected = CASES[0], arrays(golden, CASES[0]), {}, []
+    plucker = torch.cat([given["plucker"][:, :, :3]] * 3, 2) if cameras == "equal" else given["plucker"]
+    hook = model.blocks[0].cam_scale_layer.register_forward_pre_hook(lambda *_: projected.append(1))
+    for cached in (True, False):
+        world = World(model, given["latent"].shape[-2:], 9, device="cpu", camera_cache_bytes=None if cached else 0)
+        world.prompt, made[cached], held = given["context"][None], [], torch.empty_like(plucker[:, :, :3])
+        renoise = draws(given["renoise"])
+        for start in range(0, 9, 3):
+            noise, y, camera = (each[:, :, start : start + 3]
+                                for each in (given["noise"][None], given["y"][None], plucker))  # fmt: skip
+            camera = held.copy_(camera) if cameras == "written over" else camera.clone()
+            made[cached].append(world.chunk(noise, y, camera, settings(case)["schedule"], renoise))
+        assert len(projected) == (projections if cached else projections + 15)
+    hook.remove()
+    assert all(map(torch.equal, made[True], made[False]))
+
+
 def test_a_new_prompt_changes_what_comes_and_not_what_was(golden, model):
     case = CASES[0]
     given = arrays(golden, case)

@@ -13,15 +13,18 @@ import torch
 from lingbot_world.errors import CheckpointError, InputError, LingBotError
 from lingbot_world.generation.state import load_state
 from lingbot_world.geometry import Geometry
+from lingbot_world.headless import rollout
 from lingbot_world.headless.cli import main
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.rollout_memory import RolloutMemory, choose_rollout_memory, estimate_rollout
 from lingbot_world.headless.run import run
+from lingbot_world.headless.video import FrameWriter
 from lingbot_world.loaders.checkpoint import Checkpoint
 from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.tensors import TensorEntry
 from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.pipeline import World
 from lingbot_world.vae import decode_latent, load_vae
 from PIL import Image
@@ -60,6 +63,49 @@ def test_the_video_has_the_frames_of_its_chunks(causal, tmp_path):
     result = run(make_plan(causal()))
     assert frames_of(tmp_path / "video").shape == (21, 48, 64, 3)
     assert [stage.name for stage in result.stages] == ["text", "VAE encode", "load causal model", "chunks"]
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """What happens in a run whose chunks are there only after a wait: the forwards, the waits, the frames written."""
+    happened, decoded, write = [], rollout._Run._decoded, FrameWriter.write
+    compute = LingBotWorldModel.forward
+
+    def forward(model, *arguments):
+        happened.append("forward")
+        return compute(model, *arguments)
+
+    def write_frames(writer, frames):
+        happened.append(len(frames))
+        write(writer, frames)
+
+    monkeypatch.setattr(LingBotWorldModel, "forward", forward)
+    monkeypatch.setattr(FrameWriter, "write", write_frames)
+    monkeypatch.setattr(rollout._Run, "_decoded", lambda run, latent: decoded(run, latent)._replace(
+        wait=lambda: happened.append("wait")))  # fmt: skip
+    return happened
+
+
+def test_a_gpu_has_the_next_forward_before_python_waits_for_frames(causal, as_on_a_gpu):
+    run(make_plan(causal()))
+    chunk = ["forward", "wait", 9, *["forward"] * 4]
+    assert as_on_a_gpu == [*["forward"] * 5, *chunk, "wait", 12]
+
+
+def test_a_chunk_that_is_queued_when_the_run_is_interrupted_is_written_too(causal, as_on_a_gpu, tmp_path, monkeypatch):
+    chunk, done = World.chunk, []
+
+    def interrupted(*arguments):
+        if done:
+            raise KeyboardInterrupt
+        done.append(chunk(*arguments))
+        return done[0]
+
+    monkeypatch.setattr(World, "chunk", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(make_plan(causal(output=tmp_path / "cut.mp4", save_state=tmp_path / "cut.state")))
+    assert length_of(tmp_path / "cut.mp4") == 9
+    assert torch.equal(load_state(tmp_path / "cut.state").latent, done[0])
 
 
 def test_a_world_goes_on_where_its_state_ends(causal, tmp_path):

@@ -44,16 +44,19 @@ class VideoDecoder:
         self._parked: dict[Corner, State] = {corner: {} for corner in self._tiling.corners}
 
     @torch.no_grad()
-    def decode(self, latent: Tensor, progress: Progress | None = None, *, last: bool = False) -> Tensor:
+    def decode(
+        self, latent: Tensor, progress: Progress | None = None, *, last: bool = False, wait: bool = True
+    ) -> Tensor:
         """The frames uint8 [F, H, W, 3] on the CPU of the next normalised latent frames [1, 16, n, h, w], or a stripe.
 
         Four of each latent frame, one of a video's first. With `last` no state is kept. After an exception the
-        decoder cannot go on.
+        decoder cannot go on. Without `wait` the frames are there when the GPU has done what is queued now.
         """
         vae, tiling = self._vae, self._tiling
         latents = [vae.denormalized(each) for each in latent.unbind(2)]
         length = 4 * len(latents) - (0 if self._past[0, 0] else 3)
-        video = torch.empty(length, *(CELL * side for side in self._size), 3, dtype=torch.uint8)
+        pinned = not wait and vae.device.type == "cuda" and len(tiling.corners) == 1
+        video = torch.empty(length, *(CELL * side for side in self._size), 3, dtype=torch.uint8, pin_memory=pinned)
         blender, done = Blender(tiling, CELL), count(1)
         for corner in tiling.corners:
             decoder = Decoder(vae.weights, _moved(self._past.pop(corner), vae.device), self._stripe)
@@ -62,7 +65,7 @@ class VideoDecoder:
                 cut = tiling.crop(each, corner).contiguous(memory_format=torch.channels_last)
                 for frame, number in zip(decoder.decode(cut), index, strict=False):
                     (rows, columns), own = blender.add(number, corner, frame[0])
-                    video[number, rows, columns] = _to_bytes(own)
+                    video[number, rows, columns].copy_(_to_bytes(own), non_blocking=pinned)
                 if progress is not None:
                     progress(next(done), len(latents) * len(tiling.corners))
             self._past[corner] = {} if last else self._kept(corner, decoder.past)
@@ -94,4 +97,4 @@ def _moved(past: State, device: torch.device) -> State:
 
 def _to_bytes(frame: Tensor) -> Tensor:
     """uint8 [H, W, 3] of [3, H, W] from -1 to 1."""
-    return frame.float().clamp(-1, 1).add(1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).cpu()
+    return frame.float().clamp(-1, 1).add(1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).contiguous()
