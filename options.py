@@ -27,6 +27,8 @@ Arithmetic = Literal["auto", "bf16", "fp8", "int8"]
 AttentionMode = Literal["auto", "exact", "8bit"]
 """How the blocks' self-attention is computed; auto means exact."""
 NoiseDevice = Literal["cpu", "cuda"]
+VaeDtype = Literal["auto", "fp16", "fp32"]
+"""What the VAE decodes in."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)
@@ -36,6 +38,7 @@ DTYPE_NAMES: tuple[DtypeName, ...] = get_args(DtypeName)
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 NOISE_DEVICES: tuple[NoiseDevice, ...] = get_args(NoiseDevice)
+VAE_DTYPES: tuple[VaeDtype, ...] = get_args(VaeDtype)
 
 BOUNDARY = 0.947
 """Share of the noise range from which on the high-noise expert predicts."""

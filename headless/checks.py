@@ -48,6 +48,18 @@ class Plan:
         """Height and width of the latent."""
         return self.geometry.lat_h, self.geometry.lat_w
 
+    @property
+    def decodes_in_half(self) -> bool:
+        """Whether one process decodes in fp16. By default it does so on GPUs, on which convolutions in fp32 are
+        computed in TF32, as the official code's are: that has ten bits of mantissa too."""
+        if self.options.vae_dtype != "auto":
+            return self.options.vae_dtype == "fp16"
+        return self.device.type == "cuda" and torch.cuda.is_available() and _multiplies_half(self.device)
+
+
+def _multiplies_half(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (7, 0)
+
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
     """InputError for options that were given although the model has no use for them."""

@@ -106,7 +106,7 @@ def _causal(checkpoint: Checkpoint, work: _Work) -> Report:
         stage, pinned = estimate_rollout(
             checkpoint.config, work.geometry, work.dtype, memory,
             weights=weight_bytes(checkpoint, memory.resident_blocks), held_frames=frames, vae_width=PACKAGE_VAE_WIDTH,
-            arithmetic=work.arithmetic,
+            arithmetic=work.arithmetic, vae_half=True,
         )  # fmt: skip
         name = f"{stage.name}{f' ({_amount(pinned)})' if pinned else ''}"
         stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
@@ -142,7 +142,7 @@ def _text(path: Path, dtype: torch.dtype) -> Report:
 
 def _vae(path: Path, geometry: Geometry) -> Report:
     width = vae_width(read_vae(path))
-    plain, tiled = estimate_vae(width, geometry), estimate_vae(width, geometry, tiling=True)
+    plain, tiled = (estimate_vae(width, geometry, tiling=tiling, half=True) for tiling in (False, True))
     return Report([f"VAE: Wan 2.1, width {width}"], [*plain, *map(_if_short, tiled)])
 
 

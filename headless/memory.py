@@ -90,10 +90,11 @@ def estimate_camera_cache(checkpoint: Checkpoint, geometry: Geometry, dtype: tor
 
 
 def estimate_vae(
-    width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1
+    width: int, geometry: Geometry, *, tiling: bool = False, processes: int = 1, half: bool = False
 ) -> tuple[StageEstimate, StageEstimate]:
-    """Encoding and decoding in fp32 with a VAE of that width (96 in the package). Where several `processes` decode a
-    stripe each, one's bytes; a stripe is counted with all that its convolutions reach beside it."""
+    """Encoding in fp32, and decoding in fp32 or in `half` of it, with a VAE of that width (96 in the package). Where
+    several `processes` decode a stripe each, one's bytes; a stripe is counted with all that its convolutions reach
+    beside it."""
     weights = 4 * VAE_WEIGHTS * width**2
     frame = geometry.height * geometry.width
     pixels = min(frame, TILE_PIXELS) if tiling else frame
@@ -102,9 +103,9 @@ def estimate_vae(
         decode = int(decode * min(1, 1 / processes + max(HALO.values()) / max(geometry.lat_h, geometry.lat_w)))
     if tiling:  # of every frame the lower quarter of a row of tiles is kept, and the right quarter of one tile
         decode += 12 * geometry.frames * 64 * (geometry.width * 4 // 3 + 256)
-    work = encode, decode
     names = ("VAE encode, tiled", "VAE decode, tiled") if tiling else ("VAE encode", "VAE decode")
-    return StageEstimate(names[0], weights, work[0]), StageEstimate(names[1], weights, work[1])
+    parts = 2 if half else 1
+    return StageEstimate(names[0], weights, encode), StageEstimate(names[1], weights // parts, decode // parts)
 
 
 def free_memory(device: torch.device) -> int:

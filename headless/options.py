@@ -21,6 +21,7 @@ from ..options import (
     SIZE,
     SOLVER_NAMES,
     STEPS,
+    VAE_DTYPES,
     Arithmetic,
     AttentionMode,
     CameraCacheMode,
@@ -29,6 +30,7 @@ from ..options import (
     NoiseDevice,
     ResidencyMode,
     SolverName,
+    VaeDtype,
 )
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -40,6 +42,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "residency": RESIDENCY_MODES,
     "camera_cache": CAMERA_CACHE_MODES,
     "kv_cache": KEY_VALUE_MODES,
+    "vae_dtype": VAE_DTYPES,
 }
 """The options that take one of a few words."""
 
@@ -97,6 +100,7 @@ class GenerateOptions:
     residency: ResidencyMode = "auto"
     camera_cache: CameraCacheMode = "auto"
     vae_tiling: bool = False
+    vae_dtype: VaeDtype = "auto"
     shard: bool = False
     window: int | None = None
     sink: int | None = None

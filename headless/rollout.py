@@ -5,7 +5,9 @@ first forward is queued behind them: the GPU never waits for Python to write fra
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +32,10 @@ from .processes import ALONE, Processes
 from .profile import StageRecorder
 from .rollout_memory import RolloutMemory, choose_rollout_memory
 from .rollout_plan import RolloutPlan
+from .stages import AGAIN
 from .video import FrameWriter
+
+log = logging.getLogger(__name__)
 
 
 def run_rollout(
@@ -52,7 +57,9 @@ def run_rollout(
     vae = load_vae(plan.vae, device=plan.device) if processes.first or not alone else None
     image = _encode_image(plan, vae, stages.begin("VAE encode", "chunk")) if vae and processes.first else None
     image = processes.share(image, 0)
-    decoder = None if vae is None else _decoder(plan, vae, memory, ALONE if alone else processes)
+    decoding = ALONE if alone else processes
+    decoder = None if vae is None else _decoder(plan, vae, memory, decoding)
+    del vae
     progress = stages.begin("load causal model", "B", keep=True)
     model = load_expert(
         plan.checkpoint, plan.device, plan.dtype, progress=progress,
@@ -65,7 +72,7 @@ def run_rollout(
         camera_cache_bytes=memory.camera_cache_bytes,
         sequence_parallel=together.sequence, graphs=memory.graphs,
     )  # fmt: skip
-    run = _Run(plan, world, decoder, image, ALONE if alone else processes)
+    run = _Run(plan, world, decoder, image, decoding)
     if plan.state is not None:
         run.remember(plan.state, stages.begin("replay", "chunk", keep=True))
     world.prompt = context.to(plan.device)
@@ -105,13 +112,15 @@ class _Run:
     ) -> None:
         self._plan, self._world, self._decoder, self._decoding = plan, world, decoder, decoding
         self._conditioning = chunk_conditioning(image)
+        self._before: list[Tensor] = []
         self.latents: list[Tensor] = []
 
     def remember(self, state: WorldState, progress: Progress) -> None:
         """Make the memory of a state's chunks again: the model's by a forward each, the decoder's from the last."""
         self._world.continue_from(state, self._conditioning, self._camera, progress)
+        self._before = list(state.latent[:, :, -REACH:].split(CHUNK, dim=2))
         if self._decoder is not None:
-            for latent in state.latent[:, :, -REACH:].split(CHUNK, dim=2):
+            for latent in self._before:
                 self._decoder.decode(latent)
 
     def make(self, noise: Tensor, generator: torch.Generator, deliver: Callable[[Tensor], None]) -> None:
@@ -162,10 +171,30 @@ class _Run:
     def _finish(self, chunk: _Queued, deliver: Callable[[Tensor], None]) -> None:
         if chunk.wait is not None:
             chunk.wait()
+        own = self._checked(chunk)
         self.latents.append(chunk.latent)
-        frames = None if chunk.frames is None else join_stripes(chunk.frames, self._plan.cells, self._decoding)
+        frames = None if own is None else join_stripes(own, self._plan.cells, self._decoding)
         if frames is not None:
             deliver(frames)
+
+    def _checked(self, chunk: _Queued) -> Tensor | None:
+        """The chunk's frames, decoded again in fp32, as all that come, if a number in the VAE was too large for fp16.
+        There may be no room for more than tiles then."""
+        try:
+            if self._decoder is not None:
+                self._decoder.check()
+        except OverflowError as reason:
+            log.warning(AGAIN, reason)
+        else:
+            return chunk.frames
+        plan, vae = self._plan, load_vae(self._plan.vae, device=self._plan.device)
+        needed = estimate_vae(vae.width, replace(plan.geometry, frames=4 * CHUNK))[1].work + MARGIN
+        vae.use_tiling = plan.options.vae_tiling or needed > free_memory(plan.device)
+        self._decoder = VideoDecoder(vae, *plan.cells, park=True)
+        latents = [*self._before, *self.latents][-(REACH // CHUNK) :]
+        for latent in latents:
+            self._decoder.decode(latent)
+        return self._decoder.decode(chunk.latent)
 
     def state(self, context: Tensor) -> WorldState:
         """What is done, to be continued; the state that this run continued is part of it."""
@@ -186,6 +215,8 @@ def _pinned(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _decoder(plan: RolloutPlan, vae: VAE, memory: RolloutMemory, processes: Processes) -> VideoDecoder:
+    if plan.decodes_in_half and processes.size == 1:
+        vae = vae.decoding_in_half()
     vae.use_tiling = memory.vae_tiling
     return divided_decoder(vae, plan.cells, processes, park=memory.park_decoder)
 

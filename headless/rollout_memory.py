@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,8 +51,9 @@ def choose_rollout_memory(
     """What a causal run keeps where, with so many bytes free on its device and in host memory. Each of `processes` has
     its share of the keys and values, and of the host's memory.
 
-    The VAE stays whole if it can, since tiles leave seams; then come the keys and values, then the model's blocks.
-    What is left goes to the camera cache. Raises InputError where nothing fits."""
+    The VAE stays whole if it can, since tiles leave seams, with its state in host memory between chunks if need be;
+    then come the keys and values, then the model's blocks. What is left goes to the camera cache. Raises InputError
+    where nothing fits."""
     mode, fp8 = plan.options.kv_cache, takes_operands(plan.options.attention, plan.device, plan.checkpoint.config)
     if plan.device.type != "cuda":
         resident, tiling = 0 if plan.options.shard else None, plan.options.vae_tiling
@@ -62,13 +64,12 @@ def choose_rollout_memory(
     blocks: list[int | None] = [None, *range(layers - 1, -1, -1)]
     if asked != "auto" or shard:
         blocks = [0] if asked == "stream" or shard else [None]
-    ways = [(0 if shard else None, True), (None, False), *((count, False) for count in blocks if count is not None)]
-    for resident, whole in ways:
-        if resident not in blocks or (whole and plan.options.vae_tiling):
+    for resident, tiles, park in _ways(0 if shard else None, layers, plan.decodes_in_half):
+        if resident not in blocks or (plan.options.vae_tiling and not tiles):
             continue
         weights = weight_bytes(plan.checkpoint, resident, processes if shard else 1)
         for place in key_value_places(mode, fp8):
-            memory = RolloutMemory(*place, resident_blocks=resident, vae_tiling=not whole, park_decoder=not whole)
+            memory = RolloutMemory(*place, resident_blocks=resident, vae_tiling=tiles, park_decoder=park)
             stage, host = _estimate(plan, memory, processes, weights)
             needed = stage.total
             if needed + MARGIN <= free and host <= HOST_SHARE * free_host:
@@ -81,6 +82,14 @@ def choose_rollout_memory(
         f"the GPU has {free / 1e9:.1f} GB free and the host {free_host / 1e9:.1f}: too little for keys and values of "
         f"{plan.held_frames} latent frames with `kv_cache` {mode}; use a smaller `window`, a smaller video{elsewhere}"
     )
+
+
+def _ways(most: int | None, layers: int, half: bool) -> Iterator[tuple[int | None, bool, bool]]:
+    """Resident blocks, the VAE in tiles, its state in host memory: the best way first. Blocks that are streamed cost
+    about as much time as tiles do; but in fp32 the whole VAE takes the room of twice as many as in `half` of it."""
+    yield from ((most, False, False), (most, False, True), (most, True, True))
+    for tiles in (False, True) if half else (True,):
+        yield from ((count, tiles, True) for count in range(layers - 1, -1, -1))
 
 
 def _with_what_is_left(plan: RolloutPlan, memory: RolloutMemory, room: int, processes: int) -> RolloutMemory:
@@ -102,7 +111,7 @@ def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int, weights:
     return estimate_rollout(
         plan.checkpoint.config, plan.geometry, plan.dtype, memory,
         weights=weights, held_frames=plan.held_frames, vae_width=vae_width(plan.vae), processes=processes,
-        arithmetic=plan.options.arithmetic, attention=plan.options.attention,
+        arithmetic=plan.options.arithmetic, attention=plan.options.attention, vae_half=plan.decodes_in_half,
     )  # fmt: skip
 
 
@@ -118,10 +127,12 @@ def estimate_rollout(
     processes: int = 1,
     arithmetic: Arithmetic = "auto",
     attention: AttentionMode = "auto",
+    vae_half: bool = False,
 ) -> tuple[StageEstimate, int]:
     """A causal run's chunks with keys and values of so many latent frames: `weights` (`offload.weight_bytes`), and keys
     and values, the VAE and a forward's work, without the camera cache; and the bytes of host memory that are pinned.
-    `processes` share tokens, heads and, but in tiles, the frames. The bytes are those of the first."""
+    `processes` share tokens, heads and, but in tiles, the frames. The bytes are those of the first. `vae_half`: one
+    process decodes in fp16."""
     cells = geometry.lat_h, geometry.lat_w
     place = {"eight_bit": memory.eight_bit, "on_host": memory.on_host, "fp8": memory.fp8}
     local = replace(config, dim=config.dim // processes, num_heads=config.num_heads // processes)
@@ -134,7 +145,8 @@ def estimate_rollout(
     if attention == "8bit" and not memory.fp8:
         forward += 2 * tokens * local.dim  # a block's keys and values in 8 bits
     chunk = replace(geometry, frames=4 * CHUNK)
-    vae = estimate_vae(vae_width, chunk, tiling=memory.vae_tiling, processes=processes)[1]
+    half = vae_half and (processes == 1 or memory.vae_tiling)
+    vae = estimate_vae(vae_width, chunk, tiling=memory.vae_tiling, processes=processes, half=half)[1]
     decoder = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
     where = f"keys and values of {held_frames} latent frames {'in 8 bits ' * (memory.eight_bit or memory.fp8)}"
     name = f"chunks, {where}{'in host memory' if memory.on_host else 'on the GPU'}"

@@ -25,6 +25,9 @@ from .profile import StageRecorder, release
 
 log = logging.getLogger(__name__)
 
+AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they are decoded once."
+"""Said when a number was too large for fp16."""
+
 
 def prompts_of(plan: Plan) -> list[str]:
     """The prompt, and the negative prompt where guidance uses it."""
@@ -46,8 +49,15 @@ def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tens
 
 
 def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None) -> Tensor:
-    vae = vae or load_vae(plan.vae, device=plan.device)
-    return _with_tiles_if_short(plan, vae, lambda: decode_latent(vae, latent, progress))
+    """In fp16 where the plan says so, and in fp32 if a number is too large for that."""
+    if plan.decodes_in_half:
+        half = (vae or load_vae(plan.vae, device=plan.device)).decoding_in_half()
+        try:
+            return _with_tiles_if_short(plan, half, lambda: decode_latent(half, latent, progress))
+        except OverflowError as reason:
+            log.warning(AGAIN, reason)
+    whole = vae or load_vae(plan.vae, device=plan.device)
+    return _with_tiles_if_short(plan, whole, lambda: decode_latent(whole, latent, progress))
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Tensor:

@@ -163,3 +163,18 @@ def test_a_vae_that_runs_out_of_memory_goes_on_tile_by_tile(toy_package, tmp_pat
     plan = make_plan(options(toy_package, tmp_path, sampling_steps=1))
     assert runs.run(plan).path.exists()
     assert "VAE did not fit" in caplog.text
+
+
+def test_a_number_too_large_for_fp16_has_the_video_decoded_in_fp32(toy_package, tmp_path, monkeypatch, caplog):
+    whole, dtypes = stages.decode_latent, []
+
+    def too_large(vae, latent, progress):
+        dtypes.append(vae.dtype)
+        if vae.dtype == torch.float16:
+            raise OverflowError("too large")
+        return whole(vae, latent, progress)
+
+    monkeypatch.setattr(stages, "decode_latent", too_large)
+    assert runs.run(make_plan(options(toy_package, tmp_path, sampling_steps=1, vae_dtype="fp16"))).path.exists()
+    assert dtypes == [torch.float16, torch.float32]
+    assert "decoded again, in fp32: too large" in caplog.text

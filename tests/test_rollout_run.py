@@ -26,7 +26,7 @@ from lingbot_world.loaders.tensors import TensorEntry
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.pipeline import World
-from lingbot_world.vae import decode_latent, load_vae
+from lingbot_world.vae import VideoDecoder, decode_latent, load_vae
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -106,6 +106,34 @@ def test_a_chunk_that_is_queued_when_the_run_is_interrupted_is_written_too(causa
         run(make_plan(causal(output=tmp_path / "cut.mp4", save_state=tmp_path / "cut.state")))
     assert length_of(tmp_path / "cut.mp4") == 9
     assert torch.equal(load_state(tmp_path / "cut.state").latent, done[0])
+
+
+def test_a_number_too_large_for_fp16_has_the_frames_decoded_in_fp32(causal, tmp_path, monkeypatch, caplog):
+    """In the second chunk of a run that continues another: what the decoder remembers is made again too."""
+
+    def frames_in(vae_dtype, **changes):
+        shutil.rmtree(tmp_path / "video", ignore_errors=True)
+        run(make_plan(causal(vae_dtype=vae_dtype, **changes)))
+        return frames_of(tmp_path / "video")
+
+    first, later = {"save_state": tmp_path / "first.state"}, {"continue_from": tmp_path / "first.state", "image": None}
+    later |= {"width": None, "height": None}
+    frames_in("fp32", **first)
+    exact, half = frames_in("fp32", **later), frames_in("fp16", **later)
+    assert 0 < np.abs(exact.astype(int) - half).max() <= 3
+    calls, check = [], VideoDecoder.check
+
+    def overflow(decoder):
+        if decoder._vae.dtype == torch.float16:
+            calls.append(1)
+            if len(calls) == 4:  # two in the state's chunks
+                raise OverflowError("too large")
+        check(decoder)
+
+    monkeypatch.setattr(VideoDecoder, "check", overflow)
+    mixed = frames_in("fp16", **later)
+    np.testing.assert_array_equal(mixed, np.concatenate([half[:12], exact[12:]]))
+    assert "decoded again, in fp32: too large. With `vae_dtype` fp32" in caplog.text
 
 
 def test_a_world_goes_on_where_its_state_ends(causal, tmp_path):
@@ -323,17 +351,24 @@ class FullSize(Checkpoint):
         (15.5, 64, "host", {"on_host": True, "vae_tiling": True}),
         (7.5, 64, "auto", {"on_host": True, "vae_tiling": True, "some_blocks": True}),
         (7.5, 24, "auto", {"eight_bit": True, "on_host": True, "vae_tiling": True, "some_blocks": True}),
+        (80, 64, "auto", {"half": True}),
+        (18.5, 64, "auto", {"half": True, "on_host": True}),
+        (14.9, 64, "host", {"half": True, "on_host": True, "parked": True}),
+        (7.5, 64, "host", {"half": True, "on_host": True, "parked": True, "some_blocks": True}),
+        (4.5, 64, "host", {"half": True, "on_host": True, "parked": True, "vae_tiling": True, "some_blocks": True}),
     ],
 )
 def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen, full_size):
-    plan = replace(full_size, options=replace(full_size.options, kv_cache=mode))
+    half = "half" in chosen
+    plan = replace(full_size, options=replace(full_size.options, kv_cache=mode, vae_dtype="fp16" if half else "fp32"))
     memory = choose_rollout_memory(plan, int(gigabytes * 1e9), int(host * 1e9))
-    found = {"eight_bit": memory.eight_bit, "on_host": memory.on_host, "vae_tiling": memory.vae_tiling,
-             "some_blocks": memory.resident_blocks is not None}  # fmt: skip
+    found = {"eight_bit": memory.eight_bit, "on_host": memory.on_host, "vae_tiling": memory.vae_tiling, "half": half,
+             "some_blocks": memory.resident_blocks is not None, "parked": half and memory.park_decoder}  # fmt: skip
     assert {name for name, value in found.items() if value} == set(chosen)
     stage, pinned = estimate_rollout(
         plan.checkpoint.config, plan.geometry, plan.dtype, memory,
         weights=weight_bytes(plan.checkpoint, memory.resident_blocks), held_frames=plan.held_frames, vae_width=96,
+        vae_half=half,
     )  # fmt: skip
     assert stage.total + memory.camera_cache_bytes <= gigabytes * 1e9
     assert pinned <= host * 1e9

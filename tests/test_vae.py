@@ -78,6 +78,26 @@ def test_decoding_gives_the_official_numbers(case, golden, official):
     assert (decode_latent(vae, expected["latent"][None]) - pixels).abs().max() <= 0.5 + 127.5 * 2e-5
 
 
+def test_decoding_in_half_gives_nearly_the_same_frames(vae):
+    half, latent = vae.decoding_in_half(), noise(1, 16, 3, 6, 8)
+    assert (half.dtype, half.width) == (torch.float16, vae.width)
+    frames = [decode_latent(each, latent).float() for each in (vae, half)]
+    assert 0 < (frames[0] - frames[1]).square().mean() < 255**2 / 1e5  # 50 dB
+
+
+def test_a_number_too_large_for_half_is_told():
+    tensors = vae_tensors(0)
+    tensors["decoder.conv1.weight"] = 1e7 * tensors["decoder.conv1.weight"]  # the norms take that off again
+    vae, latent = load_vae(tensors), noise(1, 16, 2, 6, 8)
+    assert decode_latent(vae, latent).float().std() > 1
+    with pytest.raises(OverflowError, match="too large for fp16"):
+        decode_latent(vae.decoding_in_half(), latent)
+    decoder = VideoDecoder(vae.decoding_in_half(), 6, 8)
+    decoder.decode(latent, wait=False)
+    with pytest.raises(OverflowError, match="too large for fp16"):
+        decoder.check()
+
+
 def test_the_real_file_has_these_keys_and_shapes():
     shapes = vae_shapes(96)
     assert len(shapes) == 194

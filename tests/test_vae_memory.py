@@ -69,6 +69,12 @@ def test_a_stripe_needs_what_is_said(count):
     assert 0.7 * estimate.work < decoding.peak < estimate.work
 
 
+def test_half_is_for_decoding():
+    whole, half = (estimate_vae(96, explicit_geometry(832, 480, 81), half=half) for half in (False, True))
+    assert half[0] == whole[0]
+    assert (2 * half[1].weights, 2 * half[1].work) == (whole[1].weights, whole[1].work)
+
+
 def test_the_vae_in_tiles_needs_less_and_never_more_for_larger_frames():
     whole, tiled = (estimate_vae(96, explicit_geometry(832, 480, 81), tiling=tiling) for tiling in (False, True))
     larger = estimate_vae(96, explicit_geometry(1280, 720, 81), tiling=True)

@@ -14,6 +14,8 @@ from ..loaders.files import read_tensors
 from .network import LATENT_CHANNELS
 
 WIDTH_KEY = "decoder.head.0.gamma"
+DECODER = ("decoder.", "conv2.")
+"""What the names of the decoder's weights begin with."""
 MULTIPLES = (1, 2, 4, 4)
 HALVES_TIME = (False, True, True)  # which of the encoder's three halvings halve time as well
 # Mean and standard deviation of each of the latent's channels.
@@ -41,6 +43,11 @@ class VAE:
     @property
     def dtype(self) -> torch.dtype:
         return self.weights[WIDTH_KEY].dtype
+
+    def decoding_in_half(self) -> VAE:
+        """Its decoder alone, in fp16."""
+        weights = {name: tensor.half() for name, tensor in self.weights.items() if name.startswith(DECODER)}
+        return VAE(weights, self.use_tiling)
 
     def normalized(self, latent: Tensor) -> Tensor:
         """A latent frame [1, 16, h, w] of the encoder as the experts know it, float32."""
