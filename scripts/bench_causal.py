@@ -103,7 +103,9 @@ def bench_command(report: Report, package: Path, options: argparse.Namespace) ->
              "--height", "480", "--seed", "0", "--output", package / "video" / "*.png", *options.generate]  # fmt: skip
     memory, begin = Memory(), time.perf_counter()
     command = [sys.executable, "-c", COMMAND, str(options.cap or 0), *map(str, words)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": _path()})
+    # pip writes bytecode; an environment that keeps Python from it would compile all of torch's sources in each run
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**environment, "PYTHONPATH": _path()})
     memory.now(process.pid, 0)
     first, said = None, b""
     while part := process.stderr.read1():

@@ -29,6 +29,7 @@ from bench_parts import (
     bench_step,
     bench_streamed,
     bench_text,
+    bench_vae,
     geometry_of,
     random_bf16_expert,
     step_inputs,
@@ -39,7 +40,7 @@ from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
 from torch import Tensor
 
-PARTS = ("kernels", "load", "step", "streamed", "text", "run", "error")
+PARTS = ("kernels", "load", "step", "streamed", "text", "vae", "run", "error")
 RESIDENT = (None, 25, 8, 0)
 """Blocks that stay: all, what a 12 GB and an 8 GB card keep at 480x832x81, none."""
 FULL = random_package.FULL
@@ -165,6 +166,9 @@ def main() -> None:
         free()
     if "text" in options.only:
         bench_text(report, *random_package.text_encoder(package), "cuda")
+    if "vae" in options.only:
+        geometry = geometry_of(options.size, options.frame_num)
+        bench_vae(report, random_package.vae(package), (geometry.lat_h, geometry.lat_w))
     if "run" in options.only:
         geometry = geometry_of(options.size, options.frame_num)
         bench_run(

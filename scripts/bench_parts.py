@@ -1,5 +1,6 @@
-"""The parts of bench_gpu.py and bench_cpu.py: a step, a load and a switch, the text encoder, a whole run."""
+"""The parts of bench_gpu.py and bench_cpu.py: a step, a load and a switch, text encoder, VAE, a whole run."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -7,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from bench_report import GB, Report, synchronize, timed
+from bench_report import GB, Report, free, synchronize, timed
 from lingbot_world.geometry import Geometry, explicit_geometry
 from lingbot_world.headless.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 from lingbot_world.headless.options import GenerateOptions
@@ -21,7 +22,7 @@ from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.text import NEGATIVE_PROMPT, encode
 from lingbot_world.text.weights import open_weights
-from lingbot_world.vae import vae_width
+from lingbot_world.vae import VideoDecoder, load_vae, vae_width
 from memory_watch import StageMemory
 
 PROMPT = "The video presents a soaring journey through a fantasy jungle, towards a castle on a green hill."
@@ -123,6 +124,29 @@ def bench_text(report: Report, encoder: Path, tokenizer: Path, device: str) -> N
             synchronize(device)
     _add_stages(report, "text", stages.stages, memory)
     report.add("text, estimate", estimate_text(open_weights(encoder).config, dtype).total / GB, "GB")
+
+
+def bench_vae(report: Report, file: Path, size: tuple[int, int]) -> None:
+    """Decoding three latent frames of that height and width, the third time; against fp32 without TF32."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    latents = torch.randn((3, 1, 16, 3, *size), device="cuda", generator=generator)
+    ways = {"fp32 without TF32": (torch.float32, False), "fp32": (torch.float32, True), "fp16": (torch.float16, True),
+            "bf16": (torch.bfloat16, True)}  # fmt: skip
+    want = None
+    for name, (dtype, tf32) in ways.items():
+        free()
+        torch.backends.cudnn.allow_tf32 = tf32
+        torch.cuda.reset_peak_memory_stats()
+        decoder = VideoDecoder(load_vae(file, device="cuda", dtype=dtype), *size)
+        for latent in latents:
+            begin = time.perf_counter()
+            frames = decoder.decode(latent).double()
+            seconds = time.perf_counter() - begin
+        want = frames if want is None else want
+        error = (frames - want).square().mean().item()
+        quality = f", {10 * math.log10(255**2 / error):.1f} dB" if error else ""
+        report.add(f"VAE decode in {name}", seconds, "s", f"{torch.cuda.max_memory_allocated() / GB:.2f} GB{quality}")
+        del decoder
 
 
 def bench_run(report: Report, package: Path, output: Path, **options) -> None:
