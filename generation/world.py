@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..geometry import CHUNK
 from ..model.block_graphs import BlockGraphs
-from ..model.cache import CameraCache
+from ..model.cache import CameraCache, same
 from ..model.config import ModelConfig
 from ..model.kv_cache import KeyValueCache
 from ..model.parallel import SequenceParallel
@@ -177,7 +177,7 @@ class World:
     def _uploaded(self, camera: Tensor) -> Tensor:
         """The camera on the device: that of the chunk before if it is the same, so that the camera cache serves both.
         The cache would compare them on the GPU, and Python would wait for all that is queued there."""
-        if self._camera is None or not torch.equal(self._camera[0], camera):
+        if self._camera is None or not same(self._camera[0], camera):
             self._camera = camera.clone(), camera.to(self._device, non_blocking=True)
             if self._camera_cache is not None:
                 self._camera_cache.clear()

@@ -119,9 +119,10 @@ class _Run:
         """Make the memory of a state's chunks again: the model's by a forward each, the decoder's from the last."""
         self._world.continue_from(state, self._conditioning, self._camera, progress)
         self._before = list(state.latent[:, :, -REACH:].split(CHUNK, dim=2))
-        if self._decoder is not None:
-            for latent in self._before:
-                self._decoder.decode(latent)
+        try:
+            self._show(self._before)
+        except OverflowError as reason:
+            self._decode_in_fp32(reason)
 
     def make(self, noise: Tensor, generator: torch.Generator, deliver: Callable[[Tensor], None]) -> None:
         """Make the chunks. `deliver(frames)` gets the frames uint8 [F, H, W, 3] of each, in the first process. A chunk
@@ -163,8 +164,8 @@ class _Run:
 
     def _decoded(self, latent: Tensor) -> _Queued:
         frames = None if self._decoder is None else self._decoder.decode(latent, wait=False)
-        if latent.device.type == "cpu":
-            return _Queued(latent, frames, None)
+        if latent.device.type != "cuda":
+            return _Queued(latent.cpu(), frames, None)
         copy = latent.to("cpu", non_blocking=True)
         return _Queued(copy, frames, torch.cuda.current_stream(latent.device).record_event().synchronize)
 
@@ -178,23 +179,31 @@ class _Run:
             deliver(frames)
 
     def _checked(self, chunk: _Queued) -> Tensor | None:
-        """The chunk's frames, decoded again in fp32, as all that come, if a number in the VAE was too large for fp16.
-        There may be no room for more than tiles then."""
+        """The chunk's frames, decoded again if a number in the VAE was too large for fp16."""
+        if self._decoder is None:
+            return None
         try:
-            if self._decoder is not None:
-                self._decoder.check()
+            self._decoder.check()
         except OverflowError as reason:
-            log.warning(AGAIN, reason)
-        else:
-            return chunk.frames
-        plan, vae = self._plan, load_vae(self._plan.vae, device=self._plan.device)
+            self._decode_in_fp32(reason)
+            return self._decoder.decode(chunk.latent)
+        return chunk.frames
+
+    def _decode_in_fp32(self, reason: OverflowError) -> None:
+        """From now on: with a decoder that has seen what was made so far. There may be no room for more than tiles."""
+        log.warning(AGAIN, reason)
+        plan, self._decoder = self._plan, None
+        vae = load_vae(plan.vae, device=plan.device)
         needed = estimate_vae(vae.width, replace(plan.geometry, frames=4 * CHUNK))[1].work + MARGIN
         vae.use_tiling = plan.options.vae_tiling or needed > free_memory(plan.device)
         self._decoder = VideoDecoder(vae, *plan.cells, park=True)
-        latents = [*self._before, *self.latents][-(REACH // CHUNK) :]
-        for latent in latents:
-            self._decoder.decode(latent)
-        return self._decoder.decode(chunk.latent)
+        self._show([*self._before, *self.latents][-(REACH // CHUNK) :])
+
+    def _show(self, latents: list[Tensor]) -> None:
+        """Have the decoder see chunks whose frames were made before."""
+        if self._decoder is not None:
+            for latent in latents:
+                self._decoder.decode(latent)
 
     def state(self, context: Tensor) -> WorldState:
         """What is done, to be continued; the state that this run continued is part of it."""

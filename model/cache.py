@@ -51,7 +51,7 @@ class BlockCache:
         """Empty the cache unless it was filled from a source with the same values. Returns whether the cache is to be
         used. If the source is the very same tensor and was not written to, its values are not compared: comparing
         would wait for the GPU."""
-        if self._source is not None and (self._is_original(source) or _same(self._source, source)):
+        if self._source is not None and (self._is_original(source) or same(self._source, source)):
             return True
         self.clear()
         if not self.given_up:
@@ -164,7 +164,8 @@ def _version(tensor: Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def _same(left: Tensor, right: Tensor) -> bool:
+def same(left: Tensor, right: Tensor) -> bool:
+    """Whether two tensors have the same values in the same dtype, on the same device."""
     return _alike(left, right) and torch.equal(left, right)
 
 
