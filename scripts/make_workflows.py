@@ -14,7 +14,6 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-import tomllib
 from workflow_after import go_on, larger
 from workflow_blueprints import BLUEPRINTS, along_a_path, simple, views
 from workflow_graph import Graph, dump
@@ -180,6 +179,7 @@ TITLES: dict[Callable[[Server], Graph], str] = {
 
 def ask(address: str) -> Server:
     """What the ComfyUI at `address` has; this pack's own version comes from pyproject.toml."""
+    import tomllib  # from Python 3.11 on
 
     def get(path: str) -> dict:
         with urllib.request.urlopen(address.rstrip("/") + path, timeout=60) as answer:

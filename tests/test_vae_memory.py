@@ -1,5 +1,7 @@
 """What the VAE is said to need, against a count of its tensors."""
 
+import sys
+
 import pytest
 import torch
 from lingbot_world.geometry import explicit_geometry
@@ -52,7 +54,8 @@ def test_estimates_of_the_vae_are_what_its_tensors_come_to(height, width, monkey
     stages = estimate_vae(96, explicit_geometry(width, height, 81))
     convolution = VAE_CONVOLUTION * 96 * height * width
     counted = [peak + convolution for peak in (encoding.peak, decoding.peak)]
-    assert [stage.work for stage in stages] == pytest.approx(counted, rel=0.02)
+    held = 0.02 if sys.version_info >= (3, 11) else 0.05  # Python 3.10 holds a call's arguments until it returns
+    assert [stage.work for stage in stages] == pytest.approx(counted, rel=held)
     assert stages[0].weights == pytest.approx(126_892_531 * 4, rel=0.01)
 
 

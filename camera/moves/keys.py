@@ -39,7 +39,8 @@ def poses_from_keys(script: str, *, step: float = STEP, turn_deg: float = TURN_D
 
     `step` in world units and `turn_deg` in degrees a frame. A pitch step that would cross 85 degrees is dropped.
     """
-    w, a, s, d, i, j, k, l = held_keys(script).astype(np.float64).T  # noqa: E741
+    held = held_keys(script).astype(np.float64)
+    w, a, s, d, i, j, k, l = (held[:, key] for key in range(8))  # noqa: E741
     angles_deg = np.stack([np.cumsum((l - j) * turn_deg), _pitch_deg((i - k) * turn_deg)], 1)
     rotations = from_angles("YX", angles_deg)
     steps = (w - s)[:, None] * _on_ground(rotations[:, :, 2]) + (d - a)[:, None] * _on_ground(rotations[:, :, 0])
