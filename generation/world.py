@@ -129,7 +129,8 @@ class World:
         callback: Callable[[int], None] | None = None,
     ) -> Tensor:
         """The next three latent frames, float32 [1, 16, 3, h, w]. The arguments are those of `rollout`, for these
-        frames. `callback(forward)` is called after each of the chunk's forwards."""
+        frames. `callback(forward)` is called after each of the chunk's forwards. A GPU reads what is given in pinned
+        memory while the chunk is made."""
         predict = self._begin_chunk(y, camera, self._camera_cache, callback)
         clean = sample_few_steps(predict, noise.to(self._device, non_blocking=True).float(), schedule, renoise)
         self._remember(predict, clean)
@@ -177,6 +178,8 @@ class World:
     def _uploaded(self, camera: Tensor) -> Tensor:
         """The camera on the device: that of the chunk before if it is the same, so that the camera cache serves both.
         The cache would compare them on the GPU, and Python would wait for all that is queued there."""
+        if camera.device.type == self._device.type:
+            return camera.to(self._device)
         if self._camera is None or not same(self._camera[0], camera):
             self._camera = camera.clone(), camera.to(self._device, non_blocking=True)
             if self._camera_cache is not None:

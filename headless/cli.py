@@ -136,7 +136,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer
     add("camera_cache", "keep what the camera layers compute for the next step: auto where memory is free, off never, "
         "gpu always")  # fmt: skip
     add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")
-    add("vae_dtype", "of decoding; auto: fp16 on one GPU, and fp32 again where a number is too large for it; else fp32")
+    add("vae_dtype", "of decoding; auto: fp16 on a GPU, and fp32 again where a number is too large; several GPUs: fp32")
     for name in PARTS:
         add(name, "in place of the package's own", metavar="PATH")
     causal = parser.add_argument_group("causal models (Fast, 2.0)", "left out: what the model was made for")

@@ -104,8 +104,9 @@ def estimate_vae(
     if tiling:  # of every frame the lower quarter of a row of tiles is kept, and the right quarter of one tile
         decode += 12 * geometry.frames * 64 * (geometry.width * 4 // 3 + 256)
     names = ("VAE encode, tiled", "VAE decode, tiled") if tiling else ("VAE encode", "VAE decode")
-    parts = 2 if half else 1
-    return StageEstimate(names[0], weights, encode), StageEstimate(names[1], weights // parts, decode // parts)
+    if half:
+        return StageEstimate(names[0], weights, encode), StageEstimate(f"{names[1]}, fp16", weights // 2, decode // 2)
+    return StageEstimate(names[0], weights, encode), StageEstimate(names[1], weights, decode)
 
 
 def free_memory(device: torch.device) -> int:

@@ -73,6 +73,7 @@ def run_rollout(
         sequence_parallel=together.sequence, graphs=memory.graphs,
     )  # fmt: skip
     run = _Run(plan, world, decoder, image, decoding)
+    del decoder  # the run may take another
     if plan.state is not None:
         run.remember(plan.state, stages.begin("replay", "chunk", keep=True))
     world.prompt = context.to(plan.device)
@@ -121,8 +122,10 @@ class _Run:
         self._before = list(state.latent[:, :, -REACH:].split(CHUNK, dim=2))
         try:
             self._show(self._before)
-        except OverflowError as reason:
-            self._decode_in_fp32(reason)
+            return
+        except OverflowError as error:
+            reason = str(error)  # and no more, since the error holds the decoder
+        self._decode_in_fp32(reason)
 
     def make(self, noise: Tensor, generator: torch.Generator, deliver: Callable[[Tensor], None]) -> None:
         """Make the chunks. `deliver(frames)` gets the frames uint8 [F, H, W, 3] of each, in the first process. A chunk
@@ -136,6 +139,8 @@ class _Run:
         def finish(_forward: int = 0) -> None:
             nonlocal queued
             if queued is not None:
+                if queued.wait is not None:
+                    queued.wait()  # an interrupt while it waits leaves the chunk queued
                 chunk, queued = queued, None
                 self._finish(chunk, deliver)
 
@@ -148,11 +153,11 @@ class _Run:
                 if queued.wait is None:
                     finish()
                 given = next(inputs, None)
+            finish()
         except BaseException:
             if self._decoding.size == 1:  # several processes could not join their stripes any more
-                finish()
+                _try(finish)
             raise
-        finish()
 
     def _inputs(self, noise: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Noise, conditioning and camera of each chunk."""
@@ -163,15 +168,13 @@ class _Run:
             yield _pinned(noise[:, :, part], device), _pinned(next(self._conditioning), device), _pinned(camera, device)
 
     def _decoded(self, latent: Tensor) -> _Queued:
-        frames = None if self._decoder is None else self._decoder.decode(latent, wait=False)
+        frames = None if self._decoder is None else self._decoder.decode(latent, later=True)
         if latent.device.type != "cuda":
             return _Queued(latent.cpu(), frames, None)
         copy = latent.to("cpu", non_blocking=True)
         return _Queued(copy, frames, torch.cuda.current_stream(latent.device).record_event().synchronize)
 
     def _finish(self, chunk: _Queued, deliver: Callable[[Tensor], None]) -> None:
-        if chunk.wait is not None:
-            chunk.wait()
         own = self._checked(chunk)
         self.latents.append(chunk.latent)
         frames = None if own is None else join_stripes(own, self._plan.cells, self._decoding)
@@ -184,12 +187,13 @@ class _Run:
             return None
         try:
             self._decoder.check()
-        except OverflowError as reason:
-            self._decode_in_fp32(reason)
-            return self._decoder.decode(chunk.latent)
-        return chunk.frames
+            return chunk.frames
+        except OverflowError as error:
+            reason = str(error)  # and no more, since the error holds the decoder
+        self._decode_in_fp32(reason)
+        return self._decoder.decode(chunk.latent)
 
-    def _decode_in_fp32(self, reason: OverflowError) -> None:
+    def _decode_in_fp32(self, reason: str) -> None:
         """From now on: with a decoder that has seen what was made so far. There may be no room for more than tiles."""
         log.warning(AGAIN, reason)
         plan, self._decoder = self._plan, None
@@ -220,7 +224,15 @@ class _Run:
 
 def _pinned(tensor: Tensor, device: torch.device) -> Tensor:
     """From pinned memory a GPU gets it without a wait for what is queued there."""
-    return tensor.pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
+    return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
+
+
+def _try(deliver: Callable[[], None]) -> None:
+    """What ended the run is what it ends with; a failure to write the chunk before is logged."""
+    try:
+        deliver()
+    except Exception as reason:
+        log.warning("The last chunk that was made could not be written: %s", reason)
 
 
 def _decoder(plan: RolloutPlan, vae: VAE, memory: RolloutMemory, processes: Processes) -> VideoDecoder:

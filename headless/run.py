@@ -14,7 +14,6 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..generation.two_experts import Conditioning, Together, Video
-from ..model.pointwise import gated_add_
 from ..options import ShowProgress
 from ..sampling import StepReuse
 from .decoding import decode_together
@@ -87,6 +86,8 @@ def _triton_starting(device: torch.device) -> Iterator[None]:
 
     def start() -> None:
         with suppress(Exception):  # the models' first kernel meets it again, and says so
+            from ..model.kernels import gated_add_
+
             x = torch.zeros(1, 64, device=device)
             gated_add_(x, x.bfloat16(), x[0])
 

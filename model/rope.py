@@ -37,7 +37,8 @@ def rope_table(
 
 
 def _table(waves: list[Tensor], grid: tuple[int, int, int], device: torch.device) -> Tensor:
-    parts = [_broadcast(part.to(device, torch.float32), axis, grid) for axis, part in enumerate(waves)]
+    waves = [part.to(device, torch.float32, non_blocking=True) for part in waves]
+    parts = [_broadcast(part, axis, grid) for axis, part in enumerate(waves)]
     return torch.cat(parts, dim=-1).flatten(0, 2)
 
 

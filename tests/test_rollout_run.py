@@ -4,6 +4,7 @@ import io
 import math
 import shutil
 import sys
+import weakref
 from dataclasses import replace
 from functools import cached_property
 
@@ -108,6 +109,42 @@ def test_a_chunk_that_is_queued_when_the_run_is_interrupted_is_written_too(causa
     assert torch.equal(load_state(tmp_path / "cut.state").latent, done[0])
 
 
+@pytest.mark.parametrize("wait", [1, 2])
+def test_an_interrupt_while_a_chunk_is_waited_for_loses_nothing(causal, as_on_a_gpu, tmp_path, monkeypatch, wait):
+    """A wait for a GPU ends before Python sees the interrupt. The second wait is for the last chunk."""
+    decoded, waits = rollout._Run._decoded, []
+
+    def interrupted():
+        waits.append(1)
+        if len(waits) == wait:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(rollout._Run, "_decoded", lambda run, latent: decoded(run, latent)._replace(wait=interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        run(make_plan(causal(output=tmp_path / "cut.mp4", save_state=tmp_path / "cut.state")))
+    assert length_of(tmp_path / "cut.mp4") == (9, 21)[wait - 1]
+    assert load_state(tmp_path / "cut.state").latent.shape[2] == 3 * wait
+
+
+def test_what_ends_a_run_is_told_though_the_chunk_before_cannot_be_written(causal, as_on_a_gpu, monkeypatch, caplog):
+    chunk, done = World.chunk, []
+
+    def short(*arguments):
+        if done:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        done.append(1)
+        return chunk(*arguments)
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(World, "chunk", short)
+    monkeypatch.setattr(FrameWriter, "write", full)
+    with pytest.raises(InputError, match="the GPU's memory ran out in stage 'chunks'"):
+        run(make_plan(causal()))
+    assert "could not be written: No space left" in caplog.text
+
+
 def test_a_number_too_large_for_fp16_has_the_frames_decoded_in_fp32(causal, tmp_path, monkeypatch, caplog):
     """In the second chunk of a run that continues another: what the decoder remembers is made again too."""
 
@@ -122,12 +159,14 @@ def test_a_number_too_large_for_fp16_has_the_frames_decoded_in_fp32(causal, tmp_
     assert 0 < np.abs(exact.astype(int) - half).max() <= 3
     check = VideoDecoder.check
     for bad in (1, 3):  # the state has a chunk, the run two more
-        calls = []
+        calls, decoders = [], []
 
-        def overflow(decoder, calls=calls, bad=bad):
+        def overflow(decoder, calls=calls, decoders=decoders, bad=bad):
             calls.append(1)
             if len(calls) == bad:
+                decoders.append(weakref.ref(decoder))
                 raise OverflowError("too large")
+            assert not any(old() for old in decoders)  # its memory is free again
             check(decoder)
 
         monkeypatch.setattr(VideoDecoder, "check", overflow)

@@ -93,9 +93,21 @@ def test_a_number_too_large_for_half_is_told():
     with pytest.raises(OverflowError, match="too large for fp16"):
         decode_latent(vae.decoding_in_half(), latent)
     decoder = VideoDecoder(vae.decoding_in_half(), 6, 8)
-    decoder.decode(latent, wait=False)
+    decoder.decode(latent, later=True)
     with pytest.raises(OverflowError, match="too large for fp16"):
         decoder.check()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("way", ["on the GPU", "parked", "in tiles"])
+def test_frames_that_come_later_are_the_same(way):
+    vae, latent = load_vae(vae_tensors(0), device="cuda"), noise(1, 16, 9, 34, 34)
+    vae.use_tiling = way == "in tiles"
+    decoders = [VideoDecoder(vae, 34, 34, park=way == "parked") for _ in range(2)]
+    for part in latent.split(3, dim=2):
+        now, later = decoders[0].decode(part), decoders[1].decode(part, later=True)
+        torch.cuda.synchronize()
+        assert torch.equal(now, later)
 
 
 def test_the_real_file_has_these_keys_and_shapes():

@@ -48,19 +48,19 @@ class VideoDecoder:
 
     @torch.no_grad()
     def decode(
-        self, latent: Tensor, progress: Progress | None = None, *, last: bool = False, wait: bool = True
+        self, latent: Tensor, progress: Progress | None = None, *, last: bool = False, later: bool = False
     ) -> Tensor:
         """The frames uint8 [F, H, W, 3] on the CPU of the next normalised latent frames [1, 16, n, h, w], or a stripe.
 
         Four of each latent frame, one of a video's first. With `last` no state is kept. After an exception the
-        decoder cannot go on. Without `wait` the frames are there, and can be checked, when a GPU has done what is
-        queued now.
+        decoder cannot go on. With `later` the frames are there, and can be checked, when a GPU has done what is queued
+        now; else they are there and checked.
         """
         vae, tiling = self._vae, self._tiling
-        later = not wait and vae.device.type == "cuda"
         latents = [vae.denormalized(each) for each in latent.unbind(2)]
         length = 4 * len(latents) - (0 if self._past[0, 0] else 3)
-        pinned = later and len(tiling.corners) == 1
+        queued = later and vae.device.type == "cuda"
+        pinned = queued and len(tiling.corners) == 1
         video = torch.empty(length, *(CELL * side for side in self._size), 3, dtype=torch.uint8, pin_memory=pinned)
         blender, done = Blender(tiling, CELL), count(1)
         finite = torch.ones((), dtype=torch.bool, device=vae.device) if vae.dtype == torch.float16 else None
@@ -78,8 +78,8 @@ class VideoDecoder:
                     progress(next(done), len(latents) * len(tiling.corners))
             self._past[corner] = {} if last else self._kept(corner, decoder.past)
         if finite is not None:
-            self._finite = finite.to("cpu", non_blocking=later)
-        if wait:
+            self._finite = finite.to("cpu", non_blocking=queued)
+        if not later:
             self.check()
         return video
 

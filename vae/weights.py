@@ -61,7 +61,7 @@ class VAE:
         return latent.to(self.dtype, memory_format=torch.channels_last)
 
     def _statistics(self) -> Tensor:
-        return torch.tensor([MEAN, STD], device=self.device)[..., None, None]
+        return torch.tensor([MEAN, STD]).to(self.device, non_blocking=True)[..., None, None]
 
     def enable_tiling(self) -> None:
         """From now on larger frames are worked through in overlapping tiles of 256 pixels."""
