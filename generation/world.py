@@ -15,6 +15,7 @@ from ..geometry import CHUNK
 from ..model.block_graphs import BlockGraphs
 from ..model.cache import CameraCache, same
 from ..model.config import ModelConfig
+from ..model.host_memory import upload
 from ..model.kv_cache import KeyValueCache
 from ..model.parallel import SequenceParallel
 from ..sampling import FewStepSchedule, sample_few_steps
@@ -132,7 +133,7 @@ class World:
         frames. `callback(forward)` is called after each of the chunk's forwards. A GPU reads what is given in pinned
         memory while the chunk is made."""
         predict = self._begin_chunk(y, camera, self._camera_cache, callback)
-        clean = sample_few_steps(predict, noise.to(self._device, non_blocking=True).float(), schedule, renoise)
+        clean = sample_few_steps(predict, upload(noise, self._device).float(), schedule, renoise)
         self._remember(predict, clean)
         return clean
 
@@ -158,7 +159,7 @@ class World:
         self, y: Tensor, camera: Tensor | None, cache: CameraCache | None, callback: Callable[[int], None] | None = None
     ) -> Predict:
         """Begin the next chunk. Returns the function that predicts its velocity."""
-        y = y.to(self._device, non_blocking=True)
+        y = upload(y, self._device)
         camera = None if camera is None else self._uploaded(camera)
         options = {"kv_cache": self._history, "camera_cache": cache, **self._options}
         self._history.begin(CHUNK)
@@ -176,12 +177,13 @@ class World:
         return predict
 
     def _uploaded(self, camera: Tensor) -> Tensor:
-        """The camera on the device: that of the chunk before if it is the same, so that the camera cache serves both.
-        The cache would compare them on the GPU, and Python would wait for all that is queued there."""
+        """The camera on the device. One in host memory is compared with that of the chunk before: if they are the same,
+        the one that was uploaded then is given again, and the camera cache knows it. The cache would compare their
+        values on the GPU, and Python would wait for all that is queued there."""
         if camera.device.type == self._device.type:
             return camera.to(self._device)
         if self._camera is None or not same(self._camera[0], camera):
-            self._camera = camera.clone(), camera.to(self._device, non_blocking=True)
+            self._camera = camera.clone(), upload(camera, self._device)
             if self._camera_cache is not None:
                 self._camera_cache.clear()
         return self._camera[1]

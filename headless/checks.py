@@ -50,15 +50,12 @@ class Plan:
 
     @property
     def decodes_in_half(self) -> bool:
-        """Whether one process decodes in fp16. By default it does so on GPUs, on which convolutions in fp32 are
-        computed in TF32, as the official code's are: that has ten bits of mantissa too."""
+        """Whether one process decodes in fp16. By default it does so on GPUs that are made for it. Convolutions in fp32
+        are computed in TF32 there, the official code's too, and that has no more bits of mantissa."""
         if self.options.vae_dtype != "auto":
             return self.options.vae_dtype == "fp16"
-        return self.device.type == "cuda" and torch.cuda.is_available() and _multiplies_half(self.device)
-
-
-def _multiplies_half(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (7, 0)
+        on_gpu = self.device.type == "cuda" and torch.cuda.is_available()
+        return on_gpu and torch.cuda.get_device_capability(self.device) >= (7, 0)
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:

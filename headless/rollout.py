@@ -156,7 +156,7 @@ class _Run:
             finish()
         except BaseException:
             if self._decoding.size == 1:  # several processes could not join their stripes any more
-                _try(finish)
+                _but_log(finish)
             raise
 
     def _inputs(self, noise: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -227,8 +227,8 @@ def _pinned(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
 
 
-def _try(deliver: Callable[[], None]) -> None:
-    """What ended the run is what it ends with; a failure to write the chunk before is logged."""
+def _but_log(deliver: Callable[[], None]) -> None:
+    """Deliver a last chunk. A failure is logged and not raised: the run ends with what had ended it before."""
     try:
         deliver()
     except Exception as reason:

@@ -108,8 +108,9 @@ def _recode(
     factor = tl.div_rn(1.0, row_scale)
     part_block = tl.arange(0, BLOCKS)
     for part in range(0, row_blocks, BLOCKS):
+        all_inside = part_block >= 0  # BLOCKS divides row_blocks
         part_scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, first + part + part_block,
-                              part_block >= 0, NESTED, NESTED_BLOCKSIZE)  # fmt: skip
+                              all_inside, NESTED, NESTED_BLOCKSIZE)  # fmt: skip
         byte = (first + part) * HALF
         _write(out_ptr + byte, packed_ptr + byte, code_ptr, part_scales * factor, 0, BLOCKS, HALF, TYPE, False)
 

@@ -1,4 +1,4 @@
-"""Host memory that the GPU copies from and to at the bus's speed, beside its computing."""
+"""What passes between host memory and a GPU beside its computing: without a wait, and at the bus's speed."""
 
 import weakref
 
@@ -6,6 +6,12 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+
+
+def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """The tensor on the device. Python does not ask to wait for what is queued on a CUDA device. For others it waits:
+    some, such as MPS, would read the host memory when it has other contents already."""
+    return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 
 def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:

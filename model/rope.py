@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .host_memory import upload
+
 THETA = 10000.0
 
 
@@ -37,8 +39,7 @@ def rope_table(
 
 
 def _table(waves: list[Tensor], grid: tuple[int, int, int], device: torch.device) -> Tensor:
-    waves = [part.to(device, torch.float32, non_blocking=True) for part in waves]
-    parts = [_broadcast(part, axis, grid) for axis, part in enumerate(waves)]
+    parts = [_broadcast(upload(part, device, torch.float32), axis, grid) for axis, part in enumerate(waves)]
     return torch.cat(parts, dim=-1).flatten(0, 2)
 
 

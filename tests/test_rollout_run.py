@@ -67,6 +67,21 @@ def test_the_video_has_the_frames_of_its_chunks(causal, tmp_path):
 
 
 @pytest.fixture
+def interrupted(monkeypatch):
+    """The second chunk of a run is interrupted. The latent of the first one, in a list."""
+    chunk, done = World.chunk, []
+
+    def make(*arguments):
+        if done:
+            raise KeyboardInterrupt
+        done.append(chunk(*arguments))
+        return done[0]
+
+    monkeypatch.setattr(World, "chunk", make)
+    return done
+
+
+@pytest.fixture
 def as_on_a_gpu(monkeypatch):
     """What happens in a run whose chunks are there only after a wait: the forwards, the waits, the frames written."""
     happened, decoded, write = [], rollout._Run._decoded, FrameWriter.write
@@ -93,20 +108,11 @@ def test_a_gpu_has_the_next_forward_before_python_waits_for_frames(causal, as_on
     assert as_on_a_gpu == [*["forward"] * 5, *chunk, "wait", 12]
 
 
-def test_a_chunk_that_is_queued_when_the_run_is_interrupted_is_written_too(causal, as_on_a_gpu, tmp_path, monkeypatch):
-    chunk, done = World.chunk, []
-
-    def interrupted(*arguments):
-        if done:
-            raise KeyboardInterrupt
-        done.append(chunk(*arguments))
-        return done[0]
-
-    monkeypatch.setattr(World, "chunk", interrupted)
+def test_a_chunk_that_is_queued_when_the_run_is_interrupted_is_written_too(causal, as_on_a_gpu, interrupted, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(make_plan(causal(output=tmp_path / "cut.mp4", save_state=tmp_path / "cut.state")))
     assert length_of(tmp_path / "cut.mp4") == 9
-    assert torch.equal(load_state(tmp_path / "cut.state").latent, done[0])
+    assert torch.equal(load_state(tmp_path / "cut.state").latent, interrupted[0])
 
 
 @pytest.mark.parametrize("wait", [1, 2])
@@ -114,12 +120,12 @@ def test_an_interrupt_while_a_chunk_is_waited_for_loses_nothing(causal, as_on_a_
     """A wait for a GPU ends before Python sees the interrupt. The second wait is for the last chunk."""
     decoded, waits = rollout._Run._decoded, []
 
-    def interrupted():
+    def wait_for_gpu():
         waits.append(1)
         if len(waits) == wait:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(rollout._Run, "_decoded", lambda run, latent: decoded(run, latent)._replace(wait=interrupted))
+    monkeypatch.setattr(rollout._Run, "_decoded", lambda run, latent: decoded(run, latent)._replace(wait=wait_for_gpu))
     with pytest.raises(KeyboardInterrupt):
         run(make_plan(causal(output=tmp_path / "cut.mp4", save_state=tmp_path / "cut.state")))
     assert length_of(tmp_path / "cut.mp4") == (9, 21)[wait - 1]
@@ -195,22 +201,13 @@ def test_a_world_goes_on_where_its_state_ends(causal, tmp_path):
     np.testing.assert_array_equal(whole, np.concatenate([begun, frames_of(tmp_path / "video")]))
 
 
-def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(causal, tmp_path, monkeypatch, capsys):
-    chunk, done = World.chunk, []
-
-    def interrupted(*arguments):
-        if len(done) == 1:
-            raise KeyboardInterrupt
-        done.append(chunk(*arguments))
-        return done[0]
-
-    monkeypatch.setattr(World, "chunk", interrupted)
+def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(causal, interrupted, tmp_path):
     video, state = tmp_path / "cut.mp4", tmp_path / "cut.state"
     plan = make_plan(causal(output=video, save_state=state))
     with pytest.raises(KeyboardInterrupt):
         run(plan)
     assert length_of(video) == 9
-    assert torch.equal(load_state(state).latent, done[0])
+    assert torch.equal(load_state(state).latent, interrupted[0])
     assert not list(tmp_path.glob(".lingbot-*"))
 
 
@@ -222,16 +219,8 @@ def test_a_state_that_would_replace_the_video_is_refused_before_the_run(causal, 
     assert not (tmp_path / "new folder").exists()
 
 
-def test_an_interrupted_command_does_not_say_that_nothing_was_written(causal, tmp_path, monkeypatch, capsys):
-    chunk, done = World.chunk, []
-
-    def interrupted(*arguments):
-        if done:
-            raise KeyboardInterrupt
-        done.append(chunk(*arguments))
-        return done[0]
-
-    monkeypatch.setattr(World, "chunk", interrupted)
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupted_command_does_not_say_that_nothing_was_written(causal, tmp_path, capsys):
     options, video = causal(), tmp_path / "cut.mp4"
     words = ["--ckpt_dir", options.ckpt_dir, "--image", options.image, "--prompt", "a castle", "--output", video,
              "--width", 64, "--height", 48, "--frame_num", 21, "--device", "cpu"]  # fmt: skip

@@ -7,7 +7,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
-from ..model.host_memory import pin
+from ..model.host_memory import pin, upload
 from ..options import CELL, Progress
 from .network import Decoder
 from .stripes import Stripe
@@ -100,14 +100,14 @@ class VideoDecoder:
         parked |= new
         for layer, frames in past.items():
             for room, frame in zip(parked[layer], frames, strict=True):
-                room.copy_(frame, non_blocking=True)
+                room.copy_(frame, non_blocking=self._vae.device.type == "cuda")
         return parked
 
 
 def _moved(past: State, device: torch.device) -> State:
     # Other strides would have the convolutions choose other kernels, and round otherwise.
     return {
-        layer: [frame.to(device, memory_format=torch.channels_last, non_blocking=True) for frame in frames]
+        layer: [upload(frame, device).contiguous(memory_format=torch.channels_last) for frame in frames]
         for layer, frames in past.items()
     }
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError
 from ..loaders.files import read_tensors
+from ..model.host_memory import upload
 from .network import LATENT_CHANNELS
 
 WIDTH_KEY = "decoder.head.0.gamma"
@@ -61,7 +62,7 @@ class VAE:
         return latent.to(self.dtype, memory_format=torch.channels_last)
 
     def _statistics(self) -> Tensor:
-        return torch.tensor([MEAN, STD]).to(self.device, non_blocking=True)[..., None, None]
+        return upload(torch.tensor([MEAN, STD]), self.device)[..., None, None]
 
     def enable_tiling(self) -> None:
         """From now on larger frames are worked through in overlapping tiles of 256 pixels."""
