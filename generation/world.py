@@ -185,7 +185,7 @@ class World:
         if self._camera is None or not same(self._camera[0], camera):
             self._camera = camera.clone(), upload(camera, self._device)
             if self._camera_cache is not None:
-                self._camera_cache.clear()
+                self._camera_cache.clear_source()  # the prompt's keys and values stay
         return self._camera[1]
 
     def _remember(self, predict: Predict, clean: Tensor) -> None:

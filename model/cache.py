@@ -53,10 +53,12 @@ class BlockCache:
         would wait for the GPU."""
         if self._source is not None and (self._is_original(source) or same(self._source, source)):
             return True
-        self.clear()
-        if not self.given_up:
-            self._source, self._original = source.clone(), (weakref.ref(source), _version(source))
-        return not self.given_up
+        self.clear_source()
+        if self.given_up:
+            self.clear()
+            return False
+        self._source, self._original = source.clone(), (weakref.ref(source), _version(source))
+        return True
 
     def _is_original(self, source: Tensor) -> bool:
         original, version = self._original
@@ -64,6 +66,10 @@ class BlockCache:
 
     def clear(self) -> int:
         """Free everything; returns how many bytes of the blocks' tensors that were."""
+        return self.clear_source()
+
+    def clear_source(self) -> int:
+        """Free what was computed from the source; returns how many bytes of the blocks' tensors that were."""
         freed = self._nbytes
         if freed and not self._was_read:
             self._unread_fills += 1

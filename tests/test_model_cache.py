@@ -65,18 +65,18 @@ def test_a_camera_changed_in_place_empties_the_cache(model):
 
 def test_the_prompt_is_projected_once_and_followed(model):
     inputs = random_inputs(SMALL, 2, GRID)
-    other = inputs | {"context": inputs["context"] + 1}
+    other, moved = inputs | {"context": inputs["context"] + 1}, inputs | {"camera": inputs["camera"] + 1}
     cache, calls = CameraCache(), []
     hooks = [block.cross_attn.v.register_forward_pre_hook(lambda *_: calls.append(1)) for block in model.blocks]
     counts = []
-    for given in (inputs, inputs, other, other):
+    for given in (inputs, inputs, moved, moved, other, other):
         calls.clear()
         got = model(**given, options={"camera_cache": cache})
         counts.append(len(calls))
         assert torch.equal(got, model(**given))
     for hook in hooks:
         hook.remove()
-    assert counts == [2 * SMALL.num_layers, 0, 2 * SMALL.num_layers, 0]
+    assert counts == [2 * SMALL.num_layers, 0, 0, 0, 2 * SMALL.num_layers, 0]
 
 
 def test_prompts_that_take_turns_leave_the_camera_its_cache(model):
