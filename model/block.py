@@ -28,6 +28,9 @@ nothing, because the self-attention needs more memory."""
 CAMERA_TOKENS = 32768
 """Tokens in the camera layers at once. A longer video's scale and shift are computed and applied part by part."""
 
+NEEDS_ALL = {"token_share", "block_graphs"}
+"""Options with which a block does all its work: other processes wait for it, or it is recorded for every forward."""
+
 Extend = Callable[[Tensor, Tensor], "Pair | tuple[Operand, Operand]"]
 Rope = tuple[Tensor, Tensor]
 
@@ -82,6 +85,13 @@ class SelfAttention(_Attention):
                 y = attended(projected, extend, options)
                 gated_add_(row, to_out(y), gate)
                 del y
+
+    def give(self, x: Tensor, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
+        """Compute keys and values of the one row, for `extend` alone. The arguments are those of `update_`."""
+        shift, scale, _ = modulation[0]
+        with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
+            y = normed(x[0], 1 + scale, shift, self.eps, reference.dtype, to_keys, to_values)
+            extend(rms_rope_(to_keys(y), self._norms(x)[1], *rope, self.eps), to_values(y))
 
     def _norms(self, x: Tensor) -> Pair:
         return norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
@@ -158,6 +168,12 @@ class Block(nn.Module):
             self.cam_scale_layer = linear(dim, dim, **factory)
             self.cam_shift_layer = linear(dim, dim, **factory)
 
+    @property
+    def main_layers(self) -> tuple[nn.Module, ...]:
+        """The linear layers whose work no cache can spare: those of the video's own tokens."""
+        own, cross = self.self_attn, self.cross_attn
+        return own.q, own.k, own.v, own.o, cross.q, cross.o, self.ffn[0], self.ffn[2]
+
     def forward(
         self,
         x: Tensor,
@@ -171,11 +187,16 @@ class Block(nn.Module):
         """The residual stream x [rows, tokens, dim] after this block; `inplace` writes it over x.
 
         e0: time modulation [rows, 6, dim] in the dtype of x. context: embedded prompts [rows, text_len, dim]; GEMMs and
-        attention run in their dtype. options go to the attention function; "kv_cache" may hold a KeyValueCache."""
+        attention run in their dtype. options go to the attention function; "kv_cache" may hold a KeyValueCache. Where
+        that only wants keys and values, the last block computes no more than its own."""
         x = x if inplace else x.clone()
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e0
-        history = options.get("kv_cache")
-        extend = None if history is None else partial(history.extend, self.index)
+        history, extend = options.get("kv_cache"), None
+        if history is not None:
+            extend = partial(history.extend, self.index)
+            if history.ends_at(self.index) and options.keys().isdisjoint(NEEDS_ALL):
+                self.self_attn.give(x, modulation[:, :3], rope, context, extend)
+                return x
         self.self_attn.update_(x, modulation[:, :3], rope, context, options, extend)
         if camera is not None:
             self._inject(x, camera, context)

@@ -81,6 +81,11 @@ class KeyValueCache:
         """The running chunk's slots, and how many tokens it sees: the same kernels serve chunks with the same place."""
         return tuple((slots.cache.start, slots.cache.stop) for slots in self._slots), self._used
 
+    def ends_at(self, block: int) -> bool:
+        """Whether this block's keys and values are the last of what is wanted of the running forward: nobody looks at
+        the velocity of a clean chunk."""
+        return self.keep and block == len(self._scalings) - 1
+
     def begin(self, frames: int = 3) -> None:
         """The next `frames` latent frames of the video are the running chunk from now on."""
         first = self.first_frame + self.frames

@@ -91,6 +91,21 @@ def test_every_forward_is_the_official_one(golden, model):
     torch.testing.assert_close(velocity, given["velocity"], rtol=0, atol=CASES[0]["recommended_atol_velocity_fp32"])
 
 
+def test_the_last_block_of_a_clean_forward_computes_keys_and_values_alone(golden, model):
+    given, computed = arrays(golden, CASES[0]), []
+    first, *_, last = model.blocks
+    layers = {"q": last.self_attn.q, "k": last.self_attn.k, "down": last.ffn[2], "q of others": first.self_attn.q}
+    hooks = [layer.register_forward_pre_hook(lambda *_, name=name: computed.append(name))
+             for name, layer in layers.items()]  # fmt: skip
+    world = World(model, given["latent"].shape[-2:], 9, device="cpu")
+    world.prompt = given["context"][None]
+    inputs = (each[:, :, :3] for each in (given["noise"][None], given["y"][None], given["plucker"]))
+    world.chunk(*inputs, settings(CASES[0])["schedule"], draws(given["renoise"]))
+    for hook in hooks:
+        hook.remove()
+    assert {name: computed.count(name) for name in layers} == {"q": 4, "k": 5, "down": 4, "q of others": 5}
+
+
 @EVERY_CASE
 def test_keys_and_values_in_host_memory_give_the_same_bits(case, golden, model):
     given = arrays(golden, case)
