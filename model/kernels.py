@@ -54,6 +54,18 @@ def _rms(
 
 
 @triton.jit
+def _rms_silu(x_ptr, weight_ptr, out_ptr, rows, dim, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    cols = tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows) & (cols < dim)
+    x = tl.load(x_ptr + row * dim + cols, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, axis=1) / dim + eps)
+    weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0).to(tl.float32)
+    y = x * scale[:, None] * weight
+    tl.store(out_ptr + row * dim + cols, (y * tl.sigmoid(y)).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
@@ -116,6 +128,14 @@ def _normalise(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, half: int, e
     return x
 
 
+def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See pointwise.rms_silu."""
+    out, (rows, block) = torch.empty_like(x), _several_rows(x)
+    with torch.cuda.device_of(x):
+        _rms_silu[(triton.cdiv(len(x), rows),)](x, weight, out, len(x), x.shape[1], eps, ROWS=rows, BLOCK=block)
+    return out
+
+
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
     """See pointwise.gated_add_."""
     with torch.cuda.device_of(x):
@@ -132,11 +152,16 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 def blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
     """See pointwise.blend_."""
-    block = triton.next_power_of_2(x.shape[1])
-    rows = max(1, 4096 // block)
+    rows, block = _several_rows(x)
     with torch.cuda.device_of(x):
         _blend[(triton.cdiv(len(x), rows),)](x, y, share, len(x), x.shape[1], ROWS=rows, BLOCK=block)
     return x
+
+
+def _several_rows(x: Tensor) -> tuple[int, int]:
+    """Rows that a program takes at once, and the channels of each rounded up to a power of two."""
+    block = triton.next_power_of_2(x.shape[1])
+    return max(1, 4096 // block), block
 
 
 def _token_block(x: Tensor) -> dict[str, int]:

@@ -42,6 +42,11 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
     return _run("rms_rope_", x, weight, cos, sin, eps)
 
 
+def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """SiLU of x's root-mean-square norm over its last dimension, times weight [dim]."""
+    return _run("rms_silu", x, weight, eps)
+
+
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
     """x + y * gate, gate [dim] in x's dtype."""
     return _run("gated_add_", x, y, gate)
@@ -128,6 +133,10 @@ def _plain_rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: f
     return x.copy_(rotated.flatten(-3))
 
 
+def _plain_rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.silu(F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps), inplace=True)
+
+
 def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x = x.to(residual_dtype(x.dtype))
     return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
@@ -149,6 +158,7 @@ _PLAIN: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _plain_layer_norm,
     "rms_norm_": _plain_rms_norm_,
     "rms_rope_": _plain_rms_rope_,
+    "rms_silu": _plain_rms_silu,
     "gated_add_": _plain_gated_add_,
     "affine_": _plain_affine_,
     "blend_": _plain_blend_,
@@ -171,7 +181,7 @@ def _run(name: str, x: Tensor, *arguments: Any) -> Tensor:
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
     """The function that runs `name` on such a device in `mode`, by default that of LINGBOT_POINTWISE."""
     mode = mode or os.environ.get("LINGBOT_POINTWISE", "auto")
-    eager = partial(_eager_layer_norm if name == "layer_norm" else _eager_in_place, _PLAIN[name])
+    eager = partial(_EAGER.get(name, _eager_in_place), _PLAIN[name])
     if mode == "compile":
         return or_else(torch.compile(_PLAIN[name], dynamic=True), eager, name)
     if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
@@ -192,6 +202,14 @@ def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) ->
     for part in slices(len(x), EAGER_TOKENS):
         plain(x[part], *(_tokens_of(argument, part) for argument in arguments))
     return x
+
+
+def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
+    """At once: it makes no fp32 copies."""
+    return plain(x, *arguments)
+
+
+_EAGER = {"layer_norm": _eager_layer_norm, "rms_silu": _eager_whole}
 
 
 def _tokens_of(argument: Any, part: slice) -> Any:

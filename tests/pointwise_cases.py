@@ -46,6 +46,7 @@ CASES = {
     "layer_norm": _layer_norm,
     "rms_norm_": _rms_norm,
     "rms_rope_": _rms_rope,
+    "rms_silu": _rms_norm,
     "gated_add_": _gated_add,
     "affine_": _affine,
     "blend_": _blend,
@@ -66,6 +67,8 @@ def reference(name, x, *arguments):
     if name == "blend_":
         return x * (1 - rest[1]) + rest[0] * rest[1]
     x = x / (x.square().mean(-1, keepdim=True) + rest[-1]).sqrt() * rest[0]
+    if name == "rms_silu":
+        return x / (1 + (-x).exp())
     return x if name == "rms_norm_" else _turn(x, rest[1], rest[2])
 
 

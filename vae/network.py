@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..model.pointwise import rms_silu
 from .stripes import Stripe
 
 LATENT_CHANNELS = 16
@@ -42,8 +43,9 @@ class Network:
         return F.rms_norm(x.movedim(1, -1), gamma.shape, gamma, EPSILON).movedim(-1, 1)
 
     def _activated_conv(self, norm: str, conv: str, x: Tensor) -> Tensor:
-        x = F.silu(self._norm(norm, x), inplace=True)
-        return self._causal_conv(conv, x)
+        pixels = x.movedim(1, -1)
+        activated = rms_silu(pixels.flatten(0, 2), self.weights[f"{norm}.gamma"], EPSILON)
+        return self._causal_conv(conv, activated.view(pixels.shape).movedim(-1, 1))
 
     def _residual(self, name: str, x: Tensor) -> Tensor:
         # Nested, and the loops over blocks are written out, so that no name holds a tensor longer than it is needed.
