@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from .host_memory import pin
+from .host_memory import pin_in_thread
 
 Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
@@ -57,8 +58,9 @@ class _Coming(NamedTuple):
 class HostStorage:
     """All blocks' tensors in host memory, pinned for CUDA; two blocks' at a time on the device.
 
-    While a block computes, a CUDA stream of this object's own copies the next block's past tokens to the device. It
-    waits until the compute stream has finished with the block that used the same buffers before."""
+    A thread pins it while the first chunk computes. While a block computes, a CUDA stream of this object's own copies
+    the next block's past tokens to the device. It waits until the compute stream has finished with the block that used
+    the same buffers before."""
 
     BUFFERS = 2
 
@@ -69,10 +71,11 @@ class HostStorage:
         self._buffers = [[torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes]
                          for _ in range(self.BUFFERS)]  # fmt: skip
         self._turn, self._stream = 0, None
+        self._pinned: list[Future[None]] = []
         self._coming: _Coming | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
-            pin(self, [tensor for tensors in self._host for tensor in tensors], device)
+            self._pinned = pin_in_thread(self, self._host, device)
 
     def begin(self, past: list[slice]) -> None:
         self._past = past
@@ -88,6 +91,8 @@ class HostStorage:
         return here.buffers
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
+        if self._pinned:
+            self._pinned[block].result()
         with self._behind_current_work():
             for tensor, row in zip(self._host[block], rows, strict=True):
                 tensor[tokens].copy_(row, non_blocking=True)
