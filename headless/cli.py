@@ -19,6 +19,7 @@ from ..options import ARITHMETICS, DTYPE_NAMES, FRAMES, SIZE, Progress
 from .options import CHOICES, PARTS, GenerateOptions, two_sides
 from .quantize import add_quantize_command, add_verify_command
 from .queue import add_queue_command
+from .starting import start_cuda
 
 BAD_INPUT, INTERRUPTED = 2, 130
 
@@ -213,6 +214,8 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _generate(arguments: argparse.Namespace) -> None:
+    if arguments.own_process and arguments.device in (None, "cuda"):
+        start_cuda()  # while torch is imported
     from ..geometry import CHUNK
     from .plan import make_plan
     from .processes import joined
@@ -298,7 +301,8 @@ def progress_bar(name: str, unit: str) -> Iterator[Progress]:
 
     def update(done: int, total: int) -> None:
         if not bars:
-            bars.append(tqdm(desc=name, total=total, unit=unit, unit_scale=unit == "B", file=sys.stderr))
+            scaled = unit == "B"
+            bars.append(tqdm(desc=name, total=total, initial=done, unit=unit, unit_scale=scaled, file=sys.stderr))
         bars[0].total = total
         bars[0].update(done - bars[0].n)
 

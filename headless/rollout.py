@@ -21,16 +21,14 @@ from ..generation.two_experts import ALONE as TOGETHER_ALONE
 from ..generation.two_experts import Together
 from ..generation.world import World, chunk_conditioning
 from ..geometry import CHUNK
-from ..loaders import load_expert
 from ..options import Progress
-from ..vae import VAE, VideoDecoder, encode_first_frame, load_vae
+from ..vae import VideoDecoder, load_vae
 from ..vae.decoding import REACH
-from ..vae.encoding import SETTLED
-from .decoding import divided_decoder, join_stripes
+from .decoding import join_stripes
 from .memory import MARGIN, estimate_vae, free_memory
+from .preparation import prepare
 from .processes import ALONE, Processes
 from .profile import StageRecorder
-from .rollout_memory import RolloutMemory, choose_rollout_memory
 from .rollout_plan import RolloutPlan
 from .stages import AGAIN
 from .video import FrameWriter
@@ -40,32 +38,22 @@ log = logging.getLogger(__name__)
 
 def run_rollout(
     plan: RolloutPlan,
-    context: Tensor,
+    prompt: Callable[[], Tensor],
     noise: Tensor,
     generator: torch.Generator,
     stages: StageRecorder,
     processes: Processes = ALONE,
     together: Together = TOGETHER_ALONE,
 ) -> Path:
-    """Makes the video that `plan` describes for a prompt [1, L, D], from `noise` [1, 16, f, h, w] and what the
-    generator draws after it. Returns the video's path. Several `processes` compute each forward `together`,
-    and decode a stripe of the frames each, unless in tiles; the first one encodes the image and writes.
+    """Makes the video that `plan` describes for the embedding [1, L, D] that `prompt()` gives, from `noise`
+    [1, 16, f, h, w] and what the generator draws after it. Returns the video's path. Several `processes` compute each
+    forward `together`, and decode a stripe of the frames each, unless in tiles; the first one encodes the image and
+    writes.
 
     Whatever ends the run early, the video of the chunks that are done stays, and so does their state."""
-    memory = choose_rollout_memory(plan, processes.least(free_memory(plan.device)), processes=processes.size)
-    alone = memory.vae_tiling  # tiles are for the first process
-    vae = load_vae(plan.vae, device=plan.device) if processes.first or not alone else None
-    image = _encode_image(plan, vae, stages.begin("VAE encode", "chunk")) if vae and processes.first else None
+    memory, context, image, decoder, model = prepare(plan, prompt, stages, processes, together)
     image = processes.share(image, 0)
-    decoding = ALONE if alone else processes
-    decoder = None if vae is None else _decoder(plan, vae, memory, decoding)
-    del vae
-    progress = stages.begin("load causal model", "B", keep=True)
-    model = load_expert(
-        plan.checkpoint, plan.device, plan.dtype, progress=progress,
-        resident_blocks=memory.resident_blocks, shared_by=together.weights,
-        arithmetic=plan.options.arithmetic, attention_mode=plan.options.attention,
-    )  # fmt: skip
+    decoding = ALONE if memory.vae_tiling else processes  # tiles are for the first process
     world = World(
         model, plan.cells, plan.held_frames, plan.held_sink, device=plan.device,
         eight_bit=memory.eight_bit, on_host=memory.on_host, fp8=memory.fp8,
@@ -233,20 +221,3 @@ def _but_log(deliver: Callable[[], None]) -> None:
         deliver()
     except Exception as reason:
         log.warning("The last chunk that was made could not be written: %s", reason)
-
-
-def _decoder(plan: RolloutPlan, vae: VAE, memory: RolloutMemory, processes: Processes) -> VideoDecoder:
-    if plan.decodes_in_half and processes.size == 1:
-        vae = vae.decoding_in_half()
-    vae.use_tiling = memory.vae_tiling
-    return divided_decoder(vae, plan.cells, processes, park=memory.park_decoder)
-
-
-def _encode_image(plan: RolloutPlan, vae: VAE, progress: Progress) -> Tensor:
-    """The image and the grey frames after it as a latent [1, 16, n, h, w], up to where the grey frames repeat.
-
-    Nothing else is on the GPU yet, so that tiles are for cards that cannot hold even this."""
-    frames = 4 * min(plan.made_frames + plan.geometry.lat_f, SETTLED) - 3
-    needed = estimate_vae(vae.width, plan.geometry)[0].work + MARGIN
-    vae.use_tiling = plan.options.vae_tiling or needed > free_memory(plan.device)
-    return encode_first_frame(vae, plan.frame, frames, progress).cpu()

@@ -15,7 +15,7 @@ from ..loaders.offload import weight_bytes
 from ..model.config import ModelConfig
 from ..model.eight_bit_attention import takes_operands
 from ..model.kv_cache import HOST_SHARE, key_value_bytes, key_value_places
-from ..model.memory import activation_bytes, camera_cache_bytes
+from ..model.memory import activation_bytes, camera_cache_bytes, decoded_bytes
 from ..options import Arithmetic, AttentionMode
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
@@ -33,7 +33,7 @@ class RolloutMemory:
     """Where a causal run keeps what: keys and values in 8 bits, in host memory, as attention in 8 bits takes them; how
     many blocks stay on the GPU (None: all); the bytes of the camera cache; the VAE in tiles, and its state in host
     memory between chunks. `graphs`: the blocks' kernels are recorded (see BlockGraphs), which takes a second forward's
-    memory."""
+    memory. So many `decoded_blocks` keep the decoded weights of their main layers."""
 
     eight_bit: bool = False
     on_host: bool = False
@@ -43,6 +43,7 @@ class RolloutMemory:
     park_decoder: bool = False
     camera_cache_bytes: int = 0
     graphs: bool = False
+    decoded_blocks: int = 0
 
 
 def choose_rollout_memory(
@@ -93,7 +94,8 @@ def _ways(most: int | None, layers: int, half: bool) -> Iterator[tuple[int | Non
 
 
 def _with_what_is_left(plan: RolloutPlan, memory: RolloutMemory, room: int, processes: int) -> RolloutMemory:
-    """With the camera cache and, where that gains something and all else is on the GPU, recorded kernels."""
+    """With the camera cache and, where all else is on the GPU, recorded kernels if they gain something, and then, at
+    twice the margin, decoded weights."""
     cache = _rollout_camera_cache(plan, room)
     geometry = plan.geometry
     few = CHUNK * geometry.lat_h * geometry.lat_w // 4 <= RECORDED_TOKENS * processes
@@ -104,7 +106,17 @@ def _with_what_is_left(plan: RolloutPlan, memory: RolloutMemory, room: int, proc
     )  # fmt: skip
     torchs = plan.options.attention != "8bit"  # nobody has tried to record another package's kernel
     graphs = processes > 1 and few and whole and torchs and recorded <= room - cache
-    return replace(memory, camera_cache_bytes=cache, graphs=graphs)
+    room -= cache + graphs * recorded + MARGIN
+    decoded = _decoded_blocks(plan, room) if whole else 0
+    return replace(memory, camera_cache_bytes=cache, graphs=graphs, decoded_blocks=decoded)
+
+
+def _decoded_blocks(plan: RolloutPlan, room: int) -> int:
+    """Blocks whose decoded weights have room. Decoding takes a fortieth of a chunk on an H200, a tenth where four share
+    it."""
+    config = plan.checkpoint.config
+    block = decoded_bytes(config, plan.dtype, plan.options.arithmetic)
+    return min(config.num_layers, max(0, room) // block) if plan.checkpoint.four_bit else 0
 
 
 def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int, weights: int) -> tuple[StageEstimate, int]:

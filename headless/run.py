@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 
 import torch
 from torch import Tensor
@@ -25,6 +22,7 @@ from .profile import Stage, StageRecorder, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
 from .stages import camera_map, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
+from .starting import triton_starting
 from .video import write_frames
 
 
@@ -63,13 +61,15 @@ def _run_stages(
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
     config = (plan.checkpoint if isinstance(plan, RolloutPlan) else plan.experts.high).config
     together = processes.divide(config, isinstance(plan, SamplingPlan) and plan.guided, plan.options.shard)
-    with _triton_starting(plan.device):
-        prompts = encode_prompts(prompts_of(plan), plan, stages.begin("text", "block")) if processes.takes(0) else None
     generator = torch.Generator(plan.options.noise_device).manual_seed(seed)
     noise = draw_noise(plan.geometry, generator)
     if isinstance(plan, RolloutPlan):
-        context = processes.share(prompts, 0)[0]
-        return run_rollout(plan, context, noise, generator, stages, processes, together)
+
+        def prompt() -> Tensor:
+            return processes.share(_prompts(plan, stages, processes), 0)[0]
+
+        return run_rollout(plan, prompt, noise, generator, stages, processes, together)
+    prompts = _prompts(plan, stages, processes)
     y = encode_image(plan, stages.begin("VAE encode", "chunk")) if processes.takes(1) else None
     context, *negative = processes.share(prompts, 0)
     y = processes.share(y, 1)
@@ -80,25 +80,10 @@ def _run_stages(
     return write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
 
 
-@contextmanager
-def _triton_starting(device: torch.device) -> Iterator[None]:
-    """Triton takes half a second to start, most of it for a hash of its own files. A thread has it start meanwhile."""
-
-    def start() -> None:
-        with suppress(Exception):  # the models' first kernel meets it again, and says so
-            from ..model.kernels import gated_add_
-
-            x = torch.zeros(1, 64, device=device)
-            gated_add_(x, x.bfloat16(), x[0])
-
-    thread = Thread(target=start)
-    if device.type == "cuda":
-        thread.start()
-    try:
-        yield
-    finally:
-        if thread.is_alive():
-            thread.join()
+def _prompts(plan: SamplingPlan | RolloutPlan, stages: StageRecorder, processes: Processes) -> list[Tensor] | None:
+    """The embedded prompts, in the process that encodes them."""
+    with triton_starting(plan.device):
+        return encode_prompts(prompts_of(plan), plan, stages.begin("text", "block")) if processes.takes(0) else None
 
 
 def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:

@@ -85,6 +85,7 @@ class FourBitParameter(torch.nn.Parameter):
 
     scales: Scales
     weight_shape: tuple[int, ...]
+    _kept: dict[torch.dtype, Any] | None = None
 
     @classmethod
     def of(cls, packed: Tensor, scales: Scales, shape: tuple[int, ...]) -> "FourBitParameter":
@@ -93,13 +94,23 @@ class FourBitParameter(torch.nn.Parameter):
         parameter.scales, parameter.weight_shape = scales, tuple(shape)
         return parameter
 
+    def keep(self) -> None:
+        """From now on what `decode` and `recode` make stays beside the 4-bit weight, and is given again."""
+        self._kept = {}
+
     def decode(self, dtype: torch.dtype) -> Tensor:
         """The weight in `dtype`, bit-equal to what bitsandbytes makes of it."""
-        return _fastest("decode_4bit", decode, self.device.type)(self.data, self.scales, self.weight_shape, dtype)
+        return self._kept_or_made(dtype, _fastest("decode_4bit", decode, self.device.type))
 
     def recode(self, dtype: torch.dtype) -> EightBit:
         """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
-        return recode(self.data, self.scales, self.weight_shape, dtype)
+        return self._kept_or_made(dtype, recode)
+
+    def _kept_or_made(self, dtype: torch.dtype, make: Callable[..., T]) -> T:
+        kept = {} if self._kept is None else self._kept
+        if dtype not in kept:
+            kept[dtype] = make(self.data, self.scales, self.weight_shape, dtype)
+        return kept[dtype]
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:

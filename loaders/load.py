@@ -8,12 +8,15 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, distributed
 
 from ..model.attention import sdpa
+from ..model.block import Block
 from ..model.dit import LingBotWorldModel
 from ..model.eight_bit import choose_arithmetic
 from ..model.eight_bit_attention import choose_attention
@@ -21,7 +24,7 @@ from ..model.operations import TorchOperations
 from ..options import Arithmetic, AttentionMode, Progress
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
-from .four_bit import check_finite, four_bit_tensors, frozen_parameter
+from .four_bit import FourBitParameter, check_finite, four_bit_tensors, frozen_parameter
 from .offload import BlockStreamer, staying_weights, streamed_weights
 from .tensors import TensorEntry
 from .uploader import Uploader
@@ -43,6 +46,7 @@ def load_expert(
     arithmetic: Arithmetic = "auto",
     attention_mode: AttentionMode = "auto",
     shared_by: distributed.ProcessGroup | None = None,
+    decoded_blocks: int = 0,
 ) -> LingBotWorldModel:
     """The expert at `path`, in eval mode and without gradients, computing in `dtype` on `device`.
 
@@ -54,6 +58,9 @@ def load_expert(
     For a GPU that is too small, only the first `resident_blocks` blocks stay there; the weights of the others come from
     the file in every forward (see offload.py), which then raises what loading may raise. The processes of `shared_by`
     keep a piece of these blocks each instead, and gather them in every forward, which they all have to call.
+
+    The first `decoded_blocks` blocks keep the decoded weights of their main layers from their first forward on, beside
+    the 4-bit ones (see `memory.decoded_bytes`): a decoding less in every forward.
 
     `arithmetic` is that of the blocks' linear layers (see model/eight_bit.py), "auto" means `dtype`. With an
     `attention_mode` of "8bit" self-attention is that of model/eight_bit_attention.py, else it is `attention`. Raises
@@ -77,9 +84,16 @@ def load_expert(
             setattr(model.get_submodule(owner), leaf, tensor)
     if streamer:
         streamer.serve(model)
+    _keep_decoded(list(model.blocks)[:decoded_blocks])
     model.set_arithmetic(arithmetic)
     model.set_attention(attention_mode)
     return model.eval()
+
+
+def _keep_decoded(blocks: Iterable[torch.nn.Module]) -> None:
+    for layer in chain.from_iterable(cast(Block, block).main_layers for block in blocks):
+        if isinstance(layer.weight, FourBitParameter):
+            layer.weight.keep()
 
 
 @contextmanager

@@ -70,6 +70,13 @@ def camera_cache_bytes(
     return pairs + tokens * 4 * config.control_channels * 4
 
 
+def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmetic = "auto") -> int:
+    """Bytes of the weights of a block's `main_layers`, decoded."""
+    dim, ffn_dim, size = config.dim, config.ffn_dim, dtype.itemsize
+    own = 6 * _weight(dim, dim, size, arithmetic)
+    return own + _weight(ffn_dim, dim, size, arithmetic) + _weight(dim, ffn_dim, size, arithmetic)
+
+
 def _self_attention(
     config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic, attention: AttentionMode
 ) -> int:

@@ -77,21 +77,13 @@ def bench_rollout(report: Report, model, options: argparse.Namespace, name: str,
     return chunk
 
 
-def decode_weights(model: torch.nn.Module) -> None:
-    """Replace 4-bit weights by their bf16 values."""
-    for module in model.modules():
-        weight = getattr(module, "weight", None)
-        if hasattr(weight, "decode"):
-            module.weight = torch.nn.Parameter(weight.decode(torch.bfloat16), requires_grad=False)
-
-
 COMMAND = """
 import sys
-from bench_gpu import play_card
 from lingbot_world.headless.cli import main
-if float(sys.argv[1]):
-    play_card(float(sys.argv[1]))
-sys.exit(main(sys.argv[2:]))
+if card := float(sys.argv.pop(1)):
+    from bench_gpu import play_card
+    play_card(card)
+sys.exit(main())
 """
 
 
@@ -141,7 +133,7 @@ def main() -> None:
     parser.add_argument("--camera-cache", type=float, help="GB at most (default: no limit)")
     parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also in these")
     parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these, each arithmetic")
-    parser.add_argument("--decoded", action="store_true", help="also with the weights decoded to bf16 once")
+    parser.add_argument("--decoded", action="store_true", help="decoded weights stay")
     parser.add_argument("--profile", action="store_true", help="what a chunk is made of")
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
     parser.add_argument("--runs", action="store_true", help="time the command instead")
@@ -157,7 +149,8 @@ def main() -> None:
         return
     if options.cap:
         play_card(options.cap)
-    model = load_expert(path, "cuda", resident_blocks=options.resident_blocks)
+    decoded = FULL.num_layers if options.decoded else 0
+    model = load_expert(path, "cuda", resident_blocks=options.resident_blocks, decoded_blocks=decoded)
     limit = None if options.camera_cache is None else options.camera_cache * GB
     first = None
     for name in options.storages:
@@ -176,11 +169,6 @@ def main() -> None:
         chunk = bench_rollout(report, model, options, name, camera_cache_bytes=limit, **storage)
         error = ((chunk - first).norm() / first.norm()).item()
         report.add(f"{name}: last chunk against bf16", error, "", "relative RMS")
-    model.set_arithmetic("auto")
-    model.set_attention("auto")
-    if options.decoded:
-        decode_weights(model)
-        bench_rollout(report, model, options, "gpu, decoded weights", camera_cache_bytes=limit)
     print(report.table())
 
 

@@ -53,6 +53,7 @@ def vae(folder: Path) -> Path:
     """The VAE of a package, written if need be."""
     file = folder / "Wan2.1_VAE.pth"
     if not file.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
         weights = Weights(0)
         torch.save({name: weights.layer(name, shape) for name, shape in vae_shapes(VAE_WIDTH).items()}, file)
     return file

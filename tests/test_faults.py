@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lingbot_world.headless import rollout, stages
+from lingbot_world.headless import preparation, rollout, stages
 from lingbot_world.headless import run as runs
 from lingbot_world.headless.cli import main
 from lingbot_world.headless.memory import Residency
@@ -124,12 +124,14 @@ def test_out_of_gpu_memory_at_load_switch_and_decode(
 
 
 @pytest.mark.parametrize(
-    ("place", "first"), [("load_expert", 1), ("encode_first_frame", 1), ("divided_decoder", 1), ("World", 1)]
-)
-def test_out_of_gpu_memory_in_a_rollout(frames, want, causal, toy_package, monkeypatch, capsys, place, first):
+    ("module", "place"),
+    [(preparation, "load_expert"), (preparation, "encode_first_frame"), (preparation, "divided_decoder"),
+     (rollout, "World")],
+)  # fmt: skip
+def test_out_of_gpu_memory_in_a_rollout(frames, want, causal, toy_package, monkeypatch, capsys, module, place):
     whole = want(**causal)
     error = torch.OutOfMemoryError("CUDA out of memory")
-    monkeypatch.setattr(rollout, place, Fault(getattr(rollout, place), first, error))
+    monkeypatch.setattr(module, place, Fault(getattr(module, place), 1, error))
     assert frames(**causal) == 2
     assert "the GPU's memory ran out in stage" in line(capsys)
     del error

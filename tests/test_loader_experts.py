@@ -9,7 +9,7 @@ import pytest
 import torch
 from checkpoint_cases import NF4
 from lingbot_world.errors import CheckpointError
-from lingbot_world.loaders import chunks, load_expert, open_checkpoint, state_tensors, warm
+from lingbot_world.loaders import chunks, four_bit, load_expert, open_checkpoint, state_tensors, warm
 from lingbot_world.loaders.tensors import read_into
 from lingbot_world.loaders.uploader import Uploader, UploadSettings
 from lingbot_world.model.operations import materialise
@@ -54,6 +54,24 @@ def test_a_loaded_expert_equals_the_official_model(golden, inputs, source, mode)
             without = model(x, torch.tensor([t]), context)[0].numpy()
             np.testing.assert_allclose(with_camera, expected[f"high/dq_fp32/t{t}/out_cam"], atol=3e-5)
             np.testing.assert_allclose(without, expected[f"high/dq_fp32/t{t}/out_nocam"], atol=3e-5)
+
+
+@pytest.mark.parametrize("arithmetic", ["bf16", "fp8"])
+def test_decoded_weights_stay_after_the_first_forward(golden, inputs, arithmetic, monkeypatch):
+    x, context, camera = inputs
+    decoded, name = [], "recode" if arithmetic == "fp8" else "decode"
+    own = getattr(four_bit, name)
+    monkeypatch.setattr(four_bit, name, lambda *arguments: decoded.append(1) or own(*arguments))
+    settings = {"dtype": torch.float32, "arithmetic": arithmetic}
+    models = [load_expert(golden / NF4, **settings, decoded_blocks=blocks) for blocks in (0, 1)]
+    for kept in ([0, 0], [0, 8]):  # of the first block, in the second forward
+        counts, made = [], []
+        for model in models:
+            decoded.clear()
+            made.append(model(x, torch.tensor([413]), context, camera))
+            counts.append(len(decoded))
+        assert torch.equal(*made)
+        assert counts == [counts[0], counts[0] - kept[1]]
 
 
 def test_a_plain_expert_equals_the_official_model(golden, inputs):

@@ -91,11 +91,11 @@ def needs(arithmetic):
         pytest.skip(f"needs a GPU that multiplies {arithmetic}")
 
 
-def same_8bit(got, want):
-    """The scales agree, and so do the values but for some that lie between two neighbours of 8 bits."""
+def same_8bit(got, want, most=2e-3):
+    """The scales agree. So do the values, but for the few, at `most`, that lie between two neighbours of 8 bits."""
     assert isinstance(got, EightBit)
     assert torch.allclose(got.scales, want.scales, rtol=1e-5)
-    assert (got.values.view(torch.uint8) != want.values.view(torch.uint8)).float().mean() < 2e-3
+    assert (got.values.view(torch.uint8) != want.values.view(torch.uint8)).float().mean() < most
     size = want.values.float().abs().amax()
     assert (got.values.float() - want.values.float()).abs().max() <= size / 14
 
@@ -136,8 +136,9 @@ def test_triton_recodes_4_bits_as_plain_torch_does(caplog, arithmetic, width, se
     width += width % settings.get("blocksize", 64)
     dtype, weight = eight_bit.DTYPES[arithmetic], torch.randn(77, width, device=GPU) / 30
     packed, scales = codec.encode(weight, **settings)
+    fp4 = "quant_type" in settings  # half of its largest number is 63.5 of int8, between two neighbours
     same_8bit(FourBitParameter.of(packed, scales, weight.shape).recode(dtype),
-              codec.recode(packed, scales, tuple(weight.shape), dtype))  # fmt: skip
+              codec.recode(packed, scales, tuple(weight.shape), dtype), 2e-2 if fp4 else 2e-3)  # fmt: skip
     assert "slower" not in caplog.text, "fell back to plain torch"
 
 

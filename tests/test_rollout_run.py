@@ -4,6 +4,7 @@ import io
 import math
 import shutil
 import sys
+import threading
 import weakref
 from dataclasses import replace
 from functools import cached_property
@@ -13,11 +14,14 @@ import pytest
 import torch
 from lingbot_world.errors import CheckpointError, InputError, LingBotError
 from lingbot_world.generation.state import load_state
+from lingbot_world.generation.two_experts import Together
 from lingbot_world.geometry import Geometry
-from lingbot_world.headless import rollout
+from lingbot_world.headless import preparation, rollout
+from lingbot_world.headless import run as run_module
 from lingbot_world.headless.cli import main
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
+from lingbot_world.headless.processes import ALONE
 from lingbot_world.headless.rollout_memory import RolloutMemory, choose_rollout_memory, estimate_rollout
 from lingbot_world.headless.run import run
 from lingbot_world.headless.video import FrameWriter
@@ -26,6 +30,7 @@ from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.tensors import TensorEntry
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.model.memory import decoded_bytes
 from lingbot_world.pipeline import World
 from lingbot_world.vae import VideoDecoder, decode_latent, load_vae
 from PIL import Image
@@ -64,6 +69,42 @@ def test_the_video_has_the_frames_of_its_chunks(causal, tmp_path):
     result = run(make_plan(causal()))
     assert frames_of(tmp_path / "video").shape == (21, 48, 64, 3)
     assert [stage.name for stage in result.stages] == ["text", "VAE encode", "load causal model", "chunks"]
+
+
+def test_what_a_run_needs_may_be_made_while_the_text_encoder_works(causal, tmp_path, monkeypatch):
+    """On a GPU with room for all of it; here the answer of such a GPU is given."""
+    run(make_plan(causal()))
+    want, encoding, loaded = frames_of(tmp_path / "video"), run_module.encode_prompts, threading.Event()
+    load = preparation.load_expert
+
+    def load_expert(*arguments, **settings):
+        model = load(*arguments, **settings)
+        loaded.set()
+        return model
+
+    def encode_prompts(*arguments):
+        assert loaded.wait(60)  # by another thread
+        return encoding(*arguments)
+
+    monkeypatch.setattr(preparation, "_with_room_for_all", lambda *_: RolloutMemory())
+    monkeypatch.setattr(preparation, "load_expert", load_expert)
+    monkeypatch.setattr(run_module, "encode_prompts", encode_prompts)
+    result = run(make_plan(causal(output=tmp_path / "again" / "*.png")))
+    assert [stage.name for stage in result.stages] == ["VAE encode", "text", "load causal model", "chunks"]
+    assert np.array_equal(frames_of(tmp_path / "again"), want)
+
+
+@pytest.mark.parametrize(
+    ("part", "stage"), [("load_expert", "load causal model"), ("encode_first_frame", "VAE encode")]
+)
+def test_a_thread_that_runs_out_of_memory_is_told_with_its_stage(causal, monkeypatch, part, stage):
+    def no_memory(*_arguments, **_settings):
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(preparation, "_with_room_for_all", lambda *_: RolloutMemory())
+    monkeypatch.setattr(preparation, part, no_memory)
+    with pytest.raises(InputError, match=f"ran out in stage '{stage}'"):
+        run(make_plan(causal()))
 
 
 @pytest.fixture
@@ -347,7 +388,7 @@ def full_size(causal):
     """A plan of a full-size model at 480x832 with a full window, whose weights are not there."""
     plan = make_plan(causal())
     config = ModelConfig(5120, 13824, 40, 40, 256, 4096, causal=True)
-    checkpoint = FullSize(plan.checkpoint.path, config, {}, {}, config.parameter_shapes())
+    checkpoint = FullSize(plan.checkpoint.path, config, {}, {"all": None}, config.parameter_shapes())
     return replace(plan, checkpoint=checkpoint, device=torch.device("cuda"), dtype=torch.bfloat16, window=18, sink=6,
                    geometry=Geometry(480, 832, 321), vae={"decoder.head.0.gamma": torch.empty(96)})  # fmt: skip
 
@@ -399,7 +440,8 @@ def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen, full_si
         weights=weight_bytes(plan.checkpoint, memory.resident_blocks), held_frames=plan.held_frames, vae_width=96,
         vae_half=half,
     )  # fmt: skip
-    assert stage.total + memory.camera_cache_bytes <= gigabytes * 1e9
+    decoded = memory.decoded_blocks * decoded_bytes(plan.checkpoint.config, plan.dtype)
+    assert stage.total + memory.camera_cache_bytes + decoded <= gigabytes * 1e9
     assert pinned <= host * 1e9
 
 
@@ -412,6 +454,26 @@ def test_kernels_are_recorded_where_python_is_slower_and_everything_is_on_the_gp
 ):
     plan = replace(full_size, options=replace(full_size.options, kv_cache=mode))
     assert choose_rollout_memory(plan, int(free * 1e9), int(640e9), processes).graphs == bool(recorded)
+
+
+@pytest.mark.parametrize(
+    ("free", "arithmetic", "blocks"),
+    [(80, "auto", 40), (60, "auto", 25), (60, "fp8", 40), (45, "auto", 0), (25, "auto", 0)],
+)
+def test_decoded_weights_stay_where_there_is_room(free, arithmetic, blocks, full_size):
+    plan = replace(full_size, options=replace(full_size.options, arithmetic=arithmetic))
+    memory = choose_rollout_memory(plan, int(free * 1e9), int(640e9))
+    assert memory.decoded_blocks == blocks
+    plan.checkpoint.four_bit.clear()
+    assert choose_rollout_memory(plan, int(free * 1e9), int(640e9)).decoded_blocks == 0
+
+
+@pytest.mark.parametrize(("free", "kept"), [(80, True), (30, True), (23.5, True), (14, False), (7.5, False)])
+def test_a_model_that_fits_beside_the_text_encoder_is_loaded_meanwhile(free, kept, full_size):
+    found = preparation._with_room_for_all(full_size, int(free * 1e9), ALONE, Together())
+    assert (found is not None) == kept
+    shared = Together(weights=object())
+    assert preparation._with_room_for_all(full_size, int(free * 1e9), ALONE, shared) is None
 
 
 def test_too_little_memory_is_said_before_anything_is_loaded(full_size):

@@ -1,0 +1,122 @@
+"""What a causal run needs before its first chunk: the prompt's embedding, the image's latent, decoder and model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..generation.two_experts import Together
+from ..loaders import load_expert
+from ..model.dit import LingBotWorldModel
+from ..options import Progress
+from ..vae import VideoDecoder, encode_first_frame, load_vae, vae_width
+from ..vae.encoding import SETTLED
+from .decoding import divided_decoder
+from .memory import MARGIN, estimate_text, estimate_vae, free_memory
+from .processes import ALONE, Processes
+from .profile import StageRecorder
+from .rollout_memory import RolloutMemory, choose_rollout_memory
+from .rollout_plan import RolloutPlan
+
+SETTLING = 500_000_000
+"""Bytes that CUDA's libraries take on the GPU while a run begins."""
+
+
+class Prepared(NamedTuple):
+    """`context` is the prompt's embedding. `image`: the image and the grey frames after it as a latent [1, 16, n, h, w]
+    on the CPU, in the first process. `decoder` is there in each process that decodes."""
+
+    memory: RolloutMemory
+    context: Tensor
+    image: Tensor | None
+    decoder: VideoDecoder | None
+    model: LingBotWorldModel
+
+
+def prepare(
+    plan: RolloutPlan, prompt: Callable[[], Tensor], stages: StageRecorder, processes: Processes, together: Together
+) -> Prepared:
+    """Makes what the run needs; `prompt()` makes its embedding. Of several `processes`, which call the model
+    `together`, each has a model of its own.
+
+    The text encoder, the image and the model have the GPU to themselves, one after the other. Where there is room for
+    all of the model beside the others, a thread loads it meanwhile."""
+    memory = _with_room_for_all(plan, _free(plan, processes), processes, together)
+    if memory is None:
+        context = prompt()
+        memory = choose_rollout_memory(plan, _free(plan, processes), processes=processes.size)
+        image, decoder = _encode(plan, memory, stages, processes, alone=True)
+        progress = stages.begin("load causal model", "B", keep=True)
+        return Prepared(memory, context, image, decoder, _load(plan, memory, together, progress))
+    gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
+    with ThreadPoolExecutor(1) as thread:
+        loading = thread.submit(_load, plan, memory, together, gpu=gpu)
+        image, decoder = _encode(plan, memory, stages, processes, alone=False)
+        context = prompt()
+        stages.begin("load causal model", keep=True)
+        model = loading.result()
+    if gpu is not None:
+        torch.cuda.empty_cache()  # what the text encoder had may go to keys and values
+    return Prepared(memory, context, image, decoder, model)
+
+
+def _free(plan: RolloutPlan, processes: Processes) -> int:
+    return processes.least(free_memory(plan.device))
+
+
+def _with_room_for_all(plan: RolloutPlan, free: int, processes: Processes, together: Together) -> RolloutMemory | None:
+    """What is kept where, if all of the model can be on the GPU beside the text encoder or the image's encoding."""
+    if plan.device.type != "cuda" or together.weights is not None:
+        return None
+    text = estimate_text(plan.text_encoder.config, plan.dtype).total
+    encoding = estimate_vae(vae_width(plan.vae), plan.geometry)[0].total
+    if plan.checkpoint.nbytes + max(text, encoding) + MARGIN + SETTLING > free:
+        return None
+    with suppress(InputError):  # said when the text encoder has given its memory back
+        memory = choose_rollout_memory(plan, free - SETTLING, processes=processes.size)
+        return memory if memory.resident_blocks is None else None
+    return None
+
+
+def _encode(
+    plan: RolloutPlan, memory: RolloutMemory, stages: StageRecorder, processes: Processes, *, alone: bool
+) -> tuple[Tensor | None, VideoDecoder | None]:
+    """The image's latent and the decoder. The first process encodes; where frames are decoded in tiles, it does that
+    without the others too. If nothing else is on the GPU, tiles are for cards that cannot hold even this."""
+    if memory.vae_tiling and not processes.first:
+        return None, None
+    vae, image = load_vae(plan.vae, device=plan.device), None
+    if processes.first:
+        progress = stages.begin("VAE encode", "chunk")
+        needed = estimate_vae(vae.width, plan.geometry)[0].work + MARGIN
+        vae.use_tiling = plan.options.vae_tiling or (alone and needed > free_memory(plan.device))
+        frames = 4 * min(plan.made_frames + plan.geometry.lat_f, SETTLED) - 3
+        image = encode_first_frame(vae, plan.frame, frames, progress).cpu()
+    if plan.decodes_in_half and processes.size == 1:
+        vae = vae.decoding_in_half()
+    vae.use_tiling = memory.vae_tiling
+    decoding = ALONE if memory.vae_tiling else processes
+    return image, divided_decoder(vae, plan.cells, decoding, park=memory.park_decoder)
+
+
+def _load(
+    plan: RolloutPlan,
+    memory: RolloutMemory,
+    together: Together,
+    progress: Progress | None = None,
+    gpu: int | None = None,
+) -> LingBotWorldModel:
+    """The model. A thread that loads it has to be told the current GPU."""
+    with nullcontext() if gpu is None else torch.cuda.device(gpu):
+        return load_expert(
+            plan.checkpoint, plan.device, plan.dtype, progress=progress,
+            resident_blocks=memory.resident_blocks, shared_by=together.weights,
+            arithmetic=plan.options.arithmetic, attention_mode=plan.options.attention,
+            decoded_blocks=memory.decoded_blocks,
+        )  # fmt: skip
