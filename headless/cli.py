@@ -14,19 +14,19 @@ from dataclasses import MISSING, fields
 from functools import partial
 from typing import Any
 
-from ..errors import LingBotError
+from ..errors import InputError, LingBotError
 from ..options import ARITHMETICS, DTYPE_NAMES, FRAMES, SIZE, Progress
 from .options import CHOICES, PARTS, GenerateOptions, two_sides
 from .quantize import add_quantize_command, add_verify_command
 from .queue import add_queue_command
 from .starting import start_cuda
 
-BAD_INPUT, INTERRUPTED = 2, 130
+BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code: 0, 2 for bad input (one line says what), 130 for Ctrl-C. Without
-    `argv` it is this process's own command."""
+    """Runs the command and returns its exit code: 0, 2 for bad input (one line says what), 130 for Ctrl-C, 141 if
+    nobody reads the output any more. Without `argv` it is this process's own command."""
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages of very different sizes follow each other: fixed segments would fragment
@@ -39,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
             return start(arguments.gpus, argv)
         arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more when it ends
+        return OUTPUT_CLOSED
     except LingBotError as error:
         print(f"lingbot-world: {with_flags(str(error))}", file=sys.stderr)
         return BAD_INPUT
@@ -288,6 +292,8 @@ def _inspect(arguments: argparse.Namespace) -> None:
 def _toy(arguments: argparse.Namespace) -> None:
     from ..toy import write_toy_package, write_toy_world
 
+    if not arguments.folder:
+        raise InputError("the folder has an empty name; say where to write")
     write = partial(write_toy_package, seed=arguments.seed) if arguments.random else write_toy_world
     print(write(arguments.folder))
 

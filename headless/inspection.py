@@ -12,6 +12,7 @@ from ..geometry import CHUNK, Geometry, explicit_geometry
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.offload import weight_bytes
 from ..loaders.package import is_expert_folder
+from ..model.memory import camera_cache_bytes, decoded_bytes
 from ..options import Arithmetic, DtypeName, torch_dtype
 from ..sampling import release_of
 from ..text.weights import open_weights
@@ -78,7 +79,8 @@ def _package(folder: Path, work: _Work) -> Report:
     if package.vae is not None:
         report += _vae(package.vae, work.geometry)
     if package.causal is not None:
-        return report + _causal(open_checkpoint(package.causal), work)
+        width = PACKAGE_VAE_WIDTH if package.vae is None else vae_width(read_vae(package.vae))
+        return report + _causal(open_checkpoint(package.causal), work, width)
     assert package.experts is not None  # a package has either
     high, low = map(open_checkpoint, package.experts)
     report += _expert("high-noise expert", high) + _expert("low-noise expert", low)
@@ -95,8 +97,9 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
     return Report([line, sizes], [])
 
 
-def _causal(checkpoint: Checkpoint, work: _Work) -> Report:
-    """A causal model with the window that it was made for: keys and values on the GPU, in 8 bits, in host memory."""
+def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
+    """A causal model with the window that it was made for, and a VAE of that width: keys and values on the GPU, in 8
+    bits, in host memory; and what is kept where there is room."""
     release = release_of(checkpoint.names)
     frames = held_frames(release.window, release.sink, max(CHUNK, work.geometry.lat_f // CHUNK * CHUNK))[0]
     report = _expert(f"{release.name} ({release.licence})", checkpoint)
@@ -105,13 +108,19 @@ def _causal(checkpoint: Checkpoint, work: _Work) -> Report:
     for memory in modes:
         stage, pinned = estimate_rollout(
             checkpoint.config, work.geometry, work.dtype, memory,
-            weights=weight_bytes(checkpoint, memory.resident_blocks), held_frames=frames, vae_width=PACKAGE_VAE_WIDTH,
+            weights=weight_bytes(checkpoint, memory.resident_blocks), held_frames=frames, vae_width=width,
             arithmetic=work.arithmetic, vae_half=True,
         )  # fmt: skip
         name = f"{stage.name}{f' ({_amount(pinned)})' if pinned else ''}"
         stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
         report += Report([], [stage])
-    return report
+    cells, dtype = (work.geometry.lat_h, work.geometry.lat_w), work.dtype
+    kept = camera_cache_bytes(checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype)
+    name = "camera cache, used where there is room"
+    if checkpoint.four_bit:
+        kept += checkpoint.config.num_layers * decoded_bytes(checkpoint.config, dtype, work.arithmetic)
+        name = "camera cache and decoded weights, used where there is room"
+    return report + Report([], [StageEstimate(name, 0, kept)])
 
 
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:

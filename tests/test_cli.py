@@ -204,6 +204,14 @@ def test_inspect_describes_packages_and_parts(toy_package, capsys):
     assert main(["inspect", str(toy_package / "nothing")]) == 2
 
 
+def test_output_that_nobody_reads_any_more_ends_the_command_quietly(toy_package):
+    command = [sys.executable, "-m", "lingbot_world", "inspect", str(toy_package)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=toy_package) as process:
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (141, b"")
+
+
 def test_the_toy_package_is_small_and_the_same_every_time(toy_package, tmp_path, capsys):
     again = tmp_path / "again"
     assert main(["toy", str(again), "--random"]) == 0
@@ -212,7 +220,7 @@ def test_the_toy_package_is_small_and_the_same_every_time(toy_package, tmp_path,
     assert all((toy_package / file).read_bytes() == (again / file).read_bytes() for file in files)
     assert sum((toy_package / file).stat().st_size for file in files) < 20e6
     (tmp_path / "file").write_text("")
-    assert main(["toy", str(tmp_path / "file/toy")]) == 2
+    assert main(["toy", str(tmp_path / "file/toy")]) == main(["toy", ""]) == 2
     assert "cannot be written" in capsys.readouterr().err
 
 

@@ -492,4 +492,7 @@ def test_inspect_describes_a_folder_that_holds_a_causal_model(toy_package, tmp_p
     assert "LingBot-World Fast (Apache-2.0): LingBot-World causal model" in report
     assert "keys and values of 21 latent frames in 8 bits on the GPU" in report
     assert "text_encoder: missing" in report
+    assert "camera cache and decoded weights, used where there is room" in report
     assert "VAE decode" in report
+    chunks = next(line for line in report.splitlines() if line.startswith("chunks, keys and values"))
+    assert float(chunks.split()[-2]) < 1.2  # of a VAE of width 8; one of 96 takes 2.5 GB
