@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def causal(toy_package, tmp_path):
-    """GenerateOptions of a small run of the toy's causal model; keywords replace some."""
+    """GenerateOptions of a small run of the toy's causal model, two steps a chunk; keywords replace some."""
 
     def build(**changes):
         options = {
@@ -47,6 +47,7 @@ def causal(toy_package, tmp_path):
             "width": 64,
             "height": 48,
             "frame_num": 21,
+            "schedule": "0,500",
             "seed": 1,
             "device": "cpu",
             "output": tmp_path / "video" / "*.png",
@@ -103,7 +104,7 @@ def as_on_a_gpu(monkeypatch):
 
 
 def test_a_gpu_has_the_next_forward_before_python_waits_for_frames(causal, as_on_a_gpu):
-    run(make_plan(causal()))
+    run(make_plan(causal(schedule=None)))
     chunk = ["forward", "wait", 9, *["forward"] * 4]
     assert as_on_a_gpu == [*["forward"] * 5, *chunk, "wait", 12]
 
@@ -160,7 +161,7 @@ def test_a_number_too_large_for_fp16_has_the_frames_decoded_in_fp32(causal, tmp_
         return frames_of(tmp_path / "video")
 
     later = {"continue_from": tmp_path / "first.state", "image": None, "width": None, "height": None}
-    frames_in("fp32", frame_num=9, save_state=tmp_path / "first.state")
+    frames_in("fp32", frame_num=9, width=32, height=32, save_state=tmp_path / "first.state")
     exact, half = frames_in("fp32", **later), frames_in("fp16", **later)
     assert 0 < np.abs(exact.astype(int) - half).max() <= 3
     check = VideoDecoder.check
@@ -270,7 +271,7 @@ def test_the_command_says_what_it_makes_and_under_which_licence(causal, toy_pack
 
 
 def test_releases_have_schedules_and_windows_of_their_own(causal, toy_package):
-    plan = make_plan(causal())
+    plan = make_plan(causal(schedule=None))
     assert (plan.window, plan.sink, plan.schedule.timesteps[1], plan.held_frames) == (0, 0, 978, 6)
     plan = make_plan(causal(schedule="v2", window=9, sink=3, shift=5.0))
     assert (plan.window, plan.sink, plan.schedule.timesteps, plan.held_frames) == (9, 3, (999, 937, 833, 624), 6)

@@ -158,7 +158,8 @@ def test_stripes_together_are_the_whole(official, size, count):
         stripe = Stripe.of(*size, index, count)
         own = decoded(vae, latent[0], stripe)
         stripe.within(together.permute(1, 2, 3, 0)).copy_(own.permute(1, 2, 3, 0))
-        assert VideoDecoder(vae, *size, stripe=stripe).decode(latent).shape[1:3] == own.shape[2:]
+        first = VideoDecoder(vae, *size, stripe=stripe).decode(latent[:, :, :1])
+        assert first.shape[1:3] == own.shape[2:]
     torch.testing.assert_close(together, whole, atol=1e-12, rtol=0)
 
 
