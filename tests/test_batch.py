@@ -12,7 +12,7 @@ from lingbot_world.headless.cli import BAD_INPUT, main
 from lingbot_world.headless.jobs import read_jobs
 from lingbot_world.headless.options import GenerateOptions
 
-SMALL = ["--width", "64", "--height", "48", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
+SMALL = ["--width", "48", "--height", "32", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
 SMALL += ["--boundary", "0.9"]  # both experts have a step
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -136,7 +136,7 @@ def test_a_job_that_fails_on_the_way_takes_no_other_with_it(jobs, run, monkeypat
 
 
 def test_other_sizes_make_other_groups(jobs, run, loads):
-    path = jobs({"prompt": "a castle"}, {"prompt": "a castle", "width": 48, "height": 64}, {"prompt": "a house"})
+    path = jobs({"prompt": "a castle"}, {"prompt": "a castle", "width": 32, "height": 48}, {"prompt": "a house"})
     code, _, rows = run(path)
     assert (code, loads) == (0, ["high", "low"])  # kept for the second group
     assert [row["name"] for row in rows] == ["00001", "00003", "00002"]

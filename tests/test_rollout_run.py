@@ -44,8 +44,8 @@ def causal(toy_package, tmp_path):
             "image": toy_package / "example/image.png",
             "prompt": "a castle",
             "action_path": toy_package / "example",
-            "width": 64,
-            "height": 48,
+            "width": 48,
+            "height": 32,
             "frame_num": 21,
             "schedule": "0,500",
             "seed": 1,
@@ -63,7 +63,7 @@ def frames_of(folder) -> np.ndarray:
 
 def test_the_video_has_the_frames_of_its_chunks(causal, tmp_path):
     result = run(make_plan(causal()))
-    assert frames_of(tmp_path / "video").shape == (21, 48, 64, 3)
+    assert frames_of(tmp_path / "video").shape == (21, 32, 48, 3)
     assert [stage.name for stage in result.stages] == ["text", "VAE encode", "load causal model", "chunks"]
 
 
@@ -312,8 +312,8 @@ def test_states_that_do_not_belong_are_refused(causal, tmp_path):
     run(make_plan(causal(frame_num=9, save_state=state)))
     with pytest.raises(InputError, match="made with another window: 0, not 9"):
         make_plan(causal(continue_from=state, window=9))
-    with pytest.raises(InputError, match="the state is of 64x48"):
-        make_plan(causal(continue_from=state, width=96, height=48))
+    with pytest.raises(InputError, match="the state is of 48x32"):
+        make_plan(causal(continue_from=state, width=96, height=32))
     damaged = tmp_path / "b.state"
     damaged.write_bytes(state.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="truncated or corrupt.*; expected a whole file that --save"):
