@@ -80,7 +80,8 @@ def options(kind, toy_package, folder):
     if kind == "base":
         values |= {"ckpt_dir": toy_package, "frame_num": 5, "sampling_steps": 2}
     else:
-        values |= {"ckpt_dir": toy_package / "lingbot_world_fast", "frame_num": 21, "save_state": folder / "a.state"}
+        values |= {"ckpt_dir": toy_package / "lingbot_world_fast", "frame_num": 21, "save_state": folder / "a.state",
+                   "schedule": "0,500"}  # fmt: skip
     return ["generate", *(str(word) for name, value in values.items() for word in (f"--{name}", value))]
 
 
