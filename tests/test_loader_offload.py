@@ -60,8 +60,9 @@ def load(path, resident, device="cpu", dtype=torch.float32):
     return load_expert(path, device, dtype, copy=True, resident_blocks=resident)
 
 
-def steps(model, device="cpu", cache=None, count=3):
-    """Velocities of a few forwards, each with inputs of its own and all with the same camera."""
+def steps(model, device="cpu", cache=None, count=2):
+    """Velocities of a few forwards, each with inputs of its own and all with the same camera. In the second one the
+    blocks are in other slots than in the first."""
     results = []
     for seed in range(count):
         inputs = random_inputs(CONFIG, 2, (2, 4, 4), seed=seed) | {
