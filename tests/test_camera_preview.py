@@ -20,17 +20,15 @@ def pixels_like(image: Image.Image, color, tolerance: int = 30) -> np.ndarray:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_can_be_drawn(name):
-    image = render_preview(preset_path(name, frames=17), RED_CARD, size=(400, 250))
-    assert image.size == (400, 250)
+    image = render_preview(preset_path(name, frames=17), RED_CARD)
+    assert image.size == (800, 500)
     assert image.mode == "RGB"
     assert len(pixels_like(image, START)) > 20
 
 
 def test_from_above_a_path_to_the_right_ends_on_the_right():
     left_column = (0, 0, 215, 215)
-    image = render_preview(preset_path("truck_right"))
-    assert image.size == (800, 500)
-    image = image.crop(left_column)
+    image = render_preview(preset_path("truck_right")).crop(left_column)
     assert pixels_like(image, END)[:, 1].mean() > pixels_like(image, START)[:, 1].mean() + 50
 
 
