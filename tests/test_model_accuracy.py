@@ -79,7 +79,7 @@ def peak_bytes_on_meta(model, inputs):
 @pytest.mark.parametrize(("rows", "camera"), [(1, True), (2, True), (2, False)])
 def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, rows, camera):
     monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
-    grid = (2, 64, 64)
+    grid = (2, 48, 48)
     state = random_state(WIDE)
     for name in state:
         if name.endswith("weight") and state[name].ndim == 2:

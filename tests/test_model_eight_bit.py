@@ -145,9 +145,8 @@ def in_four_bits(state, config):
     return model
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_8_bits_add_little_to_the_error_of_4_bits(seed):
-    state, inputs = with_outliers(CONFIG, seed), random_inputs(CONFIG, 1, GRID, seed + 2)
+def test_8_bits_add_little_to_the_error_of_4_bits():
+    state, inputs = with_outliers(CONFIG), random_inputs(CONFIG, 1, GRID, seed=2)
     exact, model, errors = with_state(CONFIG, state)(**inputs), in_four_bits(state, CONFIG), {}
     for arithmetic in ("bf16", *DTYPES):
         model.set_arithmetic(arithmetic)

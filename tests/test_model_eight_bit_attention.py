@@ -90,9 +90,8 @@ def test_only_self_attention_is_reached_and_the_exact_one_comes_back():
     assert torch.equal(model(**inputs), want)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_it_adds_little_to_the_error_of_4_bits(seed):
-    state, inputs = with_outliers(CONFIG, seed), random_inputs(CONFIG, 1, GRID, seed + 2)
+def test_it_adds_little_to_the_error_of_4_bits():
+    state, inputs = with_outliers(CONFIG), random_inputs(CONFIG, 1, GRID, seed=2)
     exact, model, errors = with_state(CONFIG, state)(**inputs), in_four_bits(state, CONFIG), {}
     for arithmetic in ("bf16", "fp8"):
         model.set_arithmetic(arithmetic)

@@ -6,7 +6,7 @@ import shutil
 import sys
 import weakref
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pytest
@@ -34,27 +34,28 @@ from safetensors.torch import save_file
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+def small_options(package, folder, **changes):
+    """GenerateOptions of a small run of the toy's causal model, two steps a chunk; keywords replace some."""
+    options = {
+        "ckpt_dir": package / "lingbot_world_fast",
+        "image": package / "example/image.png",
+        "prompt": "a castle",
+        "action_path": package / "example",
+        "width": 48,
+        "height": 32,
+        "frame_num": 21,
+        "schedule": "0,500",
+        "seed": 1,
+        "device": "cpu",
+        "output": folder / "video" / "*.png",
+    }
+    return GenerateOptions(**options | changes)
+
+
 @pytest.fixture
 def causal(toy_package, tmp_path):
-    """GenerateOptions of a small run of the toy's causal model, two steps a chunk; keywords replace some."""
-
-    def build(**changes):
-        options = {
-            "ckpt_dir": toy_package / "lingbot_world_fast",
-            "image": toy_package / "example/image.png",
-            "prompt": "a castle",
-            "action_path": toy_package / "example",
-            "width": 48,
-            "height": 32,
-            "frame_num": 21,
-            "schedule": "0,500",
-            "seed": 1,
-            "device": "cpu",
-            "output": tmp_path / "video" / "*.png",
-        }
-        return GenerateOptions(**options | changes)
-
-    return build
+    """`causal(...)`: the options of a run of the test's own."""
+    return partial(small_options, toy_package, tmp_path)
 
 
 def frames_of(folder) -> np.ndarray:
@@ -343,10 +344,10 @@ def test_a_state_that_finds_the_disk_full_is_one_sentence_and_leaves_nothing(cau
     assert {*tmp_path.iterdir()} == there
 
 
-@pytest.fixture
-def full_size(causal):
-    """A plan of a full-size model at 480x832 with a full window, whose weights are not there."""
-    plan = make_plan(causal())
+@pytest.fixture(scope="module")
+def full_size(toy_package, tmp_path_factory):
+    """A plan of a full-size model at 480x832 with a full window, whose weights are not there. It cannot be changed."""
+    plan = make_plan(small_options(toy_package, tmp_path_factory.mktemp("full size")))
     config = ModelConfig(5120, 13824, 40, 40, 256, 4096, causal=True)
     checkpoint = FullSize(plan.checkpoint.path, config, {}, {}, config.parameter_shapes())
     return replace(plan, checkpoint=checkpoint, device=torch.device("cuda"), dtype=torch.bfloat16, window=18, sink=6,
