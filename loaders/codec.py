@@ -123,8 +123,8 @@ def _encoded_at_a_time(weight: Tensor) -> int:
 
 
 def _pairs(code: Tensor) -> Tensor:
-    """float32 [256, 2]: the two values of each byte."""
-    return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1)
+    """int64 [256]: the two float32 values of each byte, side by side in one number, which a CPU looks up faster."""
+    return torch.stack((code.repeat_interleave(16), code.repeat(16)), 1).view(torch.int64).view(-1)
 
 
 def _starts(count: int, blocksize: int, at_a_time: int) -> tuple[range, int]:
@@ -145,7 +145,7 @@ def _decoded_parts(
 
 
 def _decode_blocks(packed: Tensor, pairs: Tensor, per_block: Tensor, blocksize: int) -> Tensor:
-    values = pairs.index_select(0, packed.int()).view(-1)
+    values = pairs.index_select(0, packed.int()).view(torch.float32)
     lacking = per_block.numel() * blocksize - values.numel()
     if lacking:
         values = pad(values, (0, lacking))

@@ -16,8 +16,14 @@ BROWSER = ("test_web.py", "test_host_workflows.py", "test_host_server_models.py"
 SCRIPTS = ("test_host_guider.py", "test_host_rollout.py", "test_host_cache.py", "test_host_lora.py",
            "test_host_arithmetic.py")  # fmt: skip
 """Files whose checks run in one interpreter with ComfyUI in it (host_runner.py)."""
+COMPILER = ("test_model_compile.py", "test_model_accuracy.py", "test_model_eight_bit.py", "test_vae_memory.py",
+            "test_model_eight_bit_attention.py", "test_loader_experts.py", "test_loader_checkpoint.py", "test_nf4.py",
+            "test_loader_damage.py", "test_loader_writer.py", "test_quantize.py", "test_fuzz.py")  # fmt: skip
+"""Files that import torch's compiler, which takes seconds: by itself, with bitsandbytes, or to count bytes."""
 LONG = ("test_toyworld.py", "test_parallel.py", "test_cluster.py", "test_package.py", "test_toyworld_training.py",
-        "test_model_compile.py")  # fmt: skip
+        *COMPILER, "test_rollout_run.py", "test_cli.py", "test_batch.py", "test_loader_offload.py", "test_vae.py",
+        "test_faults.py", "test_kills.py", "test_camera_measure.py", "test_rollout.py",
+        "test_quantize_faults.py")  # fmt: skip
 """Files that take long without ComfyUI."""
 
 
@@ -50,7 +56,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
     class Together(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return next((names[0] for names in (BROWSER, SCRIPTS) if Path(file).name in names), file)
+            return next((names[0] for names in (BROWSER, SCRIPTS, COMPILER) if Path(file).name in names), file)
 
     return Together(config, log)
 
@@ -86,8 +92,8 @@ def command(toy_package, tmp_path):
             "image": toy_package / "example/image.png",
             "prompt": "a castle",
             "action_path": toy_package / "example",
-            "width": 64,
-            "height": 48,
+            "width": 48,
+            "height": 32,
             "frame_num": 5,
             "sampling_steps": 2,
             "seed": 1,

@@ -12,8 +12,9 @@ from lingbot_world.headless.cli import BAD_INPUT, main
 from lingbot_world.headless.jobs import read_jobs
 from lingbot_world.headless.options import GenerateOptions
 
-SMALL = ["--width", "64", "--height", "48", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
+SMALL = ["--width", "48", "--height", "32", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
 SMALL += ["--boundary", "0.9"]  # both experts have a step
+ONE_STEP = ["--sampling_steps", "1"]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -84,12 +85,12 @@ def test_each_video_is_the_one_that_generate_makes(jobs, run, loads, toy_package
 
 def test_done_jobs_are_skipped_and_changed_or_lost_ones_made(jobs, run, tmp_path):
     first, second = {"prompt": "a castle", "name": "one"}, {"prompt": "a house", "name": "two"}
-    run(jobs(first, second))
+    run(jobs(first, second), *ONE_STEP)
     before = digest(tmp_path / "out/one.mp4")
-    assert run(jobs(first, second))[1].out.startswith("0 done, 2 were done before")
-    assert run(jobs(first, second | {"seed": 2}))[1].out.startswith("1 done, 1 were done before")
+    assert run(jobs(first, second), *ONE_STEP)[1].out.startswith("0 done, 2 were done before")
+    assert run(jobs(first, second | {"seed": 2}), *ONE_STEP)[1].out.startswith("1 done, 1 were done before")
     (tmp_path / "out/one.mp4").unlink()
-    code, said, rows = run(jobs(first, second | {"seed": 2}))
+    code, said, rows = run(jobs(first, second | {"seed": 2}), *ONE_STEP)
     assert said.out.startswith("1 done, 1 were done before")
     assert [row["name"] for row in rows] == ["one", "two", "two", "one"]
     assert digest(tmp_path / "out/one.mp4") == before
@@ -127,16 +128,17 @@ def test_a_job_that_fails_on_the_way_takes_no_other_with_it(jobs, run, monkeypat
         return write(frames, target, *rest)
 
     monkeypatch.setattr(batch, "write_frames", failing)
-    code, said, rows = run(jobs(*({"prompt": "a castle", "name": name} for name in ("one", "two", "three"))))
+    three = jobs(*({"prompt": "a castle", "name": name} for name in ("one", "two", "three")))
+    code, said, rows = run(three, *ONE_STEP)
     assert {row["name"]: row["status"] for row in rows} == {"one": "done", "two": "failed", "three": "done"}
     assert code == BAD_INPUT
     monkeypatch.undo()
-    code, said, rows = run(jobs(*({"prompt": "a castle", "name": name} for name in ("one", "two", "three"))))
+    code, said, rows = run(three, *ONE_STEP)
     assert (code, said.out.split(",")[0]) == (0, "1 done")
 
 
 def test_other_sizes_make_other_groups(jobs, run, loads):
-    path = jobs({"prompt": "a castle"}, {"prompt": "a castle", "width": 48, "height": 64}, {"prompt": "a house"})
+    path = jobs({"prompt": "a castle"}, {"prompt": "a castle", "width": 32, "height": 48}, {"prompt": "a house"})
     code, _, rows = run(path)
     assert (code, loads) == (0, ["high", "low"])  # kept for the second group
     assert [row["name"] for row in rows] == ["00001", "00003", "00002"]

@@ -58,7 +58,7 @@ def test_example00_golden(example00):
         )
         row, column = data["pixel_yx"]
         np.testing.assert_allclose(embedding[0, :, :, row, column], data["plucker_pixel"], atol=2.7e-5)
-        sums = embedding[0].astype(np.float64).reshape(6, 64, 21, -1).sum((1, 3))
+        sums = embedding[0].reshape(6, 64, 21, -1).sum((1, 3), dtype=np.float64)
         np.testing.assert_allclose(sums, data["plucker_sum_component_frame"], rtol=1e-4, atol=10)
         np.testing.assert_allclose(model_poses(from_file[0], 81), data["c2ws_infer_fp64"], atol=1e-12)
 

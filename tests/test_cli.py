@@ -40,10 +40,10 @@ def test_generate_writes_the_video_that_was_asked_for(command, tmp_path, capsys)
         frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
         assert container.streams.video[0].average_rate == 16
         assert container.streams.video[0].codec_context.name == "h264"
-    assert [frame.shape for frame in frames] == 5 * [(48, 64, 3)]
+    assert [frame.shape for frame in frames] == 5 * [(32, 48, 3)]
     assert np.std(frames) > 10
     output = capsys.readouterr().out
-    assert output.splitlines()[0] == "64x48, 5 frames, 2 steps on cpu"
+    assert output.splitlines()[0] == "48x32, 5 frames, 2 steps on cpu"
     assert re.search(r"^stage +seconds +peak GPU GB$", output, re.MULTILINE)
     for stage in ("text", "VAE encode", "load high-noise expert", "low-noise steps", "VAE decode", "write", "all"):
         assert re.search(rf"^{stage} +\d+\.\d", output, re.MULTILINE), stage

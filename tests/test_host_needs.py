@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def listed(module: str) -> set[str]:
     return {name.replace(":", ".") for name in (*needs.EVERY_NODE, *needs.NEEDS[module])}
 
 
+@cache
 def tree(path: Path) -> ast.AST:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -57,6 +59,7 @@ def imported(path: Path) -> dict[str, str]:
     return {name: stands_for for name, stands_for in found.items() if stands_for.split(".")[0] in HOST}
 
 
+@cache
 def used(path: Path) -> set[str]:
     """Dotted names of ComfyUI that a file uses, as long as it writes them."""
     names, found = imported(path), set()
@@ -75,20 +78,19 @@ def goes_on(name: str, beginning: str) -> bool:
 
 
 FILES = sorted([*PACK.glob("host/*.py"), *PACK.glob("nodes/*.py")])
-USED = {path: used(path) for path in FILES}
 
 
 @pytest.mark.parametrize("module", sorted(needs.NEEDS))
 def test_what_a_module_uses_is_listed(module):
     """A used name is in the list, or goes on from one there, or is the beginning of one there."""
-    names = set().union(*(USED[path] for path in files_under(PACK / "nodes" / f"{module}.py")))
+    names = set().union(*(used(path) for path in files_under(PACK / "nodes" / f"{module}.py")))
     unlisted = {name for name in names if not any(goes_on(name, n) or goes_on(n, name) for n in listed(module))}
     assert unlisted == set()
 
 
 def test_what_is_listed_is_used():
     """By its whole name or, for a method of a class, by its own."""
-    names, text = set().union(*USED.values()), "".join(path.read_text("utf-8") for path in FILES)
+    names, text = set().union(*map(used, FILES)), "".join(path.read_text("utf-8") for path in FILES)
     every = set().union(*map(listed, needs.NEEDS))
     by_name = {name for name in every if any(goes_on(other, name) for other in names)}
     methods = {name for name in every - by_name

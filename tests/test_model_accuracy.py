@@ -67,10 +67,19 @@ def peak_bytes(model, inputs):
     return live.peak
 
 
+def peak_bytes_on_meta(model, inputs):
+    """`peak_bytes` of a model without storage. The element-wise operations pass over the first and the last slice of
+    their tokens alone: those between are as long as the first one, so that they hold what it holds."""
+    slices = pointwise.slices
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pointwise, "slices", lambda *sizes: (every := [*slices(*sizes)])[:1] + every[1:][-1:])
+        return peak_bytes(model, inputs)
+
+
 @pytest.mark.parametrize(("rows", "camera"), [(1, True), (2, True), (2, False)])
 def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, rows, camera):
     monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
-    grid = (2, 64, 64)
+    grid = (2, 48, 48)
     state = random_state(WIDE)
     for name in state:
         if name.endswith("weight") and state[name].ndim == 2:
@@ -105,6 +114,6 @@ def test_a_full_size_step_fits_its_budget(grid, budget):
             "context": torch.empty(2, 512, 4096),
             "camera": torch.empty(1, 384, *grid),
         }
-    measured, formula = peak_bytes(model, inputs), activation_bytes(config, *grid)
+    measured, formula = peak_bytes_on_meta(model, inputs), activation_bytes(config, *grid)
     assert measured <= budget
     assert 0.99 * formula < measured <= formula

@@ -17,7 +17,7 @@ from lingbot_world.model.operations import Linear, prepared
 from lingbot_world.model.pointwise import encode_8bit, layer_norm_8bit
 from lingbot_world.model.quantized import LARGEST, EightBit
 from model_cases import SMALL, random_inputs, random_state, with_state
-from test_model_accuracy import attend_in_parts, peak_bytes, relative_rms
+from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -145,9 +145,8 @@ def in_four_bits(state, config):
     return model
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_8_bits_add_little_to_the_error_of_4_bits(seed):
-    state, inputs = with_outliers(CONFIG, seed), random_inputs(CONFIG, 1, GRID, seed + 2)
+def test_8_bits_add_little_to_the_error_of_4_bits():
+    state, inputs = with_outliers(CONFIG), random_inputs(CONFIG, 1, GRID, seed=2)
     exact, model, errors = with_state(CONFIG, state)(**inputs), in_four_bits(state, CONFIG), {}
     for arithmetic in ("bf16", *DTYPES):
         model.set_arithmetic(arithmetic)
@@ -248,7 +247,7 @@ def test_a_full_size_step_needs_less_memory(monkeypatch, arithmetic):
     model.set_arithmetic(arithmetic)
     shapes = {"x": (2, 36, *grid), "timestep": (2,), "context": (2, 512, 4096), "camera": (1, 384, *grid)}
     inputs = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    measured, formula = peak_bytes(model, inputs), activation_bytes(config, *grid, arithmetic=arithmetic)
+    measured, formula = peak_bytes_on_meta(model, inputs), activation_bytes(config, *grid, arithmetic=arithmetic)
     assert formula < activation_bytes(config, *grid)
     assert 0.99 * formula < measured <= formula
 

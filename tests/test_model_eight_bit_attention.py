@@ -20,7 +20,7 @@ from lingbot_world.model.fp8_attention import HEADROOM, operand, sample
 from lingbot_world.model.kv_cache import KeyValueCache
 from lingbot_world.model.memory import activation_bytes
 from model_cases import SMALL, random_inputs, random_state, with_state
-from test_model_accuracy import attend_in_parts, peak_bytes, relative_rms
+from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms
 from test_model_eight_bit import CONFIG, GRID, in_four_bits, with_outliers
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -90,9 +90,8 @@ def test_only_self_attention_is_reached_and_the_exact_one_comes_back():
     assert torch.equal(model(**inputs), want)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_it_adds_little_to_the_error_of_4_bits(seed):
-    state, inputs = with_outliers(CONFIG, seed), random_inputs(CONFIG, 1, GRID, seed + 2)
+def test_it_adds_little_to_the_error_of_4_bits():
+    state, inputs = with_outliers(CONFIG), random_inputs(CONFIG, 1, GRID, seed=2)
     exact, model, errors = with_state(CONFIG, state)(**inputs), in_four_bits(state, CONFIG), {}
     for arithmetic in ("bf16", "fp8"):
         model.set_arithmetic(arithmetic)
@@ -236,7 +235,7 @@ def test_a_full_size_step_holds_what_the_formula_says(monkeypatch, grid):
     shapes = {"x": (2, 36, *grid), "timestep": (2,), "context": (2, 512, 4096), "camera": (1, 384, *grid)}
     inputs = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     formula = activation_bytes(config, *grid, attention="8bit")
-    assert 0.99 * formula < peak_bytes(model, inputs) <= formula
+    assert 0.99 * formula < peak_bytes_on_meta(model, inputs) <= formula
 
 
 class Card:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def options(toy_package, tmp_path, **changes):
-    values = {"action_path": toy_package / "example", "width": 64, "height": 48, "frame_num": 5, "device": "cpu"}
+    values = {"action_path": toy_package / "example", "width": 48, "height": 32, "frame_num": 5, "device": "cpu"}
     values |= {"output": tmp_path / "video.mp4"} | changes
     return GenerateOptions(
         ckpt_dir=toy_package, image=toy_package / "example/image.png", prompt="a castle", **values

@@ -1,5 +1,6 @@
 """Quantizing on bad days: killed, out of disk, damaged, refused. What is there is whole, and a second run completes."""
 
+import contextlib
 import errno
 import json
 import os
@@ -21,18 +22,26 @@ from safetensors.torch import load_file, save_file
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 
-# The command with a pause after each tensor, so that a signal finds it in the middle.
+# The command with a pause after each tensor, so that a signal finds it in the middle. For each line of JSON it runs in
+# a process of its own that need not import torch again. It says its id and each tensor; its parent says when it ended.
 SLOW = """
-import os, sys, time
+import json, os, sys, time
+import lingbot_world.quantize, safetensors.torch
 from lingbot_world.loaders.writer import TensorFile
-write = TensorFile.write
+from lingbot_world.headless.cli import main
+write, say = TensorFile.write, lambda text: os.write(1, text.encode())  # whole lines, whichever threads write
 def slow(self, name, source):
-    os.write(1, b"tensor\\n")  # whole lines, whichever threads write
+    say("tensor\\n")
     time.sleep(0.02)
     return write(self, name, source)
 TensorFile.write = slow
-from lingbot_world.headless.cli import main
-main(["quantize", *sys.argv[1:]])
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        say(f"{os.getpid()}\\n")
+        os._exit(main(["quantize", *json.loads(line)]))
+    os.waitpid(child, 0)
+    say("ended\\n")
 """
 
 
@@ -44,15 +53,26 @@ def whole(golden, tmp_path_factory):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def killed_after(source, destination, tensors, pause):
-    process = subprocess.Popen([sys.executable, "-c", SLOW, str(source), str(destination), "--device", "cpu"],
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+@pytest.fixture(scope="module")
+def slow():
+    """The process of SLOW."""
+    process = subprocess.Popen([sys.executable, "-c", SLOW], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+    yield process
+    process.communicate()
+
+
+def killed_after(process, source, destination, tensors, pause):
+    process.stdin.write(json.dumps([str(source), str(destination), "--device", "cpu"]) + "\n")
+    process.stdin.flush()
+    child = int(process.stdout.readline())
     while tensors and (line := process.stdout.readline()):
         tensors -= line == "tensor\n"
     assert not tensors
     time.sleep(pause)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    with contextlib.suppress(ProcessLookupError):  # it is done
+        os.kill(child, signal.SIGKILL)
+    assert "ended\n" in iter(process.stdout.readline, "")
 
 
 def kills():
@@ -63,9 +83,9 @@ def kills():
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
 @pytest.mark.parametrize(("tensors", "pause"), kills())
-def test_the_run_after_a_killed_one_completes_it(golden, tmp_path, whole, tensors, pause, monkeypatch):
+def test_the_run_after_a_killed_one_completes_it(slow, golden, tmp_path, whole, tensors, pause, monkeypatch):
     source, target = golden / "causal/model", tmp_path / "nf4"
-    killed_after(source, target, tensors, pause)
+    killed_after(slow, source, target, tensors, pause)
     if target.exists():  # it was done before the signal came, but perhaps for the last act, which removes the journal
         (target / "model.safetensors.journal").unlink(missing_ok=True)
         assert {path.name: path.read_bytes() for path in target.iterdir()} == whole

@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import pytest
@@ -39,26 +39,28 @@ from safetensors.torch import save_file
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
+def small_options(package, folder, **changes):
+    """GenerateOptions of a small run of the toy's causal model, two steps a chunk; keywords replace some."""
+    options = {
+        "ckpt_dir": package / "lingbot_world_fast",
+        "image": package / "example/image.png",
+        "prompt": "a castle",
+        "action_path": package / "example",
+        "width": 48,
+        "height": 32,
+        "frame_num": 21,
+        "schedule": "0,500",
+        "seed": 1,
+        "device": "cpu",
+        "output": folder / "video" / "*.png",
+    }
+    return GenerateOptions(**options | changes)
+
+
 @pytest.fixture
 def causal(toy_package, tmp_path):
-    """GenerateOptions of a small run of the toy's causal model; keywords replace some."""
-
-    def build(**changes):
-        options = {
-            "ckpt_dir": toy_package / "lingbot_world_fast",
-            "image": toy_package / "example/image.png",
-            "prompt": "a castle",
-            "action_path": toy_package / "example",
-            "width": 64,
-            "height": 48,
-            "frame_num": 21,
-            "seed": 1,
-            "device": "cpu",
-            "output": tmp_path / "video" / "*.png",
-        }
-        return GenerateOptions(**options | changes)
-
-    return build
+    """`causal(...)`: the options of a run of the test's own."""
+    return partial(small_options, toy_package, tmp_path)
 
 
 def frames_of(folder) -> np.ndarray:
@@ -67,7 +69,7 @@ def frames_of(folder) -> np.ndarray:
 
 def test_the_video_has_the_frames_of_its_chunks(causal, tmp_path):
     result = run(make_plan(causal()))
-    assert frames_of(tmp_path / "video").shape == (21, 48, 64, 3)
+    assert frames_of(tmp_path / "video").shape == (21, 32, 48, 3)
     assert [stage.name for stage in result.stages] == ["text", "VAE encode", "load causal model", "chunks"]
 
 
@@ -144,7 +146,7 @@ def as_on_a_gpu(monkeypatch):
 
 
 def test_a_gpu_has_the_next_forward_before_python_waits_for_frames(causal, as_on_a_gpu):
-    run(make_plan(causal()))
+    run(make_plan(causal(schedule=None)))
     chunk = ["forward", "wait", 9, *["forward"] * 4]
     assert as_on_a_gpu == [*["forward"] * 5, *chunk, "wait", 12]
 
@@ -201,7 +203,7 @@ def test_a_number_too_large_for_fp16_has_the_frames_decoded_in_fp32(causal, tmp_
         return frames_of(tmp_path / "video")
 
     later = {"continue_from": tmp_path / "first.state", "image": None, "width": None, "height": None}
-    frames_in("fp32", frame_num=9, save_state=tmp_path / "first.state")
+    frames_in("fp32", frame_num=9, width=16, height=16, save_state=tmp_path / "first.state")
     exact, half = frames_in("fp32", **later), frames_in("fp16", **later)
     assert 0 < np.abs(exact.astype(int) - half).max() <= 3
     check = VideoDecoder.check
@@ -311,7 +313,7 @@ def test_the_command_says_what_it_makes_and_under_which_licence(causal, toy_pack
 
 
 def test_releases_have_schedules_and_windows_of_their_own(causal, toy_package):
-    plan = make_plan(causal())
+    plan = make_plan(causal(schedule=None))
     assert (plan.window, plan.sink, plan.schedule.timesteps[1], plan.held_frames) == (0, 0, 978, 6)
     plan = make_plan(causal(schedule="v2", window=9, sink=3, shift=5.0))
     assert (plan.window, plan.sink, plan.schedule.timesteps, plan.held_frames) == (9, 3, (999, 937, 833, 624), 6)
@@ -352,8 +354,8 @@ def test_states_that_do_not_belong_are_refused(causal, tmp_path):
     run(make_plan(causal(frame_num=9, save_state=state)))
     with pytest.raises(InputError, match="made with another window: 0, not 9"):
         make_plan(causal(continue_from=state, window=9))
-    with pytest.raises(InputError, match="the state is of 64x48"):
-        make_plan(causal(continue_from=state, width=96, height=48))
+    with pytest.raises(InputError, match="the state is of 48x32"):
+        make_plan(causal(continue_from=state, width=96, height=32))
     damaged = tmp_path / "b.state"
     damaged.write_bytes(state.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="truncated or corrupt.*; expected a whole file that --save"):
@@ -383,10 +385,10 @@ def test_a_state_that_finds_the_disk_full_is_one_sentence_and_leaves_nothing(cau
     assert {*tmp_path.iterdir()} == there
 
 
-@pytest.fixture
-def full_size(causal):
-    """A plan of a full-size model at 480x832 with a full window, whose weights are not there."""
-    plan = make_plan(causal())
+@pytest.fixture(scope="module")
+def full_size(toy_package, tmp_path_factory):
+    """A plan of a full-size model at 480x832 with a full window, whose weights are not there. It cannot be changed."""
+    plan = make_plan(small_options(toy_package, tmp_path_factory.mktemp("full size")))
     config = ModelConfig(5120, 13824, 40, 40, 256, 4096, causal=True)
     checkpoint = FullSize(plan.checkpoint.path, config, {}, {"all": None}, config.parameter_shapes())
     return replace(plan, checkpoint=checkpoint, device=torch.device("cuda"), dtype=torch.bfloat16, window=18, sink=6,

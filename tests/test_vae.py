@@ -140,9 +140,9 @@ def test_decoding_gives_bytes_of_every_frame(vae):
 
 @pytest.mark.parametrize("tiling", [False, True])
 def test_a_video_part_by_part_has_the_bits_of_all_at_once(path, tiling):
-    vae, latent = load_vae(path), noise(1, 16, 5, 34, 6)
+    vae, latent = load_vae(path), noise(1, 16, 5, 34, 3)
     vae.use_tiling = tiling
-    stream = VideoDecoder(vae, 34, 6, park=True)
+    stream = VideoDecoder(vae, 34, 3, park=True)
     parts = [stream.decode(part) for part in latent.split([1, 1, 3], dim=2)]
     assert [len(part) for part in parts] == [1, 4, 12]
     assert torch.equal(torch.cat(parts), decode_latent(vae, latent))
@@ -158,7 +158,8 @@ def test_stripes_together_are_the_whole(official, size, count):
         stripe = Stripe.of(*size, index, count)
         own = decoded(vae, latent[0], stripe)
         stripe.within(together.permute(1, 2, 3, 0)).copy_(own.permute(1, 2, 3, 0))
-        assert VideoDecoder(vae, *size, stripe=stripe).decode(latent).shape[1:3] == own.shape[2:]
+        first = VideoDecoder(vae, *size, stripe=stripe).decode(latent[:, :, :1])
+        assert first.shape[1:3] == own.shape[2:]
     torch.testing.assert_close(together, whole, atol=1e-12, rtol=0)
 
 

@@ -1,5 +1,7 @@
 """Ground truth: a textured room seen by the cameras of a path, to measure what the measuring itself is off by."""
 
+from functools import cache
+
 import numpy as np
 
 from .tracks import opencv
@@ -39,8 +41,9 @@ def _seen(pose: np.ndarray, rays: np.ndarray, walls: np.ndarray, texels: float, 
     return cv2.remap(tile, u, v, cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
 
 
+@cache
 def _tile() -> np.ndarray:
-    """A texture uint8 [TILE, TILE] with detail of several sizes; its edges fit together."""
+    """A texture uint8 [TILE, TILE] with detail of several sizes; its edges fit together. Nobody writes into it."""
     from scipy.ndimage import gaussian_filter
 
     noise, texture = np.random.default_rng(0), np.zeros((TILE, TILE))
