@@ -466,8 +466,8 @@ def test_decoded_weights_stay_where_there_is_room(free, arithmetic, blocks, full
     plan = replace(full_size, options=replace(full_size.options, arithmetic=arithmetic))
     memory = choose_rollout_memory(plan, int(free * 1e9), int(640e9))
     assert memory.decoded_blocks == blocks
-    plan.checkpoint.four_bit.clear()
-    assert choose_rollout_memory(plan, int(free * 1e9), int(640e9)).decoded_blocks == 0
+    plain = replace(plan, checkpoint=replace(plan.checkpoint, four_bit={}))
+    assert choose_rollout_memory(plain, int(free * 1e9), int(640e9)).decoded_blocks == 0
 
 
 @pytest.mark.parametrize(("free", "kept"), [(80, True), (30, True), (23.5, True), (14, False), (7.5, False)])

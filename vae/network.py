@@ -43,9 +43,13 @@ class Network:
         return F.rms_norm(x.movedim(1, -1), gamma.shape, gamma, EPSILON).movedim(-1, 1)
 
     def _activated_conv(self, norm: str, conv: str, x: Tensor) -> Tensor:
+        x = self._activated(norm, x)
+        return self._causal_conv(conv, x)
+
+    def _activated(self, norm: str, x: Tensor) -> Tensor:
         pixels = x.movedim(1, -1)
         activated = rms_silu(pixels.flatten(0, 2), self.weights[f"{norm}.gamma"], EPSILON)
-        return self._causal_conv(conv, activated.view(pixels.shape).movedim(-1, 1))
+        return activated.view(pixels.shape).movedim(-1, 1)
 
     def _residual(self, name: str, x: Tensor) -> Tensor:
         # Nested, and the loops over blocks are written out, so that no name holds a tensor longer than it is needed.
