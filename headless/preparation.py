@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from copy import copy
 from typing import NamedTuple
 
 import torch
@@ -21,8 +24,12 @@ from .decoding import divided_decoder
 from .memory import MARGIN, estimate_text, estimate_vae, free_memory
 from .processes import ALONE, Processes
 from .profile import StageRecorder
-from .rollout_memory import RolloutMemory, choose_rollout_memory
+from .rollout_memory import RolloutMemory, available_host_memory, choose_rollout_memory
 from .rollout_plan import RolloutPlan
+
+log = logging.getLogger(__name__)
+
+NOT_SHOWN: Progress = lambda _done, _total: None  # noqa: E731
 
 SETTLING = 500_000_000
 """Bytes that CUDA's libraries take on the GPU while a run begins."""
@@ -47,30 +54,62 @@ def prepare(
 
     The text encoder, the image and the model have the GPU to themselves, one after the other. Where there is room for
     all of the model beside the others, a thread loads it meanwhile."""
-    memory = _with_room_for_all(plan, _free(plan, processes), processes, together)
-    if memory is None:
-        context = prompt()
-        memory = choose_rollout_memory(plan, _free(plan, processes), processes=processes.size)
-        image, decoder = _encode(plan, memory, stages, processes, alone=True)
-        progress = stages.begin("load causal model", "B", keep=True)
-        return Prepared(memory, context, image, decoder, _load(plan, memory, together, progress))
+    memory = _with_room_for_all(plan, *_free(plan, processes), processes, together)
+    if memory is not None:
+        return _all_at_once(plan, memory, prompt, stages, processes, together)
+    context = prompt()
+    memory = choose_rollout_memory(plan, *_free(plan, processes), processes.size)
+    if memory.resident_blocks is not None and not plan.options.shard:
+        log.warning("The model does not fit into the GPU beside its work: %d of its %d blocks stay there, the others "
+                    "come from the file in every forward.", memory.resident_blocks,
+                    plan.checkpoint.config.num_layers)  # fmt: skip
+    image, decoder = _encode(plan, memory, stages, processes, alone=True)
+    progress = stages.begin("load causal model", "B", keep=True)
+    return Prepared(memory, context, image, decoder, _load(plan, memory, together, progress))
+
+
+def _all_at_once(
+    plan: RolloutPlan,
+    memory: RolloutMemory,
+    prompt: Callable[[], Tensor],
+    stages: StageRecorder,
+    processes: Processes,
+    together: Together,
+) -> Prepared:
+    """A thread loads the model meanwhile. If anything fails here, it ends within a tenth of a second."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
+    ended, shown = threading.Event(), [NOT_SHOWN]
+
+    def progress(done: int, total: int) -> None:
+        if ended.is_set():
+            raise InterruptedError("the run has ended")
+        shown[-1](done, total)
+
     with ThreadPoolExecutor(1) as thread:
-        loading = thread.submit(_load, plan, memory, together, gpu=gpu)
-        image, decoder = _encode(plan, memory, stages, processes, alone=False)
-        context = prompt()
-        stages.begin("load causal model", keep=True)
-        model = loading.result()
+        loading = thread.submit(_load, plan, memory, together, progress, gpu)
+        try:
+            image, decoder = _encode(plan, memory, stages, processes, alone=False)
+            context = prompt()
+            shown.append(stages.begin("load causal model", "B", keep=True))
+            error = loading.exception()
+            if error is not None:
+                raise copy(error)  # the error itself would hold this frame, and this frame the error and the model
+            model = loading.result()
+        finally:
+            ended.set()
     if gpu is not None:
         torch.cuda.empty_cache()  # what the text encoder had may go to keys and values
     return Prepared(memory, context, image, decoder, model)
 
 
-def _free(plan: RolloutPlan, processes: Processes) -> int:
-    return processes.least(free_memory(plan.device))
+def _free(plan: RolloutPlan, processes: Processes) -> tuple[int, int]:
+    """Free bytes on the GPU and in host memory; the least of all processes, so that they decide the same."""
+    return processes.least(free_memory(plan.device)), processes.least(available_host_memory())
 
 
-def _with_room_for_all(plan: RolloutPlan, free: int, processes: Processes, together: Together) -> RolloutMemory | None:
+def _with_room_for_all(
+    plan: RolloutPlan, free: int, free_host: int, processes: Processes, together: Together
+) -> RolloutMemory | None:
     """What is kept where, if all of the model can be on the GPU beside the text encoder or the image's encoding."""
     if plan.device.type != "cuda" or together.weights is not None:
         return None
@@ -79,7 +118,7 @@ def _with_room_for_all(plan: RolloutPlan, free: int, processes: Processes, toget
     if plan.checkpoint.nbytes + max(text, encoding) + MARGIN + SETTLING > free:
         return None
     with suppress(InputError):  # said when the text encoder has given its memory back
-        memory = choose_rollout_memory(plan, free - SETTLING, processes=processes.size)
+        memory = choose_rollout_memory(plan, free - SETTLING, free_host, processes.size)
         return memory if memory.resident_blocks is None else None
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,8 +19,6 @@ from ..options import Arithmetic, AttentionMode
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
 from .rollout_plan import RolloutPlan
-
-log = logging.getLogger(__name__)
 
 RECORDED_TOKENS = 2000
 """Processes that share a chunk, with no more tokens than this each, wait for Python. On H200s recorded kernels take
@@ -74,9 +71,6 @@ def choose_rollout_memory(
             stage, host = _estimate(plan, memory, processes, weights)
             needed = stage.total
             if needed + MARGIN <= free and host <= HOST_SHARE * free_host:
-                if resident is not None and not shard:
-                    log.warning("The model does not fit into the GPU beside its work: %d of its %d blocks stay there, "
-                                "the others come from the file in every forward.", resident, layers)  # fmt: skip
                 return _with_what_is_left(plan, memory, free - needed - MARGIN, processes)
     elsewhere = "" if mode == "auto" else ", or `kv_cache` auto"
     raise InputError(

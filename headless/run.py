@@ -51,7 +51,7 @@ def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes
         try:
             path = _run_stages(plan, stages, seed, processes, reuse)
         except torch.OutOfMemoryError as error:
-            raise _out_of_memory(stages.running, error) from error
+            raise _out_of_memory(stages.running or "noise", error) from error
     return Result(path, seed, stages.stages, reuse.calls)
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Thread
+from threading import Thread, main_thread
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,9 +26,11 @@ def _start_cuda() -> None:
         if _start_driver():
             import torch  # waits until the caller's import has ended
 
-            _start_triton(torch.device("cuda"))
-            x = torch.zeros(1, 16, 64, 64, device="cuda").contiguous(memory_format=torch.channels_last)
-            torch.nn.functional.conv2d(x, x[:, :, :3, :3])
+            if main_thread().is_alive():  # not where an input was wrong
+                _start_triton(torch.device("cuda"))
+            if main_thread().is_alive():
+                x = torch.zeros(1, 16, 64, 64, device="cuda").contiguous(memory_format=torch.channels_last)
+                torch.nn.functional.conv2d(x, x[:, :, :3, :3])
 
 
 def _start_driver() -> bool:

@@ -13,7 +13,7 @@ MOST_UNREAD_FILLS = 2
 
 
 class BlockCache:
-    """Two tensors of every block, all computed from one source tensor. Another source empties the cache. Where sources
+    """Two tensors of every block, all computed from one source tensor. Another source takes their place. Where sources
     alternate, nothing is ever read again, and the cache gives up: it stays empty."""
 
     _source: Tensor | None

@@ -1,7 +1,8 @@
 """What passes between host memory and a GPU beside its computing: without a wait, and at the bus's speed."""
 
+import threading
 import weakref
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import torch
 from torch import Tensor
@@ -20,24 +21,57 @@ def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:
     much: it rounds every request up to a power of two.
 
     Raises InputError where the system does not let that much be pinned."""
-    pin_in_thread(owner, [tensors], device)[0].result()
-
-
-def pin_in_thread(owner: object, groups: list[list[Tensor]], device: torch.device) -> list[Future[None]]:
-    """`pin` groups of tensors, one group after the other, while the caller goes on: 23 GB take five seconds. A group's
-    result is there, or raises what `pin` raises, when its turn is over. Do not touch its tensors before."""
     pinned: list[Tensor] = []
-    wanted = sum(tensor.nbytes for group in groups for tensor in group)
-    thread = ThreadPoolExecutor(1)
-    weakref.finalize(owner, _unpin, thread, pinned, device)
-    return [thread.submit(_pin, group, pinned, wanted, device) for group in groups]
+    weakref.finalize(owner, _unpin, pinned, device)
+    _pin(tensors, pinned, sum(tensor.nbytes for tensor in tensors))
 
 
-def _pin(tensors: list[Tensor], pinned: list[Tensor], wanted: int, device: torch.device) -> None:
+class Pinning:
+    """A thread that pins groups of tensors (see `pin`), one group after the other, while its maker goes on: 23 GB take
+    five seconds. They stay pinned until `owner` goes; if that is earlier, the thread stops."""
+
+    def __init__(self, owner: object, groups: list[list[Tensor]], device: torch.device) -> None:
+        self._device = torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
+        self._done: list[Future[None]] = [Future() for _ in groups]
+        self._pinned: list[Tensor] = []
+        self._closing = threading.Event()
+        given = groups, torch.is_inference_mode_enabled()  # a thread has a mode of its own
+        self._thread = threading.Thread(target=self._work, args=given, daemon=True)
+        self._thread.start()
+        weakref.finalize(owner, self._close)
+
+    def wait(self, group: int) -> None:
+        """Return when the group is pinned; before, nobody may touch its tensors. Raises what `pin` raises."""
+        self._done[group].result()
+
+    def _work(self, groups: list[list[Tensor]], inference: bool) -> None:
+        wanted = sum(tensor.nbytes for group in groups for tensor in group)
+        with torch.inference_mode(inference), torch.cuda.device(self._device):
+            for index, group in enumerate(groups):
+                if self._closing.is_set():
+                    return
+                try:
+                    _pin(group, self._pinned, wanted)
+                except Exception as error:  # the rest would only take memory that is short
+                    for done in self._done[index:]:
+                        done.set_exception(error)
+                    return
+                self._done[index].set_result(None)
+
+    def _close(self) -> None:
+        self._closing.set()
+        if threading.current_thread() is self._thread:
+            # The garbage collector runs in any thread. This one would wait for itself.
+            threading.Thread(target=self._close, daemon=False).start()
+            return
+        self._thread.join()
+        _unpin(self._pinned, self._device)
+
+
+def _pin(tensors: list[Tensor], pinned: list[Tensor], wanted: int) -> None:
     for tensor in tensors:
         tensor.zero_()  # touches the pages with all cores; registering would do it with one
-        with torch.cuda.device(device):  # a thread has a current one of its own
-            status = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
+        status = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
         if status:
             done = sum(each.nbytes for each in pinned) / 1e9
             raise InputError(
@@ -47,8 +81,7 @@ def _pin(tensors: list[Tensor], pinned: list[Tensor], wanted: int, device: torch
         pinned.append(tensor)
 
 
-def _unpin(thread: ThreadPoolExecutor, tensors: list[Tensor], device: torch.device) -> None:
-    thread.shutdown(cancel_futures=True)
+def _unpin(tensors: list[Tensor], device: torch.device) -> None:
     torch.cuda.synchronize(device)
     for tensor in tensors:
         torch.cuda.cudart().cudaHostUnregister(tensor.data_ptr())

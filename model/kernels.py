@@ -130,6 +130,7 @@ def _normalise(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, half: int, e
 
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See pointwise.rms_silu."""
+    x = x.contiguous()  # behind attention the VAE's pixels are not
     out, (rows, block) = torch.empty_like(x), _several_rows(x)
     with torch.cuda.device_of(x):
         _rms_silu[(triton.cdiv(len(x), rows),)](x, weight, out, len(x), x.shape[1], eps, ROWS=rows, BLOCK=block)

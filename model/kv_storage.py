@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from .host_memory import pin_in_thread
+from .host_memory import Pinning
 
 Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
@@ -71,11 +70,11 @@ class HostStorage:
         self._buffers = [[torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes]
                          for _ in range(self.BUFFERS)]  # fmt: skip
         self._turn, self._stream = 0, None
-        self._pinned: list[Future[None]] = []
+        self._pinning: Pinning | None = None
         self._coming: _Coming | None = None
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device)
-            self._pinned = pin_in_thread(self, self._host, device)
+            self._pinning = Pinning(self, self._host, device)
 
     def begin(self, past: list[slice]) -> None:
         self._past = past
@@ -91,8 +90,8 @@ class HostStorage:
         return here.buffers
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
-        if self._pinned:
-            self._pinned[block].result()
+        if self._pinning is not None:
+            self._pinning.wait(block)
         with self._behind_current_work():
             for tensor, row in zip(self._host[block], rows, strict=True):
                 tensor[tokens].copy_(row, non_blocking=True)

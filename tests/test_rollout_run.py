@@ -1,10 +1,12 @@
 """`generate` with a causal model: chunks written as they come, worlds that go on, and what is refused."""
 
+import gc
 import io
 import math
 import shutil
 import sys
 import threading
+import time
 import weakref
 from dataclasses import replace
 from functools import cached_property, partial
@@ -94,6 +96,51 @@ def test_what_a_run_needs_may_be_made_while_the_text_encoder_works(causal, tmp_p
     result = run(make_plan(causal(output=tmp_path / "again" / "*.png")))
     assert [stage.name for stage in result.stages] == ["VAE encode", "text", "load causal model", "chunks"]
     assert np.array_equal(frames_of(tmp_path / "again"), want)
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, InputError])
+def test_what_ends_a_run_early_does_not_wait_for_the_load(causal, monkeypatch, ending):
+    started, turns = threading.Event(), []
+
+    def load_expert(*_arguments, progress, **_settings):
+        started.set()
+        while len(turns) < 1000:  # ten seconds
+            turns.append(time.sleep(0.01))
+            progress(1, 2)
+
+    def encode_prompts(*_arguments):
+        started.wait(60)
+        raise ending("now")
+
+    monkeypatch.setattr(preparation, "_with_room_for_all", lambda *_: RolloutMemory())
+    monkeypatch.setattr(preparation, "load_expert", load_expert)
+    monkeypatch.setattr(run_module, "encode_prompts", encode_prompts)
+    with pytest.raises(ending):
+        run(make_plan(causal()))
+    assert len(turns) < 1000
+
+
+def test_a_model_that_could_not_be_loaded_is_gone_when_that_was_told(causal, monkeypatch):
+    class Half:
+        """Half of a model."""
+
+    halves = []
+
+    def load_expert(*_arguments, **_settings):
+        half = Half()
+        halves.append(weakref.ref(half))
+        raise torch.OutOfMemoryError("no memory")
+
+    monkeypatch.setattr(preparation, "_with_room_for_all", lambda *_: RolloutMemory())
+    monkeypatch.setattr(preparation, "load_expert", load_expert)
+    plan = make_plan(causal())
+    gc.disable()
+    try:
+        with pytest.raises(InputError):
+            run(plan)
+        assert halves[0]() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
@@ -472,10 +519,10 @@ def test_decoded_weights_stay_where_there_is_room(free, arithmetic, blocks, full
 
 @pytest.mark.parametrize(("free", "kept"), [(80, True), (30, True), (23.5, True), (14, False), (7.5, False)])
 def test_a_model_that_fits_beside_the_text_encoder_is_loaded_meanwhile(free, kept, full_size):
-    found = preparation._with_room_for_all(full_size, int(free * 1e9), ALONE, Together())
+    found = preparation._with_room_for_all(full_size, int(free * 1e9), int(64e9), ALONE, Together())
     assert (found is not None) == kept
     shared = Together(weights=object())
-    assert preparation._with_room_for_all(full_size, int(free * 1e9), ALONE, shared) is None
+    assert preparation._with_room_for_all(full_size, int(free * 1e9), int(64e9), ALONE, shared) is None
 
 
 def test_too_little_memory_is_said_before_anything_is_loaded(full_size):

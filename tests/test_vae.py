@@ -99,6 +99,15 @@ def test_a_number_too_large_for_half_is_told():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_computes_what_the_cpu_does(vae, frame):
+    on_gpu, latent = load_vae(vae_tensors(0), device="cuda"), noise(1, 16, 3, 6, 8)
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        encoded, decoded = encode_first_frame(on_gpu, frame, 9), decode_latent(on_gpu, latent)
+    torch.testing.assert_close(encoded.cpu(), encode_first_frame(vae, frame, 9), atol=1e-3, rtol=1e-3)
+    assert (decoded.int() - decode_latent(vae, latent).int()).abs().max() <= 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("way", ["on the GPU", "parked", "in tiles"])
 def test_frames_that_come_later_are_the_same(way):
     vae, latent = load_vae(vae_tensors(0), device="cuda"), noise(1, 16, 9, 34, 34)

@@ -12,6 +12,8 @@ import torch
 import triton
 from lingbot_world.loaders import codec
 from lingbot_world.model import four_bit_kernels, fp8_attention, kernels, quantized, quantized_kernels
+from lingbot_world.toy.weights import vae_tensors
+from lingbot_world.vae import decode_latent, encode_first_frame, load_vae, network
 from pointwise_cases import CASES, NAMES, check
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
@@ -96,6 +98,17 @@ def recoded(settings: dict, eight_bit: torch.dtype) -> None:
     four_bit_kernels.recode_4bit(*codec.encode(torch.randn(5, 384) / 30, **settings), (5, 384), eight_bit)
 
 
+def vae() -> None:
+    """A VAE whose norms are the kernel's. Behind attention their pixels are not contiguous."""
+    model, given = load_vae(vae_tensors(0)), (torch.rand(3, 16, 24), torch.randn(1, 16, 1, 2, 3))
+    made, plain = [], network.rms_silu
+    for network.rms_silu in (plain, kernels.rms_silu):
+        made.append((encode_first_frame(model, given[0], 1), decode_latent(model, given[1]).float() / 255))
+    network.rms_silu = plain
+    for got, want in zip(made[1], made[0], strict=True):
+        assert (got - want).abs().max() < 5e-3
+
+
 def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for dtype in DTYPES:
         yield from ((f"{name}, {dtype}", lambda name=name, dtype=dtype: pointwise(name, dtype)) for name in NAMES)
@@ -105,6 +118,8 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             yield f"4 bits {settings}, {dtype}", lambda settings=settings, dtype=dtype: four_bits(settings, dtype)
         for kind in EIGHT_BITS:
             yield f"8 bits, {dtype}, {kind}", lambda dtype=dtype, kind=kind: into_8_bits(kind, dtype)
+    if COMPUTED:
+        yield "VAE", vae
     for settings in [] if COMPUTED else WEIGHTS:  # the interpreter has no rint, and no instruction by its name
         for kind in EIGHT_BITS:
             yield f"recode {settings}, {kind}", lambda settings=settings, kind=kind: recoded(settings, kind)
