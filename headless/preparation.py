@@ -29,8 +29,6 @@ from .rollout_plan import RolloutPlan
 
 log = logging.getLogger(__name__)
 
-NOT_SHOWN: Progress = lambda _done, _total: None  # noqa: E731
-
 SETTLING = 500_000_000
 """Bytes that CUDA's libraries take on the GPU while a run begins."""
 
@@ -52,8 +50,8 @@ def prepare(
     """Makes what the run needs; `prompt()` makes its embedding. Of several `processes`, which call the model
     `together`, each has a model of its own.
 
-    The text encoder, the image and the model have the GPU to themselves, one after the other. Where there is room for
-    all of the model beside the others, a thread loads it meanwhile."""
+    Text encoder, image and model have the GPU to themselves, one after the other, unless there is room for all of the
+    model beside one of the others."""
     memory = _with_room_for_all(plan, *_free(plan, processes), processes, together)
     if memory is not None:
         return _all_at_once(plan, memory, prompt, stages, processes, together)
@@ -76,21 +74,23 @@ def _all_at_once(
     processes: Processes,
     together: Together,
 ) -> Prepared:
-    """A thread loads the model meanwhile. If anything fails here, it ends within a tenth of a second."""
+    """Image and prompt are encoded while a thread loads the model. If that fails, the thread ends within a tenth of a
+    second."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
-    ended, shown = threading.Event(), [NOT_SHOWN]
+    ended, show = threading.Event(), None
 
     def progress(done: int, total: int) -> None:
         if ended.is_set():
             raise InterruptedError("the run has ended")
-        shown[-1](done, total)
+        if show is not None:  # the main thread waits for the model
+            show(done, total)
 
     with ThreadPoolExecutor(1) as thread:
         loading = thread.submit(_load, plan, memory, together, progress, gpu)
         try:
             image, decoder = _encode(plan, memory, stages, processes, alone=False)
             context = prompt()
-            shown.append(stages.begin("load causal model", "B", keep=True))
+            show = stages.begin("load causal model", "B", keep=True)
             error = loading.exception()
             if error is not None:
                 raise copy(error)  # the error itself would hold this frame, and this frame the error and the model
@@ -119,7 +119,8 @@ def _with_room_for_all(
         return None
     with suppress(InputError):  # said when the text encoder has given its memory back
         memory = choose_rollout_memory(plan, free - SETTLING, free_host, processes.size)
-        return memory if memory.resident_blocks is None else None
+        if memory.resident_blocks is None:
+            return memory
     return None
 
 

@@ -65,7 +65,8 @@ class BlockCache:
         return original() is source and version is not None and version == _version(source)
 
     def clear(self) -> int:
-        """Free everything; returns how many bytes of the blocks' tensors that were."""
+        """Free everything, what a subclass has beside this too; returns how many bytes of the blocks' tensors that
+        were."""
         return self.clear_source()
 
     def clear_source(self) -> int:
