@@ -22,7 +22,7 @@ from ..vae import VideoDecoder, encode_first_frame, load_vae, vae_width
 from ..vae.encoding import SETTLED
 from .decoding import divided_decoder
 from .memory import MARGIN, estimate_text, estimate_vae, free_memory
-from .processes import ALONE, Processes
+from .processes import Processes
 from .profile import StageRecorder
 from .rollout_memory import RolloutMemory, available_host_memory, choose_rollout_memory
 from .rollout_plan import RolloutPlan
@@ -141,8 +141,7 @@ def _encode(
     if plan.decodes_in_half and processes.size == 1:
         vae = vae.decoding_in_half()
     vae.use_tiling = memory.vae_tiling
-    decoding = ALONE if memory.vae_tiling else processes
-    return image, divided_decoder(vae, plan.cells, decoding, park=memory.park_decoder)
+    return image, divided_decoder(vae, plan.cells, memory.decoding(processes), park=memory.park_decoder)
 
 
 def _load(

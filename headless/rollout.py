@@ -53,14 +53,13 @@ def run_rollout(
     Whatever ends the run early, the video of the chunks that are done stays, and so does their state."""
     memory, context, image, decoder, model = prepare(plan, prompt, stages, processes, together)
     image = processes.share(image, 0)
-    decoding = ALONE if memory.vae_tiling else processes  # tiles are for the first process
     world = World(
         model, plan.cells, plan.held_frames, plan.held_sink, device=plan.device,
         eight_bit=memory.eight_bit, on_host=memory.on_host, fp8=memory.fp8,
         camera_cache_bytes=memory.camera_cache_bytes,
         sequence_parallel=together.sequence, graphs=memory.graphs,
     )  # fmt: skip
-    run = _Run(plan, world, decoder, image, decoding)
+    run = _Run(plan, world, decoder, image, memory.decoding(processes))
     del decoder  # the run may take another
     if plan.state is not None:
         run.remember(plan.state, stages.begin("replay", "chunk", keep=True))

@@ -18,6 +18,7 @@ from ..model.memory import activation_bytes, camera_cache_bytes, decoded_bytes
 from ..options import Arithmetic, AttentionMode
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
+from .processes import ALONE, Processes
 from .rollout_plan import RolloutPlan
 
 RECORDED_TOKENS = 2000
@@ -41,6 +42,10 @@ class RolloutMemory:
     camera_cache_bytes: int = 0
     graphs: bool = False
     decoded_blocks: int = 0
+
+    def decoding(self, processes: Processes) -> Processes:
+        """The processes that divide the frames among them. Tiles are for the first one alone."""
+        return ALONE if self.vae_tiling else processes
 
 
 def choose_rollout_memory(
