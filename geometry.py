@@ -14,7 +14,6 @@ from .options import CELL
 PATCH = 2  # latent cells of a token, each way
 STEP = CELL * PATCH
 LARGEST_SIDE = 8192
-CHUNK = 3  # latent frames that a causal model makes at a time
 
 
 @dataclass(frozen=True)

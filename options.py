@@ -47,6 +47,8 @@ SIZE = 480, 832
 """Height and width of the official videos; their product is the default area."""
 CELL = 8
 """Pixels of a latent cell, each way."""
+CHUNK = 3
+"""Latent frames that a causal model makes at a time."""
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Values of a 4-bit weight that may share a scale."""
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from .errors import InputError
 from .generation.two_experts import sample
 from .generation.world import World, check_window, held_frames
-from .geometry import CHUNK, Geometry, explicit_geometry, output_geometry
+from .geometry import Geometry, explicit_geometry, output_geometry
 from .model.parallel import SequenceParallel
+from .options import CHUNK
 from .sampling import FewStepSchedule
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["CHUNK", "Geometry", "World", "explicit_geometry", "output_geometry", "rollout", "sample"]
 
 ChunkCallback = Callable[[int, int], None]
-"""callback(chunk, forward), after each forward of a chunk: those of the steps, and a last one that fills the cache."""
+"""callback(chunk, forward), after each forward of a chunk: one that remembers the chunk before, if there is one, and
+those of the steps."""
 
 
 def rollout(

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ..camera import CameraTrack, continue_track
 from ..errors import CheckpointError, InputError
-from ..geometry import CHUNK
 from ..loaders.tensors import read_safetensors
 from ..model.config import ModelConfig
+from ..options import CHUNK
 
 FORMAT = "lingbot-world state 1"
 _TENSORS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,15 +12,14 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..geometry import CHUNK
 from ..model.block_graphs import BlockGraphs
 from ..model.cache import CameraCache, same
 from ..model.config import ModelConfig
 from ..model.host_memory import upload
 from ..model.kv_cache import KeyValueCache
 from ..model.parallel import SequenceParallel
+from ..options import CHUNK
 from ..sampling import FewStepSchedule, sample_few_steps
-from ..sampling.few_steps import Predict
 
 if TYPE_CHECKING:
     from ..options import Progress
@@ -72,8 +72,21 @@ def chunk_conditioning(image: Tensor) -> Iterator[Tensor]:
         yield torch.cat([torch.cat(masks, dim=2), torch.stack(frames, dim=2)], dim=1)
 
 
+@dataclass(frozen=True)
+class _Chunk:
+    """What the forwards of a chunk are given beside the latent."""
+
+    y: Tensor
+    prompt: Tensor
+    camera: Tensor | None
+    camera_cache: CameraCache | None
+
+
 class World:
     """A causal model with the keys and values of the video so far.
+
+    Those of a chunk are computed by a forward of its own when the next chunk begins. So a video's last chunk does
+    without, and the others are there before it.
 
     `prompt` [1, L, D] may be replaced between chunks; frames made before keep what they were made with."""
 
@@ -90,20 +103,19 @@ class World:
         eight_bit: bool = False,
         on_host: bool = False,
         fp8: bool = False,
+        device_blocks: int = 0,
         camera_cache_bytes: float | None = None,
         sequence_parallel: SequenceParallel | None = None,
         graphs: bool = False,
     ) -> None:
-        """`size`: height and width of the latent. `window` and `sink` as in `rollout`; `eight_bit`, `on_host` and `fp8`
-        as in `KeyValueCache`. `camera_cache_bytes` limits what is cached for a chunk's forwards, of which there are
-        usually five: the camera layers' results, and the prompt's keys and values (None: no limit).
+        """`size`: height and width of the latent. `window` and `sink` as in `rollout`; `eight_bit`, `on_host`, `fp8`
+        and `device_blocks` as in `KeyValueCache`. `camera_cache_bytes` limits what is cached for a chunk's forwards, of
+        which there are usually five: the camera layers' results, and the prompt's keys and values (None: no limit).
         `sequence_parallel`: the processes that make the video together; each holds the keys and values of its share of
         the heads. `graphs`: the blocks' kernels are recorded and replayed (see BlockGraphs) where keys and values lie
         on a GPU in the compute dtype; the model's weights have to stay where they are. Raises InputError for a model
         that is not causal, a window that is too small, and heads that cannot be shared."""
         check_causal(model.config)
-        if window < sink + CHUNK:
-            raise InputError(f"window is {window} latent frames, expected at least sink ({sink}) + {CHUNK}")
         self._model, self._device = model, torch.device(device)
         self._options: dict[str, Any] = {}
         config = model.config
@@ -111,13 +123,15 @@ class World:
             config, self._options["sequence_parallel"] = sequence_parallel.local(config), sequence_parallel
         self._history = KeyValueCache(
             config, size[0] * size[1] // 4, window, sink,
-            device=self._device, dtype=model.compute_dtype, eight_bit=eight_bit, on_host=on_host, fp8=fp8,
+            device=self._device, dtype=model.compute_dtype,
+            eight_bit=eight_bit, on_host=on_host, fp8=fp8, device_blocks=device_blocks,
         )  # fmt: skip
         graphs = graphs and self._device.type == "cuda" and self._history.in_place
         if graphs:
             self._options["block_graphs"] = BlockGraphs()
         self._camera_cache = None if camera_cache_bytes == 0 else CameraCache(camera_cache_bytes, steady=graphs)
         self._camera: tuple[Tensor, Tensor] | None = None
+        self._made: tuple[_Chunk, Tensor] | None = None  # the chunk before, and its latent, until it is remembered
 
     @torch.no_grad()
     def chunk(
@@ -130,18 +144,33 @@ class World:
         callback: Callable[[int], None] | None = None,
     ) -> Tensor:
         """The next three latent frames, float32 [1, 16, 3, h, w]. The arguments are those of `rollout`, for these
-        frames. `callback(forward)` is called after each of the chunk's forwards. A GPU reads what is given in pinned
-        memory while the chunk is made."""
-        predict = self._begin_chunk(y, camera, self._camera_cache, callback)
+        frames. `callback(forward)` is called after each forward; the first one remembers the chunk before, if there is
+        one. A GPU reads what is given in pinned memory while the chunk is made."""
+        done = count()
+
+        def tell() -> None:
+            if callback is not None:
+                callback(next(done))
+
+        if self._remember_made():
+            tell()
+        chunk = self._begin(y, camera, self._camera_cache)
+
+        def predict(x: Tensor, timestep: int) -> Tensor:
+            velocity = self._predict(chunk, x, timestep)
+            tell()
+            return velocity
+
         clean = sample_few_steps(predict, upload(noise, self._device).float(), schedule, renoise)
-        self._remember(predict, clean)
+        self._made = chunk, clean.clone()
         return clean
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
         """Go on after a chunk [1, 16, 3, h, w] that was made before. One forward gives the same keys and values as when
         it was made. It goes past the camera cache, which would be filled for no second forward."""
-        self._remember(self._begin_chunk(y, camera, None), latent.to(self._device).float())
+        self._remember_made()
+        self._remember(self._begin(y, camera, None), latent.to(self._device).float())
 
     def continue_from(
         self, state: WorldState, conditioning: Iterator[Tensor], camera: MakeCamera, progress: Progress | None = None
@@ -155,43 +184,41 @@ class World:
             if progress is not None:
                 progress(chunk + 1, state.chunks)
 
-    def _begin_chunk(
-        self, y: Tensor, camera: Tensor | None, cache: CameraCache | None, callback: Callable[[int], None] | None = None
-    ) -> Predict:
-        """Begin the next chunk. Returns the function that predicts its velocity."""
-        y = upload(y, self._device)
-        camera = None if camera is None else self._uploaded(camera)
-        options = {"kv_cache": self._history, "camera_cache": cache, **self._options}
-        self._history.begin(CHUNK)
-        done = 0
+    def _begin(self, y: Tensor, camera: Tensor | None, cache: CameraCache | None) -> _Chunk:
+        """Begin the next chunk, with copies of what is given: it may be written over before the chunk is remembered."""
+        self._history.begin()
+        y = y.clone() if y.device.type == self._device.type else upload(y, self._device)
+        return _Chunk(y, self.prompt, None if camera is None else self._uploaded(camera), cache)
 
-        def predict(x: Tensor, timestep: int) -> Tensor:
-            nonlocal done
-            timesteps = torch.full((1,), timestep, device=self._device)
-            velocity = self._model(torch.cat([x, y.to(x)], dim=1), timesteps, self.prompt, camera, options).float()
-            if callback is not None:
-                callback(done)
-            done += 1
-            return velocity
-
-        return predict
+    def _predict(self, chunk: _Chunk, x: Tensor, timestep: int) -> Tensor:
+        options = {"kv_cache": self._history, "camera_cache": chunk.camera_cache, **self._options}
+        timesteps = torch.full((1,), timestep, device=self._device)
+        x = torch.cat([x, chunk.y.to(x)], dim=1)
+        return self._model(x, timesteps, chunk.prompt, chunk.camera, options).float()
 
     def _uploaded(self, camera: Tensor) -> Tensor:
         """The camera on the device. One in host memory is compared with that of the chunk before: if they are the same,
         the one that was uploaded then is given again, and the camera cache knows it. The cache would compare their
         values on the GPU, and Python would wait for all that is queued there."""
         if camera.device.type == self._device.type:
-            return camera.to(self._device)
+            return camera.clone()
         if self._camera is None or not same(self._camera[0], camera):
             self._camera = camera.clone(), upload(camera, self._device)
             if self._camera_cache is not None:
                 self._camera_cache.clear_source()  # the prompt's keys and values stay
         return self._camera[1]
 
-    def _remember(self, predict: Predict, clean: Tensor) -> None:
+    def _remember_made(self) -> bool:
+        """Remember the chunk that `chunk` made last, if that was not done. Whether there was one."""
+        made, self._made = self._made, None
+        if made is not None:
+            self._remember(*made)
+        return made is not None
+
+    def _remember(self, chunk: _Chunk, clean: Tensor) -> None:
         """Keep the clean chunk's keys and values for later chunks."""
         self._history.keep = True
         try:
-            predict(clean, 0)
+            self._predict(chunk, clean, 0)
         finally:
             self._history.keep = False

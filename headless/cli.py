@@ -220,7 +220,7 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
 def _generate(arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
-    from ..geometry import CHUNK
+    from ..options import CHUNK
     from .plan import make_plan
     from .processes import joined
     from .profile import silent, table

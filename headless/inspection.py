@@ -8,12 +8,13 @@ import torch
 
 from ..errors import InputError
 from ..generation.world import held_frames
-from ..geometry import CHUNK, Geometry, explicit_geometry
+from ..geometry import Geometry, explicit_geometry
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.offload import weight_bytes
 from ..loaders.package import is_expert_folder
+from ..model.kv_cache import KeyValuePlace
 from ..model.memory import camera_cache_bytes, decoded_bytes
-from ..options import Arithmetic, DtypeName, torch_dtype
+from ..options import CHUNK, Arithmetic, DtypeName, torch_dtype
 from ..sampling import release_of
 from ..text.weights import open_weights
 from ..vae import read_vae, vae_width
@@ -103,8 +104,9 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
     release = release_of(checkpoint.names)
     frames = held_frames(release.window, release.sink, max(CHUNK, work.geometry.lat_f // CHUNK * CHUNK))[0]
     report = _expert(f"{release.name} ({release.licence})", checkpoint)
-    modes = [RolloutMemory(), RolloutMemory(eight_bit=True), RolloutMemory(on_host=True),
-             RolloutMemory(on_host=True, resident_blocks=0, vae_tiling=True, park_decoder=True)]  # fmt: skip
+    host = KeyValuePlace(on_host=True)
+    modes = [RolloutMemory(), RolloutMemory(KeyValuePlace(eight_bit=True)), RolloutMemory(host),
+             RolloutMemory(host, resident_blocks=0, vae_tiling=True, park_decoder=True)]  # fmt: skip
     for memory in modes:
         stage, pinned = estimate_rollout(
             checkpoint.config, work.geometry, work.dtype, memory,

@@ -20,8 +20,7 @@ from ..generation.state import WorldState, grow
 from ..generation.two_experts import ALONE as TOGETHER_ALONE
 from ..generation.two_experts import Together
 from ..generation.world import World, chunk_conditioning
-from ..geometry import CHUNK
-from ..options import Progress
+from ..options import CHUNK, Progress
 from ..vae import VideoDecoder, load_vae
 from ..vae.decoding import REACH
 from .decoding import join_stripes
@@ -55,8 +54,7 @@ def run_rollout(
     image = processes.share(image, 0)
     world = World(
         model, plan.cells, plan.held_frames, plan.held_sink, device=plan.device,
-        eight_bit=memory.eight_bit, on_host=memory.on_host, fp8=memory.fp8,
-        camera_cache_bytes=memory.camera_cache_bytes,
+        **memory.place._asdict(), camera_cache_bytes=memory.camera_cache_bytes,
         sequence_parallel=together.sequence, graphs=memory.graphs,
     )  # fmt: skip
     run = _Run(plan, world, decoder, image, memory.decoding(processes))

@@ -9,13 +9,13 @@ from pathlib import Path
 import torch
 
 from ..errors import InputError
-from ..geometry import CHUNK, Geometry
+from ..geometry import Geometry
 from ..loaders.offload import weight_bytes
 from ..model.config import ModelConfig
 from ..model.eight_bit_attention import takes_operands
-from ..model.kv_cache import HOST_SHARE, key_value_bytes, key_value_places
+from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
 from ..model.memory import activation_bytes, camera_cache_bytes, decoded_bytes
-from ..options import Arithmetic, AttentionMode
+from ..options import CHUNK, Arithmetic, AttentionMode
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
 from .processes import ALONE, Processes
@@ -28,14 +28,12 @@ RECORDED_TOKENS = 2000
 
 @dataclass(frozen=True)
 class RolloutMemory:
-    """Where a causal run keeps what: keys and values in 8 bits, in host memory, as attention in 8 bits takes them; how
-    many blocks stay on the GPU (None: all); the bytes of the camera cache; the VAE in tiles, and its state in host
-    memory between chunks. `graphs`: the blocks' kernels are recorded (see BlockGraphs), which takes a second forward's
-    memory. So many `decoded_blocks` keep the decoded weights of their main layers."""
+    """Where a causal run keeps what: the `place` of keys and values; how many blocks' weights stay on the GPU (None:
+    all); the bytes of the camera cache; the VAE in tiles, and its state in host memory between chunks. `graphs`: the
+    blocks' kernels are recorded (see BlockGraphs), which takes a second forward's memory. So many `decoded_blocks` keep
+    the decoded weights of their main layers."""
 
-    eight_bit: bool = False
-    on_host: bool = False
-    fp8: bool = False
+    place: KeyValuePlace = KeyValuePlace()
     resident_blocks: int | None = None
     vae_tiling: bool = False
     park_decoder: bool = False
@@ -55,28 +53,32 @@ def choose_rollout_memory(
     its share of the keys and values, and of the host's memory.
 
     The VAE stays whole if it can, since tiles leave seams, with its state in host memory between chunks if need be;
-    then come the keys and values, then the model's blocks. What is left goes to the camera cache. Raises InputError
-    where nothing fits."""
+    then come the keys and values, then the model's blocks, then the camera cache. Where neither keys and values nor
+    the blocks fit, no block stays, and the GPU has as much of the keys and values as it can: their host memory is
+    taken, while that of the file's pages gives way. Raises InputError where nothing fits."""
     mode, fp8 = plan.options.kv_cache, takes_operands(plan.options.attention, plan.device, plan.checkpoint.config)
     if plan.device.type != "cuda":
         resident, tiling = 0 if plan.options.shard else None, plan.options.vae_tiling
-        return RolloutMemory(mode == "8bit", mode == "host", fp8, resident_blocks=resident, vae_tiling=tiling)
+        place = KeyValuePlace(mode == "8bit" and not fp8, mode == "host", fp8)
+        return RolloutMemory(place, resident_blocks=resident, vae_tiling=tiling)
     free_host = (available_host_memory() if free_host is None else free_host) // processes
     asked, shard = plan.options.residency, plan.options.shard
-    layers = plan.checkpoint.config.num_layers
+    layers, places = plan.checkpoint.config.num_layers, key_value_places(mode, fp8)
     blocks: list[int | None] = [None, *range(layers - 1, -1, -1)]
     if asked != "auto" or shard:
         blocks = [0] if asked == "stream" or shard else [None]
     for resident, tiles, park in _ways(0 if shard else None, layers, plan.decodes_in_half):
         if resident not in blocks or (plan.options.vae_tiling and not tiles):
             continue
-        weights = weight_bytes(plan.checkpoint, resident, processes if shard else 1)
-        for place in key_value_places(mode, fp8):
-            memory = RolloutMemory(*place, resident_blocks=resident, vae_tiling=tiles, park_decoder=park)
-            stage, host = _estimate(plan, memory, processes, weights)
-            needed = stage.total
-            if needed + MARGIN <= free and host <= HOST_SHARE * free_host:
-                return _with_what_is_left(plan, memory, free - needed - MARGIN, processes)
+        weights = _weights(plan, resident, processes)
+        for place in places if not resident else [place for place in places if not place.on_host]:
+            memory = RolloutMemory(place, resident_blocks=resident, vae_tiling=tiles, park_decoder=park)
+            room = free - MARGIN - _estimate(plan, memory, processes, weights).total
+            if room < 0:
+                continue
+            memory = _with_what_is_left(plan, memory, room, processes)
+            if _held(plan, memory.place, processes).host <= HOST_SHARE * free_host:
+                return memory
     elsewhere = "" if mode == "auto" else ", or `kv_cache` auto"
     raise InputError(
         f"the GPU has {free / 1e9:.1f} GB free and the host {free_host / 1e9:.1f}: too little for keys and values of "
@@ -95,10 +97,12 @@ def _ways(most: int | None, layers: int, half: bool) -> Iterator[tuple[int | Non
 def _with_what_is_left(plan: RolloutPlan, memory: RolloutMemory, room: int, processes: int) -> RolloutMemory:
     """With the camera cache and, where all else is on the GPU, recorded kernels if they gain something, and then, at
     twice the margin, decoded weights."""
+    if memory.place.on_host:
+        return _with_keys_and_values(plan, memory, room, processes)
     cache = _rollout_camera_cache(plan, room)
     geometry = plan.geometry
     few = CHUNK * geometry.lat_h * geometry.lat_w // 4 <= RECORDED_TOKENS * processes
-    whole = memory.resident_blocks is None and not memory.on_host and not memory.eight_bit
+    whole = memory.resident_blocks is None and memory.place.in_place
     recorded = activation_bytes(
         plan.checkpoint.config, CHUNK, geometry.lat_h, geometry.lat_w, batch=1, dtype=plan.dtype, processes=processes,
         arithmetic=plan.options.arithmetic,
@@ -110,6 +114,16 @@ def _with_what_is_left(plan: RolloutPlan, memory: RolloutMemory, room: int, proc
     return replace(memory, camera_cache_bytes=cache, graphs=graphs, decoded_blocks=decoded)
 
 
+def _with_keys_and_values(plan: RolloutPlan, memory: RolloutMemory, room: int, processes: int) -> RolloutMemory:
+    """With the keys and values of as many blocks as there is room for on the GPU, before the camera cache if no block's
+    weights stay there."""
+    none, one = (_held(plan, memory.place._replace(device_blocks=count), processes).device for count in (0, 1))
+    cache = _rollout_camera_cache(plan, room) if memory.resident_blocks is None else 0
+    blocks = min(plan.checkpoint.config.num_layers, max(0, room - cache) // (one - none))
+    cache = cache or _rollout_camera_cache(plan, room - blocks * (one - none))
+    return replace(memory, camera_cache_bytes=cache, place=memory.place._replace(device_blocks=blocks))
+
+
 def _decoded_blocks(plan: RolloutPlan, room: int) -> int:
     """Blocks whose decoded weights have room. Decoding takes a fortieth of a chunk on an H200, a tenth where four share
     it."""
@@ -118,12 +132,26 @@ def _decoded_blocks(plan: RolloutPlan, room: int) -> int:
     return min(config.num_layers, max(0, room) // block) if plan.checkpoint.four_bit else 0
 
 
-def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int, weights: int) -> tuple[StageEstimate, int]:
+def _weights(plan: RolloutPlan, resident: int | None, processes: int) -> int:
+    return weight_bytes(plan.checkpoint, resident, processes if plan.options.shard else 1)
+
+
+def _held(plan: RolloutPlan, place: KeyValuePlace, processes: int) -> KeyValueBytes:
+    tokens = plan.geometry.lat_h * plan.geometry.lat_w // 4
+    return key_value_bytes(_share(plan.checkpoint.config, processes), plan.held_frames, tokens, plan.dtype, place)
+
+
+def _share(config: ModelConfig, processes: int) -> ModelConfig:
+    """The model as the attention of one of so many processes sees it."""
+    return replace(config, dim=config.dim // processes, num_heads=config.num_heads // processes)
+
+
+def _estimate(plan: RolloutPlan, memory: RolloutMemory, processes: int, weights: int) -> StageEstimate:
     return estimate_rollout(
         plan.checkpoint.config, plan.geometry, plan.dtype, memory,
         weights=weights, held_frames=plan.held_frames, vae_width=vae_width(plan.vae), processes=processes,
         arithmetic=plan.options.arithmetic, attention=plan.options.attention, vae_half=plan.decodes_in_half,
-    )  # fmt: skip
+    )[0]  # fmt: skip
 
 
 def estimate_rollout(
@@ -145,22 +173,22 @@ def estimate_rollout(
     `processes` share tokens, heads and, but in tiles, the frames. The bytes are those of the first. `vae_half`: one
     process decodes in fp16."""
     cells = geometry.lat_h, geometry.lat_w
-    place = {"eight_bit": memory.eight_bit, "on_host": memory.on_host, "fp8": memory.fp8}
-    local = replace(config, dim=config.dim // processes, num_heads=config.num_heads // processes)
-    tokens = held_frames * cells[0] * cells[1] // 4
-    held = key_value_bytes(local, tokens, dtype, **place)
+    tokens = cells[0] * cells[1] // 4
+    local = _share(config, processes)
+    held = key_value_bytes(local, held_frames, tokens, dtype, memory.place)
     forward = activation_bytes(
         config, CHUNK, *cells, batch=1, dtype=dtype, processes=processes, arithmetic=arithmetic, attention=attention
     )
     forward += held.working
-    if attention == "8bit" and not memory.fp8:
-        forward += 2 * tokens * local.dim  # a block's keys and values in 8 bits
+    if attention == "8bit" and not memory.place.fp8:
+        forward += 2 * held_frames * tokens * local.dim  # a block's keys and values in 8 bits
     chunk = replace(geometry, frames=4 * CHUNK)
     half = vae_half and (processes == 1 or memory.vae_tiling)
     vae = estimate_vae(vae_width, chunk, tiling=memory.vae_tiling, processes=processes, half=half)[1]
     decoder = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
-    where = f"keys and values of {held_frames} latent frames {'in 8 bits ' * (memory.eight_bit or memory.fp8)}"
-    name = f"chunks, {where}{'in host memory' if memory.on_host else 'on the GPU'}"
+    where = "in 8 bits " * (memory.place.eight_bit or memory.place.fp8)
+    where += "in host memory" if memory.place.on_host else "on the GPU"
+    name = f"chunks, keys and values of {held_frames} latent frames {where}"
     return StageEstimate(name, weights + vae.weights, held.device + max(forward + decoder, vae.work)), held.host
 
 

@@ -14,9 +14,9 @@ from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..generation.state import WorldState, load_state
 from ..generation.world import check_window, held_frames
-from ..geometry import CHUNK, Geometry, explicit_geometry, first_frame
+from ..geometry import Geometry, explicit_geometry, first_frame
 from ..loaders import Checkpoint
-from ..options import CAUSAL_SHIFT
+from ..options import CAUSAL_SHIFT, CHUNK
 from ..sampling import FewStepSchedule, few_step_schedule, release_of, step_indices
 from .checks import Plan, arithmetic_notes, frame_notes, geometry_of, pose_folder, refuse_options
 from .options import BASE_ONLY, GenerateOptions

@@ -15,12 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import InputError
-from ..geometry import CHUNK
 from ..loaders import Checkpoint
 from ..model.cache import CameraCache
 from ..model.dit import check_camera
 from ..model.memory import activation_bytes, camera_cache_bytes
-from ..options import SHIFT, CameraCacheMode
+from ..options import CHUNK, SHIFT, CameraCacheMode
 from .model import CAMERA_CACHE, TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"

@@ -11,14 +11,13 @@ import torch
 from comfy.memory_management import TensorFileSlice
 from torch import Tensor
 
-from ..geometry import CHUNK
 from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import open_experts
 from ..loaders.tensors import MappedFile
 from ..model.eight_bit import arithmetic_note, choose_arithmetic
 from ..model.eight_bit_attention import attention_note, choose_attention
 from ..model.memory import activation_bytes
-from ..options import DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Progress, torch_dtype
+from ..options import CHUNK, DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Progress, torch_dtype
 from ..sampling import release_of
 from .base_model import LingBotWorldExpert, Role
 from .before_sampling import add_checks

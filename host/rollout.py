@@ -15,8 +15,8 @@ from ..camera.path import CameraPath
 from ..errors import CameraError, InputError
 from ..generation.state import WorldState, grow
 from ..generation.world import World, check_causal, check_window, chunk_conditioning, held_frames
-from ..geometry import CHUNK, STEP, explicit_geometry
-from ..options import CELL, KeyValueMode
+from ..geometry import STEP, explicit_geometry
+from ..options import CELL, CHUNK, KeyValueMode
 from ..sampling import FewStepSchedule, few_step_schedule, release_of
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..generation.world import World
-from ..geometry import CHUNK
 from ..model.eight_bit_attention import takes_operands
 from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
 from ..model.memory import activation_bytes
-from ..options import KeyValueMode
+from ..options import CHUNK, KeyValueMode
 from ..sampling import FewStepSchedule
 from .base_model import CHUNK_INPUTS, ChunkInputs
 from .model import TIMESTEP
@@ -94,12 +93,13 @@ def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callab
 
 def plan_key_values(patcher, held: int, size: tuple[int, int], mode: KeyValueMode) -> KeyValuePlan:
     """Where the keys and values of `held` latent frames go: the best place that leaves room for all of the weights, or
-    else the one that leaves most. Raises InputError where not even that fits beside a forward."""
+    else the best one in host memory, or the one that leaves most. Raises InputError where not even that fits beside a
+    forward."""
     config, dtype = patcher.model.diffusion_model.config, patcher.model.get_dtype_inference()
     device = patcher.load_device
-    tokens, attention = held * size[0] * size[1] // 4, patcher.model.diffusion_model.attention_mode
+    tokens, attention = size[0] * size[1] // 4, patcher.model.diffusion_model.attention_mode
     fp8 = takes_operands(attention, device, config)
-    plans = [KeyValuePlan(place, key_value_bytes(config, tokens, dtype, **place._asdict()))
+    plans = [KeyValuePlan(place, key_value_bytes(config, held, tokens, dtype, place))
              for place in key_value_places(mode, fp8)]
     if device.type != "cuda":
         return plans[0]
@@ -113,7 +113,8 @@ def plan_key_values(patcher, held: int, size: tuple[int, int], mode: KeyValueMod
             "kv_cache auto"
         )
     whole = (plan for plan in fitting if plan.on_device + forward + patcher.model_size() <= room)
-    return next(whole, min(fitting, key=attrgetter("on_device")))
+    away = (plan for plan in fitting if plan.place.on_host)
+    return next(whole, None) or next(away, None) or min(fitting, key=attrgetter("on_device"))
 
 
 def _room(device: torch.device) -> int:

@@ -152,7 +152,7 @@ class BlockGraphs:
 def _state(given: _Inputs, history: KeyValueCache) -> Hashable:
     cache = None if given.camera is None else given.camera.cache
     kept = None if cache is None else (cache.addresses, cache.prompt.addresses)
-    return given.shapes, history.place, kept
+    return given.shapes, history.slots, kept
 
 
 def _with_cache_of(given: _Inputs, fixed: _Inputs) -> Camera | None:

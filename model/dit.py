@@ -109,14 +109,17 @@ class LingBotWorldModel(nn.Module):
 
         options go to the attention function. options["camera_cache"] may be a CameraCache. If memory runs out with it,
         the forward empties it for good and is repeated. torch.compile ignores it. options["kv_cache"] may be the
-        KeyValueCache of a causal model; x [1, 36, 3, H, W] is then its running chunk. options["sequence_parallel"] may
-        be the SequenceParallel that several processes compute the forward with; none of them then repeats it alone.
-        options["block_graphs"] may be BlockGraphs, which record and replay the blocks of a causal model.
+        KeyValueCache of a causal model; x [1, 36, 3, H, W] is then its running chunk; it knows which forwards are not
+        `repeatable`. options["sequence_parallel"] may be the SequenceParallel that several processes compute the
+        forward with; none of them then repeats it alone. options["block_graphs"] may be BlockGraphs, which record and
+        replay the blocks of a causal model.
 
         Raises InputError and CameraError for wrong shapes."""
         self._check(x, timestep, context, camera)
         cache = None if torch.compiler.is_compiling() else options.get("camera_cache")
-        if cache is None or self.in_step or "sequence_parallel" in options:
+        history = options.get("kv_cache")
+        once = "sequence_parallel" in options or (history is not None and not history.repeatable)
+        if cache is None or self.in_step or once:
             return self._velocity(x, timestep, context, camera, options)
         try:
             return self._velocity(x, timestep, context, camera, options)

@@ -69,7 +69,7 @@ class Pinning:
 
 
 def _pin(tensors: list[Tensor], pinned: list[Tensor], wanted: int) -> None:
-    for tensor in tensors:
+    for tensor in filter(Tensor.numel, tensors):
         tensor.zero_()  # touches the pages with all cores; registering would do it with one
         status = int(torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), tensor.nbytes, 0))
         if status:

@@ -1,39 +1,70 @@
 """Keys and values of the latent frames that a causal model looks back on.
 
-A cache has a slot for each latent frame of its window. The first `sink` slots keep the video's first frames for good;
-the others are taken in turns, so that a new frame overwrites the oldest. Keys are stored rotated by their absolute
-position, and attention has no mask: the order of the slots does not matter, and nothing is ever moved.
+Attention sees a slot for each latent frame of the window. The first `sink` slots keep the video's first frames for
+good; the others are taken in turns, so that a new frame overwrites the oldest. Keys are stored rotated by their
+absolute position, and attention has no mask: the order of the slots does not matter, and nothing is ever moved.
 
-They lie on the model's device or, `on_host`, in pinned host memory, from where each block's are brought to the device
-while the block before computes. `eight_bit` stores them as int8 with a scale for each token and head, `fp8` as
-attention in 8 bits takes them: with a scale and a mean that each block's first clean chunk sets for the whole video.
+On the model's device, what is stored is what attention sees. Frames are stored elsewhere than they are seen in 8 bits,
+and in pinned host memory (`on_host`): from there each block's are brought to the device while the block before
+computes. Such a store has no room for the running chunk. When that is clean, it overwrites the frames that no later
+chunk looks back on. `eight_bit` stores int8 with a scale for each token and head, `fp8` what attention in 8 bits takes:
+with a scale and a mean that each block's first clean chunk sets for the whole video.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..options import KeyValueMode
+from ..options import CHUNK, KeyValueMode
 from .cache import Pair
 from .config import ModelConfig
 from .fp8_attention import FP8, Operand, Scaling, padding, sample, scaling
-from .kv_storage import DeviceStorage, HostStorage, Storage
+from .kv_storage import DeviceStorage, HostStorage, Past, Shapes, SplitStorage, Storage
 from .pointwise import decode_8bit_, encode_8bit, to_fp8_
 
 FP8_HEADROOM = 16.0
 """In fp8, later keys and values may be so many times as large as the largest of the first chunk."""
 
 
-class Slots(NamedTuple):
-    """Tokens of the running chunk and their place in the cache."""
+class KeyValuePlace(NamedTuple):
+    """Where a KeyValueCache's tensors lie, and in which form. `device_blocks`: of so many blocks they lie on the device
+    even where the others' lie in host memory."""
+
+    eight_bit: bool = False
+    on_host: bool = False
+    fp8: bool = False
+    device_blocks: int = 0
+
+    @property
+    def in_place(self) -> bool:
+        """Whether what attention sees are the stored tensors themselves, all of them on the device."""
+        return not self.eight_bit and not self.on_host
+
+    def on_device(self, layers: int) -> list[int]:
+        """The blocks, of `layers`, whose keys and values lie on the device. They are spread evenly: the bus brings the
+        others' while these compute."""
+        there = min(self.device_blocks, layers) if self.on_host else layers
+        return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
+
+
+class Own(NamedTuple):
+    """Neighbouring tokens of the running chunk, and where attention sees them."""
 
     chunk: slice
-    cache: slice
+    seen: slice
+
+
+class Kept(NamedTuple):
+    """Neighbouring tokens of the running chunk, where attention sees them, and where they are stored when clean."""
+
+    chunk: slice
+    seen: slice
+    stored: slice
 
 
 class KeyValueCache:
@@ -55,64 +86,80 @@ class KeyValueCache:
         eight_bit: bool = False,
         on_host: bool = False,
         fp8: bool = False,
+        device_blocks: int = 0,
     ) -> None:
-        """`frame_tokens`: tokens of a latent frame. `window`: latent frames that the cache holds, those of the running
-        chunk included. `dtype`: of the model's keys and values. `fp8`, for a model whose attention `takes_operands`,
-        goes before `eight_bit`. Raises InputError for a window that `sink` leaves no room in."""
-        if not 0 <= sink < window:
-            raise InputError(f"window is {window} and sink {sink} latent frames; the window has to be the larger one")
+        """`frame_tokens`: tokens of a latent frame. `window`: latent frames that a chunk sees, its own included.
+        `dtype`: of the model's keys and values. The others are those of a KeyValuePlace; `fp8`, for a model whose
+        attention `takes_operands`, goes before `eight_bit`. Raises InputError for a window that has no room for `sink`
+        frames that stay and a chunk."""
+        if not 0 <= sink <= window - CHUNK:
+            raise InputError(f"window is {window} latent frames, expected at least sink ({sink}) + {CHUNK}")
         self.window, self.sink, self.keep = window, sink, False
-        self.first_frame, self.frames = 0, 0
+        self.first_frame, self._next, self._used = 0, 0, 0
         self._frame_tokens, self._heads = frame_tokens, config.num_heads
-        self._slots: list[Slots] = []
-        self._past: list[slice] = []
-        self._used = 0
-        shapes = _shapes(config, window * frame_tokens, dtype, eight_bit, fp8)
-        storage = HostStorage if on_host else DeviceStorage
-        self._storage: Storage = storage(shapes, config.num_layers, torch.device(device))
+        self._own: list[Own] = []
+        self._kept: list[Kept] = []
+        self._past: list[Past] = []
+        self._place = KeyValuePlace(eight_bit and not fp8, on_host, fp8, device_blocks)
+        self._on_device = frozenset(self._place.on_device(config.num_layers))
+        self._storage = self._stored_on(torch.device(device), config, dtype)
         self._decoded = (window * frame_tokens, config.dim), dtype
-        self._eight_bit, self._on_host, self._fp8 = eight_bit, on_host, fp8
         self._scalings: list[tuple[Scaling, Scaling] | None] = [None] * config.num_layers
-        self.in_place = not eight_bit and not on_host and not fp8
-        """Whether `extend` gives the stored tensors themselves, so that all it is given is stored."""
+
+    def _stored_on(self, device: torch.device, config: ModelConfig, dtype: torch.dtype) -> Storage:
+        blocks, there = config.num_layers, len(self._on_device)
+        shapes = _shapes(config, self.window, self._frame_tokens, dtype, self._place)
+        if not self._place.on_host:
+            return DeviceStorage(shapes, blocks, device)
+        host = HostStorage(shapes, (self.window - CHUNK) * self._frame_tokens, blocks - there, device)
+        return SplitStorage(DeviceStorage(shapes, there, device), host, self._on_device, blocks)
 
     @property
-    def place(self) -> tuple:
-        """The running chunk's slots, and how many tokens it sees: the same kernels serve chunks with the same place."""
-        return tuple((slots.cache.start, slots.cache.stop) for slots in self._slots), self._used
+    def repeatable(self) -> bool:
+        """Whether a forward that ended early may be repeated. A clean chunk may have taken the place of frames that the
+        repetition would look back on."""
+        return not self.keep or self._place.in_place
+
+    @property
+    def in_place(self) -> bool:
+        """Whether `extend` gives the stored tensors themselves, in the model's dtype."""
+        return self._place.in_place and not self._place.fp8
+
+    @property
+    def slots(self) -> tuple:
+        """The running chunk's slots, and how many tokens it sees: the same kernels serve chunks that agree in both."""
+        return tuple((own.seen.start, own.seen.stop) for own in self._own), self._used
 
     def ends_at(self, block: int) -> bool:
         """Whether this block's keys and values are the last of what is wanted of the running forward: nobody looks at
         the velocity of a clean chunk."""
         return self.keep and block == len(self._scalings) - 1
 
-    def begin(self, frames: int = 3) -> None:
-        """The next `frames` latent frames of the video are the running chunk from now on."""
-        first = self.first_frame + self.frames
-        if self.sink + frames > self.window:
-            raise InputError(
-                f"a window of {self.window} latent frames has no room for {self.sink} that stay (sink) and a chunk of "
-                f"{frames}; it takes at least {self.sink + frames}"
-            )
-        self.first_frame, self.frames = first, frames
-        taken = [self._slot(frame) for frame in range(first, first + frames)]
-        others = [slot for slot in range(min(first, self.window)) if slot not in taken]
-        self._slots = self._token_slices(taken)
-        self._past = [cache for _, cache in self._token_slices(others)]
-        self._used = min(first + frames, self.window) * self._frame_tokens
-        self._storage.begin(self._past)
+    def begin(self) -> None:
+        """The next three latent frames of the video are the running chunk from now on."""
+        first = self.first_frame = self._next
+        after = self._next = first + CHUNK
+        own, past = range(first, after), [frame for frame in range(first) if self._looked_back_on(frame, first)]
+        kept = [frame for frame in own if self._looked_back_on(frame, after)]
+        self._own = [Own(*run) for run in self._runs((frame - first, self._seen(frame)) for frame in own)]
+        self._kept = [Kept(*run) for run in self._runs(
+            (frame - first, self._seen(frame), self._stored(frame)) for frame in kept)]  # fmt: skip
+        self._past = [Past(*run) for run in self._runs((self._stored(frame), self._seen(frame)) for frame in past)]
+        self._used = min(after, self.window) * self._frame_tokens
+        as_stored = [Past(past.stored, past.stored) for past in self._past]
+        self._storage.begin(as_stored if self._place.eight_bit else self._past)
 
     def extend(self, block: int, keys: Tensor, values: Tensor) -> Pair | tuple[Operand, Operand]:
         """Keys and values [seen tokens, dim] that the running chunk attends to in this block: those of the earlier
         frames in the window, and the chunk's own (`keys` and `values`, [chunk tokens, dim]). They stay
         valid until the block after the next one calls this."""
         stored = self._storage.fetch(block)
-        if self._fp8:
+        if self._place.fp8:
             return self._extend_fp8(block, keys, values, stored)
-        seen = self._decode(stored) if self._eight_bit else stored
-        for chunk, cache in self._slots:
-            seen[0][cache], seen[1][cache] = keys[chunk], values[chunk]
-        if self.keep and not self.in_place:
+        seen = self._decode(stored) if self._place.eight_bit else stored
+        for own in self._own:
+            seen[0][own.seen], seen[1][own.seen] = keys[own.chunk], values[own.chunk]
+        if self.keep and not self._stored_in_place(block):
             self._keep(block, keys, values)
         return seen[0][: self._used], seen[1][: self._used]
 
@@ -124,51 +171,70 @@ class KeyValueCache:
             scalings = scaling(keys, sample(keys), FP8_HEADROOM), scaling(values, values, FP8_HEADROOM)
         if self.keep:
             self._scalings[block] = scalings
-        for chunk, cache in self._slots:
+        for own in self._own:
             for tokens, new, each in zip(stored, (keys, values), scalings, strict=True):
-                to_fp8_(tokens[cache], new[chunk], each.mean, each.factor)
-            if self.keep and self._on_host:
-                self._storage.store(block, cache, [tokens[cache] for tokens in stored])
+                to_fp8_(tokens[own.seen], new[own.chunk], each.mean, each.factor)
+        if self.keep and not self._stored_in_place(block):
+            for kept in self._kept:
+                self._storage.store(block, kept.stored, [tokens[kept.seen] for tokens in stored])
         seen = self._used + (padding(self._used) if keys.device.type == "cuda" else 0)
         return Operand(stored[0][:seen], scalings[0]), Operand(stored[1][:seen], scalings[1])
 
     def _keep(self, block: int, keys: Tensor, values: Tensor) -> None:
         rows = [keys, values]
-        if self._eight_bit:
+        if self._place.eight_bit:
             rows = [*encode_8bit(keys, self._heads), *encode_8bit(values, self._heads)]
-        for chunk, cache in self._slots:
-            self._storage.store(block, cache, [row[chunk] for row in rows])
+        for kept in self._kept:
+            self._storage.store(block, kept.stored, [row[kept.chunk] for row in rows])
 
     def _decode(self, stored: Sequence[Tensor]) -> Pair:
         shape, dtype = self._decoded
         keys, values = (torch.empty(shape, dtype=dtype, device=stored[0].device) for _ in range(2))
-        for past in self._past:
-            decode_8bit_(keys[past], stored[0][past], stored[1][past])
-            decode_8bit_(values[past], stored[2][past], stored[3][past])
+        for past, seen in self._past:
+            decode_8bit_(keys[seen], stored[0][past], stored[1][past])
+            decode_8bit_(values[seen], stored[2][past], stored[3][past])
         return keys, values
 
-    def _slot(self, frame: int) -> int:
-        return frame if frame < self.sink else self.sink + (frame - self.sink) % (self.window - self.sink)
+    def _stored_in_place(self, block: int) -> bool:
+        return not self._place.eight_bit and block in self._on_device
 
-    def _token_slices(self, slots: list[int]) -> list[Slots]:
-        """The slots as slices of tokens; neighbours make one."""
-        size = self._frame_tokens
-        found: list[Slots] = []
-        for index, slot in enumerate(slots):
-            if found and slot == slots[index - 1] + 1:
-                chunk, cache = found[-1]
-                found[-1] = Slots(slice(chunk.start, chunk.stop + size), slice(cache.start, cache.stop + size))
+    def _looked_back_on(self, frame: int, first: int) -> bool:
+        """Whether the chunk that begins with the frame `first` sees this earlier one."""
+        return frame < self.sink or frame >= first + CHUNK - (self.window - self.sink)
+
+    def _seen(self, frame: int) -> int:
+        """The frame's slot where attention sees it."""
+        return self._slot(frame, self.window)
+
+    def _stored(self, frame: int) -> int:
+        """The frame's slot where it is stored, if that is elsewhere."""
+        return self._slot(frame, self.window - CHUNK)
+
+    def _slot(self, frame: int, slots: int) -> int:
+        return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
+
+    def _runs(self, places: Iterable[tuple[int, ...]]) -> list[tuple[slice, ...]]:
+        """Frames, each with its places, as slices of tokens. Frames that are neighbours in all places make one."""
+        runs: list[tuple[list[int], int]] = []
+        for each in places:
+            if runs and list(each) == [start + runs[-1][1] for start in runs[-1][0]]:
+                runs[-1] = runs[-1][0], runs[-1][1] + 1
             else:
-                found.append(Slots(slice(index * size, (index + 1) * size), slice(slot * size, (slot + 1) * size)))
-        return found
+                runs.append((list(each), 1))
+        size = self._frame_tokens
+        return [tuple(slice(start * size, (start + count) * size) for start in starts) for starts, count in runs]
 
 
-def _shapes(config: ModelConfig, tokens: int, dtype: torch.dtype, eight_bit: bool, fp8: bool) -> list[tuple]:
-    """Shape and dtype of what a block stores: keys and values, in int8 each with scales, in fp8 tokens of zeros behind
-    them."""
-    if fp8:
+def _shapes(
+    config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
+) -> list[tuple[tuple[int, int], torch.dtype]]:
+    """Shape and dtype of what a block's `fetch` gives: keys and values of the window, in fp8 with tokens of zeros
+    behind them; in int8, each with scales, of the frames before the running chunk."""
+    tokens = window * frame_tokens
+    if place.fp8:
         return [((tokens + padding(tokens), config.dim), FP8)] * 2
-    if eight_bit:
+    if place.eight_bit:
+        tokens -= CHUNK * frame_tokens
         return [((tokens, config.dim), torch.int8), ((tokens, config.num_heads), torch.float32)] * 2
     return [((tokens, config.dim), dtype)] * 2
 
@@ -182,33 +248,21 @@ class KeyValueBytes(NamedTuple):
 
 
 def key_value_bytes(
-    config: ModelConfig,
-    tokens: int,
-    dtype: torch.dtype,
-    *,
-    eight_bit: bool = False,
-    on_host: bool = False,
-    fp8: bool = False,
+    config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> KeyValueBytes:
-    """What a KeyValueCache over `tokens` tokens (window * tokens of a frame) takes."""
-
-    def block_bytes(eight_bit: bool, fp8: bool) -> int:
-        shapes = _shapes(config, tokens, dtype, eight_bit, fp8)
-        return sum(rows * columns * kind.itemsize for (rows, columns), kind in shapes)
-
-    block = block_bytes(eight_bit, fp8)
-    stored, decoded = config.num_layers * block, block_bytes(False, False) if eight_bit and not fp8 else 0
-    if on_host:
-        return KeyValueBytes(HostStorage.BUFFERS * block, decoded, stored)
-    return KeyValueBytes(stored, decoded, 0)
+    """What a KeyValueCache over `window` latent frames of `frame_tokens` tokens each takes."""
+    block = _nbytes(_shapes(config, window, frame_tokens, dtype, place))
+    working = 2 * window * frame_tokens * config.dim * dtype.itemsize if place.eight_bit and not place.fp8 else 0
+    there = len(place.on_device(config.num_layers))
+    away = config.num_layers - there
+    stored = _nbytes(_shapes(config, window, frame_tokens, dtype, place), (window - CHUNK) * frame_tokens)
+    return KeyValueBytes((there + min(away, 1) * HostStorage.BUFFERS) * block, working, away * stored)
 
 
-class KeyValuePlace(NamedTuple):
-    """Where a KeyValueCache's tensors lie, and in which form."""
-
-    eight_bit: bool = False
-    on_host: bool = False
-    fp8: bool = False
+def _nbytes(shapes: Shapes, most: int | None = None) -> int:
+    """Bytes of tensors, of which no more than `most` rows are counted."""
+    return sum((rows if most is None else min(rows, most)) * columns * dtype.itemsize
+               for (rows, columns), dtype in shapes)  # fmt: skip
 
 
 _GPU, _HOST = KeyValuePlace(), KeyValuePlace(on_host=True)
@@ -223,7 +277,7 @@ _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
 
 def key_value_places(mode: KeyValueMode, fp8: bool) -> list[KeyValuePlace]:
     """Where keys and values may lie in a mode, the best first; wherever it is, as `fp8` if that is wanted."""
-    return [place._replace(fp8=fp8) for place in _PLACES[mode]]
+    return [place._replace(fp8=fp8, eight_bit=place.eight_bit and not fp8) for place in _PLACES[mode]]
 
 
 HOST_SHARE = 0.7

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
 
@@ -14,10 +14,17 @@ from .host_memory import Pinning
 Shapes = Sequence[tuple[tuple[int, int], torch.dtype]]
 
 
+class Past(NamedTuple):
+    """Neighbouring tokens of earlier frames: where they are stored, and where attention sees them."""
+
+    stored: slice
+    seen: slice
+
+
 class Storage(Protocol):
     """A few tensors [tokens, ...] for every block."""
 
-    def begin(self, past: list[slice]) -> None:
+    def begin(self, past: Sequence[Past]) -> None:
         """From now on `fetch` is asked for these tokens."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
@@ -29,13 +36,13 @@ class Storage(Protocol):
 
 
 class DeviceStorage:
-    """All blocks' tensors on the device."""
+    """All blocks' tensors on the device. What `fetch` gives are the stored tensors themselves."""
 
     def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
         self._blocks = [[torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes]
                         for _ in range(blocks)]  # fmt: skip
 
-    def begin(self, past: list[slice]) -> None:
+    def begin(self, past: Sequence[Past]) -> None:
         """Nothing has to be brought."""
 
     def fetch(self, block: int) -> Sequence[Tensor]:
@@ -63,10 +70,11 @@ class HostStorage:
 
     BUFFERS = 2
 
-    def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
+    def __init__(self, shapes: Shapes, stored: int, blocks: int, device: torch.device) -> None:
+        """`shapes`: of what `fetch` gives. `stored`: tokens that are kept of each tensor."""
         self._device = device
-        self._past: list[slice] = []
-        self._host = [[torch.empty(shape, dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
+        self._past: Sequence[Past] = ()
+        self._host = [[torch.empty(stored, *shape[1:], dtype=dtype) for shape, dtype in shapes] for _ in range(blocks)]
         self._buffers = [[torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes]
                          for _ in range(self.BUFFERS)]  # fmt: skip
         self._turn, self._stream = 0, None
@@ -76,7 +84,7 @@ class HostStorage:
             self._stream = torch.cuda.Stream(device)
             self._pinning = Pinning(self, self._host, device)
 
-    def begin(self, past: list[slice]) -> None:
+    def begin(self, past: Sequence[Past]) -> None:
         self._past = past
         self._coming = self._bring(0)
 
@@ -105,7 +113,7 @@ class HostStorage:
         with self._behind_current_work():
             for buffer, tensor in zip(buffers, self._host[block], strict=True):
                 for tokens in self._past:
-                    buffer[tokens].copy_(tensor[tokens], non_blocking=True)
+                    buffer[tokens.seen].copy_(tensor[tokens.stored], non_blocking=True)
             return _Coming(block, buffers, None if self._stream is None else self._stream.record_event())
 
     def _behind_current_work(self) -> AbstractContextManager:
@@ -114,3 +122,28 @@ class HostStorage:
             return nullcontext()
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         return torch.cuda.stream(self._stream)
+
+
+class SplitStorage:
+    """The tensors of some blocks in one storage, those of the others in host memory."""
+
+    def __init__(self, device: Storage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
+        """`on_device`: the blocks, of so many, whose tensors `device` has."""
+        self._host = host
+        counts = {True: 0, False: 0}
+        self._places: list[tuple[Storage, int]] = []
+        for block in range(blocks):
+            there = block in on_device
+            self._places.append((device if there else host, counts[there]))
+            counts[there] += 1
+
+    def begin(self, past: Sequence[Past]) -> None:
+        self._host.begin(past)
+
+    def fetch(self, block: int) -> Sequence[Tensor]:
+        storage, index = self._places[block]
+        return storage.fetch(index)
+
+    def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
+        storage, index = self._places[block]
+        storage.store(index, tokens, rows)

@@ -33,6 +33,7 @@ STORAGES = {
     "8bit": {"eight_bit": True},
     "host": {"on_host": True},
     "host8bit": {"eight_bit": True, "on_host": True},
+    "half-host": {"on_host": True, "device_blocks": 20},
 }
 
 

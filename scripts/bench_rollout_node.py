@@ -19,8 +19,8 @@ import random_package
 import torch
 from bench_comfyui import GB, say
 from bench_server import END, LOADER, SAMPLER, ComfyUI, prepare_base
-from lingbot_world.geometry import CHUNK
 from lingbot_world.loaders import open_checkpoint
+from lingbot_world.options import CHUNK
 from memory_watch import Memory
 
 

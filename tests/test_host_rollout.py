@@ -67,19 +67,19 @@ def test_comfyui_is_told_of_a_chunk_and_of_the_keys_and_values(found):
 
 def test_keys_and_values_go_where_there_is_room(found):
     places = found["places"]
-    assert places.pop("80 64 auto") == [False, False, False]
-    assert places.pop("30 64 auto") == [True, False, False]
-    assert places.pop("20 64 auto") == [False, True, False]
-    assert places.pop("20 24 auto") == [True, True, False]
-    assert places.pop("8 64 auto") == [False, True, False]
-    assert places.pop("30 64 host") == [False, True, False]
+    assert places.pop("80 64 auto") == [False, False, False, 0]
+    assert places.pop("30 64 auto") == [True, False, False, 0]
+    assert places.pop("20 64 auto") == [False, True, False, 0]
+    assert places.pop("20 24 auto") == [True, True, False, 0]
+    assert places.pop("8 64 auto") == [False, True, False, 0]
+    assert places.pop("30 64 host") == [False, True, False, 0]
     assert "too little for keys and values of 18 latent frames with kv_cache gpu" in places.pop("20 64 gpu")
     assert not places
 
 
 def test_attention_in_8_bits_keeps_its_keys_and_values_as_it_takes_them(found):
     result = found["attention_in_8_bits"]
-    assert result["place"] == [False, False, True]
+    assert result["place"] == [False, False, True, 0]
     assert 1e-4 < result["from exact"] < 2e-2
     assert result["in the engine"] < result["from exact"] / 4, result  # a last bit decides how a value is rounded
     assert result["handed on"] == result["on host"] == 0

@@ -194,7 +194,7 @@ def test_a_causal_model_with_its_keys_and_values(storage):
         )
         cache.keep = True
         for seed in (1, 2):
-            cache.begin(3)
+            cache.begin()
             results[mode, seed] = model(**random_inputs(config, 1, (3, 8, 8), seed), options={"kv_cache": cache})
     for seed in (1, 2):
         assert 1e-3 < relative_rms(results["8bit", seed], results["exact", seed]) < 0.05
@@ -207,7 +207,7 @@ def test_kept_in_fp8_they_are_what_attention_would_make_of_them():
     made, seen = torch.randn(2, 1500, config.dim, generator=generator), []
     made[:, 300:] *= 3
     for first in range(0, 1500, 300):
-        cache.begin(3)
+        cache.begin()
         part = made[:, first : first + 300]
         for cache.keep, noised in ((False, 2 * part), (True, part)):
             keys, values = cache.extend(0, *noised)

@@ -195,7 +195,7 @@ def as_on_a_gpu(monkeypatch):
 def test_a_gpu_has_the_next_forward_before_python_waits_for_frames(causal, as_on_a_gpu):
     run(make_plan(causal(schedule=None)))
     chunk = ["forward", "wait", 9, *["forward"] * 4]
-    assert as_on_a_gpu == [*["forward"] * 5, *chunk, "wait", 12]
+    assert as_on_a_gpu == [*["forward"] * 4, *chunk, "wait", 12]
 
 
 def test_a_chunk_that_is_queued_when_the_run_is_interrupted_is_written_too(causal, as_on_a_gpu, interrupted, tmp_path):
@@ -464,26 +464,33 @@ class FullSize(Checkpoint):
     [
         (80, 64, "auto", {}),
         (31, 64, "auto", {"eight_bit": True}),
-        (23.5, 64, "auto", {"on_host": True}),
-        (23.5, 24, "auto", {"eight_bit": True, "on_host": True}),
-        (23.5, 64, "8bit", {"eight_bit": True, "on_host": True}),
+        (23.5, 64, "auto", {"on_host": True, "device_blocks": 2}),
+        (23.5, 24, "auto", {"eight_bit": True, "on_host": True, "device_blocks": 7}),
+        (23.5, 64, "8bit", {"eight_bit": True, "on_host": True, "device_blocks": 7}),
         (15.5, 64, "host", {"on_host": True, "vae_tiling": True}),
-        (7.5, 64, "auto", {"on_host": True, "vae_tiling": True, "some_blocks": True}),
-        (7.5, 24, "auto", {"eight_bit": True, "on_host": True, "vae_tiling": True, "some_blocks": True}),
+        (7.5, 64, "auto", {"on_host": True, "device_blocks": 5, "vae_tiling": True, "streamed": True}),
+        (7.5, 20, "auto",
+         {"eight_bit": True, "on_host": True, "device_blocks": 13, "vae_tiling": True, "streamed": True}),
         (80, 64, "auto", {"half": True}),
         (18.5, 64, "auto", {"half": True, "on_host": True}),
         (14.9, 64, "host", {"half": True, "on_host": True, "parked": True}),
-        (7.5, 64, "host", {"half": True, "on_host": True, "parked": True, "some_blocks": True}),
-        (4.5, 64, "host", {"half": True, "on_host": True, "parked": True, "vae_tiling": True, "some_blocks": True}),
+        (7.5, 64, "host", {"half": True, "on_host": True, "device_blocks": 2, "parked": True, "streamed": True}),
+        (7.5, 64, "8bit",
+         {"half": True, "eight_bit": True, "on_host": True, "device_blocks": 9, "parked": True, "streamed": True}),
+        (12, 64, "8bit",
+         {"half": True, "eight_bit": True, "on_host": True, "device_blocks": 27, "parked": True, "streamed": True}),
+        (11.5, 64, "host", {"half": True, "on_host": True, "device_blocks": 9, "parked": True, "streamed": True}),
+        (4.5, 64, "host", {"half": True, "on_host": True, "parked": True, "vae_tiling": True, "streamed": True}),
     ],
 )
 def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen, full_size):
     half = "half" in chosen
     plan = replace(full_size, options=replace(full_size.options, kv_cache=mode, vae_dtype="fp16" if half else "fp32"))
     memory = choose_rollout_memory(plan, int(gigabytes * 1e9), int(host * 1e9))
-    found = {"eight_bit": memory.eight_bit, "on_host": memory.on_host, "vae_tiling": memory.vae_tiling, "half": half,
-             "some_blocks": memory.resident_blocks is not None, "parked": half and memory.park_decoder}  # fmt: skip
-    assert {name for name, value in found.items() if value} == set(chosen)
+    found = {**memory.place._asdict(), "vae_tiling": memory.vae_tiling, "half": half,
+             "streamed": memory.resident_blocks is not None, "parked": half and memory.park_decoder}  # fmt: skip
+    assert {name: value for name, value in found.items() if value} == chosen
+    assert memory.resident_blocks in (None, 0)
     stage, pinned = estimate_rollout(
         plan.checkpoint.config, plan.geometry, plan.dtype, memory,
         weights=weight_bytes(plan.checkpoint, memory.resident_blocks), held_frames=plan.held_frames, vae_width=96,

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lingbot_world.geometry import CHUNK, image_conditioning
+from lingbot_world.geometry import image_conditioning
 from lingbot_world.loaders import find_package, load_expert, open_checkpoint
 from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.options import CHUNK
 from lingbot_world.pipeline import rollout as engine_rollout
 from lingbot_world.sampling import few_step_schedule
 from lingbot_world.toy import write_toy_world

@@ -61,7 +61,7 @@ def test_the_causal_velocity_is_that_of_the_engines_rollout():
     history = KeyValueCache(config, 6, 9, 0, device=torch.device("cpu"), dtype=torch.float32)
     for chunk in range(3):
         part = slice(3 * chunk, 3 * chunk + 3)
-        history.begin(3)
+        history.begin()
         options = {"kv_cache": history}
         wanted = model(noisy[:, :, part], timesteps[:, 3 * chunk], context, camera[:, :, part], options)
         assert (got[:, :, part] - wanted).abs().max() < 1e-4 * wanted.abs().max()

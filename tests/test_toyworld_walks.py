@@ -10,9 +10,9 @@ import pytest
 import torch
 from lingbot_world.camera import camera_embedding
 from lingbot_world.generation import world as generation_world
-from lingbot_world.geometry import CHUNK, image_conditioning
+from lingbot_world.geometry import image_conditioning
 from lingbot_world.loaders import load_expert
-from lingbot_world.options import CAUSAL_SHIFT, FAST_INDICES
+from lingbot_world.options import CAUSAL_SHIFT, CHUNK, FAST_INDICES
 from lingbot_world.pipeline import sample
 from lingbot_world.sampling import few_step_schedule
 from lingbot_world.text import encode

@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from ..geometry import CHUNK
+from ..options import CHUNK
 from ..sampling import FewStepSchedule, sample_few_steps
 from .camera_map import camera_patches, ray_patches
 from .expert_training import SHAPES as EXPERT

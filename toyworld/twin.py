@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..geometry import CHUNK
 from ..model.config import ModelConfig
 from ..model.dit import sinusoid
 from ..model.rope import rope_table
+from ..options import CHUNK
 
 EVEN = 8
 """Elements of bf16 that are 16 bytes: rows of so many begin where a GPU reads fastest."""
