@@ -85,10 +85,11 @@ class _Chunk:
 class World:
     """A causal model with the keys and values of the video so far.
 
-    Those of a chunk are computed by a forward of its own when the next chunk begins. So a video's last chunk does
-    without, and the others are there before it.
+    Those of a chunk are computed by a forward of its own when the next chunk begins: the chunk is returned before, and
+    a video's last one needs no such forward.
 
-    `prompt` [1, L, D] may be replaced between chunks; frames made before keep what they were made with."""
+    `prompt` [1, L, D] may be replaced between chunks, but not written over; frames made before keep what they were made
+    with."""
 
     prompt: Tensor
 
@@ -132,6 +133,7 @@ class World:
         self._camera_cache = None if camera_cache_bytes == 0 else CameraCache(camera_cache_bytes, steady=graphs)
         self._camera: tuple[Tensor, Tensor] | None = None
         self._made: tuple[_Chunk, Tensor] | None = None  # the chunk before, and its latent, until it is remembered
+        self._cut_short = False
 
     @torch.no_grad()
     def chunk(
@@ -144,8 +146,9 @@ class World:
         callback: Callable[[int], None] | None = None,
     ) -> Tensor:
         """The next three latent frames, float32 [1, 16, 3, h, w]. The arguments are those of `rollout`, for these
-        frames. `callback(forward)` is called after each forward; the first one remembers the chunk before, if there is
-        one. A GPU reads what is given in pinned memory while the chunk is made."""
+        frames. `callback(forward)` is called after each forward; the first one remembers the chunk before, if this
+        World made it. A GPU reads what is given in pinned memory while the chunk is made. Raises InputError where an
+        earlier forward was cut short while it overwrote keys and values."""
         done = count()
 
         def tell() -> None:
@@ -185,7 +188,7 @@ class World:
                 progress(chunk + 1, state.chunks)
 
     def _begin(self, y: Tensor, camera: Tensor | None, cache: CameraCache | None) -> _Chunk:
-        """Begin the next chunk, with copies of what is given: it may be written over before the chunk is remembered."""
+        """Begin the next chunk, with copies of `y` and the camera: they may be written over before it is remembered."""
         self._history.begin()
         y = y.clone() if y.device.type == self._device.type else upload(y, self._device)
         return _Chunk(y, self.prompt, None if camera is None else self._uploaded(camera), cache)
@@ -210,15 +213,22 @@ class World:
 
     def _remember_made(self) -> bool:
         """Remember the chunk that `chunk` made last, if that was not done. Whether there was one."""
-        made, self._made = self._made, None
-        if made is not None:
-            self._remember(*made)
-        return made is not None
+        if self._cut_short:
+            raise InputError("keys and values are no longer whole, since a forward was cut short while a chunk was "
+                             "remembered; go on from a state that was saved, in a new World")  # fmt: skip
+        if self._made is None:
+            return False
+        self._remember(*self._made)
+        self._made = None
+        return True
 
     def _remember(self, chunk: _Chunk, clean: Tensor) -> None:
         """Keep the clean chunk's keys and values for later chunks."""
         self._history.keep = True
         try:
             self._predict(chunk, clean, 0)
+        except BaseException:
+            self._cut_short = not self._history.repeatable
+            raise
         finally:
             self._history.keep = False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -15,11 +17,15 @@ from ..model.config import ModelConfig
 from ..model.eight_bit_attention import takes_operands
 from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
 from ..model.memory import activation_bytes, camera_cache_bytes, decoded_bytes
-from ..options import CHUNK, Arithmetic, AttentionMode
+from ..options import CHUNK, Arithmetic, AttentionMode, KeyValueMode
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
 from .processes import ALONE, Processes
 from .rollout_plan import RolloutPlan
+
+PAGES_SHARE = 0.85
+"""The share of the free host memory that pinned keys and values may take together with the file's pages that every
+forward reads. Where it is more, keys and values are in 8 bits instead: else the disk would be read in every forward."""
 
 RECORDED_TOKENS = 2000
 """Processes that share a chunk, with no more tokens than this each, wait for Python. On H200s recorded kernels take
@@ -53,32 +59,28 @@ def choose_rollout_memory(
     its share of the keys and values, and of the host's memory.
 
     The VAE stays whole if it can, since tiles leave seams, with its state in host memory between chunks if need be;
-    then come the keys and values, then the model's blocks, then the camera cache. Where neither keys and values nor
-    the blocks fit, no block stays, and the GPU has as much of the keys and values as it can: their host memory is
-    taken, while that of the file's pages gives way. Raises InputError where nothing fits."""
+    then come the keys and values, then the model's blocks, then the camera cache. Where the GPU has room neither for
+    all keys and values nor for all blocks, the weights of no block stay, and the keys and values of some blocks do: in
+    host memory they are pinned, while weights are pages of the file, which the system may drop. Raises InputError where
+    nothing fits."""
     mode, fp8 = plan.options.kv_cache, takes_operands(plan.options.attention, plan.device, plan.checkpoint.config)
     if plan.device.type != "cuda":
         resident, tiling = 0 if plan.options.shard else None, plan.options.vae_tiling
         place = KeyValuePlace(mode == "8bit" and not fp8, mode == "host", fp8)
         return RolloutMemory(place, resident_blocks=resident, vae_tiling=tiling)
     free_host = (available_host_memory() if free_host is None else free_host) // processes
-    asked, shard = plan.options.residency, plan.options.shard
-    layers, places = plan.checkpoint.config.num_layers, key_value_places(mode, fp8)
-    blocks: list[int | None] = [None, *range(layers - 1, -1, -1)]
-    if asked != "auto" or shard:
-        blocks = [0] if asked == "stream" or shard else [None]
-    for resident, tiles, park in _ways(0 if shard else None, layers, plan.decodes_in_half):
-        if resident not in blocks or (plan.options.vae_tiling and not tiles):
+    weights = cache(lambda resident: _weights(plan, resident, processes))
+    places = key_value_places(mode, fp8)
+    for memory in _ways(plan, places):
+        stage = _estimate(plan, memory, processes, weights(memory.resident_blocks))
+        room = free - MARGIN - stage.total
+        if room < 0 or (plan.options.vae_tiling and not memory.vae_tiling):
             continue
-        weights = _weights(plan, resident, processes)
-        for place in places if not resident else [place for place in places if not place.on_host]:
-            memory = RolloutMemory(place, resident_blocks=resident, vae_tiling=tiles, park_decoder=park)
-            room = free - MARGIN - _estimate(plan, memory, processes, weights).total
-            if room < 0:
-                continue
-            memory = _with_what_is_left(plan, memory, room, processes)
-            if _held(plan, memory.place, processes).host <= HOST_SHARE * free_host:
-                return memory
+        kept, last = _with_what_is_left(plan, memory, room, processes), memory.place == places[-1]
+        pinned = _held(plan, kept.place, processes).host
+        pages = 0 if last or not pinned else _pages(plan, kept, weights(kept.resident_blocks)) // processes
+        if pinned <= HOST_SHARE * free_host and pinned + pages <= PAGES_SHARE * free_host:
+            return kept
     elsewhere = "" if mode == "auto" else ", or `kv_cache` auto"
     raise InputError(
         f"the GPU has {free / 1e9:.1f} GB free and the host {free_host / 1e9:.1f}: too little for keys and values of "
@@ -86,18 +88,36 @@ def choose_rollout_memory(
     )
 
 
-def _ways(most: int | None, layers: int, half: bool) -> Iterator[tuple[int | None, bool, bool]]:
-    """Resident blocks, the VAE in tiles, its state in host memory: the best way first. Blocks that are streamed cost
-    about as much time as tiles do; but in fp32 the whole VAE takes the room of twice as many as in `half` of it."""
-    yield from ((most, False, False), (most, False, True), (most, True, True))
-    for tiles in (False, True) if half else (True,):
-        yield from ((count, tiles, True) for count in range(layers - 1, -1, -1))
+def _ways(plan: RolloutPlan, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
+    """What may be kept where, the best way first. Blocks that are streamed cost about as much time as a VAE in tiles
+    does; but in fp32 the whole VAE takes the room of twice as many as in fp16."""
+    options = plan.options
+    if options.shard or options.residency != "stream":
+        for tiles, park in ((False, False), (False, True), (True, True)):
+            for place in places:
+                yield RolloutMemory(place, 0 if options.shard else None, tiles, park)
+    counts = {"auto": range(plan.checkpoint.config.num_layers - 1, -1, -1), "stream": range(1)}
+    for tiles in (False, True) if plan.decodes_in_half else (True,):
+        for resident in () if options.shard else counts.get(options.residency, ()):
+            for place in sorted(places, key=attrgetter("eight_bit")):
+                if not resident or _leaves_blocks(place, options.kv_cache):
+                    yield RolloutMemory(place, resident, tiles, True)
+
+
+def _leaves_blocks(place: KeyValuePlace, mode: KeyValueMode) -> bool:
+    """Whether some blocks may stay on the GPU beside keys and values in that place."""
+    return mode == "host" if place.on_host else not place.eight_bit or mode == "8bit"
+
+
+def _pages(plan: RolloutPlan, memory: RolloutMemory, weights: int) -> int:
+    """Bytes of the file that every forward reads."""
+    return 0 if memory.resident_blocks is None or plan.options.shard else max(0, plan.checkpoint.nbytes - weights)
 
 
 def _with_what_is_left(plan: RolloutPlan, memory: RolloutMemory, room: int, processes: int) -> RolloutMemory:
     """With the camera cache and, where all else is on the GPU, recorded kernels if they gain something, and then, at
     twice the margin, decoded weights."""
-    if memory.place.on_host:
+    if memory.place.on_host and plan.options.kv_cache != "host":
         return _with_keys_and_values(plan, memory, room, processes)
     cache = _rollout_camera_cache(plan, room)
     geometry = plan.geometry
@@ -115,10 +135,11 @@ def _with_what_is_left(plan: RolloutPlan, memory: RolloutMemory, room: int, proc
 
 
 def _with_keys_and_values(plan: RolloutPlan, memory: RolloutMemory, room: int, processes: int) -> RolloutMemory:
-    """With the keys and values of as many blocks as there is room for on the GPU, before the camera cache if no block's
-    weights stay there."""
+    """With the keys and values of as many blocks as there is room for on the GPU. Where no weights of blocks stay, they
+    come before a camera cache that nobody asked for."""
     none, one = (_held(plan, memory.place._replace(device_blocks=count), processes).device for count in (0, 1))
-    cache = _rollout_camera_cache(plan, room) if memory.resident_blocks is None else 0
+    first = memory.resident_blocks is None or plan.options.camera_cache == "gpu"
+    cache = _rollout_camera_cache(plan, room) if first else 0
     blocks = min(plan.checkpoint.config.num_layers, max(0, room - cache) // (one - none))
     cache = cache or _rollout_camera_cache(plan, room - blocks * (one - none))
     return replace(memory, camera_cache_bytes=cache, place=memory.place._replace(device_blocks=blocks))

@@ -4,10 +4,10 @@ Attention sees a slot for each latent frame of the window. The first `sink` slot
 good; the others are taken in turns, so that a new frame overwrites the oldest. Keys are stored rotated by their
 absolute position, and attention has no mask: the order of the slots does not matter, and nothing is ever moved.
 
-On the model's device, what is stored is what attention sees. Frames are stored elsewhere than they are seen in 8 bits,
-and in pinned host memory (`on_host`): from there each block's are brought to the device while the block before
-computes. Such a store has no room for the running chunk. When that is clean, it overwrites the frames that no later
-chunk looks back on. `eight_bit` stores int8 with a scale for each token and head, `fp8` what attention in 8 bits takes:
+On the model's device, what is stored is what attention sees. In 8 bits and in pinned host memory (`on_host`) what is
+stored is apart from that; from host memory each block's are brought to the device while the block before computes.
+Such a store has no room for the running chunk. When that is clean, it overwrites the frames that no later chunk looks
+back on. `eight_bit` stores int8 with a scale for each token and head, `fp8` what attention in 8 bits takes:
 with a scale and a mean that each block's first clean chunk sets for the whole video.
 """
 
@@ -32,8 +32,8 @@ FP8_HEADROOM = 16.0
 
 
 class KeyValuePlace(NamedTuple):
-    """Where a KeyValueCache's tensors lie, and in which form. `device_blocks`: of so many blocks they lie on the device
-    even where the others' lie in host memory."""
+    """Where a KeyValueCache's tensors lie, and in which form. `device_blocks`: with `on_host`, so many blocks have
+    theirs on the device all the same."""
 
     eight_bit: bool = False
     on_host: bool = False
@@ -109,15 +109,15 @@ class KeyValueCache:
     def _stored_on(self, device: torch.device, config: ModelConfig, dtype: torch.dtype) -> Storage:
         blocks, there = config.num_layers, len(self._on_device)
         shapes = _shapes(config, self.window, self._frame_tokens, dtype, self._place)
-        if not self._place.on_host:
+        if there == blocks:
             return DeviceStorage(shapes, blocks, device)
         host = HostStorage(shapes, (self.window - CHUNK) * self._frame_tokens, blocks - there, device)
         return SplitStorage(DeviceStorage(shapes, there, device), host, self._on_device, blocks)
 
     @property
     def repeatable(self) -> bool:
-        """Whether a forward that ended early may be repeated. A clean chunk may have taken the place of frames that the
-        repetition would look back on."""
+        """Whether the running forward may be repeated if it ends early. A clean one may have overwritten frames that it
+        would need again."""
         return not self.keep or self._place.in_place
 
     @property
@@ -229,7 +229,7 @@ def _shapes(
     config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
     """Shape and dtype of what a block's `fetch` gives: keys and values of the window, in fp8 with tokens of zeros
-    behind them; in int8, each with scales, of the frames before the running chunk."""
+    behind them; in int8 with scales, and without the running chunk's three frames."""
     tokens = window * frame_tokens
     if place.fp8:
         return [((tokens + padding(tokens), config.dim), FP8)] * 2

@@ -128,7 +128,7 @@ class SplitStorage:
     """The tensors of some blocks in one storage, those of the others in host memory."""
 
     def __init__(self, device: Storage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
-        """`on_device`: the blocks, of so many, whose tensors `device` has."""
+        """`on_device`: the blocks, of `blocks` in all, whose tensors lie in `device`."""
         self._host = host
         counts = {True: 0, False: 0}
         self._places: list[tuple[Storage, int]] = []

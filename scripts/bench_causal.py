@@ -3,8 +3,8 @@
     python scripts/bench_causal.py --folder SCRATCH                           # chunks, by where keys and values lie
     python scripts/bench_causal.py --folder SCRATCH --runs --cap 8 -- --kv_cache host     # the command, a smaller card
 
-A chunk is five forwards over 12 frames. `--runs` times `lingbot-world generate` from the command to the closed files;
-what follows `--` is handed on to it."""
+A chunk is five forwards over 12 frames, the first one four. `--runs` times `lingbot-world generate` from the command
+to the closed files; what follows `--` is handed on to it."""
 
 import argparse
 import os

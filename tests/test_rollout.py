@@ -25,6 +25,7 @@ STORAGES = {
     "8bit": {"eight_bit": True},
     "host8bit": {"eight_bit": True, "on_host": True},
     "host8bit and device": {"eight_bit": True, "on_host": True, "device_blocks": 2},
+    "host8bit but on the device": {"eight_bit": True, "on_host": True, "device_blocks": 3},
 }
 
 
@@ -169,9 +170,43 @@ def test_memory_that_runs_out_while_a_chunk_is_remembered(storage, golden, model
     if storage:
         with pytest.raises(torch.OutOfMemoryError):
             by_chunk(model, case, given, **storage)
+        assert clean.count(True) == 4
         return
     assert torch.equal(by_chunk(model, case, given), wanted)
     assert clean.count(True) == given["latent"].shape[1] // 3
+
+
+@pytest.mark.parametrize("storage", [{}, *STORAGES.values()], ids=["device", *STORAGES])
+def test_a_caller_that_goes_on_after_an_interrupt_gets_the_same_video_or_hears_that_it_cannot(storage, golden, model):
+    """It falls into the forward that remembers the third chunk; the window of the fourth is full."""
+    case = CASES[1]
+    given, made = arrays(golden, case), []
+    wanted = by_chunk(model, case, given, **storage)
+    world = World(model, wanted.shape[-2:], 6, 3, device="cpu", **storage)
+    world.prompt, schedule, renoise = given["context"][None], settings(case)["schedule"], draws(given["renoise"])
+
+    def chunk():
+        part = slice(3 * len(made), 3 * len(made) + 3)
+        inputs = (given[name][None, :, part] for name in ("noise", "y"))
+        made.append(world.chunk(*inputs, given["plucker"][:, :, part], schedule, renoise)[0])
+
+    for _ in range(3):
+        chunk()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    hook = model.blocks[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        chunk()
+    hook.remove()
+    if storage:
+        with pytest.raises(InputError, match="no longer whole"):
+            chunk()
+        return
+    for _ in range(3):
+        chunk()
+    assert torch.equal(torch.cat(made, 1), wanted)
 
 
 @pytest.mark.parametrize("storage", ["8bit", "host8bit", "host8bit and device"])

@@ -32,6 +32,7 @@ from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.tensors import TensorEntry
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.model.kv_cache import KeyValuePlace
 from lingbot_world.model.memory import decoded_bytes
 from lingbot_world.pipeline import World
 from lingbot_world.vae import VideoDecoder, decode_latent, load_vae
@@ -474,13 +475,16 @@ class FullSize(Checkpoint):
         (80, 64, "auto", {"half": True}),
         (18.5, 64, "auto", {"half": True, "on_host": True}),
         (14.9, 64, "host", {"half": True, "on_host": True, "parked": True}),
-        (7.5, 64, "host", {"half": True, "on_host": True, "device_blocks": 2, "parked": True, "streamed": True}),
+        (7.5, 64, "host", {"half": True, "on_host": True, "parked": True, "streamed": 7}),
+        (7.5, 64, "auto", {"half": True, "on_host": True, "device_blocks": 2, "parked": True, "streamed": True}),
+        (7.5, 30, "auto",
+         {"half": True, "eight_bit": True, "on_host": True, "device_blocks": 9, "parked": True, "streamed": True}),
         (7.5, 64, "8bit",
          {"half": True, "eight_bit": True, "on_host": True, "device_blocks": 9, "parked": True, "streamed": True}),
         (12, 64, "8bit",
          {"half": True, "eight_bit": True, "on_host": True, "device_blocks": 27, "parked": True, "streamed": True}),
-        (11.5, 64, "host", {"half": True, "on_host": True, "device_blocks": 9, "parked": True, "streamed": True}),
-        (4.5, 64, "host", {"half": True, "on_host": True, "parked": True, "vae_tiling": True, "streamed": True}),
+        (11.5, 64, "auto", {"half": True, "on_host": True, "device_blocks": 9, "parked": True, "streamed": True}),
+        (4.5, 64, "host", {"half": True, "on_host": True, "parked": True, "vae_tiling": True, "streamed": 2}),
     ],
 )
 def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen, full_size):
@@ -488,9 +492,9 @@ def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen, full_si
     plan = replace(full_size, options=replace(full_size.options, kv_cache=mode, vae_dtype="fp16" if half else "fp32"))
     memory = choose_rollout_memory(plan, int(gigabytes * 1e9), int(host * 1e9))
     found = {**memory.place._asdict(), "vae_tiling": memory.vae_tiling, "half": half,
-             "streamed": memory.resident_blocks is not None, "parked": half and memory.park_decoder}  # fmt: skip
+             "streamed": memory.resident_blocks or memory.resident_blocks is not None,
+             "parked": half and memory.park_decoder}  # fmt: skip
     assert {name: value for name, value in found.items() if value} == chosen
-    assert memory.resident_blocks in (None, 0)
     stage, pinned = estimate_rollout(
         plan.checkpoint.config, plan.geometry, plan.dtype, memory,
         weights=weight_bytes(plan.checkpoint, memory.resident_blocks), held_frames=plan.held_frames, vae_width=96,
@@ -499,6 +503,26 @@ def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen, full_si
     decoded = memory.decoded_blocks * decoded_bytes(plan.checkpoint.config, plan.dtype)
     assert stage.total + memory.camera_cache_bytes + decoded <= gigabytes * 1e9
     assert pinned <= host * 1e9
+
+
+@pytest.mark.parametrize(("free", "mode", "place", "blocks"), [
+    (6, "auto", {"on_host": True, "device_blocks": 20}, 0), (8, "auto", {"on_host": True, "device_blocks": 33}, 0),
+    (12, "auto", {}, 14), (8, "8bit", {"eight_bit": True}, 10), (11.5, "host", {"on_host": True}, 35),
+    (80, "host", {"on_host": True}, None),
+])  # fmt: skip
+def test_a_small_video_keeps_exact_keys_and_values_where_blocks_are_streamed(free, mode, place, blocks, full_size):
+    options = replace(full_size.options, kv_cache=mode, vae_dtype="fp16")
+    plan = replace(full_size, options=options, geometry=Geometry(240, 416, 321))
+    memory = choose_rollout_memory(plan, int(free * 1e9), int(64e9))
+    assert (memory.place, memory.resident_blocks) == (KeyValuePlace(**place), blocks)
+
+
+def test_a_camera_cache_that_is_asked_for_comes_before_keys_and_values(full_size):
+    options = replace(full_size.options, kv_cache="8bit", vae_dtype="fp16")
+    by_itself, asked = (choose_rollout_memory(replace(full_size, options=replace(options, camera_cache=cache)),
+                                              int(12e9), int(64e9)) for cache in ("auto", "gpu"))  # fmt: skip
+    assert by_itself.camera_cache_bytes < 2.5e8 < 4.2e9 < asked.camera_cache_bytes
+    assert by_itself.place.device_blocks == 27 > asked.place.device_blocks == 10
 
 
 @pytest.mark.parametrize(
