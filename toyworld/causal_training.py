@@ -1,10 +1,13 @@
 """Training of the causal model: the low-noise expert and a change of it, a LoRA and all that is small.
 
-It learns the velocity of flow matching for chunks of three latent frames, each after the true chunks before it, to
-which some noise is added: the chunks that it makes itself are not quite true either."""
+It learns the velocity of flow matching for chunks of three latent frames, each after the chunks before it. In most of
+the videos these are not the true ones. They are what the model itself makes of noised chunks in one step, after chunks
+that it made in the same way. They are softer than the true ones, as it will find them when it makes a video: it learns
+not to go on still softer. Some noise is added to all chunks before."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -46,6 +49,12 @@ SHAPES = lora_shapes(LAYERS, RANK) | {key: EXPERT[name] for key, name in WHOLE.i
 RATE = 1.5e-3
 MOST_NOISE = 0.3
 """Added to the chunks before, at most: a share of 1."""
+OWN = 0.9
+"""The share of the videos whose chunks before are the model's own."""
+GENERATIONS = 2
+"""How often these are made: at first after the true chunks, then after those that were made."""
+LEAST_NOISE = 0.6
+"""Of the noised chunks that they are made of."""
 
 
 def train_causal(
@@ -59,10 +68,19 @@ def train_causal(
     run = fastest_block(texts.device)
 
     def loss(change: Weights, _progress: float) -> Tensor:
-        asked = drawn(pool, texts, sizes, random)
-        return F.mse_loss(causal_velocity(with_change(expert, change), CONFIG, *asked.inputs, dtype, run), asked.wanted)
+        weights = with_change(expert, change)
+
+        def model(clean: Tensor, noisy: Tensor, timestep: Tensor, context: Tensor, camera: Tensor) -> Tensor:
+            return causal_velocity(weights, CONFIG, clean, noisy, timestep, context, camera, dtype, run)
+
+        asked = drawn(pool, texts, sizes, random, model)
+        return F.mse_loss(model(*asked.inputs), asked.wanted)
 
     return fit("causal", start, loss, team, phase, RATE * rate, log, 0.9993, keep)
+
+
+Model = Callable[..., Tensor]
+"""(the inputs of `Asked`) -> velocity."""
 
 
 class Asked(NamedTuple):
@@ -72,20 +90,45 @@ class Asked(NamedTuple):
     wanted: Tensor
 
 
-def drawn(pool: Pool, texts: Tensor, sizes: Sizes, random: Generator) -> Asked:
+def drawn(pool: Pool, texts: Tensor, sizes: Sizes, random: Generator, model: Model) -> Asked:
     """A batch of random videos of the pool, each chunk at a random noise level, each video with a prompt."""
     device = pool.latent.device
     batch = pool[torch.randint(0, len(pool), (sizes.batch,), device=device, generator=random)]
     clean, given = batch.latent.float(), image_conditioning(batch.first.float())
-    noise, other = (torch.randn(clean.shape, device=device, generator=random) for _ in range(2))
-    levels = torch.rand(len(clean), clean.shape[2] // CHUNK, device=device, generator=random)
-    sigma = shifted(levels).repeat_interleave(CHUNK, 1)
-    share = MOST_NOISE * torch.rand(len(clean), 1, 1, 1, 1, device=device, generator=random)
-    at = sigma[:, None, :, None, None]
-    past = torch.cat([(1 - share) * clean + share * other, given], 1)
-    now = torch.cat([(1 - at) * clean + at * noise, given], 1)
     camera = camera_patches(batch.poses, ray_patches(sizes.height, sizes.width, device))
-    return Asked((past, now, (1000 * sigma).floor(), texts[draw(batch.kinds)], camera), noise - clean)
+    said = texts[draw(batch.kinds)], camera
+    past = _past(clean, given, said, random, model)
+    now, sigma, noise = _noised(clean, 0.0, random)
+    past, now = (torch.cat([part, given], 1) for part in (past, now))
+    return Asked((past, now, (1000 * sigma).floor(), *said), noise - clean)
+
+
+@torch.no_grad()
+def _past(clean: Tensor, given: Tensor, said: tuple[Tensor, Tensor], random: Generator, model: Model) -> Tensor:
+    """The chunks before: of some videos the true ones, of the others the model's own; some noise is added to all."""
+    share = MOST_NOISE * torch.rand(len(clean), 1, 1, 1, 1, device=clean.device, generator=random)
+    own = slice(round(OWN * len(clean)))
+    past = torch.lerp(clean, _like(clean, random), share)
+    for _ in range(GENERATIONS):
+        now, sigma, _noise = _noised(clean[own], LEAST_NOISE, random)
+        before, now_given = (torch.cat([part, given[own]], 1) for part in (past[own], now))
+        velocity = model(before, now_given, (1000 * sigma).floor(), *(each[own] for each in said))
+        made = now - sigma[:, None, :, None, None] * velocity
+        past[own] = torch.lerp(made, _like(made, random), share[own])
+    return past
+
+
+def _noised(clean: Tensor, least: float, random: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Latents [n, 16, f, h, w] with noise, each chunk at a random level of the schedule from `least` on; the levels
+    [n, f]; the noise."""
+    noise = _like(clean, random)
+    levels = torch.rand(len(clean), clean.shape[2] // CHUNK, device=clean.device, generator=random)
+    sigma = (least + (1 - least) * shifted(levels)).repeat_interleave(CHUNK, 1)
+    return torch.lerp(clean, noise, sigma[:, None, :, None, None]), sigma, noise
+
+
+def _like(tensor: Tensor, random: Generator) -> Tensor:
+    return torch.randn(tensor.shape, device=tensor.device, generator=random)
 
 
 def with_change(expert: Weights, change: Weights) -> Weights:
