@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.geometry import image_conditioning
-from lingbot_world.loaders import find_package, load_expert, open_checkpoint
+from lingbot_world.loaders import codec, find_package, load_expert, open_checkpoint
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.options import CHUNK
 from lingbot_world.pipeline import rollout as engine_rollout
@@ -91,3 +91,12 @@ def test_what_was_trained_is_what_the_package_gets(tmp_path):
     assert all((got[name] - weight).abs().max() <= 0.01 * weight.abs().max() for name, weight in wanted.items())
     assert not torch.equal(wanted["blocks.0.ffn.0.weight"], low["blocks.0.ffn.0.weight"])
     assert load_expert(folder / "fast", dtype=torch.float32).config.causal
+
+
+def test_the_causal_model_is_rounded_as_its_training_had_it():
+    """With scales of the least square error; what `quantize --search` asks of a scale since has more of it."""
+    low, _, _ = causal.shipped(CPU)
+    start = causal_start(low)
+    for name in ROUNDED:
+        now = codec.squared_error(low[name], *codec.encode(low[name], search=True))
+        assert (start[name] - low[name]).square().sum() < 0.999 * now, name

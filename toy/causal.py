@@ -40,8 +40,9 @@ def causal_start(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _in_four_bits(weight: Tensor) -> Tensor:
-    """A weight as it comes back from an NF4 file whose scales were searched, the same from every device."""
-    return decode(*encode(weight.cpu(), search=True), tuple(weight.shape), torch.float32).to(weight.device)
+    """A weight as it comes back from an NF4 file whose scales were searched as they were then, for the least square
+    error alone; the same from every device."""
+    return decode(*encode(weight.cpu(), search=True, sums=0), tuple(weight.shape), torch.float32).to(weight.device)
 
 
 def changed(weights: Mapping[str, Tensor], change: Path) -> dict[str, Tensor]:
