@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["CHUNK", "Geometry", "World", "explicit_geometry", "output_geometry", "rollout", "sample"]
 
 ChunkCallback = Callable[[int, int], None]
-"""callback(chunk, forward), after each forward of a chunk: one that remembers the chunk before, but for the first
-chunk, and those of the steps."""
+"""callback(chunk, forward), after each forward of a chunk: the one that remembers the chunk before (the first chunk has
+none), then one for each step."""
 
 
 def rollout(

@@ -85,8 +85,8 @@ class _Chunk:
 class World:
     """A causal model with the keys and values of the video so far.
 
-    Those of a chunk are computed by a forward of its own when the next chunk begins: the chunk is returned before, and
-    a video's last one needs no such forward.
+    Those of a chunk are computed by a forward of its own when the next chunk begins. So a chunk is returned before that
+    forward runs, and the last chunk of a video needs none.
 
     `prompt` [1, L, D] may be replaced between chunks, but not written over; frames made before keep what they were made
     with."""
@@ -133,7 +133,7 @@ class World:
         self._camera_cache = None if camera_cache_bytes == 0 else CameraCache(camera_cache_bytes, steady=graphs)
         self._camera: tuple[Tensor, Tensor] | None = None
         self._made: tuple[_Chunk, Tensor] | None = None  # the chunk before, and its latent, until it is remembered
-        self._cut_short = False
+        self._begun, self._cut_short = False, False
 
     @torch.no_grad()
     def chunk(
@@ -165,7 +165,7 @@ class World:
             return velocity
 
         clean = sample_few_steps(predict, upload(noise, self._device).float(), schedule, renoise)
-        self._made = chunk, clean.clone()
+        self._made, self._begun = (chunk, clean.clone()), False
         return clean
 
     @torch.no_grad()
@@ -174,6 +174,7 @@ class World:
         it was made. It goes past the camera cache, which would be filled for no second forward."""
         self._remember_made()
         self._remember(self._begin(y, camera, None), latent.to(self._device).float())
+        self._begun = False
 
     def continue_from(
         self, state: WorldState, conditioning: Iterator[Tensor], camera: MakeCamera, progress: Progress | None = None
@@ -189,7 +190,8 @@ class World:
 
     def _begin(self, y: Tensor, camera: Tensor | None, cache: CameraCache | None) -> _Chunk:
         """Begin the next chunk, with copies of `y` and the camera: they may be written over before it is remembered."""
-        self._history.begin()
+        self._history.begin(again=self._begun)
+        self._begun = True
         y = y.clone() if y.device.type == self._device.type else upload(y, self._device)
         return _Chunk(y, self.prompt, None if camera is None else self._uploaded(camera), cache)
 
@@ -214,8 +216,8 @@ class World:
     def _remember_made(self) -> bool:
         """Remember the chunk that `chunk` made last, if that was not done. Whether there was one."""
         if self._cut_short:
-            raise InputError("keys and values are no longer whole, since a forward was cut short while a chunk was "
-                             "remembered; go on from a state that was saved, in a new World")  # fmt: skip
+            raise InputError("keys and values may no longer be whole, since a forward was cut short while a chunk "
+                             "was remembered; go on from a state that was saved, in a new World")  # fmt: skip
         if self._made is None:
             return False
         self._remember(*self._made)

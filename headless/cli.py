@@ -149,8 +149,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer
     add("window", "latent frames that a chunk looks back on, itself included; 0: the whole video", type=int)
     add("sink", "of these, latent frames from the video's beginning, which are never dropped", type=int)
     add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750")
-    add("kv_cache", "where keys and values are kept: on the GPU, there in 8 bits, or in host memory; auto: the first "
-        "that fits")  # fmt: skip
+    add("kv_cache", "where keys and values are kept: on the GPU, there in 8 bits, or in host memory; auto: by what "
+        "is free")  # fmt: skip
     return causal
 
 

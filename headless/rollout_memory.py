@@ -12,12 +12,12 @@ import torch
 
 from ..errors import InputError
 from ..geometry import Geometry
-from ..loaders.offload import weight_bytes
+from ..loaders.offload import streamed_weights, weight_bytes
 from ..model.config import ModelConfig
 from ..model.eight_bit_attention import takes_operands
 from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
 from ..model.memory import activation_bytes, camera_cache_bytes, decoded_bytes
-from ..options import CHUNK, Arithmetic, AttentionMode, KeyValueMode
+from ..options import CHUNK, Arithmetic, AttentionMode
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
 from .processes import ALONE, Processes
@@ -25,7 +25,7 @@ from .rollout_plan import RolloutPlan
 
 PAGES_SHARE = 0.85
 """The share of the free host memory that pinned keys and values may take together with the file's pages that every
-forward reads. Where it is more, keys and values are in 8 bits instead: else the disk would be read in every forward."""
+forward reads. Beyond it the disk would be read in every forward, so 8 bits are taken, if that helps."""
 
 RECORDED_TOKENS = 2000
 """Processes that share a chunk, with no more tokens than this each, wait for Python. On H200s recorded kernels take
@@ -70,17 +70,22 @@ def choose_rollout_memory(
         return RolloutMemory(place, resident_blocks=resident, vae_tiling=tiling)
     free_host = (available_host_memory() if free_host is None else free_host) // processes
     weights = cache(lambda resident: _weights(plan, resident, processes))
-    places = key_value_places(mode, fp8)
-    for memory in _ways(plan, places):
+    pages = cache(lambda resident: _pages(plan, resident))
+    best: RolloutMemory | None = None  # of those for which the disk is read in every forward
+    for memory in _ways(plan, key_value_places(mode, fp8)):
         stage = _estimate(plan, memory, processes, weights(memory.resident_blocks))
         room = free - MARGIN - stage.total
         if room < 0 or (plan.options.vae_tiling and not memory.vae_tiling):
             continue
-        kept, last = _with_what_is_left(plan, memory, room, processes), memory.place == places[-1]
+        kept = _with_what_is_left(plan, memory, room, processes)
         pinned = _held(plan, kept.place, processes).host
-        pages = 0 if last or not pinned else _pages(plan, kept, weights(kept.resident_blocks)) // processes
-        if pinned <= HOST_SHARE * free_host and pinned + pages <= PAGES_SHARE * free_host:
+        if pinned > HOST_SHARE * free_host:
+            continue
+        if pinned + pages(kept.resident_blocks) // processes <= PAGES_SHARE * free_host:
             return kept
+        best = best or kept
+    if best is not None:
+        return best
     elsewhere = "" if mode == "auto" else ", or `kv_cache` auto"
     raise InputError(
         f"the GPU has {free / 1e9:.1f} GB free and the host {free_host / 1e9:.1f}: too little for keys and values of "
@@ -91,27 +96,25 @@ def choose_rollout_memory(
 def _ways(plan: RolloutPlan, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
     """What may be kept where, the best way first. Blocks that are streamed cost about as much time as a VAE in tiles
     does; but in fp32 the whole VAE takes the room of twice as many as in fp16."""
-    options = plan.options
+    options, exact_first = plan.options, sorted(places, key=attrgetter("eight_bit"))
     if options.shard or options.residency != "stream":
-        for tiles, park in ((False, False), (False, True), (True, True)):
-            for place in places:
-                yield RolloutMemory(place, 0 if options.shard else None, tiles, park)
+        whole = 0 if options.shard else None
+        yield from (RolloutMemory(place, whole, park_decoder=park) for place in places for park in (False, True))
+        yield from (RolloutMemory(place, whole, vae_tiling=True, park_decoder=True) for place in places)
     counts = {"auto": range(plan.checkpoint.config.num_layers - 1, -1, -1), "stream": range(1)}
     for tiles in (False, True) if plan.decodes_in_half else (True,):
-        for resident in () if options.shard else counts.get(options.residency, ()):
-            for place in sorted(places, key=attrgetter("eight_bit")):
-                if not resident or _leaves_blocks(place, options.kv_cache):
+        for place in exact_first:
+            for resident in () if options.shard else counts.get(options.residency, ()):
+                if not resident or not place.on_host or options.kv_cache == "host":
                     yield RolloutMemory(place, resident, tiles, True)
 
 
-def _leaves_blocks(place: KeyValuePlace, mode: KeyValueMode) -> bool:
-    """Whether some blocks may stay on the GPU beside keys and values in that place."""
-    return mode == "host" if place.on_host else not place.eight_bit or mode == "8bit"
-
-
-def _pages(plan: RolloutPlan, memory: RolloutMemory, weights: int) -> int:
+def _pages(plan: RolloutPlan, resident: int | None) -> int:
     """Bytes of the file that every forward reads."""
-    return 0 if memory.resident_blocks is None or plan.options.shard else max(0, plan.checkpoint.nbytes - weights)
+    if resident is None or plan.options.shard:
+        return 0
+    streamed = streamed_weights(plan.checkpoint, resident).values()
+    return sum(entry.nbytes for names in streamed for entry in plan.checkpoint.entries(names))
 
 
 def _with_what_is_left(plan: RolloutPlan, memory: RolloutMemory, room: int, processes: int) -> RolloutMemory:

@@ -4,11 +4,11 @@ Attention sees a slot for each latent frame of the window. The first `sink` slot
 good; the others are taken in turns, so that a new frame overwrites the oldest. Keys are stored rotated by their
 absolute position, and attention has no mask: the order of the slots does not matter, and nothing is ever moved.
 
-On the model's device, what is stored is what attention sees. In 8 bits and in pinned host memory (`on_host`) what is
-stored is apart from that; from host memory each block's are brought to the device while the block before computes.
-Such a store has no room for the running chunk. When that is clean, it overwrites the frames that no later chunk looks
-back on. `eight_bit` stores int8 with a scale for each token and head, `fp8` what attention in 8 bits takes:
-with a scale and a mean that each block's first clean chunk sets for the whole video.
+On the model's device, what is stored is what attention sees. In 8 bits and in pinned host memory (`on_host`) the stored
+tensors are others; from host memory each block's are brought to the device while the block before computes. Such a
+store has no room for the running chunk. When that is clean, it overwrites the frames that no later chunk looks back on.
+`eight_bit` stores int8 with a scale for each token and head, `fp8` what attention in 8 bits takes: with a scale and a
+mean that each block's first clean chunk sets for the whole video.
 """
 
 from __future__ import annotations
@@ -135,9 +135,10 @@ class KeyValueCache:
         the velocity of a clean chunk."""
         return self.keep and block == len(self._scalings) - 1
 
-    def begin(self) -> None:
-        """The next three latent frames of the video are the running chunk from now on."""
-        first = self.first_frame = self._next
+    def begin(self, again: bool = False) -> None:
+        """The next three latent frames of the video are the running chunk from now on; `again`: the running chunk's own
+        are, since it was not finished."""
+        first = self.first_frame = self.first_frame if again else self._next
         after = self._next = first + CHUNK
         own, past = range(first, after), [frame for frame in range(first) if self._looked_back_on(frame, first)]
         kept = [frame for frame in own if self._looked_back_on(frame, after)]

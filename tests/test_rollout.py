@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lingbot_world.errors import InputError
+from lingbot_world.errors import CameraError, InputError
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValueCache, KeyValuePlace, key_value_bytes
@@ -176,9 +176,12 @@ def test_memory_that_runs_out_while_a_chunk_is_remembered(storage, golden, model
     assert clean.count(True) == given["latent"].shape[1] // 3
 
 
+@pytest.mark.parametrize("forward", [0, 1, 4], ids=["remembering", "first step", "last step"])
 @pytest.mark.parametrize("storage", [{}, *STORAGES.values()], ids=["device", *STORAGES])
-def test_a_caller_that_goes_on_after_an_interrupt_gets_the_same_video_or_hears_that_it_cannot(storage, golden, model):
-    """It falls into the forward that remembers the third chunk; the window of the fourth is full."""
+def test_a_caller_that_goes_on_after_an_interrupt_gets_the_same_video_or_hears_that_it_cannot(
+    storage, forward, golden, model
+):
+    """It falls into a forward of the fourth chunk, whose window is full; the first one remembers the third chunk."""
     case = CASES[1]
     given, made = arrays(golden, case), []
     wanted = by_chunk(model, case, given, **storage)
@@ -193,17 +196,21 @@ def test_a_caller_that_goes_on_after_an_interrupt_gets_the_same_video_or_hears_t
     for _ in range(3):
         chunk()
 
+    forwards = iter(range(9))
+
     def interrupt(*_):
-        raise KeyboardInterrupt
+        if next(forwards) == forward:
+            raise KeyboardInterrupt
 
     hook = model.blocks[1].register_forward_pre_hook(interrupt)
     with pytest.raises(KeyboardInterrupt):
         chunk()
     hook.remove()
-    if storage:
-        with pytest.raises(InputError, match="no longer whole"):
+    if storage and not forward:
+        with pytest.raises(InputError, match="no longer be whole"):
             chunk()
         return
+    renoise = draws(given["renoise"][9:])
     for _ in range(3):
         chunk()
     assert torch.equal(torch.cat(made, 1), wanted)
@@ -377,12 +384,31 @@ def test_a_world_refuses_a_window_without_room_for_a_chunk(model):
         World(model, (4, 6), 5, 3, device="cpu")
 
 
+def test_a_chunk_whose_replay_was_cut_short_may_be_replayed_again(golden, model):
+    case = CASES[1]
+    given = arrays(golden, case)
+    latent, y, camera = given["latent"][None], given["y"][None], given["plucker"]
+    made = []
+    for cut in (False, True):
+        world = World(model, latent.shape[-2:], 6, 3, device="cpu")
+        world.prompt = given["context"][None]
+        for start in range(0, 15, 3):
+            part = slice(start, start + 3)
+            if cut and start == 6:
+                with pytest.raises(CameraError):
+                    world.replay(latent[:, :, part], y[:, :, part], camera[..., :2])
+            world.replay(latent[:, :, part], y[:, :, part], camera[:, :, part])
+        last = [tensor[:, :, 15:] for tensor in (given["noise"][None], y, camera)]
+        made.append(world.chunk(*last, settings(case)["schedule"], draws(given["renoise"][15:])))
+    assert torch.equal(*made)
+
+
 def test_a_video_shorter_than_the_window_holds_no_more_than_itself(golden, model, monkeypatch):
     """A release's sink may be as long as the whole video: less of it stays then."""
     given, windows = arrays(golden, CASES[0]), []
     begin = KeyValueCache.begin
-    monkeypatch.setattr(KeyValueCache, "begin", lambda cache: (windows.append((cache.window, cache.sink)),
-                                                               begin(cache)))  # fmt: skip
+    monkeypatch.setattr(KeyValueCache, "begin", lambda cache, **kw: (windows.append((cache.window, cache.sink)),
+                                                                     begin(cache, **kw)))  # fmt: skip
     want = run(model, CASES[0], given)
     for window in (None, 18):
         assert torch.equal(run(model, CASES[0], given, window=window, sink=9), want)

@@ -474,6 +474,9 @@ class FullSize(Checkpoint):
          {"eight_bit": True, "on_host": True, "device_blocks": 13, "vae_tiling": True, "streamed": True}),
         (80, 64, "auto", {"half": True}),
         (18.5, 64, "auto", {"half": True, "on_host": True}),
+        (18, 8, "auto", {"half": True, "eight_bit": True, "parked": True, "streamed": 14}),
+        (20, 8, "auto", {"half": True, "eight_bit": True, "parked": True, "streamed": 23}),
+        (15, 64, "auto", {"half": True, "on_host": True, "parked": True}),
         (14.9, 64, "host", {"half": True, "on_host": True, "parked": True}),
         (7.5, 64, "host", {"half": True, "on_host": True, "parked": True, "streamed": 7}),
         (7.5, 64, "auto", {"half": True, "on_host": True, "device_blocks": 2, "parked": True, "streamed": True}),
@@ -505,15 +508,17 @@ def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen, full_si
     assert pinned <= host * 1e9
 
 
-@pytest.mark.parametrize(("free", "mode", "place", "blocks"), [
-    (6, "auto", {"on_host": True, "device_blocks": 20}, 0), (8, "auto", {"on_host": True, "device_blocks": 33}, 0),
-    (12, "auto", {}, 14), (8, "8bit", {"eight_bit": True}, 10), (11.5, "host", {"on_host": True}, 35),
-    (80, "host", {"on_host": True}, None),
+@pytest.mark.parametrize(("free", "host", "mode", "place", "blocks"), [
+    (6, 64, "auto", {"on_host": True, "device_blocks": 20}, 0),
+    (6, 10, "auto", {"on_host": True, "device_blocks": 20}, 0),
+    (8, 64, "auto", {"on_host": True, "device_blocks": 33}, 0), (12, 64, "auto", {}, 14),
+    (8, 64, "8bit", {"eight_bit": True}, 10), (11.5, 64, "host", {"on_host": True}, 35),
+    (80, 64, "host", {"on_host": True}, None),
 ])  # fmt: skip
-def test_a_small_video_keeps_exact_keys_and_values_where_blocks_are_streamed(free, mode, place, blocks, full_size):
+def test_a_small_video_keeps_exact_keys_and_values_where_blocks_stream(free, host, mode, place, blocks, full_size):
     options = replace(full_size.options, kv_cache=mode, vae_dtype="fp16")
     plan = replace(full_size, options=options, geometry=Geometry(240, 416, 321))
-    memory = choose_rollout_memory(plan, int(free * 1e9), int(64e9))
+    memory = choose_rollout_memory(plan, int(free * 1e9), int(host * 1e9))
     assert (memory.place, memory.resident_blocks) == (KeyValuePlace(**place), blocks)
 
 

@@ -1,9 +1,9 @@
 """Training of the causal model: the low-noise expert and a change of it, a LoRA and all that is small.
 
 It learns the velocity of flow matching for chunks of three latent frames, each after the chunks before it. In most of
-the videos these are not the true ones. They are what the model itself makes of noised chunks in one step, after chunks
-that it made in the same way. They are softer than the true ones, as it will find them when it makes a video: it learns
-not to go on still softer. Some noise is added to all chunks before."""
+the videos these are not the true ones. They are what the model itself makes of noised chunks in one step: the first
+time after true chunks, then after those of the time before. They are softer than the true ones, as it will find them
+when it makes a video: it learns not to go on still softer. Some noise is added to all chunks before."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _past(clean: Tensor, given: Tensor, said: tuple[Tensor, Tensor], random: Gen
     share = MOST_NOISE * torch.rand(len(clean), 1, 1, 1, 1, device=clean.device, generator=random)
     own = slice(round(OWN * len(clean)))
     past = torch.lerp(clean, _like(clean, random), share)
-    for _ in range(GENERATIONS):
+    for _ in range(GENERATIONS if own.stop else 0):
         now, sigma, _noise = _noised(clean[own], LEAST_NOISE, random)
         before, now_given = (torch.cat([part, given[own]], 1) for part in (past[own], now))
         velocity = model(before, now_given, (1000 * sigma).floor(), *(each[own] for each in said))
@@ -119,8 +119,8 @@ def _past(clean: Tensor, given: Tensor, said: tuple[Tensor, Tensor], random: Gen
 
 
 def _noised(clean: Tensor, least: float, random: Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Latents [n, 16, f, h, w] with noise, each chunk at a random level of the schedule from `least` on; the levels
-    [n, f]; the noise."""
+    """Latents [n, 16, f, h, w] with noise, each chunk at a random level between `least` and 1, spread as the schedule
+    spreads 0 to 1; the levels [n, f]; the noise."""
     noise = _like(clean, random)
     levels = torch.rand(len(clean), clean.shape[2] // CHUNK, device=clean.device, generator=random)
     sigma = (least + (1 - least) * shifted(levels)).repeat_interleave(CHUNK, 1)
