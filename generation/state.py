@@ -48,7 +48,8 @@ class WorldState:
     latent [1, 16, f, h, w] float32. frame [3, H, W] float32: the VAE's input for the first frame. poses [f, 4, 4] and
     lens [f, 4] float64: the camera in the form that the model gets (`camera.model_poses`). last_pose [4, 4]: the last
     latent frame's pose in the world of the path. scale: the length by which translations were divided. window and
-    sink: latent frames, as in `pipeline.rollout`."""
+    sink: latent frames, as in `pipeline.rollout`. release: the name of the one that made the last frames (see
+    `release_of`), empty in files that do not tell it."""
 
     latent: Tensor
     frame: Tensor
@@ -60,6 +61,7 @@ class WorldState:
     window: int
     sink: int
     config: ModelConfig
+    release: str = ""
 
     @property
     def chunks(self) -> int:
@@ -79,6 +81,13 @@ class WorldState:
             if wanted is not None and value != wanted:
                 raise InputError(f"the state was made with another {name}: {value}, not {wanted}; go on with the same")
 
+    def notes(self, release: str) -> tuple[str, ...]:
+        """What the user is told where this `release` goes on with the video. The models are alike in size, and a video
+        may well go on with the other one."""
+        if self.release in ("", release):
+            return ()
+        return (f"The video so far was made by {self.release}. {release} goes on, with the window and sink of before.",)
+
     def continue_track(self, c2w: np.ndarray | None, lens: np.ndarray | None, frames: int) -> CameraTrack:
         """A path's first `frames` poses over the latent frames that come next; without a path the camera stands still,
         without a `lens` it keeps the last one. Raises CameraError."""
@@ -95,7 +104,7 @@ class WorldState:
         tensors |= {f"prompt.{index}": prompt.context.contiguous() for index, prompt in enumerate(self.prompts)}
         metadata = {
             "format": FORMAT, "scale": self.scale, "window": self.window, "sink": self.sink,
-            "config": dataclasses.asdict(self.config),
+            "config": dataclasses.asdict(self.config), "release": self.release,
             "prompts": [{"text": prompt.text, "chunks": prompt.chunks} for prompt in self.prompts],
         }  # fmt: skip
         part = path.with_name(path.name + ".part")
@@ -133,6 +142,7 @@ def load_state(path: str | Path) -> WorldState:
         state = WorldState(
             **{name: tensors[name] for name in _TENSORS}, scale=float(metadata["scale"]), prompts=prompts,
             window=int(metadata["window"]), sink=int(metadata["sink"]), config=ModelConfig(**metadata["config"]),
+            release=str(metadata.get("release", "")),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path.name}: not a state that can be continued ({error}); write it again") from error
@@ -178,6 +188,7 @@ def grow(
     window: int,
     sink: int,
     config: ModelConfig,
+    release: str,
 ) -> WorldState:
     """The state after the latent frames [1, 16, f, h, w] that went on from `state`, or began a video (None).
 
@@ -195,4 +206,5 @@ def grow(
     return WorldState(
         **parts, frame=frame, last_pose=torch.from_numpy(track.world[done - 1].copy()), scale=track.scale,
         prompts=(*prompts, Prompt(prompt, context.cpu(), done // CHUNK)), window=window, sink=sink, config=config,
+        release=release,
     )  # fmt: skip

@@ -200,6 +200,7 @@ class _Run:
         return grow(
             plan.state, torch.cat(self.latents, dim=2), plan.track, plan.options.prompt, context,
             frame=plan.frame, window=plan.window, sink=plan.sink, config=plan.checkpoint.config,
+            release=plan.release,
         )  # fmt: skip
 
     def _camera(self, poses: np.ndarray, lens: np.ndarray) -> Tensor:

@@ -27,8 +27,8 @@ STANDING_STILL = "There is no `action_path`: the camera stands still."
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan(Plan):
-    """A run of a causal model. `window` and `sink` count latent frames, a window of 0 is the whole video; `state` is
-    what the run goes on from."""
+    """A run of a causal model, of the `release` of that name. `window` and `sink` count latent frames, a window of 0 is
+    the whole video; `state` is what the run goes on from."""
 
     checkpoint: Checkpoint
     track: CameraTrack
@@ -36,6 +36,7 @@ class RolloutPlan(Plan):
     window: int
     sink: int
     state: WorldState | None
+    release: str
 
     @property
     def held_frames(self) -> int:
@@ -89,7 +90,8 @@ def plan_rollout(
         window=window,
         sink=sink,
         state=state,
-        notes=(named, *arithmetic, *_notes(options, geometry, folder, state)),
+        release=release.name,
+        notes=(named, *arithmetic, *_notes(options, geometry, folder, state, release.name)),
     )
 
 
@@ -127,7 +129,7 @@ def _track(options: GenerateOptions, folder: PoseFolder | None, state: WorldStat
 
 
 def _notes(
-    options: GenerateOptions, geometry: Geometry, folder: PoseFolder | None, state: WorldState | None
+    options: GenerateOptions, geometry: Geometry, folder: PoseFolder | None, state: WorldState | None, release: str
 ) -> tuple[str, ...]:
     notes = () if folder is not None else (STANDING_STILL,)
     if state is None:
@@ -136,4 +138,4 @@ def _notes(
     after = f"{options.continue_from} holds {made} frames; this video has the {geometry.frames} that follow."
     if options.image is not None:
         after += " `image` is not needed: the size and what was made stay."
-    return (*notes, *(() if folder is None else folder.notes), after)
+    return (*notes, *(() if folder is None else folder.notes), after, *state.notes(release))

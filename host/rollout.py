@@ -31,7 +31,8 @@ ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does with
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan:
     """A rollout that can start. `frame` [3, H, W], -1..1: the video's first. `latent_frames` and `video_frames` count
-    what this run makes, `made` the latent frames of the state that it goes on from; `notes` are for the user."""
+    what this run makes, `made` the latent frames of the state that it goes on from; `release` names the model's;
+    `notes` are for the user."""
 
     patcher: object
     positive: list
@@ -42,6 +43,7 @@ class RolloutPlan:
     window: int
     sink: int
     state: WorldState | None
+    release: str
     notes: tuple[str, ...]
 
     @property
@@ -107,7 +109,8 @@ def plan_rollout(
     plan = RolloutPlan(
         patcher=_on_one_device(patcher), positive=positive, frame=frame, latent_frames=geometry.lat_f, track=track,
         schedule=few_step_schedule(release.indices if indices is None else indices, shift),
-        window=window, sink=sink, state=state, notes=(ONE_DEVICE,) if copies_on_other_devices(patcher) else (),
+        window=window, sink=sink, state=state, release=release.name,
+        notes=(ONE_DEVICE,) if copies_on_other_devices(patcher) else (),
     )  # fmt: skip
     return _with_notes(plan, camera, frames)
 
@@ -130,7 +133,7 @@ def run_rollout(plan: RolloutPlan, vae, seed: int, mode: KeyValueMode = "auto") 
         model.key_value_bytes = 0
     state = grow(
         plan.state, torch.cat(chunks.latents, dim=2), plan.track, "", plan.context, frame=plan.frame,
-        window=plan.window, sink=plan.sink, config=model.diffusion_model.config,
+        window=plan.window, sink=plan.sink, config=model.diffusion_model.config, release=plan.release,
     )  # fmt: skip
     whole = model.process_latent_out(state.latent.clone())
     return Made({"samples": whole}, _decode(plan, vae, whole), state)
@@ -235,7 +238,9 @@ def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
 
 def _with_notes(plan: RolloutPlan, camera: CameraPath | None, frames: int) -> RolloutPlan:
     notes = [*plan.notes] if camera is not None else [*plan.notes, STANDING_STILL]
-    if plan.state is None and plan.video_frames != frames:
+    if plan.state is not None:
+        notes += plan.state.notes(plan.release)
+    elif plan.video_frames != frames:
         reason = "Frames come in whole chunks: 9, 21, 33 and so on"
         if camera is not None and len(camera) < frames:
             reason = f"The camera path has {len(camera)} poses"

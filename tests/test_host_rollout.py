@@ -40,6 +40,13 @@ def test_images_are_the_new_frames_and_the_latent_is_the_whole_video(found):
     assert found["other_chunks_stay"] == {"kept": True, "grown": 6}
 
 
+def test_another_release_that_goes_on_with_a_video_is_told(found):
+    same, other = found["the_command"]["notes"]
+    assert same == []
+    assert other == ["The video so far was made by LingBot-World 2.0. LingBot-World Fast goes on, with the window and "
+                     "sink of before."]  # fmt: skip
+
+
 def test_grey_frames_are_encoded_until_they_repeat(found):
     assert found["grey_frames"] == {"frames": 30, "settled": 0, "before": 0}
 

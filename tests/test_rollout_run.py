@@ -345,12 +345,18 @@ def length_of(video) -> int:
         return sum(1 for _ in container.decode(video=0))
 
 
-def test_the_command_says_what_it_makes_and_under_which_licence(causal, toy_package, tmp_path, capsys):
-    released = tmp_path / "lingbot-world-v2-toy"
-    shutil.copytree(toy_package / "lingbot_world_fast", released / "model")
+@pytest.fixture
+def second_release(toy_package, tmp_path):
+    """The toy's causal model in a folder with the name of 2.0."""
+    folder = tmp_path / "lingbot-world-v2-toy"
+    shutil.copytree(toy_package / "lingbot_world_fast", folder / "model")
     for name in ("tokenizer", "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth"):
-        (released / name).symlink_to(toy_package / name)
-    words = ["--ckpt_dir", released, "--image", toy_package / "example/image.png", "--prompt", "a castle",
+        (folder / name).symlink_to(toy_package / name)
+    return folder
+
+
+def test_the_command_says_what_it_makes_and_under_which_licence(causal, second_release, toy_package, tmp_path, capsys):
+    words = ["--ckpt_dir", second_release, "--image", toy_package / "example/image.png", "--prompt", "a castle",
              "--width", 64, "--height", 48, "--frame_num", 9, "--device", "cpu", "--output", tmp_path]  # fmt: skip
     code = main(["generate", *map(str, words)])
     said, wrong = capsys.readouterr()
@@ -395,6 +401,19 @@ def test_what_makes_no_sense_for_a_causal_model_is_refused(changes, said, causal
 def test_the_base_model_refuses_what_belongs_to_causal_ones(causal, toy_package):
     with pytest.raises(InputError, match="`window` does not belong here: the base model makes a video as a whole"):
         make_plan(causal(ckpt_dir=toy_package, window=9))
+
+
+def test_another_release_that_goes_on_with_a_video_is_told(causal, second_release, tmp_path):
+    first, second = tmp_path / "first.state", tmp_path / "second.state"
+    run(make_plan(causal(frame_num=9, save_state=first)))
+    options = partial(causal, frame_num=9, continue_from=first, image=None, width=None, height=None)
+    assert "was made by" not in " ".join(make_plan(options()).notes)
+    plan = make_plan(options(ckpt_dir=second_release, save_state=second))
+    assert plan.notes[-1] == ("The video so far was made by LingBot-World Fast. LingBot-World 2.0 goes on, with the "
+                              "window and sink of before.")  # fmt: skip
+    assert (plan.window, plan.sink) == (0, 0)
+    run(plan)
+    assert load_state(second).release == "LingBot-World 2.0"
 
 
 def test_states_that_do_not_belong_are_refused(causal, tmp_path):

@@ -155,6 +155,8 @@ def the_command():
         "frames": [len(first.images), len(second.images)],
         "images": max(gap(first.images, whole[:21]), gap(second.images, whole[21:])),
         "latent": gap(model.model.process_latent_in(second.latent["samples"]), second.state.latent),
+        "notes": [plan_rollout(model, positive(), None, PATH, replace(STATES[0], release=release), **SETTINGS).notes
+                  for release in (second.state.release, "LingBot-World 2.0")],
     }
 
 
