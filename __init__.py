@@ -9,9 +9,10 @@ if TYPE_CHECKING:
     from .headless.run import generate
     from .loaders import load_expert
     from .nodes import LingBotWorldExtension
+    from .options import LoraFile
     from .pipeline import sample
 
-__all__ = ["GenerateOptions", "camera_embedding", "generate", "load_expert", "sample"]
+__all__ = ["GenerateOptions", "LoraFile", "camera_embedding", "generate", "load_expert", "sample"]
 
 __version__ = "0.1.0"
 
@@ -19,6 +20,7 @@ WEB_DIRECTORY = "./web"
 
 _PUBLIC = {
     "GenerateOptions": ".headless.options",
+    "LoraFile": ".options",
     "generate": ".headless.run",
     "camera_embedding": ".camera",
     "load_expert": ".loaders",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
 
 if TYPE_CHECKING:
@@ -70,6 +71,15 @@ class PerExpert(Generic[T]):
     def of(self, high: bool) -> T:
         """The high-noise expert's value, or else the low-noise expert's."""
         return self.high if high else self.low
+
+
+@dataclass(frozen=True)
+class LoraFile:
+    """A LoRA's file and strength; `expert` is "high" or "low" where it is meant for one expert only."""
+
+    path: Path
+    strength: float = 1.0
+    expert: str | None = None
 
 
 @dataclass(frozen=True)

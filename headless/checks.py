@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -17,7 +18,7 @@ from ..geometry import Geometry, explicit_geometry, output_geometry
 from ..loaders import Checkpoint
 from ..model.eight_bit import arithmetic_note, choose_arithmetic
 from ..model.eight_bit_attention import attention_note, choose_attention
-from ..options import SHIFT
+from ..options import SHIFT, LoraFile
 from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
 from ..text.weights import UMT5Weights
@@ -78,6 +79,13 @@ def check_settings(options: GenerateOptions) -> None:
         raise InputError(f"`boundary` {options.boundary}: a share of the noise range from 0 to 1 is expected")
     if (options.width is None) != (options.height is None):
         raise InputError("`width` and `height` go together; name both or neither")
+    for lora in options.lora:
+        if not isinstance(lora, LoraFile):
+            raise InputError(f"`lora` {lora!r}: expected LoraFile(path, strength), found {type(lora).__name__}")
+        if not lora.path.is_file():
+            raise InputError(f"`lora` {lora.path} {'is a folder' if lora.path.is_dir() else 'does not exist'}")
+        if not math.isfinite(lora.strength):
+            raise InputError(f"`lora` {lora.path}: its strength is {lora.strength}, expected a finite number")
     if options.seed is not None and not 0 <= options.seed < 2**63:
         raise InputError(f"`seed` {options.seed}: expected 0 to 2**63 - 1")
     if options.fps < 1:
@@ -121,6 +129,13 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
         return explicit_geometry(options.width, options.height, options.frame_num, n_poses, chunk=chunk)
     height, width = image.shape[:2]
     return output_geometry(width, height, options.max_area, options.frame_num, n_poses, chunk=chunk)
+
+
+def lora_notes(options: GenerateOptions) -> tuple[str, ...]:
+    """The LoRAs, a line each."""
+    where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
+    return tuple(f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}"
+                 for lora in options.lora)  # fmt: skip
 
 
 def arithmetic_notes(options: GenerateOptions, device: torch.device, checkpoint: Checkpoint) -> tuple[str, ...]:

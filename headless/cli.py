@@ -10,13 +10,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from functools import partial
 from typing import Any
 
 from ..errors import InputError, LingBotError
 from ..options import ARITHMETICS, DTYPE_NAMES, FRAMES, SIZE, Progress
-from .options import CHOICES, PARTS, GenerateOptions, two_sides
+from .options import CHOICES, LORA, PARTS, GenerateOptions, lora_of, two_sides
 from .quantize import add_quantize_command, add_verify_command
 from .queue import add_queue_command
 from .starting import start_cuda
@@ -86,7 +86,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
     """Says the defaults, where there is one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return super()._get_help_string(action) if action.default not in (None, False) else action.help
+        return super()._get_help_string(action) if action.default not in (None, False, ()) else action.help
 
 
 def _add_generate(commands: Any) -> None:
@@ -142,6 +142,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer
         "gpu always")  # fmt: skip
     add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")
     add("vae_dtype", "of decoding; auto: fp16 on a GPU, and fp32 again where a number is too large; several GPUs: fp32")
+    add("lora", "added to the weights whenever they are used, 4-bit ones too; for one expert or both; strength 1 if "
+        "none is named", type=lora_of, nargs="+", metavar=LORA)  # fmt: skip
     for name in PARTS:
         add(name, "in place of the package's own", metavar="PATH")
     causal = parser.add_argument_group("causal models (Fast, 2.0)", "left out: what the model was made for")
@@ -214,7 +216,8 @@ def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Those of the arguments that are fields of GenerateOptions."""
     height, width = arguments.size
     names = {field.name for field in fields(GenerateOptions)}
-    return {name: value for name, value in vars(arguments).items() if name in names} | {"max_area": height * width}
+    given = {name: value for name, value in vars(arguments).items() if name in names}
+    return given | {"max_area": height * width, "lora": tuple(arguments.lora)}
 
 
 def _generate(arguments: argparse.Namespace) -> None:
@@ -268,6 +271,7 @@ def _batch(arguments: argparse.Namespace) -> None:
     for name in ("ckpt_dir", "action_path", *PARTS):  # other processes start elsewhere
         values[name] = None if values[name] is None else Path(values[name]).absolute()
     folder = Path(arguments.out).absolute()
+    values["lora"] = tuple(replace(lora, path=lora.path.absolute()) for lora in values["lora"])
     jobs = read_jobs(Path(arguments.jobs), GenerateOptions(**values, prompt="", output=folder), folder)
     run_groups = None
     if arguments.ray is not None:

@@ -19,8 +19,8 @@ from .options import PARTS, GenerateOptions, two_sides
 
 MANIFEST = "manifest.jsonl"
 DONE, FAILED = "done", "failed"
-FOR_ALL = ("ckpt_dir", "output", "device", "dtype", "residency", "camera_cache", "vae_tiling", "vae_dtype", "shard",
-           "kv_cache", "save_state")  # fmt: skip
+FOR_ALL = ("ckpt_dir", "output", "device", "dtype", "residency", "camera_cache", "vae_tiling", "vae_dtype", "lora",
+           "shard", "kv_cache", "save_state")  # fmt: skip
 """The options that a batch has once, not for each job."""
 CAMERAS = ("action_path", "preset", "keys")
 _WHOLE = ("width", "height", "frame_num", "sampling_steps", "seed", "window", "sink", "fps")
@@ -40,8 +40,7 @@ class Job:
     def settings(self) -> dict[str, Any]:
         """What the video depends on, for the manifest; a seed that is drawn is None."""
         given = {name: value for name, value in asdict(self.options).items() if name not in ("output", "action_path")}
-        given = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-        return json.loads(json.dumps(given | {"camera": self.camera}))
+        return json.loads(json.dumps(given | {"camera": self.camera}, default=str))
 
 
 @dataclass(frozen=True)

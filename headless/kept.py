@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -12,6 +12,7 @@ from ..loaders import Checkpoint
 from ..model.dit import LingBotWorldModel
 from ..model.eight_bit import choose_arithmetic
 from ..model.eight_bit_attention import choose_attention
+from ..options import LoraFile
 from ..vae import VAE, load_vae, vae_width
 from .memory import MARGIN, choose_residency, estimate_text, estimate_vae, free_memory
 from .plan import SamplingPlan
@@ -26,12 +27,13 @@ class OpenFiles:
     def __init__(self) -> None:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
-    def __call__(self, opener: Callable[..., T], paths: Any) -> T:
-        """`opener(paths)`, or what it gave for these paths before."""
-        stamp = _stamp([paths] if isinstance(paths, Path) else list(paths))
-        key = opener, str(paths)
+    def __call__(self, opener: Callable[..., T], paths: Any, loras: Sequence[LoraFile] = ()) -> T:
+        """`opener(paths)`, with the LoRAs behind the paths if there are any; or what it gave for these before."""
+        files = [paths] if isinstance(paths, Path) else list(paths)
+        stamp = _stamp([*files, *(lora.path for lora in loras)])
+        key = opener, str(paths), tuple(loras)
         if key not in self._opened or self._opened[key][0] != stamp:
-            self._opened[key] = stamp, opener(paths)
+            self._opened[key] = stamp, opener(paths, loras) if loras else opener(paths)
         return cast(T, self._opened[key][1])
 
 

@@ -27,6 +27,7 @@ from ..options import (
     CameraCacheMode,
     DtypeName,
     KeyValueMode,
+    LoraFile,
     NoiseDevice,
     ResidencyMode,
     SolverName,
@@ -45,6 +46,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "vae_dtype": VAE_DTYPES,
 }
 """The options that take one of a few words."""
+
+LORA = "[high=|low=]FILE[:STRENGTH]"
+"""How the command writes a LoRA (see `lora_of`)."""
 
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name a part of the package which lies somewhere else."""
@@ -65,7 +69,7 @@ class GenerateOptions:
     given together. `guide_scale` is one number or (low, high). None stands for: a `seed` that is drawn, the default
     `negative` prompt, the GPU if there is one as `device`, bf16 there and fp32 on the CPU as `dtype`, the package's
     own parts as `high`, `low`, `text_encoder`, `tokenizer` and `vae`; and a `shift` of 5 for the base model, 10 for a
-    causal one.
+    causal one. The `lora` files are added to the models' weights, which stay as they are, 4-bit ones too.
 
     Several processes divide the weights of an expert among them with `shard`, whatever `residency` says.
 
@@ -101,6 +105,7 @@ class GenerateOptions:
     camera_cache: CameraCacheMode = "auto"
     vae_tiling: bool = False
     vae_dtype: VaeDtype = "auto"
+    lora: tuple[LoraFile, ...] = ()
     shard: bool = False
     window: int | None = None
     sink: int | None = None
@@ -114,6 +119,17 @@ class GenerateOptions:
     text_encoder: str | Path | None = None
     tokenizer: str | Path | None = None
     vae: str | Path | None = None
+
+
+def lora_of(text: str) -> LoraFile:
+    """A LoRA from FILE, FILE:0.8 or high=FILE:0.8. A colon that no number follows belongs to the file's name."""
+    expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
+    name = text.removeprefix(f"{expert}=")
+    path, _, strength = name.rpartition(":")
+    try:
+        return LoraFile(Path(path or name), float(strength) if path else 1.0, expert)
+    except ValueError:
+        return LoraFile(Path(name), 1.0, expert)
 
 
 def two_sides(text: str) -> tuple[int, int]:

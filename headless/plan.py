@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from ..camera.pose_folder import PoseFolder
 from ..errors import InputError, require
 from ..geometry import first_frame
 from ..loaders import Checkpoint, Package, find_package, open_checkpoint
+from ..loaders.lora import refuse_for_one_expert
 from ..loaders.package import open_experts
-from ..options import SHIFT, PerExpert, torch_dtype
+from ..options import SHIFT, LoraFile, PerExpert, torch_dtype
 from ..sampling import guide_scales
 from ..text import load_tokenizer
 from ..text.encoder import check_vocabulary
@@ -27,6 +28,7 @@ from .checks import (
     find_device,
     frame_notes,
     geometry_of,
+    lora_notes,
     pose_folder,
     refuse_options,
 )
@@ -50,15 +52,13 @@ class SamplingPlan(Plan):
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 
-def _open_anew(opener: Callable[[Any], Any], path: Any) -> Any:
-    return opener(path)
+def _open_anew(opener: Callable[..., Any], path: Any, loras: Sequence[LoraFile] = ()) -> Any:
+    return opener(path, loras) if loras else opener(path)
 
 
-def make_plan(
-    options: GenerateOptions, open_file: Callable[[Callable[[Any], Any], Any], Any] = _open_anew
-) -> SamplingPlan | RolloutPlan:
+def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_anew) -> SamplingPlan | RolloutPlan:
     """Checks the options and opens every file, the cheapest first. Raises a LingBotError for what is wrong.
-    `open_file(opener, path)` may give what it has opened before."""
+    `open_file(opener, path)`, with LoRAs behind the path of models, may give what it has opened before."""
     check_settings(options)
     device = find_device(options.device)
     target = find_target(options.output)
@@ -81,10 +81,11 @@ def make_plan(
     }
     plan: SamplingPlan | RolloutPlan
     if package.causal is not None:
-        plan = plan_rollout(options, open_file(open_checkpoint, package.causal), image, opened)
+        refuse_for_one_expert(options.lora, package.causal)
+        plan = plan_rollout(options, open_file(open_checkpoint, package.causal, options.lora), image, opened)
     else:
         assert package.experts is not None  # a package has either
-        plan = _plan_sampling(options, open_file(open_experts, package.experts), image, opened)
+        plan = _plan_sampling(options, open_file(open_experts, package.experts, options.lora), image, opened)
     check_target(target, plan.geometry)
     return plan
 
@@ -95,7 +96,7 @@ def _plan_sampling(
     refuse_options(options, CAUSAL_ONLY, "the base model makes a video as a whole; causal models take it")
     if image is None:
         raise InputError("`image` is missing: the video's first frame")
-    notes = arithmetic_notes(options, opened["device"], experts.high)
+    notes = (*lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
     camera = None if options.action_path is None else pose_folder(Path(options.action_path), experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     return SamplingPlan(

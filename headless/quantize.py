@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..options import BLOCK_SIZES, ShowProgress
-
-if TYPE_CHECKING:
-    from ..quantize.lora import LoraFile
+from .options import LORA, lora_of
 
 
 def add_quantize_command(commands: Any, show: ShowProgress) -> None:
@@ -23,8 +20,8 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
         "the same format and size, takes several times as long")  # fmt: skip
     add("--t5", action="store_true", help="quantize a package's text encoder as well: 11.4 GB become 3.2 GB")
     add("--keep", nargs="+", default=[], metavar="LAYER", help="linear layers that stay bf16: head.head, blocks.0.*")
-    add("--lora", nargs="+", default=[], metavar="[high=|low=]FILE[:STRENGTH]",
-        help="merged into the weights before; for one expert or both")  # fmt: skip
+    add("--lora", nargs="+", default=[], type=lora_of, metavar=LORA, help="merged into the weights before; for one "
+        "expert or both")  # fmt: skip
     add("--blocksize", "--block_size", type=int, default=64, choices=BLOCK_SIZES, help="values that share a scale")
     add("--device", help="left out: the GPU if there is one")
 
@@ -37,26 +34,13 @@ def add_verify_command(commands: Any, show: ShowProgress) -> None:
     parser.add_argument("--fast", action="store_true", help="headers, shapes and scales only")
 
 
-def lora_of(text: str) -> LoraFile:
-    """A LoRA from FILE, FILE:0.8 or high=FILE:0.8. A colon that no number follows belongs to the file's name."""
-    from ..quantize.lora import LoraFile
-
-    expert = next((role for role in ("high", "low") if text.startswith(f"{role}=")), None)
-    name = text.removeprefix(f"{expert}=")
-    path, _, strength = name.rpartition(":")
-    try:
-        return LoraFile(Path(path or name), float(strength) if path else 1.0, expert)
-    except ValueError:
-        return LoraFile(Path(name), 1.0, expert)
-
-
 def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
     from ..quantize import QuantizeOptions, plan_quantize, quantize, report
     from .checks import find_device
 
     options = QuantizeOptions(
         search=arguments.search, keep=tuple(arguments.keep), blocksize=arguments.blocksize, t5=arguments.t5,
-        loras=tuple(map(lora_of, arguments.lora)), device=str(find_device(arguments.device)),
+        loras=tuple(arguments.lora), device=str(find_device(arguments.device)),
     )  # fmt: skip
     plan = plan_quantize(arguments.source, arguments.dest, options)
     for note in plan.notes:

@@ -18,7 +18,7 @@ from ..geometry import Geometry, explicit_geometry, first_frame
 from ..loaders import Checkpoint
 from ..options import CAUSAL_SHIFT, CHUNK
 from ..sampling import FewStepSchedule, few_step_schedule, release_of, step_indices
-from .checks import Plan, arithmetic_notes, frame_notes, geometry_of, pose_folder, refuse_options
+from .checks import Plan, arithmetic_notes, frame_notes, geometry_of, lora_notes, pose_folder, refuse_options
 from .options import BASE_ONLY, GenerateOptions
 from .video import Target, check_folder
 
@@ -91,7 +91,7 @@ def plan_rollout(
         sink=sink,
         state=state,
         release=release.name,
-        notes=(named, *arithmetic, *_notes(options, geometry, folder, state, release.name)),
+        notes=(named, *lora_notes(options), *arithmetic, *_notes(options, geometry, folder, state, release.name)),
     )
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,8 +11,10 @@ import torch
 
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
+from ..options import LoraFile
 from .files import read_json, read_tensors
 from .four_bit import FourBitWeight, component_owner, find_four_bit
+from .lora import Changes, change_bytes, read_loras
 from .tensors import TensorEntry
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
@@ -41,7 +43,7 @@ _EXPECTED = "expected a LingBot-World expert: bitsandbytes NF4 or FP4, bf16, fp1
 class Checkpoint:
     """One model on disk. `tensors` are all tensors by official name, those that make up 4-bit weights included;
     `four_bit` the 4-bit weights; `shapes` the logical shape of every parameter; `source` the name of the folder that a
-    quantizer made it from, where it says so."""
+    quantizer made it from, where it says so; `changes` what LoRAs add to parameters."""
 
     path: Path
     config: ModelConfig
@@ -49,6 +51,7 @@ class Checkpoint:
     four_bit: Mapping[str, FourBitWeight] = field(repr=False)
     shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
     source: str = ""
+    changes: Changes = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -83,8 +86,8 @@ class Checkpoint:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors: what the weights take in memory."""
-        return sum(entry.nbytes for entry in self.tensors.values())
+        """Bytes of all tensors and LoRAs: what the weights take in memory."""
+        return sum(entry.nbytes for entry in self.tensors.values()) + change_bytes(self.changes)
 
     @property
     def parameters(self) -> int:
@@ -111,12 +114,13 @@ class Checkpoint:
         }
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Read the headers of a model: a folder of the community package, or any file that `read_tensors` takes.
+def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpoint:
+    """Read the headers of a model, a folder of the community package or any file that `read_tensors` takes, and of the
+    LoRAs that it is to be loaded with.
 
     A `config.json` beside the weights says what tensors cannot: num_heads, text_len, eps, and whether it is causal.
     Raises CheckpointError for a file that is broken, of another kind, or whose tensors are not exactly those of the
-    model that its shapes describe; all wrong tensors are named in one message.
+    model that its shapes describe, all wrong tensors named in one message; and for a LoRA that does not fit.
     """
     path = Path(path).expanduser().absolute()
     tensors = _strip_prefix(read_tensors(path))
@@ -131,7 +135,8 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
     _check_keys(path.name, shapes, config.parameter_shapes())
     _check_config(path.name, config, stated)
     meta = _json_in(folder, "quantization_meta.json")
-    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes, str(meta.get("source", "")))
+    changes = read_loras([lora for lora in loras if lora.strength], shapes)
+    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes, str(meta.get("source", "")), changes)
     _check_meta(checkpoint, meta)
     return checkpoint
 

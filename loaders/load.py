@@ -20,11 +20,12 @@ from ..model.block import Block
 from ..model.dit import LingBotWorldModel
 from ..model.eight_bit import choose_arithmetic
 from ..model.eight_bit_attention import choose_attention
-from ..model.operations import TorchOperations
+from ..model.operations import Linear, TorchOperations, materialise
 from ..options import Arithmetic, AttentionMode, Progress
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
 from .four_bit import FourBitParameter, check_finite, four_bit_tensors, frozen_parameter
+from .lora import Changes
 from .offload import BlockStreamer, staying_weights, streamed_weights
 from .tensors import TensorEntry
 from .uploader import Uploader
@@ -65,6 +66,9 @@ def load_expert(
     `arithmetic` is that of the blocks' linear layers (see model/eight_bit.py), "auto" means `dtype`. With an
     `attention_mode` of "8bit" self-attention is that of model/eight_bit_attention.py, else it is `attention`. Raises
     InputError where the device or the expert's sizes do not allow them.
+
+    LoRAs that `path` was opened with are added to its weights whenever these are used, in `dtype`; 4-bit weights stay
+    as they are. They need plain `operations`.
     """
     checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
@@ -82,12 +86,29 @@ def load_expert(
         for name, tensor in (tensors | (streamer.parameters if streamer else {})).items():
             owner, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(owner), leaf, tensor)
+    _add_changes(model, checkpoint.changes, device, dtype)
     if streamer:
         streamer.serve(model)
     _keep_decoded(list(model.blocks)[:decoded_blocks])
     model.set_arithmetic(arithmetic)
     model.set_attention(attention_mode)
     return model.eval()
+
+
+def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.device, dtype: torch.dtype) -> None:
+    """To a linear layer's weight they are added when it is used, to other parameters now."""
+    with torch.inference_mode(False), torch.no_grad():  # ordinary tensors, as the parameters are
+        for name, each in changes.items():
+            owner, _, leaf = name.rpartition(".")
+            layer = model.get_submodule(owner)
+            if isinstance(layer, Linear) and leaf == "weight":
+                layer.changes = [change.factors(device, dtype) for change in each]
+                continue
+            parameter = materialise(getattr(layer, leaf), torch.empty(0, device=device))
+            for change in each:
+                change.check()
+                parameter = change.added_to(parameter)
+            setattr(layer, leaf, frozen_parameter(parameter.to(dtype)))
 
 
 def _keep_decoded(blocks: Iterable[torch.nn.Module]) -> None:

@@ -20,6 +20,7 @@ from ..model.parallel import start_gather
 from .checkpoint import Checkpoint
 from .chunks import ALIGNMENT, Chunk, block_of, buffer_bytes, by_key, chunks_of, clipped, targets_in, tensor_at
 from .four_bit import check_finite, four_bit_tensors, frozen_parameter
+from .lora import change_bytes
 from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
@@ -57,7 +58,8 @@ def weight_bytes(checkpoint: Checkpoint, resident_blocks: int | None = None, pro
     staying = by_key(checkpoint.entries(staying_weights(checkpoint, names)), block_of)
     pieces = [piece_bytes(block, processes) for block in blocks] if processes > 1 else []
     slot = max([*blocks, *(processes * piece for piece in pieces)], default=0)
-    return min(SLOTS, len(blocks)) * slot + sum(pieces) + sum(map(buffer_bytes, staying))
+    return min(SLOTS, len(blocks)) * slot + sum(pieces) + sum(map(buffer_bytes, staying)) + change_bytes(
+        checkpoint.changes)  # fmt: skip
 
 
 def piece_bytes(block: int, processes: int) -> int:

@@ -1,16 +1,17 @@
 """A folder with everything for one video: two experts or a causal model, text encoder, tokenizer, VAE."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
 from ..errors import CheckpointError
-from ..options import PerExpert
+from ..options import LoraFile, PerExpert
 from .checkpoint import CAUSAL_CLASS, Checkpoint, open_checkpoint
 from .files import WEIGHT_SUFFIXES, read_json
+from .lora import loras_for
 
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
@@ -77,9 +78,10 @@ def _causal_model(root: Path, items: list[Path]) -> Path | None:
     return next((folder for folder in (root, *items) if is_causal_folder(folder)), None)
 
 
-def open_experts(paths: PerExpert[Path]) -> PerExpert[Checkpoint]:
-    """Both experts' checkpoints. Raises CheckpointError, also for two that cannot be a pair (see `check_roles`)."""
-    experts = PerExpert(*map(open_checkpoint, paths))
+def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
+    """Both experts' checkpoints, each with the LoRAs that are for it. Raises CheckpointError, also for two that cannot
+    be a pair (see `check_roles`)."""
+    experts = PerExpert(*(open_checkpoint(getattr(paths, role), loras_for(loras, role)) for role in ("high", "low")))
     check_roles(experts)
     return experts
 

@@ -4,7 +4,7 @@ A host may bring its own namespace with the names of `TorchOperations`. Its laye
 device, in another dtype or quantized, and may add LoRAs to them. So the model never reads `layer.weight`: it calls
 `prepared` for a linear layer and `norm_parameters` for a norm. Both prepare a weight once for several uses."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -39,15 +39,26 @@ def _cast(tensor: Tensor | None, reference: Tensor) -> Tensor | None:
 class Linear(torch.nn.Linear):
     """A linear layer in its input's dtype. Its weight may be quantized (see `materialise`).
 
-    `prepared` computes in its `arithmetic`; `forward`, which hooks and other packs call, in the input's dtype."""
+    `prepared` computes in its `arithmetic`; `forward`, which hooks and other packs call, in the input's dtype. Of
+    `changes` each is added to the weight whenever it is used: a matrix, or the product of two. With changes the layer
+    always computes in the input's dtype."""
 
     arithmetic: Arithmetic = "bf16"
+    changes: Sequence[tuple[Tensor, Tensor | None]] = ()
 
     def reset_parameters(self) -> None:
         """Left empty: every weight is loaded."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, materialise(self.weight, x), _cast(self.bias, x))
+        return F.linear(x, self.changed_weight(x), _cast(self.bias, x))
+
+    def changed_weight(self, reference: Tensor) -> Tensor:
+        """The weight, changes added, with the device and dtype of `reference`."""
+        weight = materialise(self.weight, reference)
+        for one, other in self.changes:
+            one = one.to(reference.dtype)
+            weight = weight + one if other is None else torch.addmm(weight, one, other.to(reference.dtype))
+        return weight
 
 
 class Conv3d(torch.nn.Conv3d):
@@ -104,9 +115,9 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
 
 def _function(layer: Linear, reference: Tensor) -> Layer:
     bias, dtype = _cast(layer.bias, reference), DTYPES.get(layer.arithmetic)
-    if dtype is not None:
+    if dtype is not None and not layer.changes:
         return EightBitLayer(eight_bit_weight(layer.weight, reference.device, dtype), bias, reference.dtype)
-    weight = materialise(layer.weight, reference)
+    weight = layer.changed_weight(reference)
     return lambda x: F.linear(x, weight, bias)
 
 

@@ -12,6 +12,7 @@ from ..host import folders
 from ..host import quantize as host
 from ..host.notice import show_text
 from ..host.queued_prompt import known_inputs
+from ..options import LoraFile
 from .refusal import NamesToCheck, refusal
 
 if TYPE_CHECKING:
@@ -111,7 +112,6 @@ class LingBotWorldQuantize(io.ComfyNode):
 def _plan(source: str, name: str, search: bool, t5: bool, lora: str, lora_strength: float) -> QuantizePlan:
     """Raises InputError, CheckpointError."""
     from ..quantize import QuantizeOptions, plan_quantize
-    from ..quantize.lora import LoraFile
 
     if source == NOTHING:
         raise InputError("there is nothing to quantize yet: put official weights at models/lingbot_world/<folder>, as "

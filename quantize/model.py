@@ -18,9 +18,8 @@ from ..loaders.tensors import MappedFile, TensorEntry
 from ..loaders.uploader import Uploader, UploadSettings
 from ..loaders.writer import QUANT, TensorFile
 from ..loaders.writer import Source as Stored
-from ..options import Progress
+from ..options import LoraFile, Progress
 from .journal import Journal, Written
-from .lora import LoraFile
 from .source import Source
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import InputError
 from ..loaders import Package, find_package, open_checkpoint
 from ..loaders.files import read_tensors
+from ..loaders.lora import loras_for, refuse_for_one_expert
 from ..loaders.package import is_causal_folder, is_expert_folder
 from ..loaders.writer import file_bytes, write_json
 from ..options import ShowProgress
@@ -94,17 +95,14 @@ def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
     if package.causal is not None:
         yield _single("causal model", package.causal, options)
     for role, path in zip(("high", "low"), package.experts or (), strict=False):
-        loras = tuple(lora for lora in options.loras if lora.expert in (None, role))
+        loras = loras_for(options.loras, role)
         source = open_model(path, options.keep, loras)
         yield Job(f"{role}-noise expert", source, Path(f"{role}_noise_model_bnb_nf4", WEIGHTS),
                   replace(options, loras=loras))  # fmt: skip
 
 
 def _single(name: str, path: Path, options: QuantizeOptions) -> Job:
-    for_one = [lora for lora in options.loras if lora.expert is not None]
-    if for_one:
-        raise InputError(f"`lora`: {for_one[0].path} is for the {for_one[0].expert}-noise expert, and {path} is one "
-                         "model by itself; leave the `high=` or `low=` out")  # fmt: skip
+    refuse_for_one_expert(options.loras, path)
     return Job(name, open_model(path, options.keep, options.loras), Path(WEIGHTS), options)
 
 

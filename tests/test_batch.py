@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from lingbot_world.errors import InputError
 from lingbot_world.headless import batch, stages
 from lingbot_world.headless.cli import BAD_INPUT, main
 from lingbot_world.headless.jobs import read_jobs
 from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.loaders import open_checkpoint
+from safetensors.torch import save_file
 
 SMALL = ["--width", "48", "--height", "32", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
 SMALL += ["--boundary", "0.9"]  # both experts have a step
@@ -81,6 +84,26 @@ def test_each_video_is_the_one_that_generate_makes(jobs, run, loads, toy_package
         assert main(["generate", *map(str, given), *SMALL]) == 0
         assert (row["seed"], row["status"], row["settings"]["prompt"]) == (seed, "done", prompt)
         assert row["sha256"] == digest(tmp_path / "out" / row["file"]) == digest(alone)
+
+
+def test_a_lora_is_for_all_jobs_and_the_experts_are_loaded_once(jobs, run, loads, toy_package, tmp_path, monkeypatch):
+    write_lora(tmp_path / "look.safetensors", toy_package)
+    monkeypatch.chdir(tmp_path)
+    one, two = {"prompt": "a castle", "name": "one"}, {"prompt": "a house", "name": "two"}
+    code, said, rows = run(jobs(one, two), "--lora", "low=look.safetensors:0.5")
+    assert (code, loads) == (0, ["high", "low"]), said.err
+    assert rows[0]["settings"]["lora"] == [{"path": f"{tmp_path}/look.safetensors", "strength": 0.5, "expert": "low"}]
+    with_it = digest(tmp_path / "out/one.mp4")
+    assert run(jobs(one, two), "--lora", "low=look.safetensors:0.5")[1].out.startswith("0 done, 2 were done before")
+    assert run(jobs(one, two))[1].out.startswith("2 done, 0 were done before")
+    assert digest(tmp_path / "out/one.mp4") != with_it
+
+
+def write_lora(path, package):
+    """Of rank 2, on the head of the package's models."""
+    shape = open_checkpoint(package / "low_noise_model_bnb_nf4").shapes["head.head.weight"]
+    save_file({"head.head.lora_A.weight": torch.ones(2, shape[1]),
+               "head.head.lora_B.weight": torch.ones(shape[0], 2) / shape[1]}, path)  # fmt: skip
 
 
 def test_done_jobs_are_skipped_and_changed_or_lost_ones_made(jobs, run, tmp_path):

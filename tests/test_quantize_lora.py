@@ -5,10 +5,11 @@ import shutil
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError, InputError
-from lingbot_world.headless.quantize import lora_of
+from lingbot_world.headless.options import lora_of
 from lingbot_world.loaders import codec, open_checkpoint
+from lingbot_world.loaders.lora import read_loras
+from lingbot_world.options import LoraFile
 from lingbot_world.quantize import QuantizeOptions, plan_quantize
-from lingbot_world.quantize.lora import LoraFile, read_loras
 from quantize_cases import run
 from safetensors.torch import load_file, save_file
 

@@ -21,12 +21,13 @@ from lingbot_world.geometry import Geometry
 from lingbot_world.headless import preparation, rollout
 from lingbot_world.headless import run as run_module
 from lingbot_world.headless.cli import main
-from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.options import GenerateOptions, lora_of
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.processes import ALONE
 from lingbot_world.headless.rollout_memory import RolloutMemory, choose_rollout_memory, estimate_rollout
 from lingbot_world.headless.run import run
 from lingbot_world.headless.video import FrameWriter
+from lingbot_world.loaders import open_checkpoint
 from lingbot_world.loaders.checkpoint import Checkpoint
 from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.tensors import TensorEntry
@@ -34,6 +35,7 @@ from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValuePlace
 from lingbot_world.model.memory import decoded_bytes
+from lingbot_world.options import LoraFile
 from lingbot_world.pipeline import World
 from lingbot_world.vae import VideoDecoder, decode_latent, load_vae
 from PIL import Image
@@ -401,6 +403,40 @@ def test_what_makes_no_sense_for_a_causal_model_is_refused(changes, said, causal
 def test_the_base_model_refuses_what_belongs_to_causal_ones(causal, toy_package):
     with pytest.raises(InputError, match="`window` does not belong here: the base model makes a video as a whole"):
         make_plan(causal(ckpt_dir=toy_package, window=9))
+
+
+def test_a_lora_acts_in_every_chunk_and_is_told(causal, toy_package, tmp_path):
+    night = toy_lora(tmp_path / "night.safetensors", toy_package)
+    run(make_plan(causal()))
+    plain = frames_of(tmp_path / "video").astype(int)
+    plan = make_plan(causal(lora=(LoraFile(night, 2.0),)))
+    assert plan.notes[1] == "LoRA night.safetensors, strength 2"
+    shutil.rmtree(tmp_path / "video")
+    run(plan)
+    gap = np.abs(frames_of(tmp_path / "video") - plain).mean((1, 2, 3))
+    assert gap[:9].max() > 1
+    assert gap[9:].max() > 1
+
+
+def toy_lora(path, package):
+    """A LoRA of rank 2 on the head of the toy's causal model, in a file."""
+    shape = open_checkpoint(package / "lingbot_world_fast").shapes["head.head.weight"]
+    random = torch.Generator().manual_seed(1)
+    halves = torch.randn(2, shape[1], generator=random), torch.randn(shape[0], 2, generator=random)
+    save_file({"head.head.lora_A.weight": halves[0] / shape[1] ** 0.5, "head.head.lora_B.weight": halves[1]}, path)
+    return path
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("high=night.safetensors", "night.safetensors is for the high-noise expert, and .* is one model by itself"),
+    ("other.safetensors", "`lora` .*other.safetensors does not exist"), ("", "`lora` .* is a folder"),
+    ("night.safetensors:nan", "its strength is nan, expected a finite number"),
+])  # fmt: skip
+def test_loras_that_do_not_belong_are_refused(causal, toy_package, tmp_path, name, said):
+    toy_lora(tmp_path / "night.safetensors", toy_package)
+    given = lora_of(name)
+    with pytest.raises(InputError, match=said):
+        make_plan(causal(lora=(replace(given, path=tmp_path / given.path),)))
 
 
 def test_another_release_that_goes_on_with_a_video_is_told(causal, second_release, tmp_path):

@@ -10,10 +10,11 @@ from lingbot_world.camera import camera_embedding
 from lingbot_world.camera.moves.presets import preset_path
 from lingbot_world.geometry import image_conditioning
 from lingbot_world.loaders import load_expert, open_checkpoint
+from lingbot_world.loaders.lora import read_loras
+from lingbot_world.loaders.package import open_experts
 from lingbot_world.loaders.writer import config_json, write_expert, write_json
-from lingbot_world.options import PerExpert
+from lingbot_world.options import LoraFile, PerExpert
 from lingbot_world.pipeline import sample
-from lingbot_world.quantize.lora import LoraFile, read_loras
 from lingbot_world.text import encode
 from lingbot_world.toy import write_toy_world
 from lingbot_world.toyworld.lora import LORA_SHAPES, with_lora
@@ -74,10 +75,10 @@ class World:
         files = ((name, self.folder / f"loras/night/night_{name}.safetensors") for name in ("high", "low"))
         return tuple(LoraFile(file, strength, name) for name, file in files)
 
-    def mean_colour(self, package):
+    def mean_colour(self, package, loras=()):
         """Of all frames of a package's video, red, green and blue from 0 to 1."""
-        experts = PerExpert(*(load_expert(package / f"{name}_noise_model_bnb_nf4", dtype=torch.float32)
-                              for name in ("high", "low")))  # fmt: skip
+        paths = PerExpert(*(package / f"{name}_noise_model_bnb_nf4" for name in ("high", "low")))
+        experts = (load_expert(expert, dtype=torch.float32) for expert in open_experts(paths, loras))
         latent = encode_first_frame(self.vae, self.image, FRAMES)
         camera = camera_embedding(self.path, LENS, frames=FRAMES, height=HEIGHT, width=WIDTH)
         noise = torch.randn(latent.shape, generator=torch.Generator().manual_seed(1))
@@ -118,6 +119,11 @@ def test_quantized_with_the_lora_the_toy_makes_night_at_1_and_half_of_it_at_a_ha
         files = (tmp_path / made / f"{name}_noise_model_bnb_nf4/model.safetensors" for made in ("none", "0.0"))
         assert len({file.read_bytes() for file in files}) == 1, "strength 0 is no LoRA, to the byte"
     assert_night(*colours.values())
+
+
+@pytest.mark.slow
+def test_on_4_bit_weights_the_lora_makes_night_as_it_does_merged(world):
+    assert_night(*(world.mean_colour(world.folder, world.loras(strength)) for strength in (0.0, 0.5, 1.0)))
 
 
 def room_prompt(strength):

@@ -10,8 +10,8 @@ from itertools import pairwise
 import pytest
 import torch
 from lingbot_world.loaders import find_package, open_checkpoint
-from lingbot_world.options import BOUNDARY
-from lingbot_world.quantize.lora import LoraFile, read_loras
+from lingbot_world.loaders.lora import read_loras
+from lingbot_world.options import BOUNDARY, LoraFile
 from lingbot_world.text import load_tokenizer
 from lingbot_world.toy import world
 from lingbot_world.toyworld import causal, causal_training, lora, pack

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ..loaders import Checkpoint, open_checkpoint
 from ..loaders.codec import decode, encode
+from ..loaders.lora import read_loras
 from ..loaders.writer import config_json, write_expert, write_json
-from ..quantize.lora import LoraFile, read_loras
+from ..options import LoraFile
 
 ROUNDED = frozenset(f"{layer}.weight" for layer in (
     "c2ws_hidden_states_layer1", "c2ws_hidden_states_layer2", "patch_embedding_wancamctrl", "text_embedding.0",

@@ -1,31 +1,23 @@
-"""LoRAs that are merged into the weights before these are quantized: W + strength * alpha / rank * up @ down."""
+"""LoRAs: W + strength * alpha / rank * up @ down. The quantizer merges them into the weights before it rounds these; a
+model that is loaded with them has the sum made whenever a weight is used, and its 4-bit weights stay as they are."""
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..loaders.files import read_tensors
-from ..loaders.tensors import TensorEntry
+from ..errors import CheckpointError, InputError
+from ..options import LoraFile
+from .files import read_tensors
+from .tensors import TensorEntry
 
 _PREFIXES = ("base_model.model.", "model.diffusion_model.", "diffusion_model.", "transformer.", "model.")
 _PART = re.compile(r"(.+?)\.(lora_A|lora_B|lora_down|lora_up|alpha|diff|diff_b)(?:\.default)?(?:\.weight)?$")
 _ROLES = {"lora_A": "down", "lora_B": "up", "lora_down": "down", "lora_up": "up"}
-
-
-@dataclass(frozen=True)
-class LoraFile:
-    """A LoRA's file and strength; `expert` is "high" or "low" where it is meant for one expert only."""
-
-    path: Path
-    strength: float = 1.0
-    expert: str | None = None
 
 
 class Change(NamedTuple):
@@ -42,6 +34,48 @@ class Change(NamedTuple):
             return weight + self.scale * up.view(weight.shape)
         down = self.down.view().to(weight.device, torch.float32).flatten(1)
         return torch.addmm(weight.flatten(1), up, down, alpha=self.scale).view(weight.shape)
+
+    @property
+    def values(self) -> int:
+        """Numbers of the weight that it is added to."""
+        return math.prod(self.up.shape if self.down is None else (self.up.shape[0], *self.down.shape[1:]))
+
+    def factors(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
+        """up, with the scale in it, and down, as matrices on a device. Raises CheckpointError for NaN and infinity."""
+        self.check()
+        up = self.scale * self.up.view().to(device, torch.float32).flatten(1)
+        return up.to(dtype), None if self.down is None else self.down.view().to(device, dtype).flatten(1)
+
+    def check(self) -> None:
+        """Raises CheckpointError for NaN and infinity."""
+        for half in (self.up, self.down):
+            if half is not None and not half.view().isfinite().all():
+                raise CheckpointError(f"{half.path}: {half.name} holds NaN or infinity, expected finite numbers; a "
+                                      "corrupt file, download it again")  # fmt: skip
+
+
+Changes = Mapping[str, Sequence[Change]]
+"""What is added to parameters, by name."""
+
+
+def loras_for(loras: Iterable[LoraFile], role: str) -> tuple[LoraFile, ...]:
+    """Those for the expert of a role, "high" or "low"."""
+    return tuple(lora for lora in loras if lora.expert in (None, role))
+
+
+def refuse_for_one_expert(loras: Iterable[LoraFile], path: Path) -> None:
+    """InputError for a LoRA that is for one of two experts where the model at `path` is one by itself."""
+    for_one = next((lora for lora in loras if lora.expert is not None), None)
+    if for_one is not None:
+        raise InputError(f"`lora`: {for_one.path} is for the {for_one.expert}-noise expert, and {path} is one model by "
+                         "itself; leave the `high=` or `low=` out")  # fmt: skip
+
+
+def change_bytes(changes: Changes) -> int:
+    """What they take on a GPU: themselves, and the sum with the largest weight in 16 bits while that is used."""
+    every = [change for each in changes.values() for change in each]
+    halves = sum(half.nbytes for change in every for half in (change.up, change.down) if half is not None)
+    return halves + 2 * max((change.values for change in every), default=0)
 
 
 def read_loras(loras: Sequence[LoraFile], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[Change]]:
