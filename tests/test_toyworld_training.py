@@ -14,6 +14,7 @@ from lingbot_world.loaders.lora import read_loras
 from lingbot_world.options import BOUNDARY, LoraFile
 from lingbot_world.text import load_tokenizer
 from lingbot_world.toy import world
+from lingbot_world.toy.causal import expert_weights
 from lingbot_world.toyworld import causal, causal_training, lora, pack
 from lingbot_world.toyworld.coder import decode, latent_mean
 from lingbot_world.toyworld.coder_training import DECODER_SHAPES, SHAPES, normalised, train_decoder, videos
@@ -24,7 +25,7 @@ from lingbot_world.toyworld.parameters import Parameters, load_weights, save_wei
 from lingbot_world.toyworld.pool import normal
 from lingbot_world.toyworld.prompts import EMPTY, NEGATIVE, TEXT_TOKENS, draw, prompts, write_text_files
 from lingbot_world.toyworld.rooms import CAPTIONS
-from lingbot_world.toyworld.settings import CONFIG, TINY
+from lingbot_world.toyworld.settings import CONFIG, EXPERTS, TINY
 from lingbot_world.toyworld.shipped import shipped, write_checkpoints
 from lingbot_world.toyworld.team import Team
 
@@ -126,6 +127,28 @@ def test_what_is_to_be_taken_and_is_not_there_is_said_first(tmp_path, monkeypatc
         main()
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_experts_that_are_taken_as_they_are_come_from_resume_and_not_from_an_earlier_run(tmp_path, monkeypatch):
+    start, out = tmp_path / "start", tmp_path / "out"
+    for folder, seed in ((start, 1), (out, 2)):
+        folder.mkdir()
+        for name, shapes in (("vae", SHAPES), ("high", CONFIG.parameter_shapes()), ("low", CONFIG.parameter_shapes())):
+            save_weights(Parameters.random(shapes, seed, CPU).stored(torch.bfloat16), folder / f"{name}.pt")
+    monkeypatch.setattr(sys, "argv", [
+        "toyworld", str(out), "--resume", str(start), "--vae_minutes", "0", "--expert_minutes", "0",
+        "--decoder_minutes", "1", "--tiny", "--steps", "1", "--device", "cpu", "--held_out", "0", "--processes", "1",
+    ])  # fmt: skip
+    training()
+    with tarfile.open(out / "package.tar.gz") as tar:
+        tar.extractall(tmp_path, filter="data")
+    for name in EXPERTS:
+        given, taken = (load_weights(folder / f"{name}.pt") for folder in (start, out))
+        packed = expert_weights(open_checkpoint(tmp_path / "package" / f"{name}_noise_model_bnb_nf4"))
+        assert all(torch.equal(taken[key], weight) for key, weight in given.items())
+        assert torch.equal(packed["head.modulation"], given["head.modulation"])
 
 
 @pytest.mark.slow

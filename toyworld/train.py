@@ -35,6 +35,8 @@ def work(rank: int, size: int, options: argparse.Namespace) -> None:
     vae = _coder(everyone, options, sizes, log)
     if options.expert_minutes:
         _experts(everyone, teams, options, sizes, vae, texts, log)
+    elif everyone.leads:
+        _take_experts(options.resume, options.out)
     if everyone.leads:
         _finish(options, sizes, vae, texts, everyone.device, log)
     everyone.wait()
@@ -73,11 +75,17 @@ def _experts(
     everyone.wait()
 
 
+def _take_experts(start: Path, out: Path) -> None:
+    """Copies the experts that go with this run's VAE over those that an earlier run has left in its folder."""
+    for name in EXPERTS:
+        save_weights(torch.load(start / f"{name}.pt", map_location="cpu", weights_only=True), out / f"{name}.pt")
+
+
 def _finish(
     options: argparse.Namespace, sizes: Sizes, vae: dict[str, Tensor], texts: Tensor, device: torch.device, log: Log
 ) -> None:
     """The package and what was measured."""
-    high, low = (_expert(name, options, device) for name in EXPERTS)
+    high, low = (load_weights(options.out / f"{name}.pt", device) for name in EXPERTS)
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder, "package")
         write_package(package, vae, high, low)
@@ -90,9 +98,3 @@ def _finish(
         log.write(measured=name, **{key: round(value, 2) for key, value in measured(pictures, scenes).items()})
         if name == "both experts":
             sheet(scenes.pictures, pictures, options.out / "sheet.png")
-
-
-def _expert(name: str, options: argparse.Namespace, device: torch.device) -> dict[str, Tensor]:
-    """What this run has trained, else what it resumed."""
-    folder = options.out if (options.out / f"{name}.pt").is_file() else options.resume
-    return load_weights(folder / f"{name}.pt", device)
