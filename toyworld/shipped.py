@@ -1,6 +1,6 @@
 """`python -m lingbot_world.toyworld.shipped OUT`: the trained toy's parts as checkpoints, for `--resume`.
 
-Writes vae.pt, high.pt, low.pt and causal.pt: the experts' 4-bit weights as they are decoded."""
+Writes vae.pt, high.pt, low.pt and causal.pt: the experts' 4-bit weights as they are decoded, in bf16."""
 
 import argparse
 import tempfile
@@ -39,7 +39,9 @@ def write_checkpoints(folder: Path) -> None:
         package = write_toy_world(name)
         low, high, vae = _parts(package, torch.device("cpu"))
         change = {key.removeprefix(PREFIX): tensor.clone() for key, tensor in load_file(package / CHANGE).items()}
-    for part, weights in {"vae": vae, "high": high, "low": low, "causal": change}.items():
+    experts = {part: {key: weight.bfloat16() for key, weight in weights.items()}
+               for part, weights in {"high": high, "low": low}.items()}  # fmt: skip
+    for part, weights in {"vae": vae, **experts, "causal": change}.items():
         save_weights(weights, folder / f"{part}.pt")
 
 
