@@ -15,7 +15,7 @@ from lingbot_world.options import BOUNDARY, LoraFile
 from lingbot_world.text import load_tokenizer
 from lingbot_world.toy import world
 from lingbot_world.toy.causal import expert_weights
-from lingbot_world.toyworld import causal, causal_training, lora, pack
+from lingbot_world.toyworld import causal, causal_training, evaluate, lora, pack
 from lingbot_world.toyworld.coder import decode, latent_mean
 from lingbot_world.toyworld.coder_training import DECODER_SHAPES, SHAPES, normalised, train_decoder, videos
 from lingbot_world.toyworld.expert_training import noise_levels
@@ -25,7 +25,7 @@ from lingbot_world.toyworld.parameters import Parameters, load_weights, save_wei
 from lingbot_world.toyworld.pool import normal
 from lingbot_world.toyworld.prompts import EMPTY, NEGATIVE, TEXT_TOKENS, draw, prompts, write_text_files
 from lingbot_world.toyworld.rooms import CAPTIONS
-from lingbot_world.toyworld.settings import CONFIG, EXPERTS, TINY
+from lingbot_world.toyworld.settings import CONFIG, EXPERTS, MODELS, TINY
 from lingbot_world.toyworld.shipped import shipped, write_checkpoints
 from lingbot_world.toyworld.team import Team
 
@@ -101,8 +101,8 @@ def test_a_checkpoint_that_is_being_written_leaves_the_one_before(tmp_path, monk
 def test_what_is_shipped_can_be_trained_on(tmp_path):
     write_checkpoints(tmp_path)
     low, high, vae = shipped(CPU)
-    for name, weights, dtype in (("low", low, torch.bfloat16), ("high", high, torch.bfloat16), ("vae", vae, torch.float)):
-        written = load_weights(tmp_path / f"{name}.pt")
+    for name, weights in (("low", low), ("high", high), ("vae", vae)):
+        written, dtype = load_weights(tmp_path / f"{name}.pt"), torch.float if name == "vae" else torch.bfloat16
         assert all(torch.equal(written[key], weight.to(dtype).float()) for key, weight in weights.items())
     assert all(file.stat().st_size < 16e6 for file in tmp_path.iterdir())
     Parameters.of(load_weights(tmp_path / "low.pt"), CONFIG.parameter_shapes(), CPU)
@@ -120,14 +120,41 @@ def training():
     (training, ["--vae_minutes", "0"], "--vae_minutes 0: vae.pt is taken from --resume"),
     (training, ["--expert_minutes", "0"], "--expert_minutes 0: high.pt and low.pt"),
     (causal.main, ["--resume", "absent"], "--resume absent: no causal.pt in it"),
-    (pack.main, ["."], ". exists already"),
+    (causal.main, ["--package", "absent"], "--package absent: no such folder"),
+    (causal.main, ["--package", "."], ".: no low_noise_model_bnb_nf4 and no high_noise_model_bnb_nf4"),
+    (pack.main, ["dest"], "out: no such folder"),
+    (pack.main, ["dest", "--bf16", "--shipped"], "--shipped: not allowed with argument --bf16"),
+    (evaluate.main, [], "out: no such folder"),
+    (evaluate.main, ["--only", "blah"], "invalid choice: 'blah' (choose from"),
+    (lora.main, [], "out: no such folder"),
 ])  # fmt: skip
 def test_what_is_to_be_taken_and_is_not_there_is_said_first(tmp_path, monkeypatch, capsys, main, words, message):
     monkeypatch.setattr(sys, "argv", ["toyworld", str(tmp_path / "out"), *words])
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         main()
+    assert ended.value.code == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("main", "words"), [(pack.main, ["dest"]), (evaluate.main, []), (lora.main, [])])
+def test_what_a_folder_of_checkpoints_lacks_is_said(tmp_path, monkeypatch, capsys, main, words):
+    save_weights({}, tmp_path / "vae.pt")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["toyworld", ".", *words])
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err.endswith(".: no high.pt and no low.pt in it\n")
+    assert [file.name for file in tmp_path.iterdir()] == ["vae.pt"]
+
+
+def test_a_package_that_is_there_already_stays(tmp_path, monkeypatch, capsys):
+    for name in MODELS:
+        save_weights({}, tmp_path / f"{name}.pt")
+    monkeypatch.setattr(sys, "argv", ["toyworld", str(tmp_path), str(tmp_path)])
+    with pytest.raises(SystemExit):
+        pack.main()
+    assert f"{tmp_path} exists already" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from .settings import EXPERTS
+from .settings import EXPERTS, MODELS
 from .train import work
 
 
@@ -26,10 +26,9 @@ def main() -> None:
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Ends the command where `--resume` lacks what is to be taken from it: hours would begin from random weights."""
-    names = ("vae", *EXPERTS)
-    found = [] if options.resume is None else [name for name in names if (options.resume / f"{name}.pt").is_file()]
+    found = [] if options.resume is None else [name for name in MODELS if (options.resume / f"{name}.pt").is_file()]
     if options.resume is not None and not found:
-        parser.error(f"--resume {options.resume}: none of {', '.join(f'{name}.pt' for name in names)} in it")
+        parser.error(f"--resume {options.resume}: none of {', '.join(f'{name}.pt' for name in MODELS)} in it")
     for option, needed in (("vae_minutes", ("vae",)), ("expert_minutes", EXPERTS)):
         missing = [f"{name}.pt" for name in needed if name not in found]
         if not getattr(options, option) and missing:

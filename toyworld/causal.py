@@ -22,13 +22,13 @@ from .causal_training import SHAPES, rollout, train_causal, with_change
 from .evaluate import HeldOut, generate, held_out, measured, sheet
 from .expert_training import image_conditioning
 from .fit import Log, Phase
-from .parameters import Parameters, Weights, keep
+from .parameters import Parameters, Weights, keep, lacking
 from .paths import FRAMES, random_walks
 from .pool import Pool, encoded, pictures_of
 from .prompts import embeddings
 from .rooms import random_scenes
 from .settings import TINY, Sizes, compute_dtype
-from .shipped import shipped
+from .shipped import PARTS, shipped
 
 WALKS = Sizes(frames=117, fill=32, encoded=8, batch=32, held_out=64)
 SEED = 300_000_000
@@ -151,6 +151,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.resume is not None and not (options.resume / f"{CHECKPOINT}.pt").is_file():
         parser.error(f"--resume {options.resume}: no {CHECKPOINT}.pt in it")
+    if options.package is not None and (problem := lacking(options.package, PARTS, "")):
+        parser.error(f"--package {problem}; `toyworld.pack` writes such a folder")
     options.begun = time.time()
     work(options)
 

@@ -22,12 +22,12 @@ from ..sampling import flow_sigmas, flow_timesteps, is_high_noise, sample_flow_u
 from .camera_map import camera_patches, ray_patches
 from .expert_training import image_conditioning
 from .pack import QUANTIZED
-from .parameters import Weights, load_weights
+from .parameters import Weights, lacking, load_weights
 from .paths import random_paths
 from .pool import Pool, encoded, pictures_of
 from .prompts import NEGATIVE, embeddings
 from .rooms import RandomPaths, random_scenes
-from .settings import CONFIG, SHIFT, Sizes, compute_dtype
+from .settings import CONFIG, MODELS, SHIFT, Sizes, compute_dtype
 from .twin import velocity
 
 HELD_OUT = 987_654_321
@@ -84,33 +84,48 @@ def generate(
     return sample_flow_unipc(denoise, noise, flow_sigmas(steps, SHIFT))
 
 
+Way = Callable[[Weights, Weights, HeldOut, int], Tensor]
+"""(high-noise expert, low-noise expert, scenes, steps) -> latents."""
+
+
+def _rounded(*, search: bool = False, only: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Way:
+    """Both experts with their matrices in 4 bits, or with `only` these of each."""
+
+    def way(high: Weights, low: Weights, scenes: HeldOut, steps: int) -> Tensor:
+        high, low = (four_bit(weights, search=search, only=only.get(name))
+                     for name, weights in (("high", high), ("low", low)))  # fmt: skip
+        return generate(high, low, scenes, steps=steps)
+
+    return way
+
+
+WAYS: Mapping[str, Way] = {
+    "VAE alone": lambda _high, _low, scenes, _steps: scenes.pool.latent,
+    "both experts": lambda high, low, scenes, steps: generate(high, low, scenes, steps=steps),
+    "another's camera": lambda high, low, scenes, steps: generate(
+        high, low, scenes, poses=scenes.pool.poses.roll(1, 0), steps=steps),
+    "high-noise expert alone": lambda high, _low, scenes, steps: generate(high, high, scenes, steps=steps),
+    "low-noise expert alone": lambda _high, low, scenes, steps: generate(low, low, scenes, steps=steps),
+    "guidance 5": lambda high, low, scenes, steps: generate(high, low, scenes, steps=steps, guidance=5.0),
+    "8 steps": lambda high, low, scenes, _steps: generate(high, low, scenes, steps=8),
+    "12 steps": lambda high, low, scenes, _steps: generate(high, low, scenes, steps=12),
+    "40 steps": lambda high, low, scenes, _steps: generate(high, low, scenes, steps=40),
+    "nf4": _rounded(),
+    "nf4, search": _rounded(search=True),
+    "as packed now": _rounded(search=True, only=QUANTIZED),
+}  # fmt: skip
+"""The last one is what `toyworld.pack` makes, with the `--search` of today. The package that is shipped was made with
+the one before it."""
+
+
 @torch.no_grad()
 def ways(
     high: Weights, low: Weights, scenes: HeldOut, steps: int = STEPS, only: Sequence[str] = ()
 ) -> Iterator[tuple[str, Tensor]]:
-    """Each way to make the scenes' videos, or `only` some, by name, with its pictures [n, f, 3, height, width]."""
-
-    def rounded_to(search: bool = False, only: Mapping[str, Sequence[str]] = MappingProxyType({})) -> Tensor:
-        rounded_high = four_bit(high, search=search, only=only.get("high"))
-        return generate(rounded_high, four_bit(low, search=search, only=only.get("low")), scenes, steps=steps)
-
-    makers: dict[str, Callable[[], Tensor]] = {
-        "VAE alone": lambda: scenes.pool.latent,
-        "both experts": lambda: generate(high, low, scenes, steps=steps),
-        "another's camera": lambda: generate(high, low, scenes, poses=scenes.pool.poses.roll(1, 0), steps=steps),
-        "high-noise expert alone": lambda: generate(high, high, scenes, steps=steps),
-        "low-noise expert alone": lambda: generate(low, low, scenes, steps=steps),
-        "guidance 5": lambda: generate(high, low, scenes, steps=steps, guidance=5.0),
-        "8 steps": lambda: generate(high, low, scenes, steps=8),
-        "12 steps": lambda: generate(high, low, scenes, steps=12),
-        "40 steps": lambda: generate(high, low, scenes, steps=40),
-        "nf4": lambda: rounded_to(),
-        "nf4, search": lambda: rounded_to(search=True),
-        "as shipped": lambda: rounded_to(search=True, only=QUANTIZED),
-    }
+    """The first frame copied, then each of WAYS, or `only` some: its name and pictures [n, f, 3, height, width]."""
     yield "first frame copied", scenes.pictures[:, :1].expand_as(scenes.pictures)
-    for name in only or makers:
-        yield name, pictures_of(scenes.vae, makers[name](), scenes.sizes)
+    for name in only or WAYS:
+        yield name, pictures_of(scenes.vae, WAYS[name](high, low, scenes, steps), scenes.sizes)
 
 
 def measured(pictures: Tensor, scenes: HeldOut) -> dict[str, float]:
@@ -161,9 +176,11 @@ def main() -> None:
     add("checkpoints", type=Path, help="folder with vae.pt, high.pt and low.pt")
     add("--held_out", type=int, default=64, help="scenes")
     add("--steps", type=int, default=STEPS)
-    add("--only", nargs="+", default=[], metavar="WAY", help="'both experts', 'nf4', 'as shipped', ...; default: all")
+    add("--only", nargs="+", default=[], choices=WAYS, metavar="WAY", help=f"{'; '.join(WAYS)}. Default: all")
     options = parser.parse_args()
-    vae, high, low = (load_weights(options.checkpoints / f"{name}.pt") for name in ("vae", "high", "low"))
+    if problem := lacking(options.checkpoints, MODELS):
+        parser.error(problem)
+    vae, high, low = (load_weights(options.checkpoints / f"{name}.pt") for name in MODELS)
     scenes = held_out(vae, embeddings(), Sizes(held_out=options.held_out), torch.device("cpu"))
     for name, pictures in ways(high, low, scenes, options.steps, options.only):
         print(name, {key: round(value, 2) for key, value in measured(pictures, scenes).items()}, flush=True)

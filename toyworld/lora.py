@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from .expert_training import SHAPES, drawn
 from .fit import Log, Phase, fit
 from .pack import PREFIX
-from .parameters import Parameters, Weights, load_weights
+from .parameters import Parameters, Weights, lacking, load_weights
 from .pool import Pool, latents, only_first, pool_of
 from .prompts import embeddings
 from .render import night, render
@@ -122,8 +122,11 @@ def main() -> None:
     add("--steps", type=int, help="so many steps instead of minutes")
     add("--seed", type=int, default=1)
     add("--tiny", action="store_true", help="small pictures and short videos, for a test")
+    options = parser.parse_args()
+    if problem := lacking(options.checkpoints, ("vae", *options.experts)):
+        parser.error(problem)
     torch.set_num_threads(1)
-    work(parser.parse_args())
+    work(options)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,12 @@ from ..loaders.writer import config_json, linear_weights, write_expert, write_ex
 from ..quantize.model import QuantizeOptions
 from ..quantize.package import QuantizePlan, plan_quantize, quantize
 from ..toy.world import CHANGE, PACKED
-from .parameters import load_weights
+from .parameters import lacking, load_weights
 from .paths import FRAMES, STEP
 from .prompts import write_text_files
 from .render import LENS, render
 from .rooms import scenes_around
-from .settings import CONFIG
+from .settings import CONFIG, MODELS
 
 PREFIX = "diffusion_model."
 """Of a LoRA's keys, as ComfyUI writes them."""
@@ -95,7 +95,7 @@ def _plan(source: Path, destination: Path) -> QuantizePlan:
 
 def plain_package(checkpoints: Path, destination: Path) -> None:
     """The same models with experts in bf16, of which `lingbot-world quantize` makes 4-bit ones."""
-    parts = (load_weights(checkpoints / f"{name}.pt") for name in ("vae", "high", "low"))
+    parts = (load_weights(checkpoints / f"{name}.pt") for name in MODELS)
     write_package(destination, *parts, nf4=False)
 
 
@@ -145,9 +145,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lingbot_world.toyworld.pack", description=__doc__)
     parser.add_argument("checkpoints", type=Path, help="folder with vae.pt, high.pt and low.pt")
     parser.add_argument("destination", type=Path, help="the package's folder, which must not be there yet")
-    parser.add_argument("--bf16", action="store_true", help="with experts in bf16, for `quantize`")
-    parser.add_argument("--shipped", action="store_true", help="compressed, as toy/trained is, for `lingbot-world toy`")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--bf16", action="store_true", help="with experts in bf16, for `quantize`")
+    kind.add_argument("--shipped", action="store_true", help="compressed, as toy/trained is, for `lingbot-world toy`")
     options = parser.parse_args()
+    if problem := lacking(options.checkpoints, MODELS):
+        parser.error(problem)
     if options.destination.exists():
         parser.error(f"{options.destination} exists already; name a folder that does not, or remove it")
     if not options.shipped:

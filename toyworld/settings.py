@@ -14,6 +14,8 @@ from .render import HEIGHT, WIDTH
 CONFIG = ModelConfig(dim=192, ffn_dim=768, num_heads=4, num_layers=6, freq_dim=256, text_dim=64)
 VAE_WIDTH = 8
 EXPERTS = "high", "low"
+MODELS = "vae", *EXPERTS
+"""What a training's folder has a checkpoint of."""
 SHIFT = 5.0
 """The engine's own: noise levels are drawn as its schedule spreads them."""
 

@@ -16,6 +16,10 @@ from ..toy.world import CHANGE
 from .pack import PREFIX, VAE
 from .parameters import Weights, load_weights, save_weights
 
+EXPERT_FOLDERS = "low_noise_model_bnb_nf4", "high_noise_model_bnb_nf4"
+PARTS = *EXPERT_FOLDERS, VAE
+"""What is taken from a package."""
+
 
 def shipped(device: torch.device, package: Path | None = None) -> tuple[Weights, Weights, Weights]:
     """The low-noise expert, the high-noise one and the VAE of the package that is shipped, or of `package`, a folder
@@ -27,7 +31,7 @@ def shipped(device: torch.device, package: Path | None = None) -> tuple[Weights,
 
 
 def _parts(folder: Path, device: torch.device) -> tuple[Weights, Weights, Weights]:
-    experts = (expert_weights(open_checkpoint(folder / f"{part}_noise_model_bnb_nf4")) for part in ("low", "high"))
+    experts = (expert_weights(open_checkpoint(folder / name)) for name in EXPERT_FOLDERS)
     low, high = ({key: weight.clone().to(device) for key, weight in part.items()} for part in experts)
     return low, high, load_weights(folder / VAE, device)
 
