@@ -4,6 +4,7 @@ TOYWORLD_WALKS=12 makes more videos, TOYWORLD_WINDOWS=1 tries smaller windows to
 docs/quality.md has them."""
 
 import os
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ from lingbot_world.geometry import image_conditioning
 from lingbot_world.loaders import load_expert
 from lingbot_world.options import CAUSAL_SHIFT, CHUNK, FAST_INDICES
 from lingbot_world.pipeline import sample
+from lingbot_world.quantize import QuantizeOptions, plan_quantize, quantize
 from lingbot_world.sampling import few_step_schedule
 from lingbot_world.text import encode
 from lingbot_world.toy import write_toy_world
 from lingbot_world.toy.package import CAUSAL
 from lingbot_world.toyworld.causal import SECOND, gradient_energy
+from lingbot_world.toyworld.pack import KEEP
 from lingbot_world.toyworld.paths import random_walks
 from lingbot_world.toyworld.render import HEIGHT, LENS, WIDTH, render
 from lingbot_world.toyworld.rooms import scenes_around
@@ -31,6 +34,8 @@ WALKS, HALF = max(1, CASES // 4), 59
 one shows."""
 
 SAVINGS = {"8-bit keys and values": {"eight_bit": True}, "attention in 8 bits": {"fp8": True}}
+ROUNDED_CASES = max(6, CASES)
+"""Rooms in which 4 bits are compared with bf16: in a single one chance decides."""
 WINDOWS = {"window 6": {"window": 6}, "window 6, sink 3": {"window": 6, "sink": 3}, "window 3": {"window": 3}}
 if "TOYWORLD_WINDOWS" in os.environ:
     SAVINGS |= WINDOWS
@@ -41,8 +46,8 @@ pytestmark = pytest.mark.slow
 class World(Rooms):
     """The package's causal model, and rooms that no training has seen."""
 
-    def __init__(self, folder):
-        super().__init__(folder, CASES)
+    def __init__(self, folder, cases=CASES):
+        super().__init__(folder, cases)
         self.model = load_expert(folder / CAUSAL, dtype=torch.float32)
 
     def prompt(self, rooms):
@@ -84,9 +89,7 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def videos(world):
-    return [world.video(truth[0], path, prompt, case)[SHOWN]
-            for case, (truth, path, prompt) in enumerate(zip(world.truth, world.paths, world.prompts, strict=True))
-            ]  # fmt: skip
+    return every_video(world)
 
 
 def test_the_first_frame_is_the_given_image_and_later_ones_are_nearer_to_the_truth_than_it(world, videos):
@@ -97,7 +100,7 @@ def test_the_first_frame_is_the_given_image_and_later_ones_are_nearer_to_the_tru
             for value, truth in zip(later, world.truth, strict=True)]  # fmt: skip
     print("\n", [*zip(world.moves, np.round(first, 1), np.round(later, 1), np.round(gain, 1), strict=True)])
     print("first, later, gain:", np.mean(first), np.mean(later), np.mean(gain))
-    assert np.mean(first) >= 27.5, first
+    assert np.mean(first) >= 28, first
     assert np.mean(gain) >= 6, gain
 
 
@@ -120,7 +123,7 @@ def test_the_camera_moves_as_asked_and_not_as_others_are(world, videos):
     own = [world.agreement(case, video, case) for case, video in enumerate(videos)]
     others = [world.agreement(case, video, (case + 2) % CASES) for case, video in enumerate(videos)]
     print("\nagreement:", np.round(own, 2), "with another's:", np.round(others, 2))
-    assert np.mean(np.array(own) > FOLLOWS) >= 0.95, own
+    assert np.mean([world.follows(case, video) for case, video in enumerate(videos)]) >= 0.95, own
     assert np.mean(np.array(others) > FOLLOWS) <= 0.2, others
 
 
@@ -157,3 +160,46 @@ def test_what_is_saved_on_keys_and_values_costs_little(world, videos, saving):
     if saving not in WINDOWS:
         assert np.mean(lost) <= 0.25, lost
         assert away >= 35
+
+
+ROUNDED = {"plain": QuantizeOptions(device="cpu"), "search": QuantizeOptions(search=True, device="cpu"),
+           "search, as packed": QuantizeOptions(search=True, keep=KEEP["low"], device="cpu")}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rounded(world, tmp_path_factory):
+    """Rooms, and a video of each: by the model in bf16, and by what the product's own quantizer makes of it."""
+    rooms, folder = World(world.folder, ROUNDED_CASES), tmp_path_factory.mktemp("rounded")
+    made = {"bf16": every_video(rooms)}
+    for way, options in ROUNDED.items():
+        quantize(plan_quantize(world.folder / CAUSAL, folder / way, options), lambda *_: nullcontext(lambda *_: None))
+        rooms.model = load_expert(folder / way, dtype=torch.float32)
+        made[way] = every_video(rooms)
+    return rooms, made
+
+
+def every_video(rooms):
+    """The shown frames of a video of each room."""
+    return [rooms.video(truth[0], path, prompt, case)[SHOWN]
+            for case, (truth, path, prompt) in enumerate(zip(rooms.truth, rooms.paths, rooms.prompts, strict=True))
+            ]  # fmt: skip
+
+
+def lost_and_away(rounded, way):
+    """Decibels that later frames lose against the renderer, and how near they are to bf16's: the rooms' means."""
+    rooms, made = rounded
+    each = [(decibels(exact[3:], truth[3:]) - decibels(video[3:], truth[3:]), decibels(video[3:], exact[3:]))
+            for exact, video, truth in zip(made["bf16"], made[way], rooms.truth, strict=True)]  # fmt: skip
+    print(f"\n4 bits, {way}: lost, from bf16", np.round(np.mean(each, 0), 2), np.round(each, 2).tolist())
+    return np.mean(each, 0)
+
+
+def test_4_bits_lose_at_most_half_a_decibel_where_the_cameras_layers_stay_in_bf16(rounded):
+    lost, _ = lost_and_away(rounded, "search, as packed")
+    assert lost <= 0.5
+
+
+def test_with_search_all_layers_in_4_bits_lose_less_and_are_nearer_to_bf16(rounded):
+    (plain, near), (search, nearer) = (lost_and_away(rounded, way) for way in ("plain", "search"))
+    assert search < plain
+    assert nearer > near + 1

@@ -19,9 +19,10 @@ MOVES = {
 """A preset, and how far it goes."""
 SHOWN = [0, 4, 8, 12, 16, 24, 32]
 """The frames that are compared with the renderer's."""
-PAIRS = [(0, 2), (1, 3), (2, 4)]
+HALVES = [(0, 2), (1, 3), (2, 4)], [(4, 5), (5, 6)]
+"""Pairs of these, 8 frames apart, between which motion is estimated: of a video's first half and of its second."""
 FOLLOWS = 0.3
-"""Agreement of motion from which a video counts as following its path."""
+"""Agreement of motion from which a video counts as following its path, in each half."""
 
 
 class Rooms:
@@ -38,11 +39,25 @@ class Rooms:
         self.truth = torch.cat([render(self.scenes.rooms[case : case + 1], self.scenes.c2w[case : case + 1, SHOWN])
                                 for case in range(cases)])  # fmt: skip
 
-    def agreement(self, case, video, path_of):
+    def agreement(self, case, video, path_of, pairs=(*HALVES[0], *HALVES[1])):
         """How far a case's video moves as the path of case `path_of` would have it: 1 in full, 0 not at all."""
         start, other = self.scenes.c2w[case, :1], self.scenes.c2w[path_of]
         poses = start @ torch.linalg.inv(other[:1]) @ other
-        return agreement(video, self.scenes.rooms[case : case + 1], poses[SHOWN], PAIRS)
+        return agreement(video, self.scenes.rooms[case : case + 1], poses[SHOWN], pairs)
+
+    def follows(self, case, video):
+        """Whether a case's video moves as its path has it: in its second half too, where it could stop or turn back."""
+        return all(self.agreement(case, video, case, pairs) > FOLLOWS for pairs in HALVES)
+
+
+def stopped(video):
+    """The shown frames of a video that stays as it is from its middle on."""
+    return torch.cat([video[:5], video[4:5], video[4:5]])
+
+
+def turned_back(video):
+    """The shown frames of a video that goes back the way of its first half: frame 24 is frame 8, frame 32 the first."""
+    return torch.cat([video[:5], video[2:3], video[:1]])
 
 
 def decibels(pictures, truth):
