@@ -21,6 +21,7 @@ from ..sampling import FewStepSchedule, few_step_schedule, release_of
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
 from .base_model import CAMERA, is_causal
+from .before_rollout import NO_START
 from .patcher import copies_on_other_devices
 from .rollout_sampler import RolloutSampler, draws, plan_key_values
 
@@ -221,7 +222,7 @@ def _check_prompt(positive: list, config) -> None:
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
     """The first frame as the VAE is given it, [3, H, W], -1..1."""
     if state is None and image is None:
-        raise InputError("start_image is missing: connect the video's first frame, or a state to go on from")
+        raise InputError(NO_START)
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:

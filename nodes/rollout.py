@@ -120,8 +120,8 @@ class LingBotWorldRollout(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, indices):
-        return refusal(_check_indices, indices) if known_inputs().get("steps") == CUSTOM else True
+    def validate_inputs(cls, model=None):
+        return refusal(_check)
 
     @classmethod
     def execute(
@@ -152,8 +152,12 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
         raise InputError(f"indices are {custom!r}, expected numbers such as {_told(V2_INDICES)}") from None
 
 
-def _check_indices(custom: str) -> None:
-    """Raises InputError."""
+def _check() -> None:
+    """Of the node that ComfyUI is validating. Raises InputError, CameraError."""
+    from ..host.before_rollout import check_rollout
     from ..sampling import few_step_schedule
 
-    few_step_schedule(_indices(CUSTOM, custom), CAUSAL_SHIFT)
+    check_rollout()
+    known = known_inputs()
+    if known.get("steps") == CUSTOM and "indices" in known:
+        few_step_schedule(_indices(CUSTOM, known["indices"]), CAUSAL_SHIFT)
