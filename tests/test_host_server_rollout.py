@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from bad_files import write_bad_causal_models
-from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
+from comfy_server import ComfyServer, RejectedPromptError, Run
 from lingbot_world.generation.state import load_state
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.run import generate
