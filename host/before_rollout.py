@@ -11,12 +11,10 @@ from .prompt_values import Prompt, PromptValues, UnknownError, is_link
 from .queued_prompt import node_in_question
 from .wired_models import LOAD_EXPERTS, loader_of
 
-NO_START = "start_image is missing: connect the video's first frame, or a state to go on from"
-
 
 def check_rollout() -> None:
     """Raises InputError or CameraError where the Rollout that ComfyUI is validating cannot work: a base expert, nothing
-    to begin with, a window that its sink leaves no room in, a path shorter than a chunk."""
+    or too much to begin with, a window that its sink leaves no room in, a path shorter than a chunk."""
     try:
         prompt, node = node_in_question()
     except UnknownError:
@@ -25,14 +23,23 @@ def check_rollout() -> None:
     if loader_of(prompt, inputs.get("model")) == LOAD_EXPERTS:
         raise InputError("model: this is an expert of the base model, which makes a video as a whole; a rollout takes "
                          "LingBot-World Fast or 2.0: connect Load LingBot-World Causal Model")  # fmt: skip
-    if inputs.get("start_image") is None and inputs.get("state") is None:
-        raise InputError(NO_START)
+    check_start(*(inputs.get(name) is not None for name in ("start_image", "start_latent", "state")))
     window, sink = inputs.get("window"), inputs.get("sink")
     if _is_set(window) and _is_set(sink):
         check_window(window, sink)
     frames = _frames_from_elsewhere(prompt, inputs)
     if frames is not None:
         frame_count(frames, chunk=CHUNK)
+
+
+def check_start(image: bool, latent: bool, state: bool) -> None:
+    """Raises InputError where a video has nothing to begin with, or a latent and another beginning."""
+    if latent and (image or state):
+        other = "start_image" if image else "state"
+        raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
+    if not (image or latent or state):
+        raise InputError("start_image is missing: connect the video's first frame, a latent whose last frame it is, or "
+                         "a state to go on from")  # fmt: skip
 
 
 def _is_set(latent_frames: Any) -> bool:

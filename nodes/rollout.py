@@ -54,6 +54,13 @@ class LingBotWorldRollout(io.ComfyNode):
                     optional=True,
                     tooltip="What another Rollout has made: the video goes on from there, with this camera and prompt.",
                 ),
+                io.Latent.Input(
+                    "start_latent",
+                    display_name="start latent",
+                    optional=True,
+                    tooltip="In place of a start image: the video begins with the last frame of this video. A state "
+                    "remembers more of it.",
+                ),
                 frames_input(
                     "Frames to make, in chunks of twelve: 9, 21, 33, ... 81, and twelve a chunk where a video goes on. "
                     "A shorter camera path shortens the video.",
@@ -126,13 +133,13 @@ class LingBotWorldRollout(io.ComfyNode):
     @classmethod
     def execute(
         cls, model, positive, vae, frames, seed, steps, shift, indices, window, sink, kv_cache,
-        start_image=None, camera=None, state=None,
+        start_image=None, camera=None, state=None, start_latent=None,
     ) -> io.NodeOutput:  # fmt: skip
         from ..host.rollout import plan_rollout, run_rollout
 
         plan = plan_rollout(
             model, positive, start_image, camera, state, frames=frames, indices=_indices(steps, indices), shift=shift,
-            window=None if window == UNSET else window, sink=None if sink == UNSET else sink,
+            window=None if window == UNSET else window, sink=None if sink == UNSET else sink, latent=start_latent,
         )  # fmt: skip
         show_warning(" ".join(plan.notes))
         return io.NodeOutput(*run_rollout(plan, vae, seed, kv_cache))

@@ -95,7 +95,7 @@ Template *07 Fast* tells how the model is made."""
     made: list[Node] = []
     for number, (preset, prompt) in enumerate(SHOTS, 1):
         with parts.graph.group(f"Shot {number}", number, VIOLET):
-            text = parts.text_node(prompt=prompt, extra_height=-70)  # all three shots are to be read on opening
+            text = parts.text_node(prompt=prompt, extra_height=-90)  # all three shots are to be read on opening
             path = parts.graph.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES)
             begin = {"state": made[-1]["state"]} if made else {"start_image": image["image"]}
             values = {"window": WINDOW, "sink": SINK, "extra_height": PREVIEW_HEIGHT - 110, **begin}

@@ -230,6 +230,31 @@ def test_nothing_to_begin_with_is_refused_before_anything_runs(server, fast):
     assert "start_image is missing" in only_problem(server, fast, fast.node_id(ROLLOUT))
 
 
+@pytest.mark.parametrize("other", ["start_image", "state"])
+def test_a_latent_beside_another_beginning_is_refused_before_anything_runs(server, fast, other):
+    prompt = only_second(going_on(fast, seed=1))
+    inputs = prompt["second"]["inputs"]
+    inputs |= {"start_latent": prompt.link(ROLLOUT), "start_image": prompt.link("LingBotWorldPrepareImage")}
+    del inputs["state" if other == "start_image" else "start_image"]
+    assert f"start_latent and {other} are both connected" in only_problem(server, prompt, "second")
+
+
+def test_a_video_goes_on_from_the_last_frame_of_a_latent(server, fast):
+    """To the bit as from that frame, decoded by core's VAE Decode, as start image."""
+    prompt = going_on(fast, seed=5)
+    values = {name: value for name, value in prompt["second"]["inputs"].items() if name != "state"}
+    vae = {"samples": prompt.link(ROLLOUT), "vae": prompt[prompt.node_id(ROLLOUT)]["inputs"]["vae"]}
+    prompt = prompt.add("second", ROLLOUT, **values, start_latent=prompt.link(ROLLOUT))
+    prompt = prompt.add("frames", "VAEDecode", **vae)
+    prompt = prompt.add("last", "ImageFromBatch", image=["frames", 0], batch_index=8, length=1)
+    prompt = prompt.add("third", ROLLOUT, **values, start_image=["last", 0])
+    prompt = prompt.add("third latent", "SaveLatent", samples=["third", 0], filename_prefix="third")
+    run = server.queue(prompt)
+    first, second, third = (latent(server, run, name) for name in ("latent", "second latent", "third latent"))
+    assert torch.equal(second, third)
+    assert not torch.equal(second, first)
+
+
 def test_a_path_shorter_than_a_chunk_is_refused_before_anything_runs(server, fast):
     """The preset's camera and its frames, either of them alone, and the camera of a shot that goes on."""
     words = "5 frames do not fill a chunk of 3 latent frames: at least 9 are needed"
