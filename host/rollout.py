@@ -21,8 +21,9 @@ from ..sampling import FewStepSchedule, few_step_schedule, release_of
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
 from .base_model import CAMERA, is_causal
+from .before_rollout import check_start
 from .patcher import copies_on_other_devices
-from .rollout_sampler import RolloutSampler, draws, plan_key_values
+from .rollout_sampler import LATENT_CHANNELS, RolloutSampler, draws, plan_key_values
 
 STANDING_STILL = "No camera is connected: it stands still."
 ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does without: it runs on one device."
@@ -32,7 +33,8 @@ ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does with
 class RolloutPlan:
     """A rollout that can start. `frame` [3, H, W], -1..1: the video's first. `latent_frames` and `video_frames` count
     what this run makes, `made` the latent frames of the state that it goes on from; `release` names the model's;
-    `notes` are for the user."""
+    `notes` are for the user. With `start`, a latent [1, 16, n, h, w] as VAEs take it, `frame` is that video's last one,
+    which is there when `run_rollout` has decoded it."""
 
     patcher: object
     positive: list
@@ -45,6 +47,7 @@ class RolloutPlan:
     state: WorldState | None
     release: str
     notes: tuple[str, ...]
+    start: Tensor | None = None
 
     @property
     def context(self) -> Tensor:
@@ -84,9 +87,10 @@ class Made(NamedTuple):
 
 def plan_rollout(
     patcher, positive: list, image: Tensor | None, camera: CameraPath | None, state: WorldState | None, *, frames: int,
-    indices: tuple[int, ...] | None, shift: float, window: int | None, sink: int | None,
+    indices: tuple[int, ...] | None, shift: float, window: int | None, sink: int | None, latent: dict | None = None,
 ) -> RolloutPlan:  # fmt: skip
-    """Checks what a rollout is asked for; None stands for what the model was made for, or what the state has.
+    """Checks what a rollout is asked for; None stands for what the model was made for, or what the state has. The video
+    begins with an image, with the last frame of a LATENT, or goes on from a state.
 
     Raises InputError and CameraError before anything is loaded."""
     config = _config(patcher)
@@ -101,7 +105,9 @@ def plan_rollout(
     if state is not None:
         state.check(config)
     check_window(window, sink)
-    frame = _first_frame(image, state)
+    check_start(image is not None, latent is not None, state is not None)
+    start = None if latent is None else _video_latent(latent["samples"])
+    frame = _first_frame(image, state) if start is None else torch.zeros(3, *(CELL * side for side in start.shape[3:]))
     poses, lens = (None, None) if camera is None else (camera.c2w, camera.intrinsics[0])
     height, width = frame.shape[1:]
     geometry = explicit_geometry(width, height, frames, None if poses is None else len(poses), chunk=CHUNK)
@@ -110,13 +116,15 @@ def plan_rollout(
         patcher=_on_one_device(patcher), positive=positive, frame=frame, latent_frames=geometry.lat_f, track=track,
         schedule=few_step_schedule(release.indices if indices is None else indices, shift),
         window=window, sink=sink, state=state, release=release.name,
-        notes=(ONE_DEVICE,) if copies_on_other_devices(patcher) else (),
+        notes=(ONE_DEVICE,) if copies_on_other_devices(patcher) else (), start=start,
     )  # fmt: skip
     return _with_notes(plan, camera, frames)
 
 
 def run_rollout(plan: RolloutPlan, vae, seed: int, mode: KeyValueMode = "auto") -> Made:
     """Samples and decodes. ComfyUI shows the newest frame after each chunk, and can interrupt every forward."""
+    if plan.start is not None:
+        plan = replace(plan, frame=_as_frame(_decode_last(vae, plan.start, 1)[-1:]))
     model = plan.patcher.model
     key_values = plan_key_values(plan.patcher, plan.held[0], plan.size, mode)
     conditioning = chunk_conditioning(_encode_image(plan, vae))
@@ -220,20 +228,35 @@ def _check_prompt(positive: list, config) -> None:
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
     """The first frame as the VAE is given it, [3, H, W], -1..1."""
-    if state is None and image is None:
-        raise InputError("start_image is missing: connect the video's first frame, or a state to go on from")
     if image is not None:
         height, width = image.shape[1:3]
         if height % STEP or width % STEP:
             raise InputError(f"start_image is {width}x{height}, and both have to be multiples of {STEP}: put "
                              "LingBot-World Prepare Image before it")  # fmt: skip
     if state is None:
-        return image[0, ..., :3].permute(2, 0, 1).float().cpu() * 2 - 1
+        return _as_frame(image)
     made = tuple(state.frame.shape[1:])
     if image is not None and (height, width) != made:
         raise InputError(f"the state is of {made[1]}x{made[0]}, start_image is {width}x{height}: disconnect the image, "
                          "or resize it")  # fmt: skip
     return state.frame
+
+
+def _as_frame(image: Tensor) -> Tensor:
+    """The first of an IMAGE as [3, H, W], -1..1."""
+    return image[0, ..., :3].permute(2, 0, 1).float().cpu() * 2 - 1
+
+
+def _video_latent(samples: Tensor) -> Tensor:
+    """`samples` if they are a video's [1, 16, n, h, w], of a size that can be made. Raises InputError."""
+    shape = list(samples.shape)
+    if len(shape) != 5 or shape[:2] != [1, LATENT_CHANNELS] or 0 in shape:
+        raise InputError(f"start_latent is {shape}, expected [1, {LATENT_CHANNELS}, frames, height, width]: connect "
+                         "the latent of one video, which the VAE of Wan 2.1 can decode")  # fmt: skip
+    height, width = (CELL * side for side in shape[3:])
+    if height % STEP or width % STEP:
+        raise InputError(f"start_latent is of {width}x{height}, and both have to be multiples of {STEP}")
+    return samples
 
 
 def _with_notes(plan: RolloutPlan, camera: CameraPath | None, frames: int) -> RolloutPlan:
@@ -261,5 +284,10 @@ def _encode_image(plan: RolloutPlan, vae) -> Tensor:
 
 def _decode(plan: RolloutPlan, vae, whole: Tensor) -> Tensor:
     """The new frames, IMAGE [n, H, W, 3], of the whole video's LATENT."""
-    images = vae.decode(whole[:, :, -(plan.latent_frames + REACH) :])
-    return images.reshape(-1, *images.shape[-3:])[-plan.video_frames :]
+    return _decode_last(vae, whole, plan.latent_frames)[-plan.video_frames :]
+
+
+def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:
+    """Frames, IMAGE [n, H, W, 3], that end with those of the last so many latent frames, as in the whole video."""
+    images = vae.decode(whole[:, :, -(latent_frames + REACH) :])
+    return images.reshape(-1, *images.shape[-3:])

@@ -99,7 +99,7 @@ class LingBotWorldApplyCamera(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, camera):
+    def validate_inputs(cls, camera=None):
         return refusal(check_camera_fits)
 
     @classmethod

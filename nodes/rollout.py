@@ -54,6 +54,13 @@ class LingBotWorldRollout(io.ComfyNode):
                     optional=True,
                     tooltip="What another Rollout has made: the video goes on from there, with this camera and prompt.",
                 ),
+                io.Latent.Input(
+                    "start_latent",
+                    display_name="start latent",
+                    optional=True,
+                    tooltip="In place of a start image: the video begins with the last frame of this video. A state "
+                    "remembers more of it.",
+                ),
                 frames_input(
                     "Frames to make, in chunks of twelve: 9, 21, 33, ... 81, and twelve a chunk where a video goes on. "
                     "A shorter camera path shortens the video.",
@@ -120,19 +127,19 @@ class LingBotWorldRollout(io.ComfyNode):
         )
 
     @classmethod
-    def validate_inputs(cls, indices):
-        return refusal(_check_indices, indices) if known_inputs().get("steps") == CUSTOM else True
+    def validate_inputs(cls, model=None):
+        return refusal(_check)
 
     @classmethod
     def execute(
         cls, model, positive, vae, frames, seed, steps, shift, indices, window, sink, kv_cache,
-        start_image=None, camera=None, state=None,
+        start_image=None, camera=None, state=None, start_latent=None,
     ) -> io.NodeOutput:  # fmt: skip
         from ..host.rollout import plan_rollout, run_rollout
 
         plan = plan_rollout(
             model, positive, start_image, camera, state, frames=frames, indices=_indices(steps, indices), shift=shift,
-            window=None if window == UNSET else window, sink=None if sink == UNSET else sink,
+            window=None if window == UNSET else window, sink=None if sink == UNSET else sink, latent=start_latent,
         )  # fmt: skip
         show_warning(" ".join(plan.notes))
         return io.NodeOutput(*run_rollout(plan, vae, seed, kv_cache))
@@ -152,8 +159,12 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
         raise InputError(f"indices are {custom!r}, expected numbers such as {_told(V2_INDICES)}") from None
 
 
-def _check_indices(custom: str) -> None:
-    """Raises InputError."""
+def _check() -> None:
+    """Of the node that ComfyUI is validating. Raises InputError, CameraError."""
+    from ..host.before_rollout import check_rollout
     from ..sampling import few_step_schedule
 
-    few_step_schedule(_indices(CUSTOM, custom), CAUSAL_SHIFT)
+    check_rollout()
+    known = known_inputs()
+    if known.get("steps") == CUSTOM and "indices" in known:
+        few_step_schedule(_indices(CUSTOM, known["indices"]), CAUSAL_SHIFT)

@@ -4,6 +4,7 @@ from comfy_api.latest import io
 
 from ..host.notice import show_warning
 from ..options import BOUNDARY, CAMERA_CACHE_MODES, GUIDE_SCALE, SHIFT, SOLVER_NAMES, STEPS, CameraCacheMode, PerExpert
+from .refusal import refusal
 
 CATEGORY = "LingBot-World/sampling"
 
@@ -132,6 +133,10 @@ class LingBotWorldGuider(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, high_noise=None):
+        return refusal(_check_models)
+
+    @classmethod
     def execute(
         cls, high_noise, low_noise, positive, negative, cfg_high, cfg_low, boundary, camera_cache="auto"
     ) -> io.NodeOutput:
@@ -230,6 +235,10 @@ class LingBotWorldSampler(io.ComfyNode):
         )
 
     @classmethod
+    def validate_inputs(cls, high_noise=None):
+        return refusal(_check_models)
+
+    @classmethod
     def execute(
         cls, high_noise, low_noise, positive, negative, latent, seed, steps, shift, cfg_high, cfg_low, boundary, solver,
         camera_cache="auto", reuse_threshold=0.0,
@@ -244,6 +253,13 @@ class LingBotWorldSampler(io.ComfyNode):
             show_warning(f"Shift {shifts} of a model sampling node is not used: this node's own shift is {shift:g}.")
         sampler = FlowSolver(solver, flow_timesteps(steps, shift, solver), reuse_threshold)
         return io.NodeOutput(sample_latent(guider, sampler, flow_sigmas(steps, shift, solver), latent, seed))
+
+
+def _check_models() -> None:
+    """Of the node that ComfyUI is validating. Raises InputError."""
+    from ..host.wired_models import check_experts
+
+    check_experts("high_noise", "low_noise")
 
 
 def _guider(models: PerExpert, positive, negative, cfg: PerExpert[float], boundary: float, mode: CameraCacheMode):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from workflow_graph import Graph
-from workflow_nodes import PREVIEW_HEIGHT, Node, Server
-from workflow_parts import GREEN, GREY, PACKAGE, RED, VIOLET, Parts
+from workflow_nodes import PREVIEW_HEIGHT, Node, Output, Server
+from workflow_parts import GREEN, GREY, HUGGING_FACE, PACKAGE, RED, VIOLET, Parts
 
 FAST = f"{PACKAGE}/lingbot_world_fast"
+FAST_LORA = "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1.safetensors"
+REWARD_FOLDER = f"{HUGGING_FACE}/alibaba-pai/Wan2.2-Fun-Reward-LoRAs/resolve/main"
 SHOT_FRAMES, WINDOW, SINK = 321, 18, 6
 
 CAUSAL_MODELS = f"""**Model**: where the folder *ComfyUI* lies,
@@ -28,13 +32,40 @@ def fast(server: Server) -> Graph:
     note = f"""## LingBot-World Fast
 
 Chunks of twelve frames in four steps each: a twentieth of the base model's work. The newest frame is shown after every
-chunk. A LoRA goes behind *Load Causal Model*.
+chunk. Template *17 Fast* has a LoRA.
 
 {CAUSAL_MODELS}"""
-    parts = Parts(server, "fast", note, note_height=510, note_width=420)
+    return _one_shot(Parts(server, "fast", note, note_height=510, note_width=420), "dolly_in")
+
+
+def fast_lora(server: Server) -> Graph:
+    note = """## A LoRA on LingBot-World Fast
+
+One model, so one LoRA; more go one behind the other. On 4-bit weights it is added exactly, while the layer runs.
+
+**LoRA**: one for Wan's 14B models, in **models/loras**. The example, from ComfyUI's list of missing models, is a reward
+LoRA of Wan 2.2 Fun (Apache-2.0, strength 0.5 as its authors take it). It was not tried with the real Fast.
+
+Steps, window and sink stay as they are: Fast needs no step-distilled LoRA.
+
+Template *07 Fast* tells how the model is made."""
+    return _one_shot(Parts(server, "fast_lora", note, note_height=330), "arc_left", _with_lora)
+
+
+def _with_lora(parts: Parts, model: Output) -> Output:
+    with parts.graph.group("LoRA", parts.column, RED):
+        offer = parts.offer(FAST_LORA, FAST_LORA, "loras", REWARD_FOLDER)
+        values = {"lora_name": FAST_LORA, "strength_model": 0.5, "models": offer}
+        return parts.graph.add("LoraLoaderModelOnly", title="LoRA", model=model, **values)["MODEL"]
+
+
+def _one_shot(parts: Parts, move: str, patch: Callable[[Parts, Output], Output] | None = None) -> Graph:
+    """An image, a camera's move and one Rollout, with what `patch` makes of the model."""
     image = parts.image()
-    path = parts.camera("LingBotWorldCameraPreset", preset="dolly_in")
-    model, vae, (text, _) = parts.causal_model(FAST), parts.vae(), parts.text()
+    path = parts.camera("LingBotWorldCameraPreset", preset=move)
+    model, vae = parts.causal_model(FAST), parts.vae()
+    model = patch(parts, model) if patch else model
+    text, _ = parts.text()
     with parts.graph.group("Rollout", 3, GREEN):
         made = parts.rollout(model, text, vae, path, start_image=image["image"])
     parts.save_images(made["images"])
@@ -64,7 +95,7 @@ Template *07 Fast* tells how the model is made."""
     made: list[Node] = []
     for number, (preset, prompt) in enumerate(SHOTS, 1):
         with parts.graph.group(f"Shot {number}", number, VIOLET):
-            text = parts.text_node(prompt=prompt, extra_height=-70)  # all three shots are to be read on opening
+            text = parts.text_node(prompt=prompt, extra_height=-90)  # all three shots are to be read on opening
             path = parts.graph.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES)
             begin = {"state": made[-1]["state"]} if made else {"start_image": image["image"]}
             values = {"window": WINDOW, "sink": SINK, "extra_height": PREVIEW_HEIGHT - 110, **begin}

@@ -97,6 +97,14 @@ def test_action_control_without_actions(comfy_server):
     assert "has no actions" in only_problem(comfy_server, prompt, prompt.node_id(APPLY))["details"]
 
 
+@pytest.mark.parametrize(("kind", "name"), [(APPLY, "camera"), (SAMPLER, "high_noise")])
+def test_a_socket_without_a_wire_is_told_as_comfyui_tells_it(comfy_server, kind, name):
+    """Even the one that the node's own check is hung on."""
+    prompt = toy()
+    del prompt[prompt.node_id(kind)]["inputs"][name]
+    assert only_problem(comfy_server, prompt, prompt.node_id(kind))["type"] == "required_input_missing"
+
+
 @pytest.fixture
 def bad_lens(comfy_server: ComfyServer) -> Path:
     """A pose folder whose lens file is none."""

@@ -46,6 +46,15 @@ def test_another_release_that_goes_on_with_a_video_is_told(found):
     assert other == ["The video so far was made by LingBot-World 2.0; LingBot-World Fast goes on."]
 
 
+def test_a_video_begins_with_the_last_frame_of_a_latent_as_with_that_frame(found):
+    result = found["from_a_latent"]
+    assert result["latent"] == result["images"] == 0
+    assert result["frames"] == 21
+    assert result["other"] > 1e-2
+    assert result["of"] > 43
+    assert result["long"] < 1e-5
+
+
 def test_grey_frames_are_encoded_until_they_repeat(found):
     assert found["grey_frames"] == {"frames": 30, "settled": 0, "before": 0}
 
@@ -97,6 +106,12 @@ def test_attention_in_8_bits_keeps_its_keys_and_values_as_it_takes_them(found):
     [
         ("base expert", "expert of the base model"),
         ("no image", "start_image is missing"),
+        ("latent and image", "start_latent and start_image are both connected"),
+        ("latent and state", "start_latent and state are both connected"),
+        ("channels of a latent", "start_latent is [1, 48, 3, 6, 8], expected [1, 16, frames, height, width]"),
+        ("batch of latents", "start_latent is [2, 16, 3, 6, 8], expected [1, 16"),
+        ("latent of an image", "start_latent is [1, 16, 6, 8], expected [1, 16"),
+        ("odd latent", "start_latent is of 64x56, and both have to be multiples of 16"),
         ("odd image", "start_image is 96x50, and both have to be multiples of 16"),
         ("state of another size", "the state is of 64x48, start_image is 96x64"),
         ("state of another model", "another model: num_layers 7, not 3"),

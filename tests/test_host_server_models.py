@@ -25,6 +25,7 @@ T5, VAE = "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth"
 EXPERTS = [f"{level}_noise_model_bnb_nf4/model.safetensors" for level in ("high", "low")]
 FILES = [*EXPERTS, T5, VAE]
 UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
+FAST_LORA = "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1.safetensors"
 LORAS = [f"wan2.2_i2v_lightx2v_4steps_lora_v1_{level}_noise.safetensors" for level in ("high", "low")]
 
 
@@ -66,6 +67,12 @@ def test_the_dialog_offers_what_other_workflows_need(server, name, others):
     missing = offered(server, CANVAS_FILES[name])["missing"]
     assert [row for row in missing if row[1] != "lingbot_world"] == others
     assert {row[0] for row in missing} >= {f"{PACKAGE}/{file}" for file in [*EXPERTS, VAE]}
+
+
+def test_the_dialog_offers_the_lora_of_fast(server):
+    missing = offered(server, CANVAS_FILES["fast_lora"])["missing"]
+    assert sorted(missing) == sorted(wanted([f"{PACKAGE}/{T5}", f"{PACKAGE}/{VAE}"], "lingbot_world")
+                                     + wanted([FAST_LORA], "loras"))  # fmt: skip
 
 
 def test_without_models_each_loader_says_which_file_goes_where(server):

@@ -9,17 +9,18 @@ from collections.abc import Iterator
 import pytest
 import torch
 from bad_files import write_bad_causal_models
-from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
+from comfy_server import ComfyServer, RejectedPromptError, Run
 from lingbot_world.generation.state import load_state
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.run import generate
 from lingbot_world.vae.weights import MEAN, STD
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from toy_prompt import ToyPrompt, as_toy
 
 pytestmark = pytest.mark.host
 
 ROLLOUT, CAUSAL, TEXT = "LingBotWorldRollout", "LingBotWorldLoadCausal", "LingBotWorldTextEncode"
+GUIDER, LORA = "LingBotWorldGuider", "LoraLoaderModelOnly"
 EXPERTS, SAMPLER, PRESET = "LingBotWorldLoadExperts", "LingBotWorldSampler", "LingBotWorldCameraPreset"
 PACKAGE, SIZE = "lingbot-world-base-cam-nf4", {"width": 64, "height": 48}
 
@@ -49,6 +50,11 @@ def going_on(prompt: ToyPrompt, seed: int) -> ToyPrompt:
     values = {name: value for name, value in first.items() if name != "start_image"}
     prompt = prompt.add("second", ROLLOUT, **values | {"seed": seed, "state": prompt.link(ROLLOUT, 2)})
     return prompt.add("second latent", "SaveLatent", samples=["second", 0], filename_prefix="second")
+
+
+def only_second(prompt: ToyPrompt) -> ToyPrompt:
+    """Without what is saved of the first Rollout, which ComfyUI would run by itself where the second is refused."""
+    return ToyPrompt({key: node for key, node in prompt.items() if key not in ("latent", prompt.node_id("SaveVideo"))})
 
 
 def latent(server: ComfyServer, run: Run, node: str) -> torch.Tensor:
@@ -154,17 +160,116 @@ def test_values_that_make_no_sense_are_refused_before_anything_runs(server, fast
     assert list(refused.value.node_errors) == [fast.node_id(ROLLOUT)]
 
 
-def test_models_of_the_other_kind_are_refused_on_the_sampling_node(server, fast):
-    experts = as_toy("first_last")
-    loader = experts[experts.node_id(EXPERTS)]["inputs"]
-    prompt = fast.add("experts", EXPERTS, **loader).set(ROLLOUT, model=["experts", 0])
-    with pytest.raises(FailedPromptError, match="expert of the base model") as failed:
+def only_problem(server: ComfyServer, prompt: ToyPrompt, node: str) -> str:
+    """What is said, once, on the one node that is refused before anything runs."""
+    with pytest.raises(RejectedPromptError) as refused:
         server.queue(prompt)
-    assert failed.value.node_type == ROLLOUT
-    prompt = experts.add("causal", CAUSAL, **fast[fast.node_id(CAUSAL)]["inputs"])
-    with pytest.raises(FailedPromptError, match="connect it to LingBot-World Rollout") as failed:
-        server.queue(prompt.set(SAMPLER, low_noise=["causal", 0]))
-    assert failed.value.node_type == SAMPLER
+    assert list(refused.value.node_errors) == [node]
+    (problem,) = refused.value.node_errors[node]["errors"]
+    return problem["details"]
+
+
+@pytest.fixture
+def experts() -> ToyPrompt:
+    """The base model's workflow with a causal model's loader beside the experts'."""
+    return as_toy("first_last").add("causal", CAUSAL, **loader_of("fast", CAUSAL))
+
+
+def loader_of(name: str, kind: str) -> dict:
+    workflow = as_toy(name)
+    return workflow[workflow.node_id(kind)]["inputs"]
+
+
+def with_lora(prompt: ToyPrompt, model: list) -> ToyPrompt:
+    """With a LoRA loader behind a model, and one behind that."""
+    loader = {"lora_name": "any.safetensors", "strength_model": 1.0}
+    return prompt.add("lora", LORA, model=model, **loader).add("loras", LORA, model=["lora", 0], **loader)
+
+
+@pytest.fixture
+def any_lora(server) -> Iterator[None]:
+    file = server.base / "models" / "loras" / "any.safetensors"
+    file.parent.mkdir(exist_ok=True)
+    save_file({"a": torch.zeros(1)}, file)
+    yield
+    file.unlink()
+
+
+@pytest.mark.parametrize("model", ["experts", "loras"])
+def test_a_base_expert_is_refused_before_anything_runs(server, fast, any_lora, model):
+    prompt = fast.add("experts", EXPERTS, **loader_of("first_last", EXPERTS))
+    prompt = with_lora(prompt, ["experts", 0]).set(ROLLOUT, model=[model, 0])
+    assert "model: this is an expert of the base model" in only_problem(server, prompt, fast.node_id(ROLLOUT))
+
+
+@pytest.mark.parametrize("expert", ["high_noise", "low_noise"])
+@pytest.mark.parametrize("model", ["causal", "loras"])
+def test_a_causal_model_is_refused_on_the_sampler_before_anything_runs(server, experts, any_lora, model, expert):
+    prompt = with_lora(experts, ["causal", 0]).set(SAMPLER, **{expert: [model, 0]})
+    said = only_problem(server, prompt, experts.node_id(SAMPLER))
+    assert f"{expert}: this is a causal model" in said
+    assert "connect it to LingBot-World Rollout" in said
+
+
+def test_a_causal_model_is_refused_on_the_guider_before_anything_runs(server):
+    prompt = as_toy("own_sampler").add("causal", CAUSAL, **loader_of("fast", CAUSAL))
+    prompt = prompt.set(GUIDER, low_noise=["causal", 0])
+    assert "low_noise: this is a causal model" in only_problem(server, prompt, prompt.node_id(GUIDER))
+
+
+def test_a_window_that_its_sink_fills_is_refused_before_anything_runs(server, fast):
+    said = only_problem(server, fast.set(ROLLOUT, window=5, sink=3), fast.node_id(ROLLOUT))
+    assert "`window` 5 and `sink` 3: a window holds its sink and a chunk" in said
+    prompt = only_second(going_on(fast, seed=1))
+    prompt["second"]["inputs"] |= {"window": 5, "sink": 3}
+    assert "`window` 5 and `sink` 3" in only_problem(server, prompt, "second")
+
+
+def test_nothing_to_begin_with_is_refused_before_anything_runs(server, fast):
+    del fast[fast.node_id(ROLLOUT)]["inputs"]["start_image"]
+    assert "start_image is missing" in only_problem(server, fast, fast.node_id(ROLLOUT))
+
+
+@pytest.mark.parametrize("other", ["start_image", "state"])
+def test_a_latent_beside_another_beginning_is_refused_before_anything_runs(server, fast, other):
+    prompt = only_second(going_on(fast, seed=1))
+    inputs = prompt["second"]["inputs"]
+    inputs |= {"start_latent": prompt.link(ROLLOUT), "start_image": prompt.link("LingBotWorldPrepareImage")}
+    del inputs["state" if other == "start_image" else "start_image"]
+    assert f"start_latent and {other} are both connected" in only_problem(server, prompt, "second")
+
+
+def test_a_video_goes_on_from_the_last_frame_of_a_latent(server, fast):
+    """To the bit as from that frame, decoded by core's VAE Decode, as start image."""
+    prompt = going_on(fast, seed=5)
+    values = {name: value for name, value in prompt["second"]["inputs"].items() if name != "state"}
+    vae = {"samples": prompt.link(ROLLOUT), "vae": prompt[prompt.node_id(ROLLOUT)]["inputs"]["vae"]}
+    prompt = prompt.add("second", ROLLOUT, **values, start_latent=prompt.link(ROLLOUT))
+    prompt = prompt.add("frames", "VAEDecode", **vae)
+    prompt = prompt.add("last", "ImageFromBatch", image=["frames", 0], batch_index=8, length=1)
+    prompt = prompt.add("third", ROLLOUT, **values, start_image=["last", 0])
+    prompt = prompt.add("third latent", "SaveLatent", samples=["third", 0], filename_prefix="third")
+    run = server.queue(prompt)
+    first, second, third = (latent(server, run, name) for name in ("latent", "second latent", "third latent"))
+    assert torch.equal(second, third)
+    assert not torch.equal(second, first)
+
+
+def test_a_path_shorter_than_a_chunk_is_refused_before_anything_runs(server, fast):
+    """The preset's camera and its frames, either of them alone, and the camera of a shot that goes on."""
+    words = "5 frames do not fill a chunk of 3 latent frames: at least 9 are needed"
+    short = fast.set(PRESET, frames=5)
+    numbered = fast.add("number", "PrimitiveInt", value=5).set(ROLLOUT, frames=["number", 0])
+    for prompt in (short, short.set(ROLLOUT, frames=33), numbered):
+        assert words in only_problem(server, prompt, fast.node_id(ROLLOUT))
+    going = only_second(going_on(fast, seed=1)).add("still", PRESET, **loader_of("fast", PRESET) | {"frames": 5})
+    going["second"]["inputs"] |= {"camera": ["still", 0], "frames": 33}
+    assert words in only_problem(server, going, "second")
+
+
+def test_a_model_that_is_not_connected_is_told_as_comfyui_tells_it(server, fast):
+    del fast[fast.node_id(ROLLOUT)]["inputs"]["model"]
+    assert only_problem(server, fast, fast.node_id(ROLLOUT)) == "model"
 
 
 def test_a_state_goes_on_with_another_window(server, fast):

@@ -14,6 +14,7 @@ from lingbot_world.toy.weights import EXPERT
 from safetensors.torch import save_file
 from toy_prompt import TOY_HEIGHT, TOY_WIDTH
 
+FAST_LORA = "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1"
 LORA = "wan2.2_i2v_lightx2v_4steps_lora_v1_{}_noise"
 ENLARGE = """
 import sys
@@ -36,6 +37,9 @@ def write_loras(folder: Path) -> None:
     lora = {f"{layer}.lora_A.weight": torch.randn(4, EXPERT.dim), f"{layer}.lora_B.weight": torch.randn(EXPERT.dim, 4)}
     for level in ("high", "low"):
         save_file(lora, folder / f"{LORA.format(level)}.safetensors")
+    of_fun = {"lora_down": torch.randn(4, EXPERT.dim), "lora_up": torch.randn(EXPERT.dim, 4)}
+    named = {f"lora_unet__blocks_0_cross_attn_k.{part}.weight": tensor for part, tensor in of_fun.items()}
+    save_file(named, folder / f"{FAST_LORA}.safetensors")
 
 
 def write_enlargers(server: ComfyServer) -> None:

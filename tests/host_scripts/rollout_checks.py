@@ -42,6 +42,7 @@ STATES = load_state(FIRST), load_state(SECOND)
 VAE = comfy.sd.VAE(sd=comfy.utils.load_torch_file(f"{TOY}/Wan2.1_VAE.pth"))
 PATH = CameraPath(*(np.load(f"{TOY}/example/{name}.npy") for name in ("poses", "intrinsics")))
 IMAGE = (STATES[0].frame.permute(1, 2, 0)[None] + 1) / 2
+LATENT = {"samples": torch.zeros(1, 16, 3, 6, 8)}
 SETTINGS = {"frames": 21, "indices": None, "shift": 10.0, "window": None, "sink": None}
 
 
@@ -168,6 +169,26 @@ def other_chunks_stay():
     kept = first.state.latent.clone()
     second = roll(model, first.state, image=None, frames=9)
     return {"kept": torch.equal(kept, second.state.latent[:, :, :3]), "grown": second.state.latent.shape[2]}
+
+
+@check
+def from_a_latent():
+    """A video that begins with the last frame of a latent, and one that begins with that frame as an image: the gap of
+    their latents, the number of frames, and the last chunk's gap to a video from another frame. Long latents are
+    decoded from their end: the gap of that frame to the whole video's."""
+    from lingbot_world.host.rollout import _decode_last
+
+    model = toy_model()
+    first = roll(model, vae=VAE)
+    frames = VAE.decode(first.latent["samples"])[0]
+    begun = roll(model, image=None, latent=first.latent, vae=VAE, seed=4)
+    wanted, other = (roll(model, image=frames[[index]], vae=VAE, seed=4) for index in (-1, 0))
+    long = first.latent["samples"].repeat(1, 1, 8, 1, 1)
+    return {
+        "latent": gap(begun.latent["samples"], wanted.latent["samples"]), "images": gap(begun.images, wanted.images),
+        "frames": len(begun.images), "other": gap(other.latent["samples"], wanted.latent["samples"]),
+        "long": gap(_decode_last(VAE, long, 1)[-1], VAE.decode(long)[0, -1]), "of": long.shape[2],
+    }  # fmt: skip
 
 
 @check
@@ -313,6 +334,12 @@ def refusals():
     return {
         "base expert": refused(roll, base),
         "no image": refused(roll, model, image=None),
+        "latent and image": refused(roll, model, latent=LATENT),
+        "latent and state": refused(roll, model, state, image=None, latent=LATENT),
+        "channels of a latent": refused(roll, model, image=None, latent={"samples": torch.zeros(1, 48, 3, 6, 8)}),
+        "batch of latents": refused(roll, model, image=None, latent={"samples": torch.zeros(2, 16, 3, 6, 8)}),
+        "latent of an image": refused(roll, model, image=None, latent={"samples": torch.zeros(1, 16, 6, 8)}),
+        "odd latent": refused(roll, model, image=None, latent={"samples": torch.zeros(1, 16, 3, 7, 8)}),
         "odd image": refused(roll, model, image=wide[:, :50]),
         "state of another size": refused(roll, model, state, image=wide),
         "state of another model": refused(roll, model, other, image=None),

@@ -1,0 +1,61 @@
+"""What can be said of a Rollout before anything of its prompt runs. The rest is said by `plan_rollout`, which runs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..camera.poses import frame_count
+from ..errors import InputError
+from ..generation.world import check_window
+from ..options import CHUNK
+from .prompt_values import Prompt, PromptValues, UnknownError, is_link
+from .queued_prompt import node_in_question
+from .wired_models import LOAD_EXPERTS, loader_of
+
+
+def check_rollout() -> None:
+    """Raises InputError or CameraError where the Rollout that ComfyUI is validating cannot work: a base expert, nothing
+    or too much to begin with, a window that its sink leaves no room in, a path shorter than a chunk."""
+    try:
+        prompt, node = node_in_question()
+    except UnknownError:
+        return
+    inputs = prompt[node]["inputs"]
+    if loader_of(prompt, inputs.get("model")) == LOAD_EXPERTS:
+        raise InputError("model: this is an expert of the base model, which makes a video as a whole; a rollout takes "
+                         "LingBot-World Fast or 2.0: connect Load LingBot-World Causal Model")  # fmt: skip
+    check_start(*(inputs.get(name) is not None for name in ("start_image", "start_latent", "state")))
+    window, sink = inputs.get("window"), inputs.get("sink")
+    if _is_set(window) and _is_set(sink):
+        check_window(window, sink)
+    frames = _frames_from_elsewhere(prompt, inputs)
+    if frames is not None:
+        frame_count(frames, chunk=CHUNK)
+
+
+def check_start(image: bool, latent: bool, state: bool) -> None:
+    """Raises InputError where a video has nothing to begin with, or a latent and another beginning."""
+    if latent and (image or state):
+        other = "start_image" if image else "state"
+        raise InputError(f"start_latent and {other} are both connected, and a video begins with one: disconnect one")
+    if not (image or latent or state):
+        raise InputError("start_image is missing: connect the video's first frame, a latent whose last frame it is, or "
+                         "a state to go on from")  # fmt: skip
+
+
+def _is_set(latent_frames: Any) -> bool:
+    """Whether this is a number of latent frames: no link, and not what stands for the model's own."""
+    return isinstance(latent_frames, int) and latent_frames >= 0
+
+
+def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
+    """The frames that a number's or a camera's node asks for, whichever are fewer; None where that is not known.
+    ComfyUI itself looks at the widget's."""
+    values, lengths = PromptValues(prompt), []
+    try:
+        if "camera" in inputs:
+            lengths.append(len(values.of(inputs["camera"])))
+        if is_link(inputs["frames"]):
+            lengths.append(values.of(inputs["frames"]))
+    except Exception:  # what is not known yet, or wrong with another node, which says so itself
+        return None
+    return min(lengths, default=None)
