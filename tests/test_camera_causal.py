@@ -5,7 +5,10 @@ import json
 import numpy as np
 import pytest
 from lingbot_world.camera import (
+    CameraTrack,
+    begin_track,
     camera_embedding,
+    continue_track,
     continued_poses,
     frame_count,
     latent_poses,
@@ -85,6 +88,32 @@ def test_after_a_camera_that_stood_still_a_path_has_its_own_scale():
     np.testing.assert_allclose(world, latent_poses(walk(25), 25)[1:], rtol=0, atol=1e-9)
     with pytest.raises(CameraError, match="camera scale -1"):
         continued_poses(walk(25), 6, before=np.eye(4), scale=-1)
+
+
+def go_on(track: CameraTrack, path: np.ndarray | None, frames: int) -> CameraTrack:
+    return continue_track(path, track.lens, frames, 3, before=track.world[-1], scale=track.scale)
+
+
+def dolly(frames: int, speed: float = 1.0) -> np.ndarray:
+    """Walks straight on by `speed` a frame."""
+    poses = np.tile(np.eye(4), (frames, 1, 1))
+    poses[:, 2, 3] = speed * np.arange(frames)
+    return poses
+
+
+def step_lengths(track: CameraTrack) -> np.ndarray:
+    return np.linalg.norm(track.poses[:, :3, 3], axis=1)
+
+
+@pytest.mark.parametrize("first", [None, poses_from_keys("l-12")], ids=["still", "turns"])
+def test_the_first_path_that_moves_sets_the_scale(first):
+    still = begin_track(first, None, 9, 3)
+    assert (still.scale, go_on(still, first, 9).scale) == (0, 0)
+    slow = go_on(go_on(still, first, 9), dolly(13), 13)
+    fast = go_on(slow, dolly(13, 10), 13)
+    np.testing.assert_allclose(step_lengths(slow), 1)
+    np.testing.assert_allclose(step_lengths(fast), 10)
+    assert slow.scale == fast.scale == pytest.approx(4)
 
 
 def test_the_scale_is_the_longest_step_unless_given():
