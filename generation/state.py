@@ -48,8 +48,8 @@ class WorldState:
     latent [1, 16, f, h, w] float32. frame [3, H, W] float32: the VAE's input for the first frame. poses [f, 4, 4] and
     lens [f, 4] float64: the camera in the form that the model gets (`camera.model_poses`). last_pose [4, 4]: the last
     latent frame's pose in the world of the path. scale: the length by which translations were divided, 0 as long as
-    the camera has not moved. window and sink: latent frames, as in `pipeline.rollout`. release: the name of the one that
-    made the last frames (see `release_of`), empty in files that do not tell it."""
+    the camera has not moved. window and sink: latent frames, as in `pipeline.rollout`. release: the name of the one
+    that made the last frames (see `release_of`), empty in files that do not tell it."""
 
     latent: Tensor
     frame: Tensor

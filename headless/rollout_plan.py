@@ -23,6 +23,7 @@ from .options import BASE_ONLY, GenerateOptions
 from .video import Target, check_folder
 
 STANDING_STILL = "There is no `action_path`: the camera stands still."
+NEW_CHUNKS, LATER_CHUNKS = "whole chunks, so 9, 21, 33 and so on", "chunks of 12 where a video goes on"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,20 +79,22 @@ def plan_rollout(
         _check_saved(Path(options.save_state), opened["target"])
     folder = None if options.action_path is None else pose_folder(Path(options.action_path), checkpoint)
     geometry, frame = _geometry_and_frame(options, image, folder, state)
+    track = _track(options, folder, state)
     shift = CAUSAL_SHIFT if options.shift is None else options.shift
     named = f"{release.name} ({release.licence}): {checkpoint.name}"
+    told = _notes(options, geometry, folder, track, state, release.name)
     return RolloutPlan(
         **opened,
         checkpoint=checkpoint,
         frame=frame,
         geometry=geometry,
-        track=_track(options, folder, state),
+        track=track,
         schedule=few_step_schedule(step_indices(options.schedule, release), shift),
         window=window,
         sink=sink,
         state=state,
         release=release.name,
-        notes=(named, *lora_notes(options), *arithmetic, *_notes(options, geometry, folder, state, release.name)),
+        notes=(named, *lora_notes(options), *arithmetic, *told),
     )
 
 
@@ -129,13 +132,16 @@ def _track(options: GenerateOptions, folder: PoseFolder | None, state: WorldStat
 
 
 def _notes(
-    options: GenerateOptions, geometry: Geometry, folder: PoseFolder | None, state: WorldState | None, release: str
-) -> tuple[str, ...]:
-    notes = () if folder is not None else (STANDING_STILL,)
+    options: GenerateOptions, geometry: Geometry, folder: PoseFolder | None, track: CameraTrack,
+    state: WorldState | None, release: str,
+) -> tuple[str, ...]:  # fmt: skip
+    steps = NEW_CHUNKS if state is None else LATER_CHUNKS
+    notes = *(() if folder is not None else (STANDING_STILL,)), *frame_notes(options, geometry, folder, steps)
+    notes = *notes, *track.notes
     if state is None:
-        return (*notes, *frame_notes(options, geometry, folder))
+        return notes
     made = 4 * state.latent.shape[2] - 3
     after = f"{options.continue_from} holds {made} frames; this video has the {geometry.frames} that follow."
     if options.image is not None:
         after += " `image` is not needed: the size and what was made stay."
-    return (*notes, *(() if folder is None else folder.notes), after, *state.notes(release))
+    return (*notes, after, *state.notes(release))

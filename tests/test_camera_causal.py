@@ -116,6 +116,31 @@ def test_the_first_path_that_moves_sets_the_scale(first):
     assert slow.scale == fast.scale == pytest.approx(4)
 
 
+@pytest.mark.parametrize(("speed", "times"), [(1, None), (1.04, None), (1.06, "1.06"), (10, "10"), (1e6, "1,000,000")])
+def test_steps_that_no_first_path_could_have_are_told(speed, times):
+    first = begin_track(dolly(9), None, 9, 3)
+    assert not first.notes
+    notes = go_on(first, dolly(13, speed), 13).notes
+    assert len(notes) == (times is not None)
+    if notes:
+        assert f"longest step is {times} times that of the video's first path" in notes[0]
+        assert f"divide its translations by {times}" in notes[0]
+
+
+def test_poses_that_are_left_over_are_told():
+    """Fewer than a latent frame's are not: they make no step."""
+    for frames, given, used in ((9, 12, None), (9, 13, 9), (41, 81, 41), (81, 81, None), (81, 24, None)):
+        (note, *_) = begin_track(dolly(given), None, frames, 3).notes or [None]
+        assert (note or "").startswith(f"The first {used} of the camera path's {given} poses" if used else "")
+        assert (note is None) == (used is None)
+    still = begin_track(None, None, 9, 3)
+    assert not still.notes
+    assert not go_on(still, None, 40).notes
+    (note,) = go_on(still, dolly(33), 24).notes
+    assert note == ("The first 24 of the camera path's 33 poses are used; a run that goes on begins with the first "
+                    "pose of the path that it is given.")  # fmt: skip
+
+
 def test_the_scale_is_the_longest_step_unless_given():
     poses = walk(33)
     own = camera_embedding(poses, LENS, frames=33, chunk=3, **SIZE)

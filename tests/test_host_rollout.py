@@ -41,10 +41,17 @@ def test_images_are_the_new_frames_and_the_latent_is_the_whole_video(found):
 
 
 def test_another_release_that_goes_on_with_a_video_is_told(found):
-    same, other = found["the_command"]["notes"]
-    assert same == []
+    (left_over,), (left_over_too, *other) = found["the_command"]["notes"]
+    assert left_over == left_over_too
+    assert left_over.startswith("The first 21 of the camera path's 81 poses are used; a run that goes on begins with")
     assert other == ["The video so far was made by LingBot-World 2.0. LingBot-World Fast goes on, with the window and "
                      "sink of before."]  # fmt: skip
+
+
+def test_what_of_a_path_a_video_that_goes_on_does_not_follow_is_told(found):
+    assert found["paths"]["short"] == ["The camera path has 13 poses. This video has 12 frames, not 81."]
+    (far,) = found["paths"]["far"]
+    assert "times that of the video's first path" in far
 
 
 def test_grey_frames_are_encoded_until_they_repeat(found):
@@ -64,7 +71,7 @@ def test_behind_multigpu_cfg_split_it_runs_on_one_device_and_says_so(found):
     split = found["on_two_devices"]
     assert split["gap"] == 0
     assert set(split["loaded"]) == {1}
-    assert ["one device" in note for note in split["notes"]] == [True]
+    assert ["one device" in note for note in split["notes"]] == [True, False]  # poses are left over
 
 
 def test_comfyui_is_told_of_a_chunk_and_of_the_keys_and_values(found):

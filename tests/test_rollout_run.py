@@ -14,6 +14,7 @@ from functools import cached_property, partial
 import numpy as np
 import pytest
 import torch
+from lingbot_world.camera.path import lens_from_fov
 from lingbot_world.errors import CheckpointError, InputError, LingBotError
 from lingbot_world.generation.state import load_state
 from lingbot_world.generation.two_experts import Together
@@ -450,6 +451,38 @@ def test_another_release_that_goes_on_with_a_video_is_told(causal, second_releas
     assert (plan.window, plan.sink) == (0, 0)
     run(plan)
     assert load_state(second).release == "LingBot-World 2.0"
+
+
+def test_what_the_user_should_know_of_a_path_is_told(causal, tmp_path):
+    """The example's path has 81 poses."""
+    state = tmp_path / "a.state"
+    first = make_plan(causal(frame_num=9, save_state=state))
+    assert first.notes[-1].startswith("The first 9 of the camera path's 81 poses are used; a run that goes on begins")
+    assert "poses" not in " ".join(make_plan(causal(frame_num=81)).notes)
+    cut = "Frames come in whole chunks, so 9, 21, 33 and so on: the video has 21 frames, not 29."
+    assert cut in make_plan(causal(frame_num=29)).notes
+    run(first)
+    going_on = partial(causal, continue_from=state, width=None, height=None)
+
+    def told(poses, frames):
+        return make_plan(going_on(action_path=pose_folder(tmp_path / "path", poses), frame_num=frames)).notes
+
+    example = np.load(causal().action_path / "poses.npy")
+    far = example.copy()
+    far[:, :3, 3] *= 100
+    assert "longest step is" not in " ".join(told(example[:9], 81))
+    assert "times that of the video's first path" in " ".join(told(far, 81))
+    assert f"{tmp_path / 'path'} holds 9 poses: the video has 12 frames, not 81." in told(example[:9], 81)
+    assert "Frames come in chunks of 12 where a video goes on: the video has 24 frames, not 29." in told(example, 29)
+    assert "The first 24 of the camera path's 81 poses are used" in " ".join(told(example, 24))
+    assert "frames, not" not in " ".join(told(example, 81))
+
+
+def pose_folder(folder, poses):
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "poses.npy", poses)
+    np.save(folder / "intrinsics.npy", lens_from_fov()[None])
+    return folder
 
 
 def test_states_that_do_not_belong_are_refused(causal, tmp_path):

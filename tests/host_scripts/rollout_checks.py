@@ -161,6 +161,15 @@ def the_command():
 
 
 @check
+def paths():
+    """What is told of a path that is shorter than a video that goes on, and of one in larger units."""
+    model, moved = toy_model(), PATH.c2w.copy()
+    moved[:, :3, 3] *= 100
+    return {name: plan_rollout(model, positive(), None, path, STATES[0], **SETTINGS | {"frames": 81}).notes
+            for name, path in {"short": PATH[:13], "far": CameraPath(moved, PATH.intrinsics)}.items()}  # fmt: skip
+
+
+@check
 def other_chunks_stay():
     """A longer video begins like a shorter one only in its noise; what a state holds never changes."""
     model = toy_model()
