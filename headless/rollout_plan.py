@@ -23,6 +23,7 @@ from .options import BASE_ONLY, GenerateOptions
 from .video import Target, check_folder
 
 STANDING_STILL = "There is no `action_path`: the camera stands still."
+FEWEST_FRAMES = 4 * CHUNK - 3
 NEW_CHUNKS, LATER_CHUNKS = "whole chunks, so 9, 21, 33 and so on", "chunks of 12 where a video goes on"
 
 
@@ -77,7 +78,7 @@ def plan_rollout(
     check_window(window, sink)
     if options.save_state is not None:
         _check_saved(Path(options.save_state), opened["target"])
-    folder = None if options.action_path is None else pose_folder(Path(options.action_path), checkpoint)
+    folder = None if options.action_path is None else _pose_folder(Path(options.action_path), checkpoint)
     geometry, frame = _geometry_and_frame(options, image, folder, state)
     track = _track(options, folder, state)
     shift = CAUSAL_SHIFT if options.shift is None else options.shift
@@ -105,6 +106,15 @@ def _check_saved(path: Path, target: Target) -> None:
     if path.absolute() == target.path.absolute():
         raise InputError(f"`save_state` {path} is the video's file; give the state its own")
     check_folder("save_state", path, path.parent)
+
+
+def _pose_folder(path: Path, checkpoint: Checkpoint) -> PoseFolder:
+    """The camera of a folder. Raises CameraError for one with fewer poses than a chunk has frames."""
+    folder = pose_folder(path, checkpoint)
+    if len(folder.c2w) < FEWEST_FRAMES:
+        raise CameraError(f"`action_path` {path}: {len(folder.c2w)} poses; a causal model needs at least "
+                          f"{FEWEST_FRAMES}, a chunk of {CHUNK} latent frames")  # fmt: skip
+    return folder
 
 
 def _geometry_and_frame(

@@ -49,7 +49,7 @@ def test_nothing_left_is_refused():
     for n_poses in (None, 8):
         with pytest.raises(LingBotError, match="8 frames do not fill a chunk of 3 latent frames: at least 9"):
             output_geometry(832, 480, 480 * 832, 8, n_poses, chunk=3)
-    with pytest.raises(CameraError, match="do not fill a chunk"):
+    with pytest.raises(CameraError, match="8 camera poses do not fill a chunk of 3 latent frames: at least 9"):
         camera_embedding(walk(81)[:8], LENS, frames=81, chunk=3, **SIZE)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.camera.path import lens_from_fov
-from lingbot_world.errors import CheckpointError, InputError, LingBotError
+from lingbot_world.errors import CameraError, CheckpointError, InputError, LingBotError
 from lingbot_world.generation.state import load_state
 from lingbot_world.generation.two_experts import Together
 from lingbot_world.geometry import Geometry
@@ -476,6 +476,12 @@ def test_what_the_user_should_know_of_a_path_is_told(causal, tmp_path):
     assert "Frames come in chunks of 12 where a video goes on: the video has 24 frames, not 29." in told(example, 29)
     assert "The first 24 of the camera path's 81 poses are used" in " ".join(told(example, 24))
     assert "frames, not" not in " ".join(told(example, 81))
+
+
+def test_a_path_shorter_than_a_chunk_is_named_with_its_poses(causal, tmp_path):
+    folder = pose_folder(tmp_path / "short", np.load(causal().action_path / "poses.npy")[:8])
+    with pytest.raises(CameraError, match=f"`action_path` {folder}: 8 poses; a causal model needs at least 9, a chunk"):
+        make_plan(causal(action_path=folder, frame_num=81))
 
 
 def pose_folder(folder, poses):

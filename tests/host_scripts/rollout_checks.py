@@ -74,9 +74,9 @@ class Latents:
         return torch.empty(1, 4 * frames - 3, 8 * height, 8 * width, 3)
 
 
-def roll(model, state=None, image=IMAGE, seed=1, prompt=None, vae=Latents, **changes):
+def roll(model, state=None, image=IMAGE, seed=1, prompt=None, vae=Latents, path=PATH, **changes):
     prompt = positive() if prompt is None else prompt
-    plan = plan_rollout(model, prompt, image, PATH, state, **SETTINGS | changes)
+    plan = plan_rollout(model, prompt, image, path, state, **SETTINGS | changes)
     return run_rollout(plan, vae, seed)
 
 
@@ -327,7 +327,8 @@ def refusals():
         "state of another model": refused(roll, model, other, image=None),
         "state of another window": refused(roll, model, state, image=None, window=9),
         "window": refused(roll, model, window=5, sink=3),
-        "short path": refused(roll, model, frames=5),
+        "few frames": refused(roll, model, frames=5),
+        "short path": refused(roll, model, frames=81, path=PATH[:8]),
         "indices": refused(roll, model, indices=(5, 4)),
         "prompt": refused(roll, model, prompt=[[torch.zeros(1, 4, 7), {}]]),
         "two prompts": refused(roll, model, prompt=positive() * 2),
