@@ -70,11 +70,11 @@ def plan_rollout(
     arithmetic = arithmetic_notes(options, opened["device"], checkpoint)
     release = release_of(checkpoint.names)
     state = None if options.continue_from is None else load_state(options.continue_from)
-    window = release.window if options.window is None else options.window
-    sink = release.sink if options.sink is None else options.sink
+    before = release if state is None else state
+    window = before.window if options.window is None else options.window
+    sink = before.sink if options.sink is None else options.sink
     if state is not None:
-        state.check(checkpoint.config, options.window, options.sink)
-        window, sink = state.window, state.sink
+        state.check(checkpoint.config)
     check_window(window, sink)
     if options.save_state is not None:
         _check_saved(Path(options.save_state), opened["target"])
@@ -83,7 +83,9 @@ def plan_rollout(
     track = _track(options, folder, state)
     shift = CAUSAL_SHIFT if options.shift is None else options.shift
     named = f"{release.name} ({release.licence}): {checkpoint.name}"
-    told = _notes(options, geometry, folder, track, state, release.name)
+    told = _notes(options, geometry, folder, track, state)
+    if state is not None:
+        told += state.notes(release.name, window, sink)
     return RolloutPlan(
         **opened,
         checkpoint=checkpoint,
@@ -143,7 +145,7 @@ def _track(options: GenerateOptions, folder: PoseFolder | None, state: WorldStat
 
 def _notes(
     options: GenerateOptions, geometry: Geometry, folder: PoseFolder | None, track: CameraTrack,
-    state: WorldState | None, release: str,
+    state: WorldState | None,
 ) -> tuple[str, ...]:  # fmt: skip
     steps = NEW_CHUNKS if state is None else LATER_CHUNKS
     notes = *(() if folder is not None else (STANDING_STILL,)), *frame_notes(options, geometry, folder, steps)
@@ -154,4 +156,4 @@ def _notes(
     after = f"{options.continue_from} holds {made} frames; this video has the {geometry.frames} that follow."
     if options.image is not None:
         after += " `image` is not needed: the size and what was made stay."
-    return (*notes, after, *state.notes(release))
+    return (*notes, after)

@@ -96,10 +96,10 @@ def plan_rollout(
                           "LingBot-World model that takes one")  # fmt: skip
     checkpoint = patcher.model.checkpoint
     release = release_of(checkpoint.names)
+    before = release if state is None else state
+    window, sink = before.window if window is None else window, before.sink if sink is None else sink
     if state is not None:
-        state.check(config, window, sink)
-        window, sink = state.window, state.sink
-    window, sink = release.window if window is None else window, release.sink if sink is None else sink
+        state.check(config)
     check_window(window, sink)
     frame = _first_frame(image, state)
     poses, lens = (None, None) if camera is None else (camera.c2w, camera.intrinsics[0])
@@ -245,7 +245,7 @@ def _with_notes(plan: RolloutPlan, camera: CameraPath | None, frames: int) -> Ro
         notes.append(f"{reason}. This video has {plan.video_frames} frames, not {frames}.")
     notes += plan.track.notes
     if plan.state is not None:
-        notes += plan.state.notes(plan.release)
+        notes += plan.state.notes(plan.release, plan.window, plan.sink)
     given, read = plan.positive[0][0].shape[1], plan.context.shape[1]
     if given > read:
         notes.append(f"The prompt has {given} tokens; a rollout reads the first {read}.")

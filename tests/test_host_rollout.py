@@ -44,8 +44,7 @@ def test_another_release_that_goes_on_with_a_video_is_told(found):
     (left_over,), (left_over_too, *other) = found["the_command"]["notes"]
     assert left_over == left_over_too
     assert left_over.startswith("The first 21 of the camera path's 81 poses are used; a run that goes on begins with")
-    assert other == ["The video so far was made by LingBot-World 2.0. LingBot-World Fast goes on, with the window and "
-                     "sink of before."]  # fmt: skip
+    assert other == ["The video so far was made by LingBot-World 2.0; LingBot-World Fast goes on."]
 
 
 def test_what_of_a_path_a_video_that_goes_on_does_not_follow_is_told(found):
@@ -108,7 +107,6 @@ def test_attention_in_8_bits_keeps_its_keys_and_values_as_it_takes_them(found):
         ("odd image", "start_image is 96x50, and both have to be multiples of 16"),
         ("state of another size", "the state is of 64x48, start_image is 96x64"),
         ("state of another model", "another model: num_layers 7, not 3"),
-        ("state of another window", "another window: 0, not 9"),
         ("window", "`window` 5 and `sink` 3: a window holds its sink and a chunk of 3"),
         ("few frames", "5 frames do not fill a chunk of 3 latent frames: at least 9"),
         ("short path", "8 camera poses do not fill a chunk of 3 latent frames: at least 9"),

@@ -325,7 +325,6 @@ def refusals():
         "odd image": refused(roll, model, image=wide[:, :50]),
         "state of another size": refused(roll, model, state, image=wide),
         "state of another model": refused(roll, model, other, image=None),
-        "state of another window": refused(roll, model, state, image=None, window=9),
         "window": refused(roll, model, window=5, sink=3),
         "few frames": refused(roll, model, frames=5),
         "short path": refused(roll, model, frames=81, path=PATH[:8]),
