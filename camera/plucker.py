@@ -66,6 +66,11 @@ def continued_poses(
     return _scaled(*_steps(sampled, before), scale or None), sampled
 
 
+def longest_step_after(before: np.ndarray, world: np.ndarray) -> float:
+    """The longest step of latent frames [f, 4, 4] that go on from the pose `before` [4, 4], in world units."""
+    return _steps(world, before)[1]
+
+
 def longest_step(c2w: ArrayLike, *, frames: int, chunk: int = 1) -> float:
     """The longest step between two latent frames of a path, in world units: the scale of `camera_embedding`.
 

@@ -27,9 +27,8 @@ def frame_count(requested: int, n_poses: int | None = None, chunk: int = 1) -> i
     available = requested if n_poses is None else min(requested, n_poses)
     latent_frames = ((available - 1) // 4 + 1) // chunk * chunk
     if latent_frames == 0:
-        raise CameraError(
-            f"{available} frames do not fill a chunk of {chunk} latent frames: at least {4 * chunk - 3} are needed"
-        )
+        given = f"{requested} frames" if n_poses is None or requested <= n_poses else f"{n_poses} camera poses"
+        raise CameraError(f"{given} do not fill a chunk of {chunk} latent frames: at least {4 * chunk - 3} are needed")
     return 4 * (latent_frames - 1) + 1
 
 

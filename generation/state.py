@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..camera import CameraTrack, continue_track
+from ..camera import CameraTrack, check_intrinsics, check_poses, continue_track
 from ..errors import CheckpointError, InputError
+from ..geometry import PATCH
 from ..loaders.tensors import read_safetensors
 from ..model.config import ModelConfig
 from ..options import CHUNK
+from .world import check_window
 
 FORMAT = "lingbot-world state 1"
 _TENSORS = {
@@ -47,9 +50,9 @@ class WorldState:
 
     latent [1, 16, f, h, w] float32. frame [3, H, W] float32: the VAE's input for the first frame. poses [f, 4, 4] and
     lens [f, 4] float64: the camera in the form that the model gets (`camera.model_poses`). last_pose [4, 4]: the last
-    latent frame's pose in the world of the path. scale: the length by which translations were divided. window and
-    sink: latent frames, as in `pipeline.rollout`. release: the name of the one that made the last frames (see
-    `release_of`), empty in files that do not tell it."""
+    latent frame's pose in the world of the path. scale: the length by which translations were divided, 0 as long as
+    the camera has not moved. window and sink: latent frames, as in `pipeline.rollout`. release: the name of the one
+    that made the last frames (see `release_of`), empty in files that do not tell it."""
 
     latent: Tensor
     frame: Tensor
@@ -137,17 +140,21 @@ def load_state(path: str | Path) -> WorldState:
             raise InputError(f"{path.name}: {name} is missing or not what a state holds; write the state again")
     try:
         prompts = tuple(
-            Prompt(str(prompt["text"]), tensors[f"prompt.{index}"], int(prompt["chunks"]))
+            Prompt(str(prompt["text"]), tensors[f"prompt.{index}"], _whole("chunks", prompt["chunks"]))
             for index, prompt in enumerate(metadata["prompts"])
         )
         state = WorldState(
             **{name: tensors[name] for name in _TENSORS}, scale=float(metadata["scale"]), prompts=prompts,
-            window=int(metadata["window"]), sink=int(metadata["sink"]), config=ModelConfig(**metadata["config"]),
-            release=str(metadata.get("release", "")),
+            window=_whole("window", metadata["window"]), sink=_whole("sink", metadata["sink"]),
+            config=ModelConfig(**metadata["config"]), release=str(metadata.get("release", "")),
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError) as error:
+        _check_sizes(state)
+        _check_camera(state)
+        for index, prompt in enumerate(prompts):
+            _check_prompt(f"prompt.{index}", prompt.context, state.config)
+        check_window(state.window, state.sink)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:  # LingBotErrors too, which do not name the file
         raise InputError(f"{path.name}: not a state that can be continued ({error}); write it again") from error
-    _check_sizes(path.name, state)
     return state
 
 
@@ -164,7 +171,13 @@ def _metadata(path: Path) -> dict:
     return metadata
 
 
-def _check_sizes(name: str, state: WorldState) -> None:
+def _whole(name: str, number: object) -> int:
+    if type(number) is not int:
+        raise InputError(f"{name} is {number!r}, expected a whole number")
+    return number
+
+
+def _check_sizes(state: WorldState) -> None:
     frames, (height, width) = state.latent.shape[2], state.latent.shape[3:]
     expected = {
         "latent": (1, 16, frames, height, width),
@@ -174,8 +187,29 @@ def _check_sizes(name: str, state: WorldState) -> None:
         "last_pose": (4, 4),
     }
     wrong = [key for key, shape in expected.items() if tuple(getattr(state, key).shape) != shape]
-    if wrong or not frames or frames % CHUNK or sum(prompt.chunks for prompt in state.prompts) != state.chunks:
-        raise InputError(f"{name}: its parts do not fit together ({', '.join(wrong) or 'chunks'}); write it again")
+    if min(height, width) < PATCH or height % PATCH or width % PATCH:
+        wrong.append("latent")
+    chunks = [prompt.chunks for prompt in state.prompts]
+    if wrong or not frames or frames % CHUNK or min(chunks, default=0) < 1 or sum(chunks) != state.chunks:
+        raise InputError(f"its parts do not fit together: {', '.join(wrong) or 'chunks'}")
+
+
+def _check_camera(state: WorldState) -> None:
+    check_poses(state.poses.numpy(), "poses")
+    check_poses(state.last_pose.numpy()[None], "last_pose")
+    check_intrinsics(state.lens.numpy(), "lens")
+    if not 0 <= state.scale < math.inf:
+        raise InputError(f"scale is {state.scale}, expected 0 or a length above it")
+
+
+def _check_prompt(name: str, context: Tensor, config: ModelConfig) -> None:
+    """Raises InputError for what is no embedding [1, L, D] that the model reads."""
+    tokens = context.shape[1] if context.ndim == 3 else 0
+    if tuple(context.shape) != (1, tokens, config.text_dim) or not 0 < tokens <= config.text_len:
+        raise InputError(f"{name}: shape {list(context.shape)}, expected 1 to {config.text_len} tokens of "
+                         f"{config.text_dim} values, [1, tokens, {config.text_dim}]")  # fmt: skip
+    if context.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not context.isfinite().all():
+        raise InputError(f"{name}: expected finite floating-point numbers")
 
 
 def grow(

@@ -23,6 +23,8 @@ from .options import BASE_ONLY, GenerateOptions
 from .video import Target, check_folder
 
 STANDING_STILL = "There is no `action_path`: the camera stands still."
+FEWEST_FRAMES = 4 * CHUNK - 3
+NEW_CHUNKS, LATER_CHUNKS = "whole chunks, so 9, 21, 33 and so on", "chunks of 12 where a video goes on"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,23 +78,26 @@ def plan_rollout(
     check_window(window, sink)
     if options.save_state is not None:
         _check_saved(Path(options.save_state), opened["target"])
-    folder = None if options.action_path is None else pose_folder(Path(options.action_path), checkpoint)
+    folder = None if options.action_path is None else _pose_folder(Path(options.action_path), checkpoint)
     geometry, frame = _geometry_and_frame(options, image, folder, state)
+    track = _track(options, folder, state)
     shift = CAUSAL_SHIFT if options.shift is None else options.shift
     named = f"{release.name} ({release.licence}): {checkpoint.name}"
+    told = _notes(options, geometry, folder, track, state)
+    if state is not None:
+        told += state.notes(release.name, window, sink)
     return RolloutPlan(
         **opened,
         checkpoint=checkpoint,
         frame=frame,
         geometry=geometry,
-        track=_track(options, folder, state),
+        track=track,
         schedule=few_step_schedule(step_indices(options.schedule, release), shift),
         window=window,
         sink=sink,
         state=state,
         release=release.name,
-        notes=(named, *lora_notes(options), *arithmetic, *_notes(options, geometry, folder, state),
-               *(() if state is None else state.notes(release.name, window, sink))),
+        notes=(named, *lora_notes(options), *arithmetic, *told),
     )
 
 
@@ -103,6 +108,15 @@ def _check_saved(path: Path, target: Target) -> None:
     if path.absolute() == target.path.absolute():
         raise InputError(f"`save_state` {path} is the video's file; give the state its own")
     check_folder("save_state", path, path.parent)
+
+
+def _pose_folder(path: Path, checkpoint: Checkpoint) -> PoseFolder:
+    """The camera of a folder. Raises CameraError for one with fewer poses than a chunk has frames."""
+    folder = pose_folder(path, checkpoint)
+    if len(folder.c2w) < FEWEST_FRAMES:
+        raise CameraError(f"`action_path` {path}: {len(folder.c2w)} poses; a causal model needs at least "
+                          f"{FEWEST_FRAMES}, a chunk of {CHUNK} latent frames")  # fmt: skip
+    return folder
 
 
 def _geometry_and_frame(
@@ -130,13 +144,16 @@ def _track(options: GenerateOptions, folder: PoseFolder | None, state: WorldStat
 
 
 def _notes(
-    options: GenerateOptions, geometry: Geometry, folder: PoseFolder | None, state: WorldState | None
-) -> tuple[str, ...]:
-    notes = () if folder is not None else (STANDING_STILL,)
+    options: GenerateOptions, geometry: Geometry, folder: PoseFolder | None, track: CameraTrack,
+    state: WorldState | None,
+) -> tuple[str, ...]:  # fmt: skip
+    steps = NEW_CHUNKS if state is None else LATER_CHUNKS
+    notes = *(() if folder is not None else (STANDING_STILL,)), *frame_notes(options, geometry, folder, steps)
+    notes = *notes, *track.notes
     if state is None:
-        return (*notes, *frame_notes(options, geometry, folder))
+        return notes
     made = 4 * state.latent.shape[2] - 3
     after = f"{options.continue_from} holds {made} frames; this video has the {geometry.frames} that follow."
     if options.image is not None:
         after += " `image` is not needed: the size and what was made stay."
-    return (*notes, *(() if folder is None else folder.notes), after)
+    return (*notes, after)

@@ -261,13 +261,14 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 def _with_notes(plan: RolloutPlan, camera: CameraPath | None, frames: int) -> RolloutPlan:
     notes = [*plan.notes] if camera is not None else [*plan.notes, STANDING_STILL]
-    if plan.state is not None:
-        notes += plan.state.notes(plan.release, plan.window, plan.sink)
-    elif plan.video_frames != frames:
-        reason = "Frames come in whole chunks: 9, 21, 33 and so on"
+    if plan.video_frames < frames:
+        reason = "Frames come in whole chunks: 9, 21, 33 and so on, and 12 a chunk where a video goes on"
         if camera is not None and len(camera) < frames:
             reason = f"The camera path has {len(camera)} poses"
-        notes.append(f"{reason}. The video has {plan.video_frames} frames, not {frames}.")
+        notes.append(f"{reason}. This video has {plan.video_frames} frames, not {frames}.")
+    notes += plan.track.notes
+    if plan.state is not None:
+        notes += plan.state.notes(plan.release, plan.window, plan.sink)
     given, read = plan.positive[0][0].shape[1], plan.context.shape[1]
     if given > read:
         notes.append(f"The prompt has {given} tokens; a rollout reads the first {read}.")

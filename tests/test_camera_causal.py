@@ -5,7 +5,10 @@ import json
 import numpy as np
 import pytest
 from lingbot_world.camera import (
+    CameraTrack,
+    begin_track,
     camera_embedding,
+    continue_track,
     continued_poses,
     frame_count,
     latent_poses,
@@ -46,7 +49,7 @@ def test_nothing_left_is_refused():
     for n_poses in (None, 8):
         with pytest.raises(LingBotError, match="8 frames do not fill a chunk of 3 latent frames: at least 9"):
             output_geometry(832, 480, 480 * 832, 8, n_poses, chunk=3)
-    with pytest.raises(CameraError, match="do not fill a chunk"):
+    with pytest.raises(CameraError, match="8 camera poses do not fill a chunk of 3 latent frames: at least 9"):
         camera_embedding(walk(81)[:8], LENS, frames=81, chunk=3, **SIZE)
 
 
@@ -85,6 +88,57 @@ def test_after_a_camera_that_stood_still_a_path_has_its_own_scale():
     np.testing.assert_allclose(world, latent_poses(walk(25), 25)[1:], rtol=0, atol=1e-9)
     with pytest.raises(CameraError, match="camera scale -1"):
         continued_poses(walk(25), 6, before=np.eye(4), scale=-1)
+
+
+def go_on(track: CameraTrack, path: np.ndarray | None, frames: int) -> CameraTrack:
+    return continue_track(path, track.lens, frames, 3, before=track.world[-1], scale=track.scale)
+
+
+def dolly(frames: int, speed: float = 1.0) -> np.ndarray:
+    """Walks straight on by `speed` a frame."""
+    poses = np.tile(np.eye(4), (frames, 1, 1))
+    poses[:, 2, 3] = speed * np.arange(frames)
+    return poses
+
+
+def step_lengths(track: CameraTrack) -> np.ndarray:
+    return np.linalg.norm(track.poses[:, :3, 3], axis=1)
+
+
+@pytest.mark.parametrize("first", [None, poses_from_keys("l-12")], ids=["still", "turns"])
+def test_the_first_path_that_moves_sets_the_scale(first):
+    still = begin_track(first, None, 9, 3)
+    assert (still.scale, go_on(still, first, 9).scale) == (0, 0)
+    slow = go_on(go_on(still, first, 9), dolly(13), 13)
+    fast = go_on(slow, dolly(13, 10), 13)
+    np.testing.assert_allclose(step_lengths(slow), 1)
+    np.testing.assert_allclose(step_lengths(fast), 10)
+    assert slow.scale == fast.scale == pytest.approx(4)
+
+
+@pytest.mark.parametrize(("speed", "times"), [(1, None), (1.04, None), (1.06, "1.06"), (10, "10"), (1e6, "1,000,000")])
+def test_steps_that_no_first_path_could_have_are_told(speed, times):
+    first = begin_track(dolly(9), None, 9, 3)
+    assert not first.notes
+    notes = go_on(first, dolly(13, speed), 13).notes
+    assert len(notes) == (times is not None)
+    if notes:
+        assert f"longest step is {times} times that of the video's first path" in notes[0]
+        assert f"divide its translations by {times}" in notes[0]
+
+
+def test_poses_that_are_left_over_are_told():
+    """Fewer than a latent frame's are not: they make no step."""
+    for frames, given, used in ((9, 12, None), (9, 13, 9), (41, 81, 41), (81, 81, None), (81, 24, None)):
+        (note, *_) = begin_track(dolly(given), None, frames, 3).notes or [None]
+        assert (note or "").startswith(f"The first {used} of the camera path's {given} poses" if used else "")
+        assert (note is None) == (used is None)
+    still = begin_track(None, None, 9, 3)
+    assert not still.notes
+    assert not go_on(still, None, 40).notes
+    (note,) = go_on(still, dolly(33), 24).notes
+    assert note == ("The first 24 of the camera path's 33 poses are used; a run that goes on begins with the first "
+                    "pose of the path that it is given.")  # fmt: skip
 
 
 def test_the_scale_is_the_longest_step_unless_given():

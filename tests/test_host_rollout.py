@@ -41,8 +41,9 @@ def test_images_are_the_new_frames_and_the_latent_is_the_whole_video(found):
 
 
 def test_another_release_that_goes_on_with_a_video_is_told(found):
-    same, other = found["the_command"]["notes"]
-    assert same == []
+    (left_over,), (left_over_too, *other) = found["the_command"]["notes"]
+    assert left_over == left_over_too
+    assert left_over.startswith("The first 21 of the camera path's 81 poses are used; a run that goes on begins with")
     assert other == ["The video so far was made by LingBot-World 2.0; LingBot-World Fast goes on."]
 
 
@@ -53,6 +54,12 @@ def test_a_video_begins_with_the_last_frame_of_a_latent_as_with_that_frame(found
     assert result["other"] > 1e-2
     assert result["of"] > 43
     assert result["long"] < 1e-5
+
+
+def test_what_of_a_path_a_video_that_goes_on_does_not_follow_is_told(found):
+    assert found["paths"]["short"] == ["The camera path has 13 poses. This video has 12 frames, not 81."]
+    (far,) = found["paths"]["far"]
+    assert "times that of the video's first path" in far
 
 
 def test_grey_frames_are_encoded_until_they_repeat(found):
@@ -72,7 +79,7 @@ def test_behind_multigpu_cfg_split_it_runs_on_one_device_and_says_so(found):
     split = found["on_two_devices"]
     assert split["gap"] == 0
     assert set(split["loaded"]) == {1}
-    assert ["one device" in note for note in split["notes"]] == [True]
+    assert ["one device" in note for note in split["notes"]] == [True, False]  # poses are left over
 
 
 def test_comfyui_is_told_of_a_chunk_and_of_the_keys_and_values(found):
@@ -116,7 +123,8 @@ def test_attention_in_8_bits_keeps_its_keys_and_values_as_it_takes_them(found):
         ("state of another size", "the state is of 64x48, start_image is 96x64"),
         ("state of another model", "another model: num_layers 7, not 3"),
         ("window", "`window` 5 and `sink` 3: a window holds its sink and a chunk of 3"),
-        ("short path", "5 frames do not fill a chunk of 3 latent frames: at least 9"),
+        ("few frames", "5 frames do not fill a chunk of 3 latent frames: at least 9"),
+        ("short path", "8 camera poses do not fill a chunk of 3 latent frames: at least 9"),
         ("indices", "expected one or more rising numbers"),
         ("prompt", "embeddings of 7 values, the model takes 64"),
         ("two prompts", "a rollout takes one"),

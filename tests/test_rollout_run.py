@@ -2,6 +2,7 @@
 
 import gc
 import io
+import json
 import math
 import shutil
 import sys
@@ -14,7 +15,8 @@ from functools import cached_property, partial
 import numpy as np
 import pytest
 import torch
-from lingbot_world.errors import CheckpointError, InputError, LingBotError
+from lingbot_world.camera.path import lens_from_fov
+from lingbot_world.errors import CameraError, CheckpointError, InputError, LingBotError
 from lingbot_world.generation.state import load_state
 from lingbot_world.generation.two_experts import Together
 from lingbot_world.geometry import Geometry
@@ -40,7 +42,8 @@ from lingbot_world.pipeline import World
 from lingbot_world.sampling import release_of
 from lingbot_world.vae import VideoDecoder, decode_latent, load_vae
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -468,6 +471,44 @@ def test_another_release_that_goes_on_with_a_video_is_told(causal, second_releas
     assert load_state(second).release == "LingBot-World 2.0"
 
 
+def test_what_the_user_should_know_of_a_path_is_told(causal, tmp_path):
+    """The example's path has 81 poses."""
+    state = tmp_path / "a.state"
+    first = make_plan(causal(frame_num=9, save_state=state))
+    assert first.notes[-1].startswith("The first 9 of the camera path's 81 poses are used; a run that goes on begins")
+    assert "poses" not in " ".join(make_plan(causal(frame_num=81)).notes)
+    cut = "Frames come in whole chunks, so 9, 21, 33 and so on: the video has 21 frames, not 29."
+    assert cut in make_plan(causal(frame_num=29)).notes
+    run(first)
+    going_on = partial(causal, continue_from=state, width=None, height=None)
+
+    def told(poses, frames):
+        return make_plan(going_on(action_path=pose_folder(tmp_path / "path", poses), frame_num=frames)).notes
+
+    example = np.load(causal().action_path / "poses.npy")
+    far = example.copy()
+    far[:, :3, 3] *= 100
+    assert "longest step is" not in " ".join(told(example[:9], 81))
+    assert "times that of the video's first path" in " ".join(told(far, 81))
+    assert f"{tmp_path / 'path'} holds 9 poses: the video has 12 frames, not 81." in told(example[:9], 81)
+    assert "Frames come in chunks of 12 where a video goes on: the video has 24 frames, not 29." in told(example, 29)
+    assert "The first 24 of the camera path's 81 poses are used" in " ".join(told(example, 24))
+    assert "frames, not" not in " ".join(told(example, 81))
+
+
+def test_a_path_shorter_than_a_chunk_is_named_with_its_poses(causal, tmp_path):
+    folder = pose_folder(tmp_path / "short", np.load(causal().action_path / "poses.npy")[:8])
+    with pytest.raises(CameraError, match=f"`action_path` {folder}: 8 poses; a causal model needs at least 9, a chunk"):
+        make_plan(causal(action_path=folder, frame_num=81))
+
+
+def pose_folder(folder, poses):
+    folder.mkdir(exist_ok=True)
+    np.save(folder / "poses.npy", poses)
+    np.save(folder / "intrinsics.npy", lens_from_fov()[None])
+    return folder
+
+
 def test_a_world_goes_on_with_a_window_that_fits(causal, tmp_path):
     """What was made without a window may not fit any more."""
     first, second = tmp_path / "first.state", tmp_path / "second.state"
@@ -501,6 +542,57 @@ def test_states_that_do_not_belong_are_refused(causal, tmp_path):
         save_file({"latent": torch.zeros(1)}, other, metadata)
         with pytest.raises(InputError, match="not a state of LingBot-World"):
             make_plan(causal(continue_from=other))
+
+
+DAMAGES = {
+    "prompt: values": ("prompt.0", lambda t: t[..., :32], r"prompt.0: shape .1, \d+, 32., expected 1 to 512 tokens"),
+    "prompt: no batch": ("prompt.0", lambda t: t[0], "prompt.0: shape .*, expected 1 to 512"),
+    "prompt: batch": ("prompt.0", lambda t: t.repeat(2, 1, 1), "prompt.0: shape .*, expected 1 to 512"),
+    "prompt: long": ("prompt.0", lambda t: t[:, :1].repeat(1, 600, 1), "prompt.0: shape .1, 600.*, expected 1 to 512"),
+    "prompt: empty": ("prompt.0", lambda t: t[:, :0], "prompt.0: shape .1, 0.*, expected 1 to 512"),
+    "prompt: nan": ("prompt.0", lambda t: t * math.nan, "prompt.0: expected finite floating-point numbers"),
+    "prompt: whole": ("prompt.0", lambda t: t.int(), "prompt.0: expected finite floating-point numbers"),
+    "poses": ("poses", lambda t: t * 2, "poses: frame 0 .and 2 more. has a last row other than"),
+    "rotation": ("poses", lambda t: torch.cat([t[:, :3] * 2, t[:, 3:]], 1), "poses: frame 0 .and 2 more. is not rigid"),
+    "last pose": ("last_pose", torch.zeros_like, "last_pose: frame 0 has a last row other than"),
+    "lens": ("lens", torch.zeros_like, "lens: frame 0 .and 2 more. has a focal length of zero or less"),
+    "negative lens": ("lens", lambda t: -t, "lens: frame 0 .and 2 more. has a focal length of zero or less"),
+    "half window": ("window", lambda _: 6.5, "window is 6.5, expected a whole number"),
+    "small window": ("window", lambda _: 2, "`window` 2 and `sink` 0: a window holds its sink"),
+    "scale": ("scale", lambda _: -1.0, "scale is -1.0, expected 0 or a length above it"),
+    "no scale": ("scale", lambda _: math.nan, "scale is nan, expected 0"),
+    "half chunks": ("prompts", lambda all: [all[0] | {"chunks": 1.0}], "chunks is 1.0, expected a whole number"),
+    "no prompts": ("prompts", lambda _: [], "parts do not fit together: chunks"),
+    "chunks": ("prompts", lambda all: [all[0] | {"chunks": n} for n in (-1, 2)], "parts do not fit together: chunks"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole_state(toy_package, tmp_path_factory):
+    """A state of one chunk, as its tensors and its metadata."""
+    folder = tmp_path_factory.mktemp("state")
+    run(make_plan(small_options(toy_package, folder, frame_num=9, save_state=folder / "a.state")))
+    with safe_open(folder / "a.state", "pt") as file:
+        metadata = json.loads(file.metadata()["lingbot_world"])
+    return load_file(folder / "a.state"), metadata
+
+
+@pytest.mark.parametrize("case", [None, *DAMAGES])
+def test_a_state_is_checked_when_it_is_read(whole_state, tmp_path, case):
+    """All of it, so that nothing heavy begins with one that cannot go on. Without a damage it is taken."""
+    tensors, metadata = (dict(part) for part in whole_state)
+    tensors["prompt.1"], file = tensors["prompt.0"].clone(), tmp_path / "b.state"
+    if case is not None:
+        key, damage, said = DAMAGES[case]
+        part = tensors if key in tensors else metadata
+        part[key] = damage(part[key])
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file,
+              {"lingbot_world": json.dumps(metadata)})  # fmt: skip
+    if case is None:
+        assert load_state(file).chunks == 1
+        return
+    with pytest.raises(InputError, match=rf"b\.state: not a state that can be continued \(.*{said}.*; write it again"):
+        load_state(file)
 
 
 def test_a_state_that_finds_the_disk_full_is_one_sentence_and_leaves_nothing(causal, tmp_path):

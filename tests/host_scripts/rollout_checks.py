@@ -75,9 +75,9 @@ class Latents:
         return torch.empty(1, 4 * frames - 3, 8 * height, 8 * width, 3)
 
 
-def roll(model, state=None, image=IMAGE, seed=1, prompt=None, vae=Latents, **changes):
+def roll(model, state=None, image=IMAGE, seed=1, prompt=None, vae=Latents, path=PATH, **changes):
     prompt = positive() if prompt is None else prompt
-    plan = plan_rollout(model, prompt, image, PATH, state, **SETTINGS | changes)
+    plan = plan_rollout(model, prompt, image, path, state, **SETTINGS | changes)
     return run_rollout(plan, vae, seed)
 
 
@@ -159,6 +159,15 @@ def the_command():
         "notes": [plan_rollout(model, positive(), None, PATH, replace(STATES[0], release=release), **SETTINGS).notes
                   for release in (second.state.release, "LingBot-World 2.0")],
     }
+
+
+@check
+def paths():
+    """What is told of a path that is shorter than a video that goes on, and of one in larger units."""
+    model, moved = toy_model(), PATH.c2w.copy()
+    moved[:, :3, 3] *= 100
+    return {name: plan_rollout(model, positive(), None, path, STATES[0], **SETTINGS | {"frames": 81}).notes
+            for name, path in {"short": PATH[:13], "far": CameraPath(moved, PATH.intrinsics)}.items()}  # fmt: skip
 
 
 @check
@@ -344,7 +353,8 @@ def refusals():
         "state of another size": refused(roll, model, state, image=wide),
         "state of another model": refused(roll, model, other, image=None),
         "window": refused(roll, model, window=5, sink=3),
-        "short path": refused(roll, model, frames=5),
+        "few frames": refused(roll, model, frames=5),
+        "short path": refused(roll, model, frames=81, path=PATH[:8]),
         "indices": refused(roll, model, indices=(5, 4)),
         "prompt": refused(roll, model, prompt=[[torch.zeros(1, 4, 7), {}]]),
         "two prompts": refused(roll, model, prompt=positive() * 2),
