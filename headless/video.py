@@ -11,9 +11,11 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from fractions import Fraction
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -144,9 +146,9 @@ class FrameWriter:
         self._thread = ThreadPoolExecutor(1)
         self._waiting: deque[Future] = deque()
         if target.pattern is not None:
-            self._file: _PngFiles | _VideoFile = _PngFiles(target.pattern, self._scratch())
+            self._file: _PngFiles | _VideoFile | _VideoPipe = _PngFiles(target.pattern, self._scratch())
         elif target.is_pipe:
-            self._file = _VideoFile(self._stack.enter_context(target.open_pipe()), fps)
+            self._file = _VideoPipe(self._stack.enter_context(target.open_pipe()), fps)
         else:
             self._file = _VideoFile(self._scratch() / target.path.name, fps)
 
@@ -154,10 +156,10 @@ class FrameWriter:
         return self
 
     def write(self, frames: np.ndarray) -> None:
-        """Frames uint8 [F, H, W, 3]. Waits where the thread is two parts behind; raises what it met."""
+        """Frames uint8 [F, H, W, 3]. Waits where the thread is two parts behind; raises what it met before."""
         self._waiting.append(self._thread.submit(self._file.write, frames))
         self.frames += len(frames)
-        while len(self._waiting) > MOST_WAITING:
+        while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def __exit__(
@@ -201,17 +203,14 @@ class _PngFiles:
 
 
 class _VideoFile:
-    """An H.264 video; into a pipe as fragments that can be played while they come."""
+    """An H.264 video in a file."""
 
-    def __init__(self, file: Path | IO[bytes], fps: int) -> None:
+    def __init__(self, file: Path, fps: int) -> None:
         av = require("av", '"lingbot-world[cli]"')
         self._frame = av.VideoFrame.from_ndarray
-        self._name = file.name if isinstance(file, Path) else None
-        flags = "+faststart" if isinstance(file, Path) else "+frag_keyframe+empty_moov+default_base_moof"
-        target = str(file) if isinstance(file, Path) else file
-        format = None if isinstance(file, Path) else "mp4"
-        self._container = av.open(target, "w", format=format, options={"movflags": flags})
-        self._stream = self._container.add_stream("libx264", rate=fps, options={"crf": "17", **_same_bytes()})
+        self._name = file.name
+        self._container = av.open(str(file), "w", options={"movflags": "+faststart"})
+        self._stream = self._container.add_stream("libx264", rate=fps, options=_encoding())
         self._stream.pix_fmt = "yuv420p"
 
     def write(self, frames: np.ndarray) -> None:
@@ -221,10 +220,77 @@ class _VideoFile:
             self._container.mux(self._stream.encode(self._frame(frame, format="rgb24")))
 
     def close(self) -> list[str]:
-        """The file's name; a pipe has none."""
+        """The file's name."""
         self._container.mux(self._stream.encode())
         self._container.close()
-        return [] if self._name is None else [self._name]
+        return [self._name]
+
+
+class _VideoPipe:
+    """An H.264 video into a pipe: each part can be played when it is written.
+
+    libx264 looks 40 frames ahead, and cannot go on once it was asked for the last of them. So each part gets an encoder
+    of its own and begins with a key frame. The container's writer closes a frame's fragment when the next frame comes:
+    the last frame of a part waits for the part that follows."""
+
+    def __init__(self, pipe: IO[bytes], fps: int) -> None:
+        av = require("av", '"lingbot-world[cli]"')
+        self._frame, self._new_encoder = av.VideoFrame.from_ndarray, av.CodecContext.create
+        self._pipe, self._made, self._fps, self._frames = pipe, BytesIO(), fps, 0
+        options = {"movflags": "+frag_every_frame+empty_moov+default_base_moof+skip_trailer", "flush_packets": "1"}
+        self._container = av.open(_Written(self._made), "w", format="mp4", options=options)
+        self._stream = self._container.add_stream("libx264", rate=fps, options=_encoding())
+        self._stream.pix_fmt = "yuv420p"
+
+    def write(self, frames: np.ndarray) -> None:
+        if not self._stream.is_open:
+            self._stream.height, self._stream.width = frames.shape[1:3]
+        encoder = self._encoder()
+        packets = [packet for frame in frames for packet in encoder.encode(self._numbered(frame))] + encoder.encode()
+        for packet in packets:
+            packet.stream = self._stream
+        self._container.mux(packets)
+        self._send()
+
+    def _send(self) -> None:
+        """What the container's writer has made goes into the pipe. It cannot write there itself, since it does not tell
+        why a pipe is broken."""
+        self._pipe.write(self._made.getvalue())
+        self._pipe.flush()
+        self._made.seek(0)
+        self._made.truncate()
+
+    def _encoder(self) -> Any:
+        """An encoder like the stream's own, which only writes the video's header."""
+        encoder, like = self._new_encoder("libx264", "w"), self._stream.codec_context
+        encoder.width, encoder.height, encoder.pix_fmt = like.width, like.height, like.pix_fmt
+        encoder.framerate, encoder.time_base = Fraction(self._fps), Fraction(1, self._fps)
+        encoder.flags, encoder.options = like.flags, _encoding()
+        return encoder
+
+    def _numbered(self, pixels: np.ndarray) -> Any:
+        frame = self._frame(pixels, format="rgb24")
+        frame.pts, frame.time_base = self._frames, Fraction(1, self._fps)
+        self._frames += 1
+        return frame
+
+    def close(self) -> list[str]:
+        """No files' names: a pipe has none."""
+        self._container.close()
+        self._send()
+        return []
+
+
+class _Written:
+    """A file that can only be written to, like a pipe, so that nobody goes back in it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.write = file.write
+
+
+def _encoding() -> dict[str, str]:
+    """Options of libx264."""
+    return {"crf": "17", **_same_bytes()}
 
 
 def _same_bytes() -> dict[str, str]:
