@@ -22,6 +22,7 @@ import numpy as np
 from ..errors import InputError, require
 from ..geometry import Geometry
 from ..options import FPS, Progress
+from .interrupts import LaterInterruptsWait
 
 STDOUT = "-"
 FRAMES_AT_ONCE = 12
@@ -165,12 +166,16 @@ class FrameWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._stack, self._thread:
+        with self._while_closing(), self._stack, self._thread:
             for future in self._waiting:
                 future.exception() if error else future.result()
             if self.frames and (error is None or self._keep_partial):
                 for name in self._file.close():
                     os.replace(self._scratch_folder / name, self._target.folder / name)
+
+    def _while_closing(self) -> AbstractContextManager:
+        """An interrupt waits until a file is whole. It may end the wait for whoever reads a pipe."""
+        return nullcontext() if self._target.is_pipe else LaterInterruptsWait(hold=True)
 
     def _scratch(self) -> Path:
         self._target.folder.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,8 @@ import gc
 import io
 import math
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError, InputError, LingBotError
-from lingbot_world.generation.state import load_state
+from lingbot_world.generation.state import WorldState, load_state
 from lingbot_world.generation.two_experts import Together
 from lingbot_world.geometry import Geometry
 from lingbot_world.headless import preparation, rollout
@@ -320,6 +322,67 @@ def test_an_interrupted_command_does_not_say_that_nothing_was_written(causal, tm
     assert main(["generate", *map(str, words)]) == 130
     assert length_of(video) == 9
     assert capsys.readouterr().err.endswith("interrupted; the chunks that were done stay\n")
+
+
+def test_interrupts_after_the_first_one_lose_nothing(causal, tmp_path, monkeypatch):
+    """They come while the chunks that are done are written, while the video is closed and while the state is saved."""
+    chunk, done = World.chunk, []
+
+    def interrupted(function):
+        def run_with_it(*arguments):
+            signal.raise_signal(signal.SIGINT)
+            return function(*arguments)
+
+        return run_with_it
+
+    def make(*arguments):
+        if done:
+            signal.raise_signal(signal.SIGINT)
+        done.append(chunk(*arguments))
+        return done[0]
+
+    monkeypatch.setattr(World, "chunk", make)
+    monkeypatch.setattr(rollout, "_but_log", interrupted(rollout._but_log))
+    monkeypatch.setattr(FrameWriter, "__exit__", interrupted(FrameWriter.__exit__))
+    monkeypatch.setattr(WorldState, "save", interrupted(WorldState.save))
+    video, state = tmp_path / "cut.mp4", tmp_path / "cut.state"
+    with pytest.raises(KeyboardInterrupt):
+        run(make_plan(causal(output=video, save_state=state)))
+    assert length_of(video) == 9
+    assert torch.equal(load_state(state).latent, done[0])
+
+
+def test_a_command_that_is_interrupted_before_the_first_chunk_says_so(causal, tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(World, "chunk", interrupted)
+    assert main(words_of(causal(), output=tmp_path / "cut.mp4")) == 130
+    assert capsys.readouterr().err.endswith("interrupted; nothing was written\n")
+
+
+def words_of(options, **changes):
+    """Arguments of the command for a small run."""
+    given = {"ckpt_dir": options.ckpt_dir, "image": options.image, "prompt": "a castle", "width": 48, "height": 32,
+             "frame_num": 21, "device": "cpu"} | changes  # fmt: skip
+    return ["generate", *(str(word) for name, value in given.items() for word in (f"--{name}", value))]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such signals")
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+def test_what_ends_the_process_politely_leaves_what_ctrl_c_leaves(causal, tmp_path, number):
+    video, state = tmp_path / "cut.mp4", tmp_path / "cut.state"
+    words = words_of(causal(), frame_num=6009, window=6, output=video, save_state=state)
+    with subprocess.Popen([sys.executable, "-m", "lingbot_world", *words], stderr=subprocess.PIPE, text=True) as process:
+        shown = ""
+        while " 21/6009" not in shown and (letter := process.stderr.read(1)):
+            shown += letter
+        process.send_signal(getattr(signal, number))
+        _, rest = process.communicate(timeout=300)
+    assert process.returncode == 128 + getattr(signal, number), shown + rest
+    assert rest.endswith("interrupted; the chunks that were done stay\n")
+    assert 21 <= length_of(video) == 4 * load_state(state).latent.shape[2] - 3 < 6009
+    assert {file.name for file in tmp_path.iterdir()} == {"cut.mp4", "cut.state"}
 
 
 def test_nothing_done_leaves_nothing(causal, tmp_path, monkeypatch):

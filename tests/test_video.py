@@ -2,11 +2,13 @@
 
 import os
 import select
+import signal
 import sys
 
 import av
 import numpy as np
 import pytest
+from lingbot_world.headless import video
 from lingbot_world.headless.video import FrameWriter, find_target
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has neither named pipes nor these signals")
@@ -70,3 +72,21 @@ def test_a_reader_that_is_gone_is_noticed_with_the_next_chunks(pipe):
         for _ in range(9):
             made.append(writer.write(pictures(CHUNK)))
     assert len(made) <= 4
+
+
+@pytest.mark.parametrize("already", [True, False], ids=["a second one", "the first one"])
+def test_an_interrupt_while_a_file_is_closed_waits_until_it_is_whole(tmp_path, monkeypatch, already):
+    close, target = video._VideoFile.close, find_target(tmp_path / "cut.mp4")
+
+    def interrupted(file):
+        signal.raise_signal(signal.SIGINT)
+        return close(file)
+
+    monkeypatch.setattr(video._VideoFile, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt), FrameWriter(target, keep_partial=True) as writer:
+        writer.write(pictures(CHUNK))
+        if already:
+            raise KeyboardInterrupt
+    assert frames_in(target.path) == CHUNK
+    assert os.listdir(tmp_path) == ["cut.mp4"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
