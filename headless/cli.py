@@ -112,7 +112,8 @@ def _add_generate(commands: Any) -> None:
     add("shard", "each GPU keeps 1/N of the weights and fetches a block before it is needed", action="store_true")
     add = _adder(_add_settings(parser))
     add("save_state", "file to write, from which a later run continues the video", metavar="FILE")
-    add("continue_from", "file that --save_state wrote; the video is what comes next", metavar="FILE")
+    add("continue_from", "file that --save_state wrote; the video is what comes next, and PNG files are numbered on",
+        metavar="FILE")  # fmt: skip
 
 
 def _add_batch(commands: Any) -> None:
@@ -238,6 +239,7 @@ def _generate(arguments: argparse.Namespace) -> None:
     from .plan import make_plan
     from .processes import joined
     from .profile import silent, table
+    from .rollout import frames_before
     from .rollout_plan import RolloutPlan
     from .run import run
     from .video import STDOUT, files_left
@@ -251,12 +253,12 @@ def _generate(arguments: argparse.Namespace) -> None:
             run(plan, silent, processes)
             return
         size, steps = plan.geometry, arguments.sampling_steps
-        work = f"{steps} steps"
+        work, before = f"{steps} steps", 0
         if isinstance(plan, RolloutPlan):
-            work = f"{size.lat_f // CHUNK} chunks"
+            work, before = f"{size.lat_f // CHUNK} chunks", frames_before(plan)
         told = sys.stderr if arguments.output == STDOUT else sys.stdout
         first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
-        print(first, *plan.notes, *files_left(plan.target, size.frames), sep="\n", file=told)
+        print(first, *plan.notes, *files_left(plan.target, before + size.frames), sep="\n", file=told)
         result = run(plan, progress_bar, processes)
         arguments.interrupted = "the video is whole"
         if arguments.reuse_threshold:

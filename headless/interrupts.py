@@ -1,4 +1,4 @@
-"""Signals that end a run: Ctrl-C, and SIGTERM and SIGHUP, which end it in the same way. This imports no torch."""
+"""Signals that end a run: Ctrl-C, and SIGTERM and SIGHUP, which end it as well. This imports no torch."""
 
 from __future__ import annotations
 

@@ -58,10 +58,12 @@ def find_target(output: str | Path) -> Target:
     """The target that `output` names: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
     `dir/f_%04d.png` are PNG files; `-` is standard output.
 
-    Raises InputError for another suffix, for a video that is an existing folder and for a folder that is an existing
-    file.
+    Raises InputError for another suffix, for a video that is an existing folder, for a folder that is an existing file
+    and for a standard output that is closed.
     """
     path = Path(output)
+    if str(path) == STDOUT and sys.stdout is None:
+        raise InputError("`output` -: standard output is closed; lead it into a program or a file")
     if Target(path).is_pipe:
         return Target(path)
     if path.suffix.lower() == ".png":
@@ -110,7 +112,7 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Says it if the folder has PNG files of a longer video, which stay beside this one's."""
+    """Says it if the folder has PNG files of a longer video than one of `frames`, which stay beside this one's."""
     name = None if target.pattern is None else target.pattern % frames
     if name is None or not (target.path / name).exists():
         return []
@@ -138,16 +140,16 @@ class FrameWriter:
 
     The file, or the PNG files, are written into a temporary folder beside the target and renamed at the end, so that
     an interrupted run leaves nothing and an older video stays. With `keep_partial` an interrupted run leaves a playable
-    video of what was written. A pipe is written to directly."""
+    video of what was written. A pipe is written to directly. PNG files are numbered from `first` on."""
 
-    def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False) -> None:
+    def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
         self.frames = 0
         self._target, self._keep_partial = target, keep_partial
         self._stack = ExitStack()
         self._thread = ThreadPoolExecutor(1)
         self._waiting: deque[Future] = deque()
         if target.pattern is not None:
-            self._file: _PngFiles | _VideoFile | _VideoPipe = _PngFiles(target.pattern, self._scratch())
+            self._file: _PngFiles | _VideoFile | _VideoPipe = _PngFiles(target.pattern, self._scratch(), first)
         elif target.is_pipe:
             self._file = _VideoPipe(self._stack.enter_context(target.open_pipe()), fps)
         else:
@@ -187,12 +189,13 @@ class FrameWriter:
 class _PngFiles:
     """Numbered PNG files. They are compressed by several threads: zlib releases the interpreter's lock."""
 
-    def __init__(self, pattern: str, folder: Path) -> None:
-        self._pattern, self._folder = pattern, folder
+    def __init__(self, pattern: str, folder: Path, first: int) -> None:
+        self._pattern, self._folder, self._first = pattern, folder, first
         self._names: list[str] = []
 
     def write(self, frames: np.ndarray) -> None:
-        names = [self._pattern % index for index in range(len(self._names), len(self._names) + len(frames))]
+        begin = self._first + len(self._names)
+        names = [self._pattern % index for index in range(begin, begin + len(frames))]
         with ThreadPoolExecutor() as pool:
             list(pool.map(self._save, names, frames))
         self._names += names

@@ -3,6 +3,7 @@
 import gc
 import io
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -296,6 +297,21 @@ def test_a_world_goes_on_where_its_state_ends(causal, tmp_path):
     np.testing.assert_array_equal(whole, np.concatenate([begun, frames_of(tmp_path / "video")]))
 
 
+def test_png_files_of_a_world_that_goes_on_follow_those_of_before(causal, tmp_path, capsys):
+    """One folder holds the whole video; files behind it are told."""
+    state, folder = tmp_path / "first.state", tmp_path / "video"
+    run(make_plan(causal(frame_num=9, save_state=state, output=folder)))
+    begun = frames_of(folder)
+    words = words_of(causal(), output=folder, continue_from=state, seed=2, image=None, width=None, height=None)
+    assert main(words) == 0
+    assert "a longer video" not in capsys.readouterr().out
+    assert sorted(file.name for file in folder.iterdir()) == [f"frame_{index:05}.png" for index in range(9 + 24)]
+    assert np.array_equal(frames_of(folder)[:9], begun)
+    (folder / "frame_00033.png").touch()
+    assert main(words) == 0
+    assert f"{folder} holds a longer video: its files from frame_00033.png on stay" in capsys.readouterr().out
+
+
 def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(causal, interrupted, tmp_path):
     video, state = tmp_path / "cut.mp4", tmp_path / "cut.state"
     plan = make_plan(causal(output=video, save_state=state))
@@ -365,6 +381,7 @@ def words_of(options, **changes):
     """Arguments of the command for a small run."""
     given = {"ckpt_dir": options.ckpt_dir, "image": options.image, "prompt": "a castle", "width": 48, "height": 32,
              "frame_num": 21, "device": "cpu"} | changes  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
     return ["generate", *(str(word) for name, value in given.items() for word in (f"--{name}", value))]
 
 
@@ -372,16 +389,17 @@ def words_of(options, **changes):
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
 def test_what_ends_the_process_politely_leaves_what_ctrl_c_leaves(causal, tmp_path, number):
     video, state = tmp_path / "cut.mp4", tmp_path / "cut.state"
-    words = words_of(causal(), frame_num=6009, window=6, output=video, save_state=state)
-    with subprocess.Popen([sys.executable, "-m", "lingbot_world", *words], stderr=subprocess.PIPE, text=True) as process:
+    words = words_of(causal(), frame_num=1209, window=6, output=video, save_state=state)
+    command, one_thread = [sys.executable, "-m", "lingbot_world", *words], {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=one_thread) as process:
         shown = ""
-        while " 21/6009" not in shown and (letter := process.stderr.read(1)):
+        while " 21/1209" not in shown and (letter := process.stderr.read(1)):
             shown += letter
         process.send_signal(getattr(signal, number))
         _, rest = process.communicate(timeout=300)
     assert process.returncode == 128 + getattr(signal, number), shown + rest
     assert rest.endswith("interrupted; the chunks that were done stay\n")
-    assert 21 <= length_of(video) == 4 * load_state(state).latent.shape[2] - 3 < 6009
+    assert 21 <= length_of(video) == 4 * load_state(state).latent.shape[2] - 3 < 1209
     assert {file.name for file in tmp_path.iterdir()} == {"cut.mp4", "cut.state"}
 
 

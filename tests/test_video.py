@@ -67,10 +67,15 @@ def test_a_pipe_gives_the_same_bytes_again_and_all_frames(pipe, tmp_path):
 def test_a_reader_that_is_gone_is_noticed_with_the_next_chunks(pipe):
     target, reader = pipe
     made = []
-    with pytest.raises(BrokenPipeError), FrameWriter(target, keep_partial=True) as writer:
-        reader.close()
-        for _ in range(9):
-            made.append(writer.write(pictures(CHUNK)))
+
+    def write():
+        with FrameWriter(target, keep_partial=True) as writer:
+            reader.close()
+            for _ in range(9):
+                made.append(writer.write(pictures(CHUNK)))
+
+    with pytest.raises(BrokenPipeError):
+        write()
     assert len(made) <= 4
 
 
@@ -83,10 +88,15 @@ def test_an_interrupt_while_a_file_is_closed_waits_until_it_is_whole(tmp_path, m
         return close(file)
 
     monkeypatch.setattr(video._VideoFile, "close", interrupted)
-    with pytest.raises(KeyboardInterrupt), FrameWriter(target, keep_partial=True) as writer:
-        writer.write(pictures(CHUNK))
-        if already:
-            raise KeyboardInterrupt
+
+    def write():
+        with FrameWriter(target, keep_partial=True) as writer:
+            writer.write(pictures(CHUNK))
+            if already:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
     assert frames_in(target.path) == CHUNK
     assert os.listdir(tmp_path) == ["cut.mp4"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
