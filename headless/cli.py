@@ -9,13 +9,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields, replace
 from functools import partial
 from typing import Any
 
 from ..errors import InputError, LingBotError
 from ..options import ARITHMETICS, DTYPE_NAMES, FRAMES, SIZE, Progress
+from .interrupts import told_by_signals
 from .options import CHOICES, LORA, PARTS, GenerateOptions, lora_of, two_sides
 from .quantize import add_quantize_command, add_verify_command
 from .queue import add_queue_command
@@ -26,20 +27,34 @@ BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit code: 0, 2 for bad input (one line says what), 130 for Ctrl-C, 141 if
-    nobody reads the output any more. Without `argv` it is this process's own command."""
+    nobody reads the output any more. Without `argv` it is this process's own command, and SIGTERM and SIGHUP end it as
+    Ctrl-C does, with 143 and 129."""
     own_process = argv is None
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages of very different sizes follow each other: fixed segments would fragment
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     arguments = build_parser(argv).parse_args(argv, argparse.Namespace(own_process=own_process))
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    with told_by_signals(own_process) as signals:
+        try:
+            return _run(arguments, argv)
+        except KeyboardInterrupt as error:
+            left = str(error) or getattr(arguments, "interrupted", "nothing was written")
+            with suppress(OSError):  # of a terminal that was closed
+                print(f"\nlingbot-world: interrupted; {left}", file=sys.stderr)
+            return 128 + signals[0] if signals else INTERRUPTED
+
+
+def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """The exit code of what is not interrupted."""
     try:
         if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
             from .processes import start
 
             return start(arguments.gpus, argv)
         arguments.run(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed with >&-
+            sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more when it ends
         return OUTPUT_CLOSED
@@ -50,10 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"lingbot-world: {where}{error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
-    except KeyboardInterrupt as error:
-        left = str(error) or getattr(arguments, "interrupted", "nothing was written")
-        print(f"\nlingbot-world: interrupted; {left}", file=sys.stderr)
-        return INTERRUPTED
     return 0
 
 
@@ -101,7 +112,8 @@ def _add_generate(commands: Any) -> None:
     add("shard", "each GPU keeps 1/N of the weights and fetches a block before it is needed", action="store_true")
     add = _adder(_add_settings(parser))
     add("save_state", "file to write, from which a later run continues the video", metavar="FILE")
-    add("continue_from", "file that --save_state wrote; the video is what comes next", metavar="FILE")
+    add("continue_from", "file that --save_state wrote; the video is what comes next, and PNG files are numbered on",
+        metavar="FILE")  # fmt: skip
 
 
 def _add_batch(commands: Any) -> None:
@@ -229,6 +241,7 @@ def _generate(arguments: argparse.Namespace) -> None:
     from .plan import make_plan
     from .processes import joined
     from .profile import silent, table
+    from .rollout import frames_before
     from .rollout_plan import RolloutPlan
     from .run import run
     from .video import STDOUT, files_left
@@ -242,14 +255,14 @@ def _generate(arguments: argparse.Namespace) -> None:
             run(plan, silent, processes)
             return
         size, steps = plan.geometry, arguments.sampling_steps
-        work = f"{steps} steps"
+        work, before = f"{steps} steps", 0
         if isinstance(plan, RolloutPlan):
-            work = f"{size.lat_f // CHUNK} chunks"
-            arguments.interrupted = "the chunks that were done stay"
+            work, before = f"{size.lat_f // CHUNK} chunks", frames_before(plan)
         told = sys.stderr if arguments.output == STDOUT else sys.stdout
         first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
-        print(first, *plan.notes, *files_left(plan.target, size.frames), sep="\n", file=told)
+        print(first, *plan.notes, *files_left(plan.target, before + size.frames), sep="\n", file=told)
         result = run(plan, progress_bar, processes)
+        arguments.interrupted = "the video is whole"
         if arguments.reuse_threshold:
             print(f"\nthe model predicted {result.model_steps} of {steps} steps", file=told)
         print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}", file=told)

@@ -76,8 +76,8 @@ class GenerateOptions:
     Causal models (LingBot-World Fast and 2.0) take none of BASE_ONLY, and the base model none of CAUSAL_ONLY.
     `schedule` is "v1", "v2" or the indices of the steps; `window` and `sink` count latent frames, a window of 0 is the
     whole video. None takes what the checkpoint was trained for. `continue_from` names a file that `save_state` wrote;
-    `image` is then not needed, and the video has the frames that come after the state's. Its path begins where the
-    camera stood, with the path's own first pose, in the units of the first path that moved.
+    `image` is then not needed, and the video has the frames that come after the state's; PNG files are numbered on. Its
+    path begins where the camera stood, with the path's own first pose, in the units of the first path that moved.
     """
 
     ckpt_dir: str | Path

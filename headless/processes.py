@@ -182,8 +182,8 @@ def start(count: int, arguments: list[str]) -> int:
     logging.disable(logging.CRITICAL)  # of torchrun's engine; the processes have their own
     try:
         elastic_launch(config, sys.executable)("-m", "lingbot_world", *arguments)
-    except SignalException:
-        return INTERRUPTED
+    except SignalException as error:
+        return 128 + error.sigval
     except ChildFailedError as error:
         return _exit_code({rank: failure.exitcode for rank, failure in error.failures.items()}, count)
     finally:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from ..options import CHUNK, Progress
 from ..vae import VideoDecoder, load_vae
 from ..vae.decoding import REACH
 from .decoding import join_stripes
+from .interrupts import LaterInterruptsWait
 from .memory import MARGIN, estimate_vae, free_memory
 from .preparation import prepare
 from .processes import ALONE, Processes
@@ -67,17 +69,34 @@ def run_rollout(
         run.make(noise, generator, lambda _frames: None)
         return plan.target.path
     try:
-        with FrameWriter(plan.target, plan.options.fps, keep_partial=True) as writer:
-
-            def write(frames: Tensor) -> None:
-                writer.write(frames.numpy())
-                progress(writer.frames, plan.geometry.frames)
-
-            run.make(noise, generator, write)
+        _write(run, plan, noise, generator, progress)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(*(["the chunks that were done stay"] if run.latents else [])) from error
     finally:
         if plan.options.save_state is not None and run.latents:
-            run.state(context).save(plan.options.save_state)
+            with LaterInterruptsWait(hold=True):
+                run.state(context).save(plan.options.save_state)
     return plan.target.path
+
+
+def _write(run: _Run, plan: RolloutPlan, noise: Tensor, generator: torch.Generator, progress: Progress) -> None:
+    """The chunks of the first process into the video. What ends the run early is followed by the last chunk and the end
+    of a file, which no further interrupt may break off; whoever reads a pipe may be waited for in vain."""
+    further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
+    first = frames_before(plan)
+    with further, FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=first) as writer:
+
+        def write(frames: Tensor) -> None:
+            writer.write(frames.numpy())
+            progress(writer.frames, plan.geometry.frames)
+
+        run.make(noise, generator, write)
+
+
+def frames_before(plan: RolloutPlan) -> int:
+    """Frames of the state that the run goes on from. PNG files go on with this number, so that a folder may hold the
+    whole video."""
+    return max(0, 4 * plan.made_frames - 3)
 
 
 class _Queued(NamedTuple):

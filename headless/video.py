@@ -11,15 +11,18 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from fractions import Fraction
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 from ..errors import InputError, require
 from ..geometry import Geometry
 from ..options import FPS, Progress
+from .interrupts import LaterInterruptsWait
 
 STDOUT = "-"
 FRAMES_AT_ONCE = 12
@@ -55,10 +58,12 @@ def find_target(output: str | Path) -> Target:
     """The target that `output` names: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
     `dir/f_%04d.png` are PNG files; `-` is standard output.
 
-    Raises InputError for another suffix, for a video that is an existing folder and for a folder that is an existing
-    file.
+    Raises InputError for another suffix, for a video that is an existing folder, for a folder that is an existing file
+    and for a standard output that is closed.
     """
     path = Path(output)
+    if str(path) == STDOUT and sys.stdout is None:
+        raise InputError("`output` -: standard output is closed; lead it into a program or a file")
     if Target(path).is_pipe:
         return Target(path)
     if path.suffix.lower() == ".png":
@@ -107,7 +112,7 @@ def check_folder(option: str, path: Path, folder: Path) -> Path:
 
 
 def files_left(target: Target, frames: int) -> list[str]:
-    """Says it if the folder has PNG files of a longer video, which stay beside this one's."""
+    """Says it if the folder has PNG files of a longer video than one of `frames`, which stay beside this one's."""
     name = None if target.pattern is None else target.pattern % frames
     if name is None or not (target.path / name).exists():
         return []
@@ -135,18 +140,18 @@ class FrameWriter:
 
     The file, or the PNG files, are written into a temporary folder beside the target and renamed at the end, so that
     an interrupted run leaves nothing and an older video stays. With `keep_partial` an interrupted run leaves a playable
-    video of what was written. A pipe is written to directly."""
+    video of what was written. A pipe is written to directly. PNG files are numbered from `first` on."""
 
-    def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False) -> None:
+    def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
         self.frames = 0
         self._target, self._keep_partial = target, keep_partial
         self._stack = ExitStack()
         self._thread = ThreadPoolExecutor(1)
         self._waiting: deque[Future] = deque()
         if target.pattern is not None:
-            self._file: _PngFiles | _VideoFile = _PngFiles(target.pattern, self._scratch())
+            self._file: _PngFiles | _VideoFile | _VideoPipe = _PngFiles(target.pattern, self._scratch(), first)
         elif target.is_pipe:
-            self._file = _VideoFile(self._stack.enter_context(target.open_pipe()), fps)
+            self._file = _VideoPipe(self._stack.enter_context(target.open_pipe()), fps)
         else:
             self._file = _VideoFile(self._scratch() / target.path.name, fps)
 
@@ -154,21 +159,25 @@ class FrameWriter:
         return self
 
     def write(self, frames: np.ndarray) -> None:
-        """Frames uint8 [F, H, W, 3]. Waits where the thread is two parts behind; raises what it met."""
+        """Frames uint8 [F, H, W, 3]. Waits where the thread is two parts behind; raises what it met before."""
         self._waiting.append(self._thread.submit(self._file.write, frames))
         self.frames += len(frames)
-        while len(self._waiting) > MOST_WAITING:
+        while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._stack, self._thread:
+        with self._while_closing(), self._stack, self._thread:
             for future in self._waiting:
                 future.exception() if error else future.result()
             if self.frames and (error is None or self._keep_partial):
                 for name in self._file.close():
                     os.replace(self._scratch_folder / name, self._target.folder / name)
+
+    def _while_closing(self) -> AbstractContextManager:
+        """An interrupt waits until a file is whole. It may end the wait for whoever reads a pipe."""
+        return nullcontext() if self._target.is_pipe else LaterInterruptsWait(hold=True)
 
     def _scratch(self) -> Path:
         self._target.folder.mkdir(parents=True, exist_ok=True)
@@ -180,12 +189,13 @@ class FrameWriter:
 class _PngFiles:
     """Numbered PNG files. They are compressed by several threads: zlib releases the interpreter's lock."""
 
-    def __init__(self, pattern: str, folder: Path) -> None:
-        self._pattern, self._folder = pattern, folder
+    def __init__(self, pattern: str, folder: Path, first: int) -> None:
+        self._pattern, self._folder, self._first = pattern, folder, first
         self._names: list[str] = []
 
     def write(self, frames: np.ndarray) -> None:
-        names = [self._pattern % index for index in range(len(self._names), len(self._names) + len(frames))]
+        begin = self._first + len(self._names)
+        names = [self._pattern % index for index in range(begin, begin + len(frames))]
         with ThreadPoolExecutor() as pool:
             list(pool.map(self._save, names, frames))
         self._names += names
@@ -201,17 +211,14 @@ class _PngFiles:
 
 
 class _VideoFile:
-    """An H.264 video; into a pipe as fragments that can be played while they come."""
+    """An H.264 video in a file."""
 
-    def __init__(self, file: Path | IO[bytes], fps: int) -> None:
+    def __init__(self, file: Path, fps: int) -> None:
         av = require("av", '"lingbot-world[cli]"')
         self._frame = av.VideoFrame.from_ndarray
-        self._name = file.name if isinstance(file, Path) else None
-        flags = "+faststart" if isinstance(file, Path) else "+frag_keyframe+empty_moov+default_base_moof"
-        target = str(file) if isinstance(file, Path) else file
-        format = None if isinstance(file, Path) else "mp4"
-        self._container = av.open(target, "w", format=format, options={"movflags": flags})
-        self._stream = self._container.add_stream("libx264", rate=fps, options={"crf": "17", **_same_bytes()})
+        self._name = file.name
+        self._container = av.open(str(file), "w", options={"movflags": "+faststart"})
+        self._stream = self._container.add_stream("libx264", rate=fps, options=_encoding())
         self._stream.pix_fmt = "yuv420p"
 
     def write(self, frames: np.ndarray) -> None:
@@ -221,10 +228,77 @@ class _VideoFile:
             self._container.mux(self._stream.encode(self._frame(frame, format="rgb24")))
 
     def close(self) -> list[str]:
-        """The file's name; a pipe has none."""
+        """The file's name."""
         self._container.mux(self._stream.encode())
         self._container.close()
-        return [] if self._name is None else [self._name]
+        return [self._name]
+
+
+class _VideoPipe:
+    """An H.264 video into a pipe: each part can be played when it is written.
+
+    libx264 looks 40 frames ahead, and cannot go on once it was asked for the last of them. So each part gets an encoder
+    of its own and begins with a key frame. The container's writer closes a frame's fragment when the next frame comes:
+    the last frame of a part waits for the part that follows."""
+
+    def __init__(self, pipe: IO[bytes], fps: int) -> None:
+        av = require("av", '"lingbot-world[cli]"')
+        self._frame, self._new_encoder = av.VideoFrame.from_ndarray, av.CodecContext.create
+        self._pipe, self._made, self._fps, self._frames = pipe, BytesIO(), fps, 0
+        options = {"movflags": "+frag_every_frame+empty_moov+default_base_moof+skip_trailer", "flush_packets": "1"}
+        self._container = av.open(_Written(self._made), "w", format="mp4", options=options)
+        self._stream = self._container.add_stream("libx264", rate=fps, options=_encoding())
+        self._stream.pix_fmt = "yuv420p"
+
+    def write(self, frames: np.ndarray) -> None:
+        if not self._stream.is_open:
+            self._stream.height, self._stream.width = frames.shape[1:3]
+        encoder = self._encoder()
+        packets = [packet for frame in frames for packet in encoder.encode(self._numbered(frame))] + encoder.encode()
+        for packet in packets:
+            packet.stream = self._stream
+        self._container.mux(packets)
+        self._send()
+
+    def _send(self) -> None:
+        """What the container's writer has made goes into the pipe. It cannot write there itself, since it does not tell
+        why a pipe is broken."""
+        self._pipe.write(self._made.getvalue())
+        self._pipe.flush()
+        self._made.seek(0)
+        self._made.truncate()
+
+    def _encoder(self) -> Any:
+        """An encoder like the stream's own, which only writes the video's header."""
+        encoder, like = self._new_encoder("libx264", "w"), self._stream.codec_context
+        encoder.width, encoder.height, encoder.pix_fmt = like.width, like.height, like.pix_fmt
+        encoder.framerate, encoder.time_base = Fraction(self._fps), Fraction(1, self._fps)
+        encoder.flags, encoder.options = like.flags, _encoding()
+        return encoder
+
+    def _numbered(self, pixels: np.ndarray) -> Any:
+        frame = self._frame(pixels, format="rgb24")
+        frame.pts, frame.time_base = self._frames, Fraction(1, self._fps)
+        self._frames += 1
+        return frame
+
+    def close(self) -> list[str]:
+        """No files' names: a pipe has none."""
+        self._container.close()
+        self._send()
+        return []
+
+
+class _Written:
+    """A file that can only be written to, like a pipe, so that nobody goes back in it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.write = file.write
+
+
+def _encoding() -> dict[str, str]:
+    """Options of libx264."""
+    return {"crf": "17", **_same_bytes()}
 
 
 def _same_bytes() -> dict[str, str]:

@@ -212,6 +212,16 @@ def test_output_that_nobody_reads_any_more_ends_the_command_quietly(toy_package)
     assert (process.returncode, said) == (141, b"")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+@pytest.mark.parametrize("sub_command", ["generate", "inspect"])
+def test_an_output_that_is_closed_is_one_line_where_it_is_needed(sub_command, command, toy_package):
+    words = command(output="-") if sub_command == "generate" else ["inspect", str(toy_package)]
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "lingbot_world", *words]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True)
+    said = "lingbot-world: --output -: standard output is closed; lead it into a program or a file\n"
+    assert (done.returncode, done.stderr) == ((2, said) if sub_command == "generate" else (0, ""))
+
+
 def test_the_toy_package_is_small_and_the_same_every_time(toy_package, tmp_path, capsys):
     again = tmp_path / "again"
     assert main(["toy", str(again), "--random"]) == 0

@@ -4,7 +4,10 @@ import gc
 import io
 import json
 import math
+import os
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,7 +20,7 @@ import pytest
 import torch
 from lingbot_world.camera.path import lens_from_fov
 from lingbot_world.errors import CameraError, CheckpointError, InputError, LingBotError
-from lingbot_world.generation.state import load_state
+from lingbot_world.generation.state import WorldState, load_state
 from lingbot_world.generation.two_experts import Together
 from lingbot_world.geometry import Geometry
 from lingbot_world.headless import preparation, rollout
@@ -298,6 +301,21 @@ def test_a_world_goes_on_where_its_state_ends(causal, tmp_path):
     np.testing.assert_array_equal(whole, np.concatenate([begun, frames_of(tmp_path / "video")]))
 
 
+def test_png_files_of_a_world_that_goes_on_follow_those_of_before(causal, tmp_path, capsys):
+    """One folder holds the whole video; files behind it are told."""
+    state, folder = tmp_path / "first.state", tmp_path / "video"
+    run(make_plan(causal(frame_num=9, save_state=state, output=folder)))
+    begun = frames_of(folder)
+    words = words_of(causal(), output=folder, continue_from=state, seed=2, image=None, width=None, height=None)
+    assert main(words) == 0
+    assert "a longer video" not in capsys.readouterr().out
+    assert sorted(file.name for file in folder.iterdir()) == [f"frame_{index:05}.png" for index in range(9 + 24)]
+    assert np.array_equal(frames_of(folder)[:9], begun)
+    (folder / "frame_00033.png").touch()
+    assert main(words) == 0
+    assert f"{folder} holds a longer video: its files from frame_00033.png on stay" in capsys.readouterr().out
+
+
 def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(causal, interrupted, tmp_path):
     video, state = tmp_path / "cut.mp4", tmp_path / "cut.state"
     plan = make_plan(causal(output=video, save_state=state))
@@ -324,6 +342,69 @@ def test_an_interrupted_command_does_not_say_that_nothing_was_written(causal, tm
     assert main(["generate", *map(str, words)]) == 130
     assert length_of(video) == 9
     assert capsys.readouterr().err.endswith("interrupted; the chunks that were done stay\n")
+
+
+def test_interrupts_after_the_first_one_lose_nothing(causal, tmp_path, monkeypatch):
+    """They come while the chunks that are done are written, while the video is closed and while the state is saved."""
+    chunk, done = World.chunk, []
+
+    def interrupted(function):
+        def run_with_it(*arguments):
+            signal.raise_signal(signal.SIGINT)
+            return function(*arguments)
+
+        return run_with_it
+
+    def make(*arguments):
+        if done:
+            signal.raise_signal(signal.SIGINT)
+        done.append(chunk(*arguments))
+        return done[0]
+
+    monkeypatch.setattr(World, "chunk", make)
+    monkeypatch.setattr(rollout, "_but_log", interrupted(rollout._but_log))
+    monkeypatch.setattr(FrameWriter, "__exit__", interrupted(FrameWriter.__exit__))
+    monkeypatch.setattr(WorldState, "save", interrupted(WorldState.save))
+    video, state = tmp_path / "cut.mp4", tmp_path / "cut.state"
+    with pytest.raises(KeyboardInterrupt):
+        run(make_plan(causal(output=video, save_state=state)))
+    assert length_of(video) == 9
+    assert torch.equal(load_state(state).latent, done[0])
+
+
+def test_a_command_that_is_interrupted_before_the_first_chunk_says_so(causal, tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(World, "chunk", interrupted)
+    assert main(words_of(causal(), output=tmp_path / "cut.mp4")) == 130
+    assert capsys.readouterr().err.endswith("interrupted; nothing was written\n")
+
+
+def words_of(options, **changes):
+    """Arguments of the command for a small run."""
+    given = {"ckpt_dir": options.ckpt_dir, "image": options.image, "prompt": "a castle", "width": 48, "height": 32,
+             "frame_num": 21, "device": "cpu"} | changes  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    return ["generate", *(str(word) for name, value in given.items() for word in (f"--{name}", value))]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such signals")
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
+def test_what_ends_the_process_politely_leaves_what_ctrl_c_leaves(causal, tmp_path, number):
+    video, state = tmp_path / "cut.mp4", tmp_path / "cut.state"
+    words = words_of(causal(), frame_num=1209, window=6, output=video, save_state=state)
+    command, one_thread = [sys.executable, "-m", "lingbot_world", *words], {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=one_thread) as process:
+        shown = ""
+        while " 21/1209" not in shown and (letter := process.stderr.read(1)):
+            shown += letter
+        process.send_signal(getattr(signal, number))
+        _, rest = process.communicate(timeout=300)
+    assert process.returncode == 128 + getattr(signal, number), shown + rest
+    assert rest.endswith("interrupted; the chunks that were done stay\n")
+    assert 21 <= length_of(video) == 4 * load_state(state).latent.shape[2] - 3 < 1209
+    assert {file.name for file in tmp_path.iterdir()} == {"cut.mp4", "cut.state"}
 
 
 def test_nothing_done_leaves_nothing(causal, tmp_path, monkeypatch):

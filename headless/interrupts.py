@@ -1,0 +1,78 @@
+"""Signals that end a run: Ctrl-C, and SIGTERM and SIGHUP, which end it as well. This imports no torch."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Windows has no SIGHUP."""
+
+
+@contextmanager
+def told_by_signals(own_process: bool) -> Iterator[list[int]]:
+    """In a process of our own SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does. Gives a list of those that
+    came. One that the process was started to ignore, as `nohup` asks for, stays ignored."""
+    came: list[int] = []
+
+    def interrupt(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    ours = own_process and _in_main_thread()
+    taken = [number for number in ENDING if ours and signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, interrupt)
+    try:
+        yield came
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+class LaterInterruptsWait:
+    """In this block the first interrupt is raised as ever, and further ones wait until the block is left: they cannot
+    break off what saves the work of a run. From `hold()` on the first one waits too.
+
+    Signals come in the main thread; in others this does nothing."""
+
+    def __init__(self, hold: bool = False) -> None:
+        self._holds = hold
+        self._waiting: int | None = None
+        self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
+
+    def __enter__(self) -> LaterInterruptsWait:
+        for number in ENDING if _in_main_thread() else ():
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._before[number] = handler
+                signal.signal(number, self._come)
+        return self
+
+    def hold(self) -> None:
+        """From now on no interrupt is raised."""
+        self._holds = True
+
+    def _come(self, number: int, frame: FrameType | None) -> None:
+        if self._holds:
+            self._waiting = number
+            return
+        self._holds = True
+        self._before[number](number, frame)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Raises the interrupt that waited, unless another one, or the like, ends the run already."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._waiting is not None and (error is None or isinstance(error, Exception)):
+            self._before[self._waiting](self._waiting, None)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -1,0 +1,102 @@
+"""How frames are written: into pipes that are read meanwhile, and while somebody interrupts."""
+
+import os
+import select
+import signal
+import sys
+
+import av
+import numpy as np
+import pytest
+from lingbot_world.headless import video
+from lingbot_world.headless.video import FrameWriter, find_target
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has neither named pipes nor these signals")
+
+CHUNK = 12
+
+
+def pictures(count: int) -> np.ndarray:
+    """Frames uint8 [count, 64, 96, 3] of a picture that moves."""
+    picture = np.kron(np.random.default_rng(1).uniform(0, 255, (16, 40, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+    return np.stack([picture[index : index + 64, 2 * index : 2 * index + 96] for index in range(count)])
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    """A named pipe, and its reading end."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # the other end is opened later
+    os.set_blocking(reader, True)
+    with os.fdopen(reader, "rb", buffering=0) as file:
+        yield find_target(path), file
+
+
+def frames_in(file) -> int:
+    with av.open(str(file)) as video:
+        return sum(1 for _ in video.decode(video=0))
+
+
+def test_a_pipe_gives_the_frames_of_each_chunk_before_the_next_one_is_made(pipe, tmp_path):
+    """All but the last frame of a chunk."""
+    frames, taken = pictures(9 + 2 * CHUNK), tmp_path / "taken.mp4"
+    target, reader = pipe
+    with FrameWriter(target) as writer, taken.open("wb", buffering=0) as file:
+        for start, end in ((0, 9), (9, 21), (21, 33)):
+            writer.write(frames[start:end])
+            assert select.select([reader], [], [], 20)[0], "nothing came"
+            file.write(reader.read(1 << 16))
+            assert frames_in(taken) == end - 1
+    pictured = [frame.to_ndarray(format="rgb24") for frame in av.open(taken).decode(video=0)]
+    assert np.abs(np.stack(pictured).astype(int) - frames[:32]).mean() < 12
+
+
+def test_a_pipe_gives_the_same_bytes_again_and_all_frames(pipe, tmp_path):
+    target, reader = pipe
+    found = []
+    for name in "ab":
+        with FrameWriter(target) as writer:
+            writer.write(pictures(9))
+        found.append(reader.read(1 << 16))
+        (tmp_path / name).write_bytes(found[-1])
+        assert frames_in(tmp_path / name) == 9
+    assert found[0] == found[1]
+
+
+def test_a_reader_that_is_gone_is_noticed_with_the_next_chunks(pipe):
+    target, reader = pipe
+    made = []
+
+    def write():
+        with FrameWriter(target, keep_partial=True) as writer:
+            reader.close()
+            for _ in range(9):
+                made.append(writer.write(pictures(CHUNK)))
+
+    with pytest.raises(BrokenPipeError):
+        write()
+    assert len(made) <= 4
+
+
+@pytest.mark.parametrize("already", [True, False], ids=["a second one", "the first one"])
+def test_an_interrupt_while_a_file_is_closed_waits_until_it_is_whole(tmp_path, monkeypatch, already):
+    close, target = video._VideoFile.close, find_target(tmp_path / "cut.mp4")
+
+    def interrupted(file):
+        signal.raise_signal(signal.SIGINT)
+        return close(file)
+
+    monkeypatch.setattr(video._VideoFile, "close", interrupted)
+
+    def write():
+        with FrameWriter(target, keep_partial=True) as writer:
+            writer.write(pictures(CHUNK))
+            if already:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert frames_in(target.path) == CHUNK
+    assert os.listdir(tmp_path) == ["cut.mp4"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
