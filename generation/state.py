@@ -71,22 +71,23 @@ class WorldState:
         """The prompt's embedding of each chunk."""
         return [prompt.context for prompt in self.prompts for _ in range(prompt.chunks)]
 
-    def check(self, config: ModelConfig, window: int | None = None, sink: int | None = None) -> None:
-        """Raises InputError unless the video can be continued with this model, window and sink (None: any)."""
+    def check(self, config: ModelConfig) -> None:
+        """Raises InputError unless the video can be continued with this model."""
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
         if sizes:
             raise InputError(f"the state was made with another model: {sizes}; go on with the same")
-        for name, value, wanted in (("window", self.window, window), ("sink", self.sink, sink)):
-            if wanted is not None and value != wanted:
-                raise InputError(f"the state was made with another {name}: {value}, not {wanted}; go on with the same")
 
-    def notes(self, release: str) -> tuple[str, ...]:
-        """What the user is told where this `release` goes on with the video. The models are alike in size, and a video
-        may well go on with the other one."""
-        if self.release in ("", release):
-            return ()
-        return (f"The video so far was made by {self.release}. {release} goes on, with the window and sink of before.",)
+    def notes(self, release: str, window: int, sink: int) -> tuple[str, ...]:
+        """What the user is told where this `release` goes on with the video, with this window and sink. The models are
+        alike in size, and a video may well go on with the other one; so it may with a smaller window."""
+        notes = []
+        if self.release not in ("", release):
+            notes.append(f"The video so far was made by {self.release}; {release} goes on.")
+        if (self.window, self.sink) != (window, sink):
+            notes.append(f"The video so far was made with window {self.window} and sink {self.sink}; it goes on with "
+                         f"{window} and {sink}.")  # fmt: skip
+        return tuple(notes)
 
     def continue_track(self, c2w: np.ndarray | None, lens: np.ndarray | None, frames: int) -> CameraTrack:
         """A path's first `frames` poses over the latent frames that come next; without a path the camera stands still,

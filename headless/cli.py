@@ -179,6 +179,8 @@ def _add_inspect(commands: Any) -> None:
     parser.add_argument("path", help="a package's folder, an expert, a text encoder or a VAE")
     parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16", help="of `generate`")
     parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto", help="of `generate`")
+    parser.add_argument("--window", type=int, help="of `generate`, for a causal model; left out: its own")
+    parser.add_argument("--sink", type=int, help="of `generate`, for a causal model; left out: its own")
     _add_size(parser, "height*width of the video")
 
 
@@ -290,7 +292,8 @@ def _inspect(arguments: argparse.Namespace) -> None:
     height, width = arguments.size
     if arguments.width or arguments.height:
         height, width = arguments.height or height, arguments.width or width
-    print(describe(arguments.path, width, height, arguments.frame_num, arguments.dtype, arguments.arithmetic))
+    print(describe(arguments.path, width, height, arguments.frame_num, arguments.dtype, arguments.arithmetic,
+                   arguments.window, arguments.sink))  # fmt: skip
 
 
 def _toy(arguments: argparse.Namespace) -> None:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 
 from ..errors import InputError
-from ..generation.world import held_frames
+from ..generation.world import check_window, held_frames
 from ..geometry import Geometry, explicit_geometry
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.offload import weight_bytes
-from ..loaders.package import is_expert_folder
+from ..loaders.package import is_causal_folder, is_expert_folder
 from ..model.kv_cache import KeyValuePlace
 from ..model.memory import camera_cache_bytes, decoded_bytes
 from ..options import CHUNK, Arithmetic, DtypeName, torch_dtype
@@ -41,25 +41,29 @@ class _Work(NamedTuple):
     geometry: Geometry
     dtype: torch.dtype
     arithmetic: Arithmetic
+    window: int | None
+    sink: int | None
 
 
 def describe(
-    path: str | Path, width: int, height: int, frames: int, dtype: DtypeName = "bf16", arithmetic: Arithmetic = "auto"
-) -> str:
+    path: str | Path, width: int, height: int, frames: int, dtype: DtypeName = "bf16",
+    arithmetic: Arithmetic = "auto", window: int | None = None, sink: int | None = None,
+) -> str:  # fmt: skip
     """What a package's folder, an expert, a text encoder or a VAE is, and the memory of each stage for a video of that
-    size. Raises InputError for a size that is not possible, CheckpointError or TextError for a broken file.
+    size; a causal model's with that window and sink (None: its own). Raises InputError for a size that is not possible,
+    CheckpointError or TextError for a broken file.
     """
     path, geometry = Path(path), explicit_geometry(width, height, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
-    report = _report(path, _Work(geometry, torch_dtype(dtype), arithmetic))
+    report = _report(path, _Work(geometry, torch_dtype(dtype), arithmetic, window, sink))
     size = f"{geometry.width}x{geometry.height}, {geometry.frames} frames ({geometry.tokens} tokens), {dtype}"
     size += "" if arithmetic in ("auto", dtype) else f", arithmetic {arithmetic}"
     return "\n".join([*report.lines, "", f"Memory on the device for {size}, computed:", *_table(report.stages)])
 
 
 def _report(path: Path, work: _Work) -> Report:
-    if path.is_dir() and not is_expert_folder(path):
+    if path.is_dir() and (is_causal_folder(path) or not is_expert_folder(path)):
         return _package(path, work)
     if path.is_file() and "vae" in path.name.lower():
         return _vae(path, work.geometry)
@@ -99,10 +103,13 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
-    """A causal model with the window that it was made for, and a VAE of that width: keys and values on the GPU, in 8
-    bits, in host memory; and what is kept where there is room."""
+    """A causal model and a VAE of that width: keys and values on the GPU, in 8 bits, in host memory; and what is kept
+    where there is room."""
     release = release_of(checkpoint.names)
-    frames = held_frames(release.window, release.sink, max(CHUNK, work.geometry.lat_f // CHUNK * CHUNK))[0]
+    window = release.window if work.window is None else work.window
+    sink = release.sink if work.sink is None else work.sink
+    check_window(window, sink)
+    frames = held_frames(window, sink, max(CHUNK, work.geometry.lat_f // CHUNK * CHUNK))[0]
     report = _expert(f"{release.name} ({release.licence})", checkpoint)
     host = KeyValuePlace(on_host=True)
     modes = [RolloutMemory(), RolloutMemory(KeyValuePlace(eight_bit=True)), RolloutMemory(host),

@@ -66,7 +66,7 @@ def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_an
         require("av", '"lingbot-world[cli]"')
     image = None if options.image is None else read_image(options.image)
     package = find_package(options.ckpt_dir, **{name: getattr(options, name) for name in PARTS})
-    paths = {name: _part(package, name, options.ckpt_dir) for name in ("tokenizer", "text_encoder", "vae")}
+    paths = _parts(package, options.ckpt_dir)
     tokenizer = open_file(load_tokenizer, paths["tokenizer"])
     text_encoder = open_file(open_weights, paths["text_encoder"])
     check_vocabulary(tokenizer, text_encoder)
@@ -110,9 +110,12 @@ def _plan_sampling(
     )
 
 
-def _part(package: Package, name: str, folder: str | Path) -> Path:
-    """Where the part called `name` lies. Raises InputError for a package without it."""
-    path = getattr(package, name)
-    if path is None:
-        raise InputError(f"`ckpt_dir` {folder}: no {name} in this package; name its path as `{name}`")
-    return path
+def _parts(package: Package, folder: str | Path) -> dict[str, Path]:
+    """Where the parts lie that are no model, by name. Raises InputError for a package without them."""
+    paths = {name: getattr(package, name) for name in ("tokenizer", "text_encoder", "vae")}
+    missing = [name for name, path in paths.items() if path is None]
+    if missing:
+        beside = " nor beside it" if package.causal is not None else ""
+        raise InputError(f"`ckpt_dir` {folder}: no {', '.join(missing)} in this package{beside}; name the path as "
+                         f"{', '.join(f'`{name}`' for name in missing)}")  # fmt: skip
+    return paths

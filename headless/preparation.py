@@ -52,9 +52,11 @@ def prepare(
 
     Text encoder, image and model have the GPU to themselves, one after the other, unless there is room for all of the
     model beside one of the others."""
-    memory = _with_room_for_all(plan, *_free(plan, processes), processes, together)
+    free = _free(plan, processes)
+    memory = _with_room_for_all(plan, *free, processes, together)
     if memory is not None:
         return _all_at_once(plan, memory, prompt, stages, processes, together)
+    choose_rollout_memory(plan, *free, processes.size)  # raises before the text encoder works, which leaves no more
     context = prompt()
     memory = choose_rollout_memory(plan, *_free(plan, processes), processes.size)
     if memory.resident_blocks is not None and not plan.options.shard:

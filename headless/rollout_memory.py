@@ -86,10 +86,13 @@ def choose_rollout_memory(
         best = best or kept
     if best is not None:
         return best
+    window = "a smaller `window`"
+    if plan.window == 0:
+        window = "`window` 18 and `sink` 6, since without a window all frames are held"
     elsewhere = "" if mode == "auto" else ", or `kv_cache` auto"
     raise InputError(
         f"the GPU has {free / 1e9:.1f} GB free and the host {free_host / 1e9:.1f}: too little for keys and values of "
-        f"{plan.held_frames} latent frames with `kv_cache` {mode}; use a smaller `window`, a smaller video{elsewhere}"
+        f"{plan.held_frames} latent frames with `kv_cache` {mode}; use {window}, a smaller video{elsewhere}"
     )
 
 

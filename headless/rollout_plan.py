@@ -68,11 +68,11 @@ def plan_rollout(
     arithmetic = arithmetic_notes(options, opened["device"], checkpoint)
     release = release_of(checkpoint.names)
     state = None if options.continue_from is None else load_state(options.continue_from)
-    window = release.window if options.window is None else options.window
-    sink = release.sink if options.sink is None else options.sink
+    before = release if state is None else state
+    window = before.window if options.window is None else options.window
+    sink = before.sink if options.sink is None else options.sink
     if state is not None:
-        state.check(checkpoint.config, options.window, options.sink)
-        window, sink = state.window, state.sink
+        state.check(checkpoint.config)
     check_window(window, sink)
     if options.save_state is not None:
         _check_saved(Path(options.save_state), opened["target"])
@@ -91,7 +91,8 @@ def plan_rollout(
         sink=sink,
         state=state,
         release=release.name,
-        notes=(named, *lora_notes(options), *arithmetic, *_notes(options, geometry, folder, state, release.name)),
+        notes=(named, *lora_notes(options), *arithmetic, *_notes(options, geometry, folder, state),
+               *(() if state is None else state.notes(release.name, window, sink))),
     )
 
 
@@ -129,7 +130,7 @@ def _track(options: GenerateOptions, folder: PoseFolder | None, state: WorldStat
 
 
 def _notes(
-    options: GenerateOptions, geometry: Geometry, folder: PoseFolder | None, state: WorldState | None, release: str
+    options: GenerateOptions, geometry: Geometry, folder: PoseFolder | None, state: WorldState | None
 ) -> tuple[str, ...]:
     notes = () if folder is not None else (STANDING_STILL,)
     if state is None:
@@ -138,4 +139,4 @@ def _notes(
     after = f"{options.continue_from} holds {made} frames; this video has the {geometry.frames} that follow."
     if options.image is not None:
         after += " `image` is not needed: the size and what was made stay."
-    return (*notes, *(() if folder is None else folder.notes), after, *state.notes(release))
+    return (*notes, *(() if folder is None else folder.notes), after)

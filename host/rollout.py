@@ -96,10 +96,10 @@ def plan_rollout(
                           "LingBot-World model that takes one")  # fmt: skip
     checkpoint = patcher.model.checkpoint
     release = release_of(checkpoint.names)
+    before = release if state is None else state
+    window, sink = before.window if window is None else window, before.sink if sink is None else sink
     if state is not None:
-        state.check(config, window, sink)
-        window, sink = state.window, state.sink
-    window, sink = release.window if window is None else window, release.sink if sink is None else sink
+        state.check(config)
     check_window(window, sink)
     frame = _first_frame(image, state)
     poses, lens = (None, None) if camera is None else (camera.c2w, camera.intrinsics[0])
@@ -239,7 +239,7 @@ def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
 def _with_notes(plan: RolloutPlan, camera: CameraPath | None, frames: int) -> RolloutPlan:
     notes = [*plan.notes] if camera is not None else [*plan.notes, STANDING_STILL]
     if plan.state is not None:
-        notes += plan.state.notes(plan.release)
+        notes += plan.state.notes(plan.release, plan.window, plan.sink)
     elif plan.video_frames != frames:
         reason = "Frames come in whole chunks: 9, 21, 33 and so on"
         if camera is not None and len(camera) < frames:

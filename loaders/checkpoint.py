@@ -59,8 +59,9 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the model is called: the end of its path, and its source."""
-        return (*self.path.parts[-3:], self.source)
+        """What the model is called, the surest first: its source, its own name and those of two folders around it; and
+        the same where a link leads."""
+        return (self.source, *reversed(self.path.parts[-3:]), *reversed(self.path.resolve().parts[-3:]))
 
     @property
     def kind(self) -> str:

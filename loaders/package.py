@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def find_package(folder: str | Path | None, **overrides: str | Path | None) -> P
     that are somewhere else; `folder` may be None when both experts are named.
 
     The community NF4 layout and the official one are known. Where an expert is there in both, the NF4 one is taken.
-    `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it or beside it, or
-    one that holds a causal model's folder and no experts.
+    `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it, beside it, or in
+    a folder beside it, such as base-cam's; or one that holds a causal model's folder and no experts.
     Raises CheckpointError for an expert that is missing, naming what was found, and for a named part that does not
     exist. The other parts are None where they are missing.
     """
@@ -59,11 +60,23 @@ def find_package(folder: str | Path | None, **overrides: str | Path | None) -> P
     high, low = parts.pop("high"), parts.pop("low")
     causal = None if root is None or high or low else _causal_model(root, items)
     if causal is not None:
-        beside = sorted(causal.parent.iterdir())
-        return Package(None, causal, **{part: path or _FINDERS[part](beside) for part, path in parts.items()})
+        return Package(None, causal, **{part: path or _beside(causal, part) for part, path in parts.items()})
     if high is None or low is None:
         raise _missing_experts(root, items, {"high": high, "low": low, **parts})
     return Package(PerExpert(high, low), None, **parts)
+
+
+def _beside(model: Path, part: str) -> Path | None:
+    """The part beside a causal model's folder or, of the folders there, in the first that has it; LingBot-World's own
+    come first. Wan 2.2's other VAE is passed over."""
+    parent = model.absolute().parent
+    folders = sorted(parent.iterdir(), key=lambda item: ("lingbot" not in item.name.lower(), item.name))
+    for folder in (parent, *(item for item in folders if item.is_dir())):
+        with suppress(OSError):  # a folder that nobody may look into
+            found = _FINDERS[part]([item for item in sorted(folder.iterdir()) if "Wan2.2_VAE" not in item.name])
+            if found is not None:
+                return found
+    return None
 
 
 def is_causal_folder(folder: Path) -> bool:

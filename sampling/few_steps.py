@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -66,9 +67,10 @@ def sample_few_steps(predict: Predict, x: Tensor, schedule: FewStepSchedule, ren
 
 
 def release_of(names: Iterable[str]) -> Release:
-    """The release of a checkpoint with these `names`. The files of both are alike: 2.0 is told by the name of its
-    folder, or of the folder that it was quantized from."""
-    return RELEASES["v2" if "v2" in " ".join(names).lower() else "v1"]
+    """The release of a checkpoint with these `names` (`Checkpoint.names`). The files of both are alike: they are told
+    by the first name that has v2 or fast in it. 2.0's own has both."""
+    told = (name.lower() for name in names if re.search("v2|fast", name.lower()))
+    return RELEASES["v2" if "v2" in next(told, "") else "v1"]
 
 
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:

@@ -167,9 +167,7 @@ def test_models_of_the_other_kind_are_refused_on_the_sampling_node(server, fast)
     assert failed.value.node_type == SAMPLER
 
 
-def test_a_state_of_another_window_is_refused(server, fast):
+def test_a_state_goes_on_with_another_window(server, fast):
     prompt = going_on(fast, seed=1)
-    prompt["second"]["inputs"]["window"] = 9
-    with pytest.raises(FailedPromptError, match="another window: 0, not 9") as failed:
-        server.queue(prompt)
-    assert failed.value.node_type == ROLLOUT
+    prompt["second"]["inputs"]["window"] = 6
+    server.queue(prompt)

@@ -51,6 +51,31 @@ def test_finds_experts_that_are_files_and_prefers_nf4(community):
     assert find_package(community).experts.high.name == "a_high_noise_bf16.safetensors"
 
 
+def test_a_causal_model_takes_parts_from_a_package_beside_it(tmp_path):
+    model = touch(tmp_path / "lingbot-world-fast/model.safetensors").parent
+    (model / "config.json").write_text('{"_class_name": "WanModelFast"}')
+    base = tmp_path / "lingbot-world-base-cam"
+    parts = {"text_encoder": touch(base / "models_t5_umt5-xxl-enc-bf16.pth"), "vae": touch(base / "Wan2.1_VAE.pth"),
+             "tokenizer": touch(base / "google/umt5-xxl/tokenizer.json").parent}  # fmt: skip
+    touch(tmp_path / "Wan2.2-TI2V-5B/Wan2.2_VAE.pth")
+    touch(tmp_path / "a/Wan2.1_VAE.pth")
+    found = find_package(model)
+    assert (found.causal, found.experts) == (model, None)
+    assert {part: getattr(found, part) for part in parts} == parts
+    shutil.rmtree(base)
+    assert find_package(model).vae == tmp_path / "a/Wan2.1_VAE.pth"
+    shutil.rmtree(tmp_path / "a")
+    assert find_package(model).vae is None
+
+
+def test_a_causal_model_in_the_current_folder_takes_parts_from_beside_it(tmp_path, monkeypatch):
+    model = touch(tmp_path / "fast/model.safetensors").parent
+    (model / "config.json").write_text('{"_class_name": "WanModelFast"}')
+    touch(tmp_path / "Wan2.1_VAE.pth")
+    monkeypatch.chdir(model)
+    assert find_package(".").vae == tmp_path / "Wan2.1_VAE.pth"
+
+
 def test_every_part_can_be_given(community, tmp_path):
     other = touch(tmp_path / "other.safetensors")
     parts = ("high", "low", "text_encoder", "tokenizer", "vae")

@@ -37,6 +37,7 @@ from lingbot_world.model.kv_cache import KeyValuePlace
 from lingbot_world.model.memory import decoded_bytes
 from lingbot_world.options import LoraFile
 from lingbot_world.pipeline import World
+from lingbot_world.sampling import release_of
 from lingbot_world.vae import VideoDecoder, decode_latent, load_vae
 from PIL import Image
 from safetensors.torch import save_file
@@ -376,6 +377,22 @@ def test_releases_have_schedules_and_windows_of_their_own(causal, toy_package):
     assert make_plan(causal(schedule="0,500")).schedule.timesteps == (999, 908)
 
 
+@pytest.mark.parametrize(("place", "name"), [
+    ("lw_v2/models/lingbot-world-fast-nf4", "LingBot-World Fast"),
+    ("lingbot-world-base-cam/lingbot_world_fast", "LingBot-World Fast"), ("toy/rooms", "LingBot-World Fast"),
+    ("lingbot-world-v2-14b-causal-fast", "LingBot-World 2.0"), ("lingbot-world-v2-14b/model", "LingBot-World 2.0"),
+])  # fmt: skip
+def test_the_nearest_name_tells_the_release_and_so_does_a_link(causal, toy_package, tmp_path, place, name):
+    folder = tmp_path / "disk" / place
+    shutil.copytree(toy_package / "lingbot_world_fast", folder)
+    (tmp_path / "link").symlink_to(folder, target_is_directory=True)
+    for opened in (folder, tmp_path / "link"):
+        checkpoint = open_checkpoint(opened)
+        assert release_of(checkpoint.names).name == name
+    quantized = replace(checkpoint, source="lingbot-world-v2-14b-causal-fast")
+    assert release_of(quantized.names).name == "LingBot-World 2.0"
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -445,18 +462,32 @@ def test_another_release_that_goes_on_with_a_video_is_told(causal, second_releas
     options = partial(causal, frame_num=9, continue_from=first, image=None, width=None, height=None)
     assert "was made by" not in " ".join(make_plan(options()).notes)
     plan = make_plan(options(ckpt_dir=second_release, save_state=second))
-    assert plan.notes[-1] == ("The video so far was made by LingBot-World Fast. LingBot-World 2.0 goes on, with the "
-                              "window and sink of before.")  # fmt: skip
+    assert plan.notes[-1] == "The video so far was made by LingBot-World Fast; LingBot-World 2.0 goes on."
     assert (plan.window, plan.sink) == (0, 0)
     run(plan)
     assert load_state(second).release == "LingBot-World 2.0"
 
 
+def test_a_world_goes_on_with_a_window_that_fits(causal, tmp_path):
+    """What was made without a window may not fit any more."""
+    first, second = tmp_path / "first.state", tmp_path / "second.state"
+    run(make_plan(causal(save_state=first)))
+    plan = make_plan(causal(continue_from=first, save_state=second, width=None, height=None, window=6, sink=3))
+    assert plan.notes[-1] == "The video so far was made with window 0 and sink 0; it goes on with 6 and 3."
+    assert (plan.held_frames, plan.held_sink) == (6, 3)
+    run(plan)
+    state = load_state(second)
+    assert (state.window, state.sink) == (6, 3)
+    assert torch.equal(state.latent[:, :, :6], load_state(first).latent)
+    plan = make_plan(causal(continue_from=second, width=None, height=None))
+    assert (plan.window, plan.sink) == (6, 3)
+
+
 def test_states_that_do_not_belong_are_refused(causal, tmp_path):
     state = tmp_path / "a.state"
     run(make_plan(causal(frame_num=9, save_state=state)))
-    with pytest.raises(InputError, match="made with another window: 0, not 9"):
-        make_plan(causal(continue_from=state, window=9))
+    with pytest.raises(InputError, match="`window` 5 and `sink` 3"):
+        make_plan(causal(continue_from=state, window=5, sink=3))
     with pytest.raises(InputError, match="the state is of 48x32"):
         make_plan(causal(continue_from=state, width=96, height=32))
     damaged = tmp_path / "b.state"
@@ -622,6 +653,31 @@ def test_too_little_memory_is_said_before_anything_is_loaded(full_size):
         with pytest.raises(InputError, match=f"too little for keys and values of 18 latent frames .*{last}"):
             choose_rollout_memory(plan, int(2e9), int(64e9))
     assert choose_rollout_memory(replace(full_size, device=torch.device("cpu")), 0) == RolloutMemory()
+
+
+def test_a_video_without_a_window_is_refused_with_one_that_fits(full_size):
+    plan = replace(full_size, window=0, sink=0, geometry=Geometry(480, 832, 1929))
+    with pytest.raises(InputError, match="keys and values of 483 latent frames .* use `window` 18 and `sink` 6, since"):
+        choose_rollout_memory(plan, int(24e9), int(64e9))
+
+
+def test_too_little_memory_is_said_before_the_text_encoder_works(full_size, monkeypatch):
+    monkeypatch.setattr(preparation, "free_memory", lambda _device: int(2e9))
+    monkeypatch.setattr(preparation, "available_host_memory", lambda: int(64e9))
+    together = Together(None, None, None)
+    with pytest.raises(InputError, match="too little for keys and values"):
+        preparation.prepare(full_size, pytest.fail, None, ALONE, together)
+
+
+def test_inspect_describes_a_causal_models_own_folder_with_another_window(toy_package, capsys):
+    command = ["inspect", str(toy_package / "lingbot_world_fast"), "--window", "12", "--sink", "3"]
+    assert main(command) == 0
+    report = capsys.readouterr().out
+    assert "keys and values of 12 latent frames in 8 bits on the GPU" in report
+    for part in ("text encoder: umt5", "VAE: Wan 2.1", "VAE decode", "\ntext "):
+        assert part in report
+    assert main([*command[:-1], "12"]) == 2
+    assert "--window 12 and --sink 12: a window holds its sink" in capsys.readouterr().err
 
 
 def test_inspect_describes_a_folder_that_holds_a_causal_model(toy_package, tmp_path, capsys):

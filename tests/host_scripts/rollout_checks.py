@@ -316,7 +316,6 @@ def refusals():
         "odd image": refused(roll, model, image=wide[:, :50]),
         "state of another size": refused(roll, model, state, image=wide),
         "state of another model": refused(roll, model, other, image=None),
-        "state of another window": refused(roll, model, state, image=None, window=9),
         "window": refused(roll, model, window=5, sink=3),
         "short path": refused(roll, model, frames=5),
         "indices": refused(roll, model, indices=(5, 4)),
