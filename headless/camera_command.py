@@ -79,8 +79,10 @@ Points are followed between keyframes, eight frames apart or fewer where the pat
 gives the turn and the direction between two of them, which are compared with the poses: degrees off. Distances have no
 scale in a video and are not judged; nor is a direction where the path only turns. A pair of keyframes follows if its
 turn is less than 1 degree, or a third of the turn asked for, off and its direction less than 30 degrees. The video
-follows if three quarters of the judged pairs do. The noise floor is said first: the same, measured on rendered rooms
-seen along the path. The lens is taken to be the path's: a video that shows another one seems to turn less or more.
+follows if three quarters of the pairs do. Where the path's own motion fits a pair's points about as well as the one
+that was found, the pair cannot be told, nor the video if that decides. The noise floor is said first: the same,
+measured on rendered rooms seen along the path, which are full of texture; softer pictures are off by more. The lens is
+taken to be the path's: a video that shows another one seems to turn less or more.
 
 Needs opencv-python-headless: pip install -e ".[cli,measure]"."""
 

@@ -11,8 +11,8 @@ import numpy as np
 from ...errors import CameraError
 from ..path import CameraPath
 from ..plucker import scaled_intrinsics, stillness
-from ..rotation import angle_deg, inverse
-from .motion import FEWEST_TRACKS, Motion, find_motion
+from ..rotation import angle_deg, inverse, unit
+from .motion import FEWEST_TRACKS, Asked, Motion, find_motion
 from .room import render_room
 from .tracks import follow, opencv
 
@@ -31,8 +31,11 @@ direction. A camera that stands still is off by the whole turn, one that goes th
 UNASKED_PARALLAX, UNASKED_SHARE = 1.0, 0.5
 """Where the path only turns, the parallax up to which a pair follows: pixels of a picture 832 wide, or a share of the
 turn in pixels, because a lens other than the path's looks like a little parallax."""
+ALIKE = 3.0
+"""A pair that is at fault is not judged if the path's own motion leaves at most that many times of its tracks what the
+motion that was found does: they fit both. On rendered truth it is mostly 0.5 to 2 times, for other paths 7 or more."""
 FOLLOWING = 0.75
-"""Share of the judged pairs that has to follow."""
+"""Share of the pairs in which a motion was found that has to follow."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +92,17 @@ class Pair:
         return "goes elsewhere" if self.direction_error_deg > DIRECTION_DEG else ""
 
     @property
+    def fits_both(self) -> bool:
+        """Whether the motion that was found is at fault, but the tracks fit the path's own motion about as well."""
+        if not self.fault or self.found is None or (self.goes and self.found.direction is None):
+            return False  # tracks of a camera that stands still fit every direction
+        return self.found.asked_left <= ALIKE * self.found.left
+
+    @property
     def note(self) -> str:
         """What to say of the pair: its fault, or why it was not judged; mostly empty."""
         if self.found is not None:
-            return self.fault
+            return "cannot be told, the path fits the tracks about as well" if self.fits_both else self.fault
         few = f"fewer than {FEWEST_TRACKS} tracks"
         return few if self.tracks < FEWEST_TRACKS else "the tracks agree on no motion"
 
@@ -116,9 +126,14 @@ class Measurement:
     width: int
 
     @cached_property
-    def judged(self) -> tuple[Pair, ...]:
+    def found(self) -> tuple[Pair, ...]:
         """The pairs in which a motion was found."""
         return tuple(pair for pair in self.pairs if pair.found is not None)
+
+    @cached_property
+    def judged(self) -> tuple[Pair, ...]:
+        """Those of them that can be told to follow or not."""
+        return tuple(pair for pair in self.found if not pair.fits_both)
 
     @property
     def following(self) -> int:
@@ -127,10 +142,13 @@ class Measurement:
 
     @property
     def follows(self) -> bool | None:
-        """Whether the video follows its path; None where fewer than half of the pairs could be judged."""
-        if 2 * len(self.judged) < len(self.pairs):
+        """Whether the video follows its path; None where a motion was found in fewer than half of the pairs, and where
+        that depends on those that cannot be told."""
+        if 2 * len(self.found) < len(self.pairs):
             return None
-        return self.following >= FOLLOWING * len(self.judged)
+        least, most = self.following, len(self.found) - len(self.judged) + self.following
+        enough = FOLLOWING * len(self.found)
+        return True if least >= enough else False if most < enough else None
 
 
 def median_turn_error_deg(pairs: Sequence[Pair]) -> float:
@@ -204,7 +222,8 @@ def _pair(path: CameraPath, first: int, frames: Sequence[np.ndarray], steps: int
     asked = inverse(path.c2w[first]) @ path.c2w[last]
     began, ended = follow(frames)
     goes = np.linalg.norm(asked[:3, 3]) > max(MOVING * _longest_step(path, steps), stillness(path.c2w))
-    found = find_motion(began, ended, lens, width)
+    wanted = Asked(asked[:3, :3], unit(asked[:3, 3]) if goes else None)
+    found = find_motion(began, ended, lens, width, wanted)
     return Pair(first, last, asked, bool(goes), len(began), found, float(np.sqrt(lens[0] * lens[1])), width)
 
 

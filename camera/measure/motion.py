@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,20 +24,31 @@ DRAWS = 200
 """Pairs of tracks of which one begins the search for the rotation."""
 
 
+class Asked(NamedTuple):
+    """A path's motion: the second camera's `rotation` [3, 3] and unit `direction` [3], None where it only turns."""
+
+    rotation: np.ndarray
+    direction: np.ndarray | None
+
+
 @dataclass(frozen=True)
 class Motion:
     """The second camera seen from the first: `rotation` [3, 3], and the unit `direction` [3] it went in, None where the
-    parallax is too small to tell. `parallax` is what that rotation leaves of the tracks, the median in pixels."""
+    parallax is too small to tell. `parallax` is what that rotation leaves of the tracks, the median in pixels. `left`
+    is what the whole motion leaves of them, `asked_left` what the path's motion does."""
 
     rotation: np.ndarray
     direction: np.ndarray | None
     parallax: float
+    left: float
+    asked_left: float
 
 
-def find_motion(first: np.ndarray, last: np.ndarray, lens: np.ndarray, width: int) -> Motion | None:
+def find_motion(first: np.ndarray, last: np.ndarray, lens: np.ndarray, width: int, asked: Asked) -> Motion | None:
     """The motion that tracks [n, 2] show in a picture `width` wide, through a lens [4] (fx, fy, cx, cy) in pixels.
 
-    None for too few tracks, and for tracks of which too few agree.
+    The search begins at the path's motion too, which so is found if nothing fits better. None for too few tracks, and
+    for tracks of which too few agree.
     """
     if len(first) < FEWEST_TRACKS:
         return None
@@ -45,11 +57,21 @@ def find_motion(first: np.ndarray, last: np.ndarray, lens: np.ndarray, width: in
     before, after = (_rays(points, lens) for points in (first, last))
     turned, left = _turn(before, after, near)
     parallax = float(np.median(left)) * focal
-    rotation, direction, off = _travel(before, after, turned, near)
+    rotation, direction, off = _travel(before, after, (turned, asked), near)
+    asked_left = float(np.median(_left_by(before, after, asked))) * focal
     if parallax < LEAST_PARALLAX or np.median(left) < LEAST_GAIN * np.median(off):
-        return Motion(turned, None, parallax) if np.mean(left < near) >= LEAST_AGREEING else None
-    parallax = float(np.median(_apart(before, after, rotation))) * focal
-    return Motion(rotation, direction, parallax) if np.mean(off < near) >= LEAST_AGREEING else None
+        found, off = Motion(turned, None, parallax, parallax, asked_left), left
+    else:
+        parallax = float(np.median(_apart(before, after, rotation))) * focal
+        found = Motion(rotation, direction, parallax, float(np.median(off)) * focal, asked_left)
+    return found if np.mean(off < near) >= LEAST_AGREEING else None
+
+
+def _left_by(before: np.ndarray, after: np.ndarray, asked: Asked) -> np.ndarray:
+    """How far each track [n] is off what the path's motion allows, in focal lengths."""
+    if asked.direction is None:
+        return _apart(before, after, asked.rotation)
+    return _misses(before, after, asked.rotation, asked.direction)
 
 
 def _turn(before: np.ndarray, after: np.ndarray, near: float) -> tuple[np.ndarray, np.ndarray]:
@@ -72,15 +94,17 @@ def _with_normal(rays: np.ndarray) -> np.ndarray:
 
 
 def _travel(
-    before: np.ndarray, after: np.ndarray, turned: np.ndarray, near: float
+    before: np.ndarray, after: np.ndarray, guesses: tuple[np.ndarray, Asked], near: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rotation, direction and how far each track [n] is off what they allow, by the essential matrix, then refined.
 
     A flat wall fits two motions, and a move along it looks almost like a turn. So the search begins at several places,
-    at the essential matrix, at the motions that a wall would fit and at the rotation `turned`; what fits best is taken
-    and refined further.
+    at the essential matrix, at the motions that a wall would fit and at the `guesses`, the rotation that fits best by
+    itself and the path's motion; what fits best is taken and refined further.
     """
-    starts = [(turned, _direction(before, after, turned, near))]
+    turned, asked = guesses
+    way = _direction(before, after, asked.rotation, near) if asked.direction is None else asked.direction
+    starts = [(turned, _direction(before, after, turned, near)), (asked.rotation, way)]
     starts += _essential(before, after, near) + _of_a_wall(before, after, near)
     found = [_refined(before, after, *start, near, 5) for start in starts if _turns_alike(start[0], turned)]
     found = [_ahead(before, after, *motion) for motion in found if _turns_alike(motion[0], turned)]
