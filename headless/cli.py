@@ -8,16 +8,17 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from ..errors import InputError, LingBotError
-from ..options import ARITHMETICS, DTYPE_NAMES, FRAMES, SIZE, Progress
+from ..options import ARITHMETICS, DTYPE_NAMES, Progress
+from .flags import Help, add_settings, add_size, adder, count, settings_of
 from .interrupts import told_by_signals
-from .options import CHOICES, LORA, PARTS, GenerateOptions, lora_of, two_sides
+from .options import PARTS, GenerateOptions
 from .quantize import add_quantize_command, add_verify_command
 from .queue import add_queue_command
 from .starting import start_cuda
@@ -93,107 +94,44 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     return parser
 
 
-class _Help(argparse.ArgumentDefaultsHelpFormatter):
-    """Says the defaults, where there is one."""
-
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        return super()._get_help_string(action) if action.default not in (None, False, ()) else action.help
-
-
 def _add_generate(commands: Any) -> None:
-    parser = commands.add_parser("generate", help="make a video", formatter_class=_Help)
+    parser = commands.add_parser("generate", help="make a video", formatter_class=Help)
     parser.set_defaults(run=_generate)
-    add = _adder(parser)
+    add = adder(parser)
     add("image", "first frame; stretched to the video's size")
     add("prompt", "what the video shows")
     add("output", "x.mp4; a folder or dir/*.png for PNG files; - for standard output")
     add("seed", "left out: drawn, and printed at the end", type=int)
-    parser.add_argument("--gpus", type=_count, default=1, metavar="N", help="GPUs that make the video, a process each")
+    parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that make the video, a process each")
     add("shard", "each GPU keeps 1/N of the weights and fetches a block before it is needed", action="store_true")
-    add = _adder(_add_settings(parser))
+    add = adder(add_settings(parser))
     add("save_state", "file to write, from which a later run continues the video", metavar="FILE")
     add("continue_from", "file that --save_state wrote; the video is what comes next, and PNG files are numbered on",
         metavar="FILE")  # fmt: skip
 
 
 def _add_batch(commands: Any) -> None:
-    parser = commands.add_parser("batch", help="make many videos, from a file of jobs", formatter_class=_Help)
+    parser = commands.add_parser("batch", help="make many videos, from a file of jobs", formatter_class=Help)
     parser.set_defaults(run=_batch, interrupted="the same command makes the videos that are not done")
     parser.add_argument("jobs", help="x.jsonl with an object a line, or x.csv: image, prompt, one of action_path, "
                         "preset or keys, seed, size, name, and options of `generate`")  # fmt: skip
     parser.add_argument("out", help="folder of the videos and of manifest.jsonl; what is done in it is not done again")
     parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help="spread over the GPUs of a Ray "
                         "cluster; without an address, over those of this machine")  # fmt: skip
-    parser.add_argument("--workers", type=_count, metavar="N", help="Ray actors; left out: one for each GPU")
-    _add_settings(parser)
-
-
-def _add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
-    """Options of `generate` that may hold for many videos; returns the group of those for causal models."""
-    add = _adder(parser)
-    add("ckpt_dir", "the package's folder, as `hf download` leaves it")
-    add("negative", "negative prompt; left out: a list of usual flaws, in Chinese")
-    add("action_path", "folder with poses.npy and intrinsics.npy; left out: no camera control")
-    _add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
-    add("sampling_steps", "steps of both experts together")
-    add("shift", "of the noise schedule: higher spends more steps on the layout; left out: 5, causal 10", type=float)
-    add("boundary", "share of the noise above which the high-noise expert works")
-    add("guide_scale", "1 leaves the negative prompt out", type=_scales, metavar="LOW[,HIGH]")
-    add("solver", "what makes a step out of the model's prediction")
-    add("reuse_threshold", "such as 0.02: makes a step without the model where the steps before predict it to within "
-        "this share; 0: never")  # fmt: skip
-    add("noise_device", "cuda gives the official code's noise")
-    add("fps", "frames a second of the file")
-    add("device", "left out: the GPU if there is one")
-    add("dtype", "left out: bf16 on a GPU, fp32 on the CPU")
-    add("arithmetic", "numbers that the linear layers multiply; fp8 and int8 are less exact, and faster where the GPU "
-        "can multiply them")  # fmt: skip
-    add("attention", "8bit is less exact, and faster where a kernel for it is installed")
-    add("residency", "experts in GPU memory at a time; stream keeps as little of one there as possible")
-    add("camera_cache", "keep what the camera layers compute for the next step: auto where memory is free, off never, "
-        "gpu always")  # fmt: skip
-    add("vae_tiling", "less memory, more time; comes by itself when memory runs out", action="store_true")
-    add("vae_dtype", "of decoding; auto: fp16 on a GPU, and fp32 again where a number is too large; several GPUs: fp32")
-    add("lora", "added to the weights whenever they are used, 4-bit ones too; for one expert or both; strength 1 if "
-        "none is named", type=lora_of, nargs="+", metavar=LORA)  # fmt: skip
-    for name in PARTS:
-        add(name, "in place of the package's own", metavar="PATH")
-    causal = parser.add_argument_group("causal models (Fast, 2.0)", "left out: what the model was made for")
-    add = _adder(causal)
-    add("window", "latent frames that a chunk looks back on, itself included; 0: the whole video", type=int)
-    add("sink", "of these, latent frames from the video's beginning, which are never dropped", type=int)
-    add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750")
-    add("kv_cache", "where keys and values are kept: on the GPU, there in 8 bits, or in host memory; auto: by what "
-        "is free")  # fmt: skip
-    return causal
-
-
-def _adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
-    """`add(name, help)` adds the flag of a GenerateOptions field, whose default and choices argparse takes over."""
-    defaults = {field.name: field.default for field in fields(GenerateOptions)}
-
-    def add(name: str, help: str | None = None, **settings: Any) -> None:
-        default = defaults[name]
-        settings |= {"required": True} if default is MISSING else {"default": default}
-        if type(default) in (int, float):
-            settings.setdefault("type", type(default))
-        if name in CHOICES:
-            settings["choices"] = CHOICES[name]
-        parser.add_argument(f"--{name}", help=help, **settings)
-
-    return add
+    parser.add_argument("--workers", type=count, metavar="N", help="Ray actors; left out: one for each GPU")
+    add_settings(parser)
 
 
 def _add_inspect(commands: Any) -> None:
     about = "say what a checkpoint is and what memory each stage will need"
-    parser = commands.add_parser("inspect", help=about, formatter_class=_Help)
+    parser = commands.add_parser("inspect", help=about, formatter_class=Help)
     parser.set_defaults(run=_inspect)
     parser.add_argument("path", help="a package's folder, an expert, a text encoder or a VAE")
     parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16", help="of `generate`")
     parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto", help="of `generate`")
     parser.add_argument("--window", type=int, help="of `generate`, for a causal model; left out: its own")
     parser.add_argument("--sink", type=int, help="of `generate`, for a causal model; left out: its own")
-    _add_size(parser, "height*width of the video")
+    add_size(parser, "height*width of the video")
 
 
 def _add_toy(commands: Any) -> None:
@@ -203,35 +141,6 @@ def _add_toy(commands: Any) -> None:
     parser.add_argument("--random", action="store_true",
                         help="random weights of every kind of model, the causal one too, in place of trained ones")
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
-
-
-def _add_size(parser: argparse.ArgumentParser, meaning: str) -> None:
-    size = "{}*{}".format(*SIZE)
-    parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
-    parser.add_argument("--width", type=int, help="exact, a multiple of 16; with --height, in place of --size")
-    parser.add_argument("--height", type=int, help="exact, a multiple of 16")
-    parser.add_argument("--frame_num", type=int, default=FRAMES, help="4n+1; a shorter pose file shortens the video")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
-    return int(text)
-
-
-def _scales(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not like 5 or 4,6 (low, high)") from None
-
-
-def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Those of the arguments that are fields of GenerateOptions."""
-    height, width = arguments.size
-    names = {field.name for field in fields(GenerateOptions)}
-    given = {name: value for name, value in vars(arguments).items() if name in names}
-    return given | {"max_area": height * width, "lora": tuple(arguments.lora)}
 
 
 def _generate(arguments: argparse.Namespace) -> None:
@@ -247,7 +156,7 @@ def _generate(arguments: argparse.Namespace) -> None:
     from .video import STDOUT, files_left
 
     _spare_imports(arguments)
-    values = _settings(arguments)
+    values = settings_of(arguments)
     with joined() as processes:
         values["device"] = processes.device(arguments.device)
         plan = make_plan(GenerateOptions(**values))
@@ -282,7 +191,7 @@ def _batch(arguments: argparse.Namespace) -> None:
     from .jobs import MANIFEST, read_jobs
 
     _spare_imports(arguments)
-    values = _settings(arguments)
+    values = settings_of(arguments)
     for name in ("ckpt_dir", "action_path", *PARTS):  # other processes start elsewhere
         values[name] = None if values[name] is None else Path(values[name]).absolute()
     folder = Path(arguments.out).absolute()

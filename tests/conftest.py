@@ -2,6 +2,8 @@
 
 import gc
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,18 @@ def _short_collections() -> None:
     """
     gc.collect()  # or garbage would stay
     gc.freeze()
+
+
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    """Ctrl-C and hanging up do what they do in a terminal, here and in processes that a test starts, though the tests
+    themselves may run in the background or behind nohup, where they are ignored."""
+    usual = {"SIGINT": signal.default_int_handler, "SIGTERM": signal.SIG_DFL, "SIGHUP": signal.SIG_DFL}
+    numbers = {getattr(signal, name): handler for name, handler in usual.items() if hasattr(signal, name)}
+    before = {number: signal.signal(number, handler) for number, handler in numbers.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.hookimpl(optionalhook=True)

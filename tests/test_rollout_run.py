@@ -344,6 +344,7 @@ def test_an_interrupted_command_does_not_say_that_nothing_was_written(causal, tm
     assert capsys.readouterr().err.endswith("interrupted; the chunks that were done stay\n")
 
 
+@pytest.mark.usefixtures("usual_signals")
 def test_interrupts_after_the_first_one_lose_nothing(causal, tmp_path, monkeypatch):
     """They come while the chunks that are done are written, while the video is closed and while the state is saved."""
     chunk, done = World.chunk, []
@@ -389,6 +390,7 @@ def words_of(options, **changes):
     return ["generate", *(str(word) for name, value in given.items() for word in (f"--{name}", value))]
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.skipif(sys.platform == "win32", reason="has no such signals")
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGHUP"])
 def test_what_ends_the_process_politely_leaves_what_ctrl_c_leaves(causal, tmp_path, number):

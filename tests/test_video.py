@@ -79,6 +79,7 @@ def test_a_reader_that_is_gone_is_noticed_with_the_next_chunks(pipe):
     assert len(made) <= 4
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.parametrize("already", [True, False], ids=["a second one", "the first one"])
 def test_an_interrupt_while_a_file_is_closed_waits_until_it_is_whole(tmp_path, monkeypatch, already):
     close, target = video._VideoFile.close, find_target(tmp_path / "cut.mp4")
