@@ -1,4 +1,4 @@
-"""Weights from disk: experts (NF4, FP4 or plain), packages of them, and the writer of NF4 files.
+"""Weights from disk: experts (NF4, FP4 or plain) with their LoRAs, and packages of them.
 
 The names below are imported when first asked for, so that importing the package stays cheap."""
 
@@ -9,10 +9,8 @@ if TYPE_CHECKING:
     from .checkpoint import Checkpoint, open_checkpoint
     from .load import load_expert, state_tensors, warm
     from .package import Package, find_package
-    from .writer import write_nf4_expert
 
-__all__ = ["Checkpoint", "Package", "find_package", "load_expert", "open_checkpoint", "state_tensors", "warm",
-           "write_nf4_expert"]  # fmt: skip
+__all__ = ["Checkpoint", "Package", "find_package", "load_expert", "open_checkpoint", "state_tensors", "warm"]
 
 _MODULES = {
     "load_expert": "load",
@@ -22,7 +20,6 @@ _MODULES = {
     "Checkpoint": "checkpoint",
     "find_package": "package",
     "Package": "package",
-    "write_nf4_expert": "writer",
 }
 
 

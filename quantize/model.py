@@ -16,11 +16,11 @@ from ..errors import CheckpointError
 from ..loaders import codec
 from ..loaders.tensors import MappedFile, TensorEntry
 from ..loaders.uploader import Uploader, UploadSettings
-from ..loaders.writer import QUANT, TensorFile
-from ..loaders.writer import Source as Stored
 from ..options import LoraFile, Progress
 from .journal import Journal, Written
 from .source import Source
+from .writer import QUANT, TensorFile
+from .writer import Source as Stored
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
 """128 MB of pinned memory."""

@@ -11,11 +11,11 @@ from ..loaders import Package, find_package, open_checkpoint
 from ..loaders.files import read_tensors
 from ..loaders.lora import loras_for, refuse_for_one_expert
 from ..loaders.package import is_causal_folder, is_expert_folder
-from ..loaders.writer import file_bytes, write_json
 from ..options import ShowProgress
 from ..text.weights import open_weights, wan_key
 from .model import QuantizeOptions, journal_of, quantize_source
 from .source import CONFIG, Source, open_model, open_text_encoder
+from .writer import file_bytes, write_json
 
 WEIGHTS, META = "model.safetensors", "quantization_meta.json"
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"

@@ -10,9 +10,9 @@ from ..loaders import Checkpoint, open_checkpoint
 from ..loaders.files import read_json
 from ..loaders.lora import Change, read_loras
 from ..loaders.tensors import TensorEntry, in_file_order
-from ..loaders.writer import config_json, linear_weights
 from ..options import LoraFile
 from ..text.weights import open_weights
+from .writer import config_json, linear_weights
 
 CONFIG = "config.json"
 

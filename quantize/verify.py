@@ -12,10 +12,10 @@ from ..loaders.files import read_json
 from ..loaders.four_bit import check_finite
 from ..loaders.package import is_causal_folder, is_expert_folder, named_role, open_experts
 from ..loaders.tensors import MappedFile, TensorEntry
-from ..loaders.writer import bytes_of
 from ..options import ShowProgress
 from ..text.weights import open_weights
 from .package import TEXT_ENCODER, is_text_encoder, meta_of
+from .writer import bytes_of
 
 _THREADS = 4
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from lingbot_world.loaders import codec, writer
+from lingbot_world.loaders import codec
 from lingbot_world.model.config import ModelConfig
+from lingbot_world.quantize import writer
 from torch import Tensor
 
 

@@ -103,7 +103,7 @@ def main() -> int:
 
 def make_source(folder: Path, args: argparse.Namespace) -> None:
     import torch
-    from lingbot_world.loaders import writer
+    from lingbot_world.quantize import writer
 
     folder.mkdir(parents=True, exist_ok=True)
     config = config_from(args)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lingbot_world.loaders.writer import write_expert, write_expert_folder
 from lingbot_world.model.config import ModelConfig
+from lingbot_world.quantize.writer import write_expert, write_expert_folder
 from lingbot_world.toy.weights import EXPERT
 from safetensors.torch import save_file
 

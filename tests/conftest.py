@@ -20,7 +20,7 @@ SCRIPTS = ("test_host_guider.py", "test_host_rollout.py", "test_host_cache.py", 
 """Files whose checks run in one interpreter with ComfyUI in it (host_runner.py)."""
 COMPILER = ("test_model_compile.py", "test_model_accuracy.py", "test_model_eight_bit.py", "test_vae_memory.py",
             "test_model_eight_bit_attention.py", "test_loader_experts.py", "test_loader_checkpoint.py", "test_nf4.py",
-            "test_loader_damage.py", "test_loader_writer.py", "test_quantize.py", "test_fuzz.py")  # fmt: skip
+            "test_loader_damage.py", "test_quantize_writer.py", "test_quantize.py", "test_fuzz.py")  # fmt: skip
 """Files that import torch's compiler, which takes seconds: by itself, with bitsandbytes, or to count bytes."""
 LONG = ("test_toyworld.py", "test_parallel.py", "test_cluster.py", "test_package.py", "test_toyworld_training.py",
         *COMPILER, "test_rollout_run.py", "test_cli.py", "test_batch.py", "test_loader_offload.py", "test_vae.py",

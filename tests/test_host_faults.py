@@ -127,7 +127,7 @@ def test_a_disk_that_fails_while_an_expert_is_opened_is_said_on_the_loader(serve
     [
         ({"module": ".loaders.tensors", "owner": "MappedFile", "name": "open", "error": "reads", "first": 9},
          r"umt5_16_bit\.safetensors: cannot be read \(Input/output error\)"),
-        ({"module": ".loaders.writer", "owner": "TensorFile", "name": "write", "error": "full", "first": 9},
+        ({"module": ".quantize.writer", "owner": "TensorFile", "name": "write", "error": "full", "first": 9},
          "No space left on device. Mend that and run it again"),
     ],
     ids=["disk", "full"],

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError
-from lingbot_world.loaders import load_expert, open_checkpoint, writer
+from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.lora import read_loras
 from lingbot_world.loaders.offload import weight_bytes
-from lingbot_world.loaders.writer import linear_weights
 from lingbot_world.options import LoraFile
+from lingbot_world.quantize import writer
+from lingbot_world.quantize.writer import linear_weights
 from model_cases import SMALL, random_inputs, random_state, with_state
 from safetensors.torch import save_file
 

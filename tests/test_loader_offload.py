@@ -10,9 +10,10 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError
-from lingbot_world.loaders import load_expert, offload, open_checkpoint, writer
+from lingbot_world.loaders import load_expert, offload, open_checkpoint
 from lingbot_world.loaders.uploader import CudaLane, Lane, Uploader, UploadSettings
 from lingbot_world.model.cache import CameraCache
+from lingbot_world.quantize import writer
 from model_cases import SMALL, random_inputs, random_state
 from torch.multiprocessing.reductions import StorageWeakRef
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.loaders import codec, load_expert, writer
+from lingbot_world.loaders import codec, load_expert
 from lingbot_world.loaders.four_bit import FourBitParameter
 from lingbot_world.model import eight_bit, pointwise
 from lingbot_world.model.cache import CameraCache
@@ -16,6 +16,7 @@ from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.operations import Linear, prepared
 from lingbot_world.model.pointwise import encode_8bit, layer_norm_8bit
 from lingbot_world.model.quantized import LARGEST, EightBit
+from lingbot_world.quantize import writer
 from model_cases import SMALL, random_inputs, random_state, with_state
 from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms
 

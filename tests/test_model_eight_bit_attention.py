@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.loaders import load_expert, writer
+from lingbot_world.loaders import load_expert
 from lingbot_world.model import eight_bit_attention, fp8_attention, pointwise
 from lingbot_world.model.attention import sdpa
 from lingbot_world.model.block import CrossAttention, SelfAttention
@@ -19,6 +19,7 @@ from lingbot_world.model.eight_bit_attention import attend_8bit, attention_note,
 from lingbot_world.model.fp8_attention import HEADROOM, operand, sample
 from lingbot_world.model.kv_cache import KeyValueCache
 from lingbot_world.model.memory import activation_bytes
+from lingbot_world.quantize import writer
 from model_cases import SMALL, random_inputs, random_state, with_state
 from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms
 from test_model_eight_bit import CONFIG, GRID, in_four_bits, with_outliers

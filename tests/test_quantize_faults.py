@@ -15,8 +15,8 @@ import pytest
 from lingbot_world.errors import CheckpointError, InputError
 from lingbot_world.headless.cli import main
 from lingbot_world.loaders import open_checkpoint
-from lingbot_world.loaders.writer import TensorFile
 from lingbot_world.quantize import QuantizeOptions, package, plan_quantize, quantize, verify
+from lingbot_world.quantize.writer import TensorFile
 from quantize_cases import run, silent
 from safetensors.torch import load_file, save_file
 
@@ -27,7 +27,7 @@ WEIGHTS = "diffusion_pytorch_model.safetensors"
 SLOW = """
 import json, os, sys, time
 import lingbot_world.quantize, safetensors.torch
-from lingbot_world.loaders.writer import TensorFile
+from lingbot_world.quantize.writer import TensorFile
 from lingbot_world.headless.cli import main
 write, say = TensorFile.write, lambda text: os.write(1, text.encode())  # whole lines, whichever threads write
 def slow(self, name, source):

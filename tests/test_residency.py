@@ -13,8 +13,8 @@ from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.offload import weight_bytes
-from lingbot_world.loaders.writer import write_expert
 from lingbot_world.options import PerExpert
+from lingbot_world.quantize.writer import write_expert
 from lingbot_world.toy.weights import EXPERT, Weights
 
 

@@ -12,9 +12,9 @@ from lingbot_world.geometry import image_conditioning
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.lora import read_loras
 from lingbot_world.loaders.package import open_experts
-from lingbot_world.loaders.writer import config_json, write_expert, write_json
 from lingbot_world.options import LoraFile, PerExpert
 from lingbot_world.pipeline import sample
+from lingbot_world.quantize.writer import config_json, write_expert, write_json
 from lingbot_world.text import encode
 from lingbot_world.toy import write_toy_world
 from lingbot_world.toyworld.lora import LORA_SHAPES, with_lora

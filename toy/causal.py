@@ -10,8 +10,8 @@ from torch import Tensor
 from ..loaders import Checkpoint, open_checkpoint
 from ..loaders.codec import decode, encode
 from ..loaders.lora import read_loras
-from ..loaders.writer import config_json, write_expert, write_json
 from ..options import LoraFile
+from ..quantize.writer import config_json, write_expert, write_json
 
 ROUNDED = frozenset(f"{layer}.weight" for layer in (
     "c2ws_hidden_states_layer1", "c2ws_hidden_states_layer2", "patch_embedding_wancamctrl", "text_embedding.0",

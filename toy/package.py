@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from ..errors import InputError
-from ..loaders.writer import write_expert_folder
+from ..quantize.writer import write_expert_folder
 from . import scene
 from .tokenizer import write_tokenizer
 from .weights import EXPERT, expert_tensors, text_tensors, vae_tensors

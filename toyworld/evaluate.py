@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..loaders.codec import decode as decode_4bit
 from ..loaders.codec import encode as encode_4bit
-from ..loaders.writer import linear_weights
+from ..quantize.writer import linear_weights
 from ..sampling import flow_sigmas, flow_timesteps, is_high_noise, sample_flow_unipc
 from .camera_map import camera_patches, ray_patches
 from .expert_training import image_conditioning

@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..camera.moves.presets import preset_path
-from ..loaders.writer import config_json, linear_weights, write_expert, write_expert_folder, write_json
 from ..quantize.model import QuantizeOptions
 from ..quantize.package import QuantizePlan, plan_quantize, quantize
+from ..quantize.writer import config_json, linear_weights, write_expert, write_expert_folder, write_json
 from ..toy.world import CHANGE, PACKED
 from .parameters import lacking, load_weights
 from .paths import FRAMES, STEP

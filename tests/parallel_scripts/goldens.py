@@ -22,9 +22,9 @@ from lingbot_world.headless.processes import Processes
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.chunks import buffer_bytes
 from lingbot_world.loaders.offload import SharedBlocks, streamed_weights
-from lingbot_world.loaders.writer import write_expert
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.pipeline import World
+from lingbot_world.quantize.writer import write_expert
 from lingbot_world.sampling import StepReuse, few_step_schedule
 from lingbot_world.vae import decode_latent, load_vae
 from model_cases import SMALL, golden_inputs, golden_model, random_inputs, random_state, with_state

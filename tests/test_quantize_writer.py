@@ -4,7 +4,8 @@ import pytest
 import torch
 from checkpoint_cases import NF4
 from lingbot_world.errors import CheckpointError
-from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors, writer
+from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
+from lingbot_world.quantize import writer
 from safetensors.torch import load_file
 
 

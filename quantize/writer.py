@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..loaders.checkpoint import CAUSAL_CLASS
+from ..loaders.codec import NESTED_BLOCKSIZE, Scales, components, encode
+from ..loaders.tensors import DTYPES
 from ..model.config import ModelConfig
-from .checkpoint import CAUSAL_CLASS
-from .codec import NESTED_BLOCKSIZE, Scales, components, encode
-from .tensors import DTYPES
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 # More bytes than any quant_state has: it is JSON of two sizes, two block sizes and an offset.
