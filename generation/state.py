@@ -70,6 +70,11 @@ class WorldState:
     def chunks(self) -> int:
         return self.latent.shape[2] // CHUNK
 
+    @property
+    def frames(self) -> int:
+        """Frames that the latent decodes to."""
+        return 4 * self.latent.shape[2] - 3
+
     def contexts(self) -> list[Tensor]:
         """The prompt's embedding of each chunk."""
         return [prompt.context for prompt in self.prompts for _ in range(prompt.chunks)]

@@ -47,6 +47,23 @@ def check_causal(config: ModelConfig) -> None:
                          "causal checkpoint (LingBot-World Fast or 2.0)")  # fmt: skip
 
 
+class HasWindow(Protocol):
+    """A release, or a state."""
+
+    @property
+    def window(self) -> int: ...
+
+    @property
+    def sink(self) -> int: ...
+
+
+def chosen_window(window: int | None, sink: int | None, otherwise: HasWindow) -> tuple[int, int]:
+    """Window and sink as they are asked for; where one is None, that of a release or of a state. Raises InputError."""
+    chosen = otherwise.window if window is None else window, otherwise.sink if sink is None else sink
+    check_window(*chosen)
+    return chosen
+
+
 def check_window(window: int, sink: int) -> None:
     """Raises InputError for a window (latent frames, 0 is the whole video) that its sink leaves no room in."""
     if sink < 0 or window < 0 or (window and window < sink + CHUNK):

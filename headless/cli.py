@@ -150,7 +150,6 @@ def _generate(arguments: argparse.Namespace) -> None:
     from .plan import make_plan
     from .processes import joined
     from .profile import silent, table
-    from .rollout import frames_before
     from .rollout_plan import RolloutPlan
     from .run import run
     from .video import STDOUT, files_left
@@ -166,7 +165,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         size, steps = plan.geometry, arguments.sampling_steps
         work, before = f"{steps} steps", 0
         if isinstance(plan, RolloutPlan):
-            work, before = f"{size.lat_f // CHUNK} chunks", frames_before(plan)
+            work, before = f"{size.lat_f // CHUNK} chunks", plan.frames_before
         told = sys.stderr if arguments.output == STDOUT else sys.stdout
         first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
         print(first, *plan.notes, *files_left(plan.target, before + size.frames), sep="\n", file=told)

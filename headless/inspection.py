@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from ..errors import InputError
-from ..generation.world import check_window, held_frames
+from ..generation.world import chosen_window, held_frames
 from ..geometry import Geometry, explicit_geometry
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.offload import weight_bytes
@@ -106,9 +106,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
     """A causal model and a VAE of that width: keys and values on the GPU, in 8 bits, in host memory; and what is kept
     where there is room."""
     release = release_of(checkpoint.names)
-    window = release.window if work.window is None else work.window
-    sink = release.sink if work.sink is None else work.sink
-    check_window(window, sink)
+    window, sink = chosen_window(work.window, work.sink, release)
     frames = held_frames(window, sink, max(CHUNK, work.geometry.lat_f // CHUNK * CHUNK))[0]
     report = _expert(f"{release.name} ({release.licence})", checkpoint)
     host = KeyValuePlace(on_host=True)

@@ -36,7 +36,7 @@ def told_by_signals(own_process: bool) -> Iterator[list[int]]:
 
 class LaterInterruptsWait:
     """In this block the first interrupt is raised as ever, and further ones wait until the block is left: they cannot
-    break off what saves the work of a run. From `hold()` on the first one waits too.
+    break off what saves the work of a run. With `hold` the first one waits too.
 
     Signals come in the main thread; in others this does nothing."""
 
@@ -52,10 +52,6 @@ class LaterInterruptsWait:
                 self._before[number] = handler
                 signal.signal(number, self._come)
         return self
-
-    def hold(self) -> None:
-        """From now on no interrupt is raised."""
-        self._holds = True
 
     def _come(self, number: int, frame: FrameType | None) -> None:
         if self._holds:

@@ -27,13 +27,13 @@ class OpenFiles:
     def __init__(self) -> None:
         self._opened: dict[Hashable, tuple[list, Any]] = {}
 
-    def __call__(self, opener: Callable[..., T], paths: Any, loras: Sequence[LoraFile] = ()) -> T:
-        """`opener(paths)`, with the LoRAs behind the paths if there are any; or what it gave for these before."""
+    def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
+        """`opener(paths)`, of models with their LoRAs behind it; or what it gave for these before."""
         files = [paths] if isinstance(paths, Path) else list(paths)
-        stamp = _stamp([*files, *(lora.path for lora in loras)])
-        key = opener, str(paths), tuple(loras)
+        stamp = _stamp([*files, *(lora.path for each in loras for lora in each)])
+        key = opener, str(paths), *map(tuple, loras)
         if key not in self._opened or self._opened[key][0] != stamp:
-            self._opened[key] = stamp, opener(paths, loras) if loras else opener(paths)
+            self._opened[key] = stamp, opener(paths, *loras)
         return cast(T, self._opened[key][1])
 
 

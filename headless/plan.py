@@ -52,13 +52,13 @@ class SamplingPlan(Plan):
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 
-def _open_anew(opener: Callable[..., Any], path: Any, loras: Sequence[LoraFile] = ()) -> Any:
-    return opener(path, loras) if loras else opener(path)
+def _open_anew(opener: Callable[..., Any], path: Any, *loras: Sequence[LoraFile]) -> Any:
+    return opener(path, *loras)
 
 
 def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_anew) -> SamplingPlan | RolloutPlan:
     """Checks the options and opens every file, the cheapest first. Raises a LingBotError for what is wrong.
-    `open_file(opener, path)`, with LoRAs behind the path of models, may give what it has opened before."""
+    `open_file(opener, path)`, of models with their LoRAs behind it, may give what it has opened before."""
     check_settings(options)
     device = find_device(options.device)
     target = find_target(options.output)

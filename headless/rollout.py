@@ -83,20 +83,16 @@ def _write(run: _Run, plan: RolloutPlan, noise: Tensor, generator: torch.Generat
     """The chunks of the first process into the video. What ends the run early is followed by the last chunk and the end
     of a file, which no further interrupt may break off; whoever reads a pipe may be waited for in vain."""
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
-    first = frames_before(plan)
-    with further, FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=first) as writer:
+    with (
+        further,
+        FrameWriter(plan.target, plan.options.fps, keep_partial=True, first=plan.frames_before) as writer,
+    ):
 
         def write(frames: Tensor) -> None:
             writer.write(frames.numpy())
             progress(writer.frames, plan.geometry.frames)
 
         run.make(noise, generator, write)
-
-
-def frames_before(plan: RolloutPlan) -> int:
-    """Frames of the state that the run goes on from. PNG files go on with this number, so that a folder may hold the
-    whole video."""
-    return max(0, 4 * plan.made_frames - 3)
 
 
 class _Queued(NamedTuple):

@@ -13,7 +13,7 @@ from ..camera import CameraTrack, begin_track
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..generation.state import WorldState, load_state
-from ..generation.world import check_window, held_frames
+from ..generation.world import chosen_window, held_frames
 from ..geometry import Geometry, explicit_geometry, first_frame
 from ..loaders import Checkpoint
 from ..options import CAUSAL_SHIFT, CHUNK
@@ -59,6 +59,11 @@ class RolloutPlan(Plan):
         """Latent frames of the state that the run goes on from."""
         return 0 if self.state is None else self.state.latent.shape[2]
 
+    @property
+    def frames_before(self) -> int:
+        """Frames of the state. PNG files go on with this number, so that a folder may hold the whole video."""
+        return 0 if self.state is None else self.state.frames
+
 
 def plan_rollout(
     options: GenerateOptions, checkpoint: Checkpoint, image: np.ndarray | None, opened: dict[str, Any]
@@ -70,12 +75,9 @@ def plan_rollout(
     arithmetic = arithmetic_notes(options, opened["device"], checkpoint)
     release = release_of(checkpoint.names)
     state = None if options.continue_from is None else load_state(options.continue_from)
-    before = release if state is None else state
-    window = before.window if options.window is None else options.window
-    sink = before.sink if options.sink is None else options.sink
+    window, sink = chosen_window(options.window, options.sink, state or release)
     if state is not None:
         state.check(checkpoint.config)
-    check_window(window, sink)
     if options.save_state is not None:
         _check_saved(Path(options.save_state), opened["target"])
     folder = None if options.action_path is None else _pose_folder(Path(options.action_path), checkpoint)
@@ -152,8 +154,7 @@ def _notes(
     notes = *notes, *track.notes
     if state is None:
         return notes
-    made = 4 * state.latent.shape[2] - 3
-    after = f"{options.continue_from} holds {made} frames; this video has the {geometry.frames} that follow."
+    after = f"{options.continue_from} holds {state.frames} frames; this video has the {geometry.frames} that follow."
     if options.image is not None:
         after += " `image` is not needed: the size and what was made stay."
     return (*notes, after)

@@ -14,7 +14,7 @@ from ..camera import CameraTrack, begin_track, pose_embedding
 from ..camera.path import CameraPath
 from ..errors import CameraError, InputError
 from ..generation.state import WorldState, grow
-from ..generation.world import World, check_causal, check_window, chunk_conditioning, held_frames
+from ..generation.world import World, check_causal, chosen_window, chunk_conditioning, held_frames
 from ..geometry import STEP, explicit_geometry
 from ..options import CELL, CHUNK, KeyValueMode
 from ..sampling import FewStepSchedule, few_step_schedule, release_of
@@ -100,11 +100,9 @@ def plan_rollout(
                           "LingBot-World model that takes one")  # fmt: skip
     checkpoint = patcher.model.checkpoint
     release = release_of(checkpoint.names)
-    before = release if state is None else state
-    window, sink = before.window if window is None else window, before.sink if sink is None else sink
+    window, sink = chosen_window(window, sink, state or release)
     if state is not None:
         state.check(config)
-    check_window(window, sink)
     check_start(image is not None, latent is not None, state is not None)
     start = None if latent is None else _video_latent(latent["samples"])
     frame = _first_frame(image, state) if start is None else torch.zeros(3, *(CELL * side for side in start.shape[3:]))

@@ -270,6 +270,7 @@ def test_closing_in_one_of_the_threads_that_it_waits_for_closes(files):
     assert threading.active_count() == before
 
 
+@pytest.mark.usefixtures("usual_signals")
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_ctrl_c_ends_a_forward_that_waits_for_a_file(files, monkeypatch):
     reading, release, read = threading.Event(), threading.Event(), Lane.read
@@ -283,7 +284,6 @@ def test_ctrl_c_ends_a_forward_that_waits_for_a_file(files, monkeypatch):
     monkeypatch.setattr(Lane, "read", stuck)
     model = load_expert(files["nf4"], dtype=torch.float32, resident_blocks=0)
     assert reading.wait(60)
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs inherit an ignored SIGINT
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     started = time.monotonic()
     try:
@@ -292,4 +292,3 @@ def test_ctrl_c_ends_a_forward_that_waits_for_a_file(files, monkeypatch):
         assert time.monotonic() - started < 100
     finally:
         release.set()
-        signal.signal(signal.SIGINT, handler)
