@@ -14,11 +14,11 @@ from torch import Tensor
 from ..camera import read_pose_folder
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
-from ..geometry import Geometry, explicit_geometry, output_geometry
 from ..loaders import Checkpoint
-from ..model.eight_bit import arithmetic_note, choose_arithmetic
-from ..model.eight_bit_attention import attention_note, choose_attention
+from ..model.attention_8bit import attention_note, choose_attention
+from ..model.linear_8bit import arithmetic_note, choose_arithmetic
 from ..options import SHIFT, LoraFile
+from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
 from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
 from ..text.weights import UMT5Weights

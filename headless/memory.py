@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
-from ..generation.two_experts import ALONE, Together
-from ..geometry import Geometry
 from ..loaders import Checkpoint
 from ..loaders.offload import weight_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..options import Arithmetic, AttentionMode
+from ..pipeline.geometry import Geometry
+from ..pipeline.two_experts import ALONE, Together
 from ..text.weights import UMT5Config
 from ..vae.stripes import HALO
 from .plan import SamplingPlan

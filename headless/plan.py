@@ -11,11 +11,11 @@ import numpy as np
 
 from ..camera.pose_folder import PoseFolder
 from ..errors import InputError, require
-from ..geometry import first_frame
 from ..loaders import Checkpoint, Package, find_package, open_checkpoint
 from ..loaders.lora import refuse_for_one_expert
 from ..loaders.package import open_experts
 from ..options import SHIFT, LoraFile, PerExpert, torch_dtype
+from ..pipeline.geometry import first_frame
 from ..sampling import guide_scales
 from ..text import load_tokenizer
 from ..text.encoder import check_vocabulary

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..generation.two_experts import Together
 from ..loaders import load_expert
 from ..model.dit import LingBotWorldModel
 from ..options import Progress
+from ..pipeline.two_experts import Together
 from ..vae import VideoDecoder, encode_first_frame, load_vae, vae_width
 from ..vae.encoding import SETTLED
 from .decoding import divided_decoder

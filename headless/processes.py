@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, distributed
 
 from ..errors import InputError, LingBotError
-from ..generation.two_experts import Together
 from ..model.config import ModelConfig
 from ..model.parallel import SequenceParallel
+from ..pipeline.two_experts import Together
 
 T = TypeVar("T")
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from ..camera import pose_embedding
-from ..generation.state import WorldState, grow
-from ..generation.two_experts import ALONE as TOGETHER_ALONE
-from ..generation.two_experts import Together
-from ..generation.world import World, chunk_conditioning
 from ..options import CHUNK, Progress
+from ..pipeline.state import WorldState, grow
+from ..pipeline.two_experts import ALONE as TOGETHER_ALONE
+from ..pipeline.two_experts import Together
+from ..pipeline.world import World, chunk_conditioning
 from ..vae import VideoDecoder, load_vae
 from ..vae.decoding import REACH
 from .decoding import join_stripes

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from ..errors import InputError
-from ..geometry import Geometry
 from ..loaders.offload import streamed_weights, weight_bytes
+from ..model.attention_8bit import takes_operands
 from ..model.config import ModelConfig
-from ..model.eight_bit_attention import takes_operands
 from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
 from ..model.memory import activation_bytes, camera_cache_bytes, decoded_bytes
 from ..options import CHUNK, Arithmetic, AttentionMode
+from ..pipeline.geometry import Geometry
 from ..vae import vae_width
 from .memory import MARGIN, VAE_DECODE, VAE_STATE, StageEstimate, estimate_vae
 from .processes import ALONE, Processes

@@ -12,11 +12,11 @@ from torch import Tensor
 from ..camera import CameraTrack, begin_track
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
-from ..generation.state import WorldState, load_state
-from ..generation.world import chosen_window, held_frames
-from ..geometry import Geometry, explicit_geometry, first_frame
 from ..loaders import Checkpoint
 from ..options import CAUSAL_SHIFT, CHUNK
+from ..pipeline.geometry import Geometry, explicit_geometry, first_frame
+from ..pipeline.state import WorldState, load_state
+from ..pipeline.world import chosen_window, held_frames
 from ..sampling import FewStepSchedule, few_step_schedule, release_of, step_indices
 from .checks import Plan, arithmetic_notes, frame_notes, geometry_of, lora_notes, pose_folder, refuse_options
 from .options import BASE_ONLY, GenerateOptions

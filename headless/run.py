@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..generation.two_experts import Conditioning, Together, Video
 from ..options import ShowProgress
+from ..pipeline.two_experts import Conditioning, Together, Video
 from ..sampling import StepReuse
 from .decoding import decode_together
 from .memory import choose_residency, free_memory

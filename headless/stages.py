@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from ..camera import action_embedding, camera_embedding
-from ..generation.two_experts import ALONE, Together, Video, sample_videos
-from ..geometry import Geometry, image_conditioning
 from ..loaders import load_expert, warm
 from ..model.dit import LingBotWorldModel
 from ..options import PerExpert, Progress
+from ..pipeline.geometry import Geometry, image_conditioning
+from ..pipeline.two_experts import ALONE, Together, Video, sample_videos
 from ..sampling import first_low_step, flow_timesteps
 from ..text import NEGATIVE_PROMPT, encode
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae

@@ -61,7 +61,7 @@ def _start_triton(device: torch.device) -> None:
     import torch
 
     with suppress(Exception):  # the models' first kernel meets it again, and says so
-        from ..model.kernels import gated_add_
+        from ..model.kernels.pointwise import gated_add_
 
         x = torch.zeros(1, 64, device=device)
         gated_add_(x, x.bfloat16(), x[0])

@@ -20,8 +20,8 @@ from typing import IO, Any
 import numpy as np
 
 from ..errors import InputError, require
-from ..geometry import Geometry
 from ..options import FPS, Progress
+from ..pipeline.geometry import Geometry
 from .interrupts import LaterInterruptsWait
 
 STDOUT = "-"

@@ -5,8 +5,8 @@ from typing import Any
 
 from ..camera.poses import frame_count
 from ..errors import InputError
-from ..generation.world import check_window
 from ..options import CHUNK
+from ..pipeline.world import check_window
 from .prompt_values import Prompt, PromptValues, UnknownError, is_link
 from .queued_prompt import node_in_question
 from .wired_models import LOAD_EXPERTS, loader_of

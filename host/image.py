@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..errors import InputError
-from ..geometry import Geometry, explicit_geometry, output_geometry
+from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
 
 AREAS = {
     "832x480, in the image's shape": 832 * 480,

@@ -14,8 +14,8 @@ from torch import Tensor
 from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import open_experts
 from ..loaders.tensors import MappedFile
-from ..model.eight_bit import arithmetic_note, choose_arithmetic
-from ..model.eight_bit_attention import attention_note, choose_attention
+from ..model.attention_8bit import attention_note, choose_attention
+from ..model.linear_8bit import arithmetic_note, choose_arithmetic
 from ..model.memory import activation_bytes
 from ..options import CHUNK, DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Progress, torch_dtype
 from ..sampling import release_of

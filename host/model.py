@@ -10,10 +10,10 @@ from comfy.patcher_extension import WrapperExecutor, WrappersMP, get_all_wrapper
 from torch import Tensor
 
 from ..model.attention import sdpa
+from ..model.attention_8bit import attend_8bit
+from ..model.attention_fp8_cudnn import Operand, decode
 from ..model.config import ModelConfig
 from ..model.dit import LingBotWorldModel
-from ..model.eight_bit_attention import attend_8bit
-from ..model.fp8_attention import Operand, decode
 from ..model.rope import AS_TRAINED, RopeScale
 from .operations import HostOperations
 

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from ..loaders import Checkpoint, state_tensors
 from ..loaders.chunks import layer_of
 from ..loaders.four_bit import frozen_parameter, recode
-from ..model.eight_bit import DTYPES, EightBitLayer, eight_bit_weight
+from ..model.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight
+from ..model.matrix_8bit import EightBit
 from ..model.operations import Layer, materialise
-from ..model.quantized import EightBit
 from ..options import Arithmetic
 
 

@@ -18,7 +18,7 @@ from comfy.weight_adapter import LoRAAdapter
 
 from ..errors import InputError
 from ..model.cache import CameraCache
-from ..model.eight_bit import DTYPES
+from ..model.linear_8bit import DTYPES
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])

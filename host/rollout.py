@@ -13,10 +13,10 @@ from torch import Tensor
 from ..camera import CameraTrack, begin_track, pose_embedding
 from ..camera.path import CameraPath
 from ..errors import CameraError, InputError
-from ..generation.state import WorldState, grow
-from ..generation.world import World, check_causal, chosen_window, chunk_conditioning, held_frames
-from ..geometry import STEP, explicit_geometry
 from ..options import CELL, CHUNK, KeyValueMode
+from ..pipeline.geometry import STEP, explicit_geometry
+from ..pipeline.state import WorldState, grow
+from ..pipeline.world import World, check_causal, chosen_window, chunk_conditioning, held_frames
 from ..sampling import FewStepSchedule, few_step_schedule, release_of
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED

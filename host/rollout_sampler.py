@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..generation.world import World
-from ..model.eight_bit_attention import takes_operands
+from ..model.attention_8bit import takes_operands
 from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
 from ..model.memory import activation_bytes
 from ..options import CHUNK, KeyValueMode
+from ..pipeline.world import World
 from ..sampling import FewStepSchedule
 from .base_model import CHUNK_INPUTS, ChunkInputs
 from .model import TIMESTEP

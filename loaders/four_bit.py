@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, require
+from ..model.matrix_8bit import EightBit
 from ..model.pointwise import encode_8bit, or_else
-from ..model.quantized import EightBit
 from ..options import BLOCK_SIZES, T
 from . import codec
 from .codec import CODES, NESTED_BLOCKSIZE, Scales, decode, decode_rows, is_standard_code
@@ -127,7 +127,7 @@ def _fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[.
     """Our Triton kernel of that name on GPUs where Triton works, else `plain`."""
     if device_type != "cuda" or find_spec("triton") is None:
         return plain
-    from ..model import four_bit_kernels
+    from ..model.kernels import weights_4bit as four_bit_kernels
 
     return or_else(getattr(four_bit_kernels, name), plain, name)
 

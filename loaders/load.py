@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, distributed
 
 from ..model.attention import sdpa
+from ..model.attention_8bit import choose_attention
 from ..model.block import Block
 from ..model.dit import LingBotWorldModel
-from ..model.eight_bit import choose_arithmetic
-from ..model.eight_bit_attention import choose_attention
+from ..model.linear_8bit import choose_arithmetic
 from ..model.operations import Linear, TorchOperations, materialise
 from ..options import Arithmetic, AttentionMode, Progress
 from .checkpoint import Checkpoint, open_checkpoint
@@ -63,8 +63,8 @@ def load_expert(
     The first `decoded_blocks` blocks keep the decoded weights of their main layers from their first forward on, beside
     the 4-bit ones (see `memory.decoded_bytes`): a decoding less in every forward.
 
-    `arithmetic` is that of the blocks' linear layers (see model/eight_bit.py), "auto" means `dtype`. With an
-    `attention_mode` of "8bit" self-attention is that of model/eight_bit_attention.py, else it is `attention`. Raises
+    `arithmetic` is that of the blocks' linear layers (see model/linear_8bit.py), "auto" means `dtype`. With an
+    `attention_mode` of "8bit" self-attention is that of model/attention_8bit.py, else it is `attention`. Raises
     InputError where the device or the expert's sizes do not allow them.
 
     LoRAs that `path` was opened with are added to its weights whenever these are used, in `dtype`; 4-bit weights stay

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from .attention import Attention
+from .attention_fp8_cudnn import Operand
 from .cache import CameraCache, Pair
 from .config import ModelConfig
-from .eight_bit import Rows, activated, normed, shared
-from .fp8_attention import Operand
+from .linear_8bit import Rows, activated, normed, shared
 from .operations import Layer, Operations, norm_parameters, prepared
 from .parallel import TokenShare
 from .pointwise import affine_, gated_add_, rms_norm_, rms_rope_, slices

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from ..errors import CameraError, InputError
 from ..options import Arithmetic, AttentionMode
 from .attention import Attention, sdpa
+from .attention_8bit import attend_8bit
 from .block import Block, Camera, Rope, SelfAttention, prepared_layers, residual_mlp
 from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
-from .eight_bit_attention import attend_8bit
 from .operations import Layer, Operations, TorchOperations, prepared
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..options import CHUNK, KeyValueMode
+from .attention_fp8_cudnn import FP8, Operand, Scaling, padding, sample, scaling
 from .cache import Pair
 from .config import ModelConfig
-from .fp8_attention import FP8, Operand, Scaling, padding, sample, scaling
 from .kv_storage import DeviceStorage, HostStorage, Past, Shapes, SplitStorage, Storage
 from .pointwise import decode_8bit_, encode_8bit, to_fp8_
 

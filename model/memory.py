@@ -4,11 +4,11 @@ import torch
 
 from ..options import Arithmetic, AttentionMode
 from .attention import MIN_KEYS_TO_SPLIT, TILE
+from .attention_fp8_cudnn import padding
 from .block import CAMERA_TOKENS, FFN_TOKENS
 from .config import ModelConfig
 from .dit import EMBEDDING_TOKENS
-from .eight_bit import DTYPES, PRODUCT_TOKENS
-from .fp8_attention import padding
+from .linear_8bit import DTYPES, PRODUCT_TOKENS
 from .pointwise import residual_dtype
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..options import Arithmetic
-from .eight_bit import DTYPES, EightBitLayer, eight_bit_weight
+from .linear_8bit import DTYPES, EightBitLayer, eight_bit_weight
 
 Layer = Callable[[Any], Tensor]
 """A function of activations: of a tensor, or of `eight_bit.Rows` if it computes in 8 bits."""

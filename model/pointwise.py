@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..options import T
-from . import quantized
-from .quantized import Activation, EightBit
+from . import matrix_8bit as quantized
+from .matrix_8bit import Activation, EightBit
 
 EAGER_TOKENS = 2048
 
@@ -185,7 +185,8 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
     if mode == "compile":
         return or_else(torch.compile(_PLAIN[name], dynamic=True), eager, name)
     if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
-        from . import kernels, quantized_kernels
+        from .kernels import matrix_8bit as quantized_kernels
+        from .kernels import pointwise as kernels
 
         return or_else(getattr(kernels, name, None) or getattr(quantized_kernels, name), eager, name)
     return eager

@@ -2,8 +2,8 @@
 
 from comfy_api.latest import io
 
-from ..geometry import LARGEST_SIDE, STEP
 from ..host.image import EXPLICIT, FITS, SIZES, check_size, fit_image, target_geometry
+from ..pipeline.geometry import LARGEST_SIDE, STEP
 from .refusal import refusal
 
 

@@ -1,7 +1,7 @@
 """How pictures move: an estimate from two pictures, and the truth from the renderer's depths and poses."""
 
 import torch
-from lingbot_world.toyworld.render import camera_rays, depths, lens_pixels
+from lingbot_world.tools.toyworld.render import camera_rays, depths, lens_pixels
 from torch.nn import functional as F
 
 WINDOW, ROUNDS, LEVELS = 9, 4, 3

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.headless import batch, stages
-from lingbot_world.headless.cli import BAD_INPUT, main
-from lingbot_world.headless.jobs import read_jobs
+from lingbot_world.headless import stages
+from lingbot_world.headless.command.cli import BAD_INPUT, main
+from lingbot_world.headless.many import batch
+from lingbot_world.headless.many.jobs import read_jobs
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.loaders import open_checkpoint
 from safetensors.torch import save_file

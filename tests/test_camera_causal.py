@@ -17,7 +17,7 @@ from lingbot_world.camera import (
     poses_from_keys,
 )
 from lingbot_world.errors import CameraError, LingBotError
-from lingbot_world.geometry import explicit_geometry, output_geometry
+from lingbot_world.pipeline.geometry import explicit_geometry, output_geometry
 
 LENS = [500.0, 500.0, 416.0, 240.0]
 SIZE = {"height": 16, "width": 32}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from lingbot_world.camera import load_poses
 from lingbot_world.camera.moves import path_from_keys, preset_path
-from lingbot_world.headless.cli import main
+from lingbot_world.headless.command.cli import main
 from PIL import Image
 
 

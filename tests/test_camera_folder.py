@@ -7,7 +7,7 @@ import pytest
 from lingbot_world.camera import load_poses, poses_from_keys, read_pose_folder
 from lingbot_world.camera.path import lens_from_fov
 from lingbot_world.errors import CameraError
-from lingbot_world.headless.cli import main
+from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.plan import GenerateOptions, make_plan
 
 SEVEN_ROWS = "intrinsics.npy has 7 rows for 81 poses: the first row is used for all of them."

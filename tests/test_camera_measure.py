@@ -17,11 +17,11 @@ from lingbot_world.camera.moves import preset_path
 from lingbot_world.camera.path import CameraPath
 from lingbot_world.camera.plucker import scaled_intrinsics
 from lingbot_world.errors import CameraError
-from lingbot_world.headless.cli import main
+from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.video import find_target, write_frames
-from lingbot_world.toyworld.paths import STEP
-from lingbot_world.toyworld.render import render
-from lingbot_world.toyworld.rooms import scenes_around
+from lingbot_world.tools.toyworld.paths import STEP
+from lingbot_world.tools.toyworld.render import render
+from lingbot_world.tools.toyworld.rooms import scenes_around
 
 HEIGHT, WIDTH, FRAMES = 96, 160, 9
 AMOUNTS = {"pan": 6, "tilt": 6, "roll": 6, "dolly": 0.4, "truck": 0.4, "pedestal": 0.4, "orbit": 6}

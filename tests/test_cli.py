@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lingbot_world.geometry import explicit_geometry
-from lingbot_world.headless.cli import main
+from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.stages import draw_noise
 from lingbot_world.loaders import find_package
+from lingbot_world.pipeline.geometry import explicit_geometry
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,7 +27,7 @@ M_PERTURB = -6
 WITH_CTRL_C = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit an ignored SIGINT
-from lingbot_world.headless.cli import main
+from lingbot_world.headless.command.cli import main
 sys.exit(main())
 """
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.headless.cli import main
+from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 

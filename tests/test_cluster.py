@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from lingbot_world.errors import DependencyError, InputError
-from lingbot_world.headless.cli import main
-from lingbot_world.headless.cluster import LOCAL, on_ray
+from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.many.cluster import LOCAL, on_ray
 
 JOBS = int(os.environ.get("LINGBOT_JOBS", "4"))
 SETTINGS = ["--width", "32", "--height", "32", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]

@@ -15,7 +15,7 @@ import pytest
 import torch
 from lingbot_world.headless import preparation, rollout, stages
 from lingbot_world.headless import run as runs
-from lingbot_world.headless.cli import main
+from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.memory import Residency
 from lingbot_world.loaders.uploader import Lane
 from lingbot_world.model.dit import LingBotWorldModel

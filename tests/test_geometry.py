@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import CameraError, InputError
-from lingbot_world.geometry import Geometry, explicit_geometry, first_frame, image_conditioning, output_geometry
+from lingbot_world.pipeline.geometry import (
+    Geometry,
+    explicit_geometry,
+    first_frame,
+    image_conditioning,
+    output_geometry,
+)
 
 CASES = json.loads((Path(__file__).parent / "golden/geometry/geometry.json").read_text())
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from bad_files import write_bad_causal_models
 from comfy_server import ComfyServer, RejectedPromptError, Run
-from lingbot_world.generation.state import load_state
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.run import generate
+from lingbot_world.pipeline.state import load_state
 from lingbot_world.vae.weights import MEAN, STD
 from safetensors.torch import load_file, save_file
 from toy_prompt import ToyPrompt, as_toy

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.geometry import Geometry
 from lingbot_world.host.image import AREAS, EXPLICIT, fit_image, target_geometry
+from lingbot_world.pipeline.geometry import Geometry
 
 
 def test_sizes_follow_the_official_rule(golden):

@@ -11,7 +11,7 @@ import time
 
 import av
 import pytest
-from lingbot_world.generation.state import load_state
+from lingbot_world.pipeline.state import load_state
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
 
@@ -21,8 +21,8 @@ KILLS = int(os.environ.get("LINGBOT_KILLS", 4))
 RUNS = """
 import gc, json, os, sys
 import torch
-import lingbot_world.headless.run, lingbot_world.generation.state, av, tokenizers, safetensors.torch
-from lingbot_world.headless.cli import main
+import lingbot_world.headless.run, lingbot_world.pipeline.state, av, tokenizers, safetensors.torch
+from lingbot_world.headless.command.cli import main
 torch.set_num_threads(1)
 gc.freeze()  # as conftest.py does for the tests
 say = lambda text: os.write(1, (text + chr(10)).encode())

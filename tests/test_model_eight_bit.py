@@ -7,15 +7,16 @@ import torch
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import codec, load_expert
 from lingbot_world.loaders.four_bit import FourBitParameter
-from lingbot_world.model import eight_bit, pointwise
+from lingbot_world.model import linear_8bit as eight_bit
+from lingbot_world.model import pointwise
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.eight_bit import DTYPES, EightBitLayer, arithmetic_note, choose_arithmetic
+from lingbot_world.model.linear_8bit import DTYPES, EightBitLayer, arithmetic_note, choose_arithmetic
+from lingbot_world.model.matrix_8bit import LARGEST, EightBit
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.operations import Linear, prepared
 from lingbot_world.model.pointwise import encode_8bit, layer_norm_8bit
-from lingbot_world.model.quantized import LARGEST, EightBit
 from lingbot_world.quantize import writer
 from model_cases import SMALL, random_inputs, random_state, with_state
 from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms

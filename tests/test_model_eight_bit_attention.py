@@ -9,14 +9,16 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import load_expert
-from lingbot_world.model import eight_bit_attention, fp8_attention, pointwise
+from lingbot_world.model import attention_8bit as eight_bit_attention
+from lingbot_world.model import attention_fp8_cudnn as fp8_attention
+from lingbot_world.model import pointwise
 from lingbot_world.model.attention import sdpa
+from lingbot_world.model.attention_8bit import attend_8bit, attention_note, choose_attention, find_kernel
+from lingbot_world.model.attention_fp8_cudnn import HEADROOM, operand, sample
 from lingbot_world.model.block import CrossAttention, SelfAttention
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.eight_bit_attention import attend_8bit, attention_note, choose_attention, find_kernel
-from lingbot_world.model.fp8_attention import HEADROOM, operand, sample
 from lingbot_world.model.kv_cache import KeyValueCache
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.quantize import writer

@@ -10,8 +10,8 @@ import pytest
 from source_files import calls, imports, python_files
 
 ROOT = Path(lingbot_world.__file__).parent
-SHIPPED = python_files("tests", "scripts", "toyworld", "build", "out")
-TRAINING = sorted((ROOT / "toyworld").glob("*.py"))
+SHIPPED = python_files("tests", "tools", "build", "out")
+TRAINING = sorted((ROOT / "tools" / "toyworld").glob("*.py"))
 ENGINE = [path for path in SHIPPED if path.relative_to(ROOT).parts[0] not in ("host", "nodes")] + TRAINING
 EVERY_FILE = pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
 
@@ -50,7 +50,7 @@ def test_importing_the_package_is_cheap_and_brings_nothing_along():
     loaded = set(run(listing.format("lingbot_world")).split())
     assert {name for name in loaded if name.startswith("lingbot_world")} == {"lingbot_world"}
     assert {name.split(".")[0] for name in loaded} <= {"lingbot_world", "__editable__"} | sys.stdlib_module_names
-    loaded = {name.split(".")[0] for name in run(listing.format("lingbot_world.headless.cli")).split()}
+    loaded = {name.split(".")[0] for name in run(listing.format("lingbot_world.headless.command.cli")).split()}
     assert loaded <= {"lingbot_world"} | sys.stdlib_module_names
 
 
@@ -63,12 +63,12 @@ PARTS = {
 
 IMPORTS = """
 import importlib, sys
-scripts, *parts, last = sys.argv[1:]
+folders, *parts, last = sys.argv[1:]
 for part in parts:
     for name in part.split():
         importlib.import_module("lingbot_world." + name)
     print(*sys.modules)
-sys.path.insert(0, scripts)
+sys.path[:0] = folders.split()
 for name in last.split():
     importlib.import_module(name)
 print(*sys.modules)
@@ -77,12 +77,12 @@ print(*sys.modules)
 
 @pytest.fixture(scope="module")
 def imported():
-    """The modules that are there after each of PARTS, and after all scripts but bench_nodes, which runs inside ComfyUI.
+    """The modules that are there after each of PARTS, and after all tools but bench_nodes, which runs inside ComfyUI.
     One process imports them in this order, as torch takes long. Beside them what it says of a failure."""
-    scripts = ROOT / "scripts"
-    names = [path.stem for path in sorted(scripts.glob("*.py")) if path.stem != "bench_nodes"]
-    parts = PARTS | {"scripts": " ".join(names)}
-    command = [sys.executable, "-c", IMPORTS, str(scripts), *parts.values()]
+    folders = [ROOT / "tools" / name for name in ("bench", "measure", "pictures", "workflows")]
+    names = [path.stem for folder in folders for path in sorted(folder.glob("*.py")) if path.stem != "bench_nodes"]
+    parts = PARTS | {"tools": " ".join(names)}
+    command = [sys.executable, "-c", IMPORTS, " ".join(map(str, folders)), *parts.values()]
     done = subprocess.run(command, capture_output=True, text=True)
     modules = {part: set(line.split()) for part, line in zip(parts, done.stdout.splitlines(), strict=False)}
     return modules | {"errors": done.stderr}
@@ -100,9 +100,12 @@ def test_the_engine_imports_heavy_packages_only_when_it_needs_them(imported, par
     assert "torch" in imported[part]
 
 
+HELP = "import lingbot_world.headless.command.cli as c\ntry: c.main([{}])\nexcept SystemExit: pass"
+
+
 def test_help_needs_no_torch():
-    assert "generate" in run("import lingbot_world.headless.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: pass")
-    loaded = run("import sys, lingbot_world.headless.cli as c\nc.build_parser()\nprint(*sys.modules)").split()
+    assert "generate" in run(HELP.format("'--help'"))
+    loaded = run("import sys, lingbot_world.headless.command.cli as c\nc.build_parser()\nprint(*sys.modules)").split()
     assert "torch" not in loaded
 
 
@@ -121,7 +124,7 @@ def test_no_file_opens_a_connection_or_unpickles(path):
     """`lingbot-world queue` alone talks to a server, the one that the user names: only its two files may. Of aiohttp,
     ComfyUI's server, uploads and previews use the classes of requests and answers."""
     refused = {"socket", "ssl", "urllib", "http", "ftplib", "requests", "aiohttp", "httpx", "huggingface_hub", "pickle"}
-    if path.relative_to(ROOT).as_posix() in ("headless/queue.py", "headless/server.py"):
+    if path.relative_to(ROOT).as_posix() in ("headless/client/queue.py", "headless/client/server.py"):
         refused.remove("urllib")
     if path.relative_to(ROOT).as_posix() in ("host/drawing.py", "host/uploads.py"):
         refused.remove("aiohttp")
@@ -132,7 +135,7 @@ def test_only_the_queue_command_reaches_the_files_that_talk_to_a_server():
     headless = [path for path in SHIPPED if path.relative_to(ROOT).parts[0] == "headless"]
     importers = {path.relative_to(ROOT).as_posix() for path in headless for level, module in imports(path)
                  if level and module.split(".")[-1] in ("queue", "server")}
-    assert importers == {"headless/cli.py", "headless/queue.py"}
+    assert importers == {"headless/command/cli.py", "headless/client/queue.py"}
 
 
 def test_the_command_runs_from_a_folder_of_any_name(tmp_path):
@@ -167,8 +170,8 @@ def test_these_folders_import_no_sibling(folder):
 
 def test_the_training_of_the_toy_is_not_shipped():
     assert TRAINING
-    assert "toyworld/" in (ROOT / ".comfyignore").read_text().split()
-    assert not {path for path in SHIPPED for _, module in imports(path) if "toyworld" in module.split(".")}
+    assert "tools/" in (ROOT / ".comfyignore").read_text().split()
+    assert not {path for path in SHIPPED for _, module in imports(path) if "tools" in module.split(".")}
 
 
 def test_ruff_finds_nothing(tmp_path):
@@ -192,10 +195,10 @@ def test_mypy_finds_nothing_and_knows_what_the_package_offers(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_script_can_be_imported(imported):
+def test_every_tool_can_be_imported(imported):
     """Most need a GPU, so that nothing else here runs them."""
-    assert "scripts" in imported, imported["errors"]
-    assert "bench_gpu" in imported["scripts"]
+    assert "tools" in imported, imported["errors"]
+    assert "bench_gpu" in imported["tools"]
 
 
 def test_requirements_are_the_dependencies_and_every_folder_is_packaged():
@@ -213,7 +216,7 @@ def test_the_readme_names_commands_and_files_that_exist():
         assert command in readme, command
     for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", readme):
         assert (ROOT / target).exists(), target
-    help_text = run("import lingbot_world.headless.cli as c\ntry: c.main(['generate', '-h'])\nexcept SystemExit: 0")
+    help_text = run(HELP.format("'generate', '-h'"))
     block = readme[readme.index("lingbot-world generate") :].split("```")[0]
     options = set(re.findall(r"--\w+", block))
     assert options

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.headless.cli import main
+from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.processes import Processes
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.parallel import SequenceParallel

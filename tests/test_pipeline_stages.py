@@ -6,7 +6,6 @@ import time
 import numpy as np
 import pytest
 import torch
-from lingbot_world.geometry import explicit_geometry
 from lingbot_world.headless import run as runs
 from lingbot_world.headless import stages
 from lingbot_world.headless.memory import estimate_sampling, free_memory
@@ -14,6 +13,7 @@ from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.profile import Stage, StageRecorder, table
 from lingbot_world.loaders import open_checkpoint
+from lingbot_world.pipeline.geometry import explicit_geometry
 from PIL import Image
 
 CPU = torch.device("cpu")

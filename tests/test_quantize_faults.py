@@ -13,7 +13,7 @@ import time
 
 import pytest
 from lingbot_world.errors import CheckpointError, InputError
-from lingbot_world.headless.cli import main
+from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.quantize import QuantizeOptions, package, plan_quantize, quantize, verify
 from lingbot_world.quantize.writer import TensorFile
@@ -28,7 +28,7 @@ SLOW = """
 import json, os, sys, time
 import lingbot_world.quantize, safetensors.torch
 from lingbot_world.quantize.writer import TensorFile
-from lingbot_world.headless.cli import main
+from lingbot_world.headless.command.cli import main
 write, say = TensorFile.write, lambda text: os.write(1, text.encode())  # whole lines, whichever threads write
 def slow(self, name, source):
     say("tensor\\n")

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 from lingbot_world.errors import InputError
-from lingbot_world.headless.cli import main
-from lingbot_world.headless.server import Server
+from lingbot_world.headless.client.server import Server
+from lingbot_world.headless.command.cli import main
 
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # of every websocket's handshake (RFC 6455)
 CLOSE = b"\x88\x00"

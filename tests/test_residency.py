@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lingbot_world.generation.two_experts import Together
-from lingbot_world.headless import kept
+from lingbot_world.headless.many import kept
 from lingbot_world.headless.memory import MARGIN, Residency, choose_residency, estimate_camera_cache, estimate_sampling
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.options import PerExpert
+from lingbot_world.pipeline.two_experts import Together
 from lingbot_world.quantize.writer import write_expert
 from lingbot_world.toy.weights import EXPERT, Weights
 

@@ -20,12 +20,9 @@ import pytest
 import torch
 from lingbot_world.camera.path import lens_from_fov
 from lingbot_world.errors import CameraError, CheckpointError, InputError, LingBotError
-from lingbot_world.generation.state import WorldState, load_state
-from lingbot_world.generation.two_experts import Together
-from lingbot_world.geometry import Geometry
 from lingbot_world.headless import preparation, rollout
 from lingbot_world.headless import run as run_module
-from lingbot_world.headless.cli import main
+from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.options import GenerateOptions, lora_of
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.processes import ALONE
@@ -42,6 +39,9 @@ from lingbot_world.model.kv_cache import KeyValuePlace
 from lingbot_world.model.memory import decoded_bytes
 from lingbot_world.options import LoraFile
 from lingbot_world.pipeline import World
+from lingbot_world.pipeline.geometry import Geometry
+from lingbot_world.pipeline.state import WorldState, load_state
+from lingbot_world.pipeline.two_experts import Together
 from lingbot_world.sampling import release_of
 from lingbot_world.vae import VideoDecoder, decode_latent, load_vae
 from PIL import Image

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.camera import camera_embedding
-from lingbot_world.geometry import image_conditioning
 from lingbot_world.loaders import load_expert
 from lingbot_world.pipeline import sample
+from lingbot_world.pipeline.geometry import image_conditioning
 from lingbot_world.sampling import StepReuse
+from lingbot_world.tools.toyworld.paths import FRAMES
+from lingbot_world.tools.toyworld.render import HEIGHT, LENS, WIDTH
 from lingbot_world.toy import write_toy_world
-from lingbot_world.toyworld.paths import FRAMES
-from lingbot_world.toyworld.render import HEIGHT, LENS, WIDTH
 from lingbot_world.vae import decode_latent, encode_first_frame
 from toy_rooms import FOLLOWS, MOVES, SHOWN, Rooms, decibels, stopped, turned_back
 

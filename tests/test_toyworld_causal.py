@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lingbot_world.geometry import image_conditioning
 from lingbot_world.loaders import codec, find_package, load_expert, open_checkpoint
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.options import CHUNK
 from lingbot_world.pipeline import rollout as engine_rollout
+from lingbot_world.pipeline.geometry import image_conditioning
 from lingbot_world.sampling import few_step_schedule
+from lingbot_world.tools.toyworld import causal
+from lingbot_world.tools.toyworld.causal_training import SHAPES, rollout, with_change
+from lingbot_world.tools.toyworld.pack import write_change
+from lingbot_world.tools.toyworld.parameters import Parameters, load_weights
+from lingbot_world.tools.toyworld.paths import STEP, random_walks
+from lingbot_world.tools.toyworld.settings import CONFIG
 from lingbot_world.toy import write_toy_world
 from lingbot_world.toy.causal import ROUNDED, causal_start, expert_weights, write_causal
-from lingbot_world.toyworld import causal
-from lingbot_world.toyworld.causal_training import SHAPES, rollout, with_change
-from lingbot_world.toyworld.pack import write_change
-from lingbot_world.toyworld.parameters import Parameters, load_weights
-from lingbot_world.toyworld.paths import STEP, random_walks
-from lingbot_world.toyworld.settings import CONFIG
 
 CPU = torch.device("cpu")
 SCHEDULE = few_step_schedule((0, 500, 900), 5.0)

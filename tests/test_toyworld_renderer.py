@@ -5,9 +5,9 @@ import pytest
 import torch
 from lingbot_world.camera import check_poses, longest_step
 from lingbot_world.camera.moves.presets import preset_path
-from lingbot_world.toyworld.paths import FRAMES, STEP, random_paths, rotations
-from lingbot_world.toyworld.render import camera_rays, depths, lens_pixels, render, trace
-from lingbot_world.toyworld.rooms import MARGIN, random_scenes, scenes_around
+from lingbot_world.tools.toyworld.paths import FRAMES, STEP, random_paths, rotations
+from lingbot_world.tools.toyworld.render import camera_rays, depths, lens_pixels, render, trace
+from lingbot_world.tools.toyworld.rooms import MARGIN, random_scenes, scenes_around
 
 PATHS = random_paths(200, torch.Generator().manual_seed(5))
 SCENES = random_scenes(64, 11)

@@ -13,21 +13,21 @@ from lingbot_world.loaders import find_package, open_checkpoint
 from lingbot_world.loaders.lora import read_loras
 from lingbot_world.options import BOUNDARY, LoraFile
 from lingbot_world.text import load_tokenizer
+from lingbot_world.tools.toyworld import causal, causal_training, evaluate, lora, pack
+from lingbot_world.tools.toyworld.coder import decode, latent_mean
+from lingbot_world.tools.toyworld.coder_training import DECODER_SHAPES, SHAPES, normalised, train_decoder, videos
+from lingbot_world.tools.toyworld.expert_training import noise_levels
+from lingbot_world.tools.toyworld.fit import Log, Phase, learning_rate
+from lingbot_world.tools.toyworld.pack import LORAS, compressed, quantized_package
+from lingbot_world.tools.toyworld.parameters import Parameters, load_weights, save_weights
+from lingbot_world.tools.toyworld.pool import normal
+from lingbot_world.tools.toyworld.prompts import EMPTY, NEGATIVE, TEXT_TOKENS, draw, prompts, write_text_files
+from lingbot_world.tools.toyworld.rooms import CAPTIONS
+from lingbot_world.tools.toyworld.settings import CONFIG, EXPERTS, MODELS, TINY
+from lingbot_world.tools.toyworld.shipped import shipped, write_checkpoints
+from lingbot_world.tools.toyworld.team import Team
 from lingbot_world.toy import world
 from lingbot_world.toy.causal import expert_weights
-from lingbot_world.toyworld import causal, causal_training, evaluate, lora, pack
-from lingbot_world.toyworld.coder import decode, latent_mean
-from lingbot_world.toyworld.coder_training import DECODER_SHAPES, SHAPES, normalised, train_decoder, videos
-from lingbot_world.toyworld.expert_training import noise_levels
-from lingbot_world.toyworld.fit import Log, Phase, learning_rate
-from lingbot_world.toyworld.pack import LORAS, compressed, quantized_package
-from lingbot_world.toyworld.parameters import Parameters, load_weights, save_weights
-from lingbot_world.toyworld.pool import normal
-from lingbot_world.toyworld.prompts import EMPTY, NEGATIVE, TEXT_TOKENS, draw, prompts, write_text_files
-from lingbot_world.toyworld.rooms import CAPTIONS
-from lingbot_world.toyworld.settings import CONFIG, EXPERTS, MODELS, TINY
-from lingbot_world.toyworld.shipped import shipped, write_checkpoints
-from lingbot_world.toyworld.team import Team
 
 CPU = torch.device("cpu")
 
@@ -111,8 +111,8 @@ def test_what_is_shipped_can_be_trained_on(tmp_path):
 
 
 def training():
-    """`python -m lingbot_world.toyworld`, with torch imported."""
-    runpy.run_module("lingbot_world.toyworld", run_name="__main__")
+    """`python -m lingbot_world.tools.toyworld`, with torch imported."""
+    runpy.run_module("lingbot_world.tools.toyworld", run_name="__main__")
 
 
 @pytest.mark.parametrize(("main", "words", "message"), [

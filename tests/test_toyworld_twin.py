@@ -8,12 +8,12 @@ from lingbot_world.camera import camera_embedding
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValueCache
-from lingbot_world.toyworld.camera_map import camera_patches, ray_patches
-from lingbot_world.toyworld.coder import decode, encode
-from lingbot_world.toyworld.parameters import Parameters
-from lingbot_world.toyworld.paths import random_paths
-from lingbot_world.toyworld.render import LENS
-from lingbot_world.toyworld.twin import causal_velocity, velocity
+from lingbot_world.tools.toyworld.camera_map import camera_patches, ray_patches
+from lingbot_world.tools.toyworld.coder import decode, encode
+from lingbot_world.tools.toyworld.parameters import Parameters
+from lingbot_world.tools.toyworld.paths import random_paths
+from lingbot_world.tools.toyworld.render import LENS
+from lingbot_world.tools.toyworld.twin import causal_velocity, velocity
 from lingbot_world.vae import encode_first_frame, load_vae
 from lingbot_world.vae.network import Decoder
 from lingbot_world.vae.weights import vae_shapes

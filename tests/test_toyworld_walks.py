@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.camera import camera_embedding
-from lingbot_world.generation import world as generation_world
-from lingbot_world.geometry import image_conditioning
 from lingbot_world.loaders import load_expert
 from lingbot_world.options import CAUSAL_SHIFT, CHUNK, FAST_INDICES
 from lingbot_world.pipeline import sample
+from lingbot_world.pipeline import world as generation_world
+from lingbot_world.pipeline.geometry import image_conditioning
 from lingbot_world.quantize import QuantizeOptions, plan_quantize, quantize
 from lingbot_world.sampling import few_step_schedule
 from lingbot_world.text import encode
+from lingbot_world.tools.toyworld.causal import SECOND, gradient_energy
+from lingbot_world.tools.toyworld.pack import KEEP
+from lingbot_world.tools.toyworld.paths import random_walks
+from lingbot_world.tools.toyworld.render import HEIGHT, LENS, WIDTH, render
+from lingbot_world.tools.toyworld.rooms import scenes_around
 from lingbot_world.toy import write_toy_world
 from lingbot_world.toy.package import CAUSAL
-from lingbot_world.toyworld.causal import SECOND, gradient_energy
-from lingbot_world.toyworld.pack import KEEP
-from lingbot_world.toyworld.paths import random_walks
-from lingbot_world.toyworld.render import HEIGHT, LENS, WIDTH, render
-from lingbot_world.toyworld.rooms import scenes_around
 from lingbot_world.vae import decode_latent, encode_first_frame
 from toy_rooms import FOLLOWS, SHOWN, Rooms, decibels
 

@@ -5,9 +5,9 @@ import torch
 from flow_cases import agreement
 from lingbot_world.camera.moves.presets import preset_path
 from lingbot_world.text import encode
-from lingbot_world.toyworld.paths import FRAMES, STEP
-from lingbot_world.toyworld.render import render
-from lingbot_world.toyworld.rooms import scenes_around
+from lingbot_world.tools.toyworld.paths import FRAMES, STEP
+from lingbot_world.tools.toyworld.render import render
+from lingbot_world.tools.toyworld.rooms import scenes_around
 from lingbot_world.vae import load_vae
 
 TRAVEL = 8 * STEP

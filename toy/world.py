@@ -9,7 +9,7 @@ from .causal import write_causal
 from .package import CAUSAL, EXAMPLE
 
 TRAINED = Path(__file__).with_name("trained")
-"""The package as it is shipped; `toyworld/`, which is not shipped, has made it. docs/quality.md says how good it is."""
+"""The package as it is shipped; `tools/toyworld/`, which is not shipped, made it. docs/quality.md: how good it is."""
 PACKED = ".xz"
 """At the end of the names of files that are shipped compressed."""
 LOW = "low_noise_model_bnb_nf4"

@@ -22,8 +22,6 @@ import torch  # noqa: E402
 from comfy_extras.nodes_multigpu import MultiGPUCFGSplitNode  # noqa: E402
 from common import FP32, GOLDEN, check, experts, gap, refused, report  # noqa: E402
 from lingbot_world.camera.path import CameraPath  # noqa: E402
-from lingbot_world.generation.state import load_state  # noqa: E402
-from lingbot_world.generation.world import World  # noqa: E402
 from lingbot_world.host.guider import ExpertGuider  # noqa: E402
 from lingbot_world.host.loading import load_causal, load_patcher  # noqa: E402
 from lingbot_world.host.rollout import plan_rollout, run_rollout  # noqa: E402
@@ -32,6 +30,8 @@ from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.model.kv_cache import KeyValuePlace  # noqa: E402
 from lingbot_world.options import PerExpert  # noqa: E402
 from lingbot_world.pipeline import rollout as engine_rollout  # noqa: E402
+from lingbot_world.pipeline.state import load_state  # noqa: E402
+from lingbot_world.pipeline.world import World  # noqa: E402
 from lingbot_world.sampling import few_step_schedule  # noqa: E402
 
 torch.set_num_threads(1)  # toys are too small for more

@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import numpy as np
 import torch
-from lingbot_world.generation.two_experts import sample
 from lingbot_world.headless.decoding import divided_decoder, join_stripes
 from lingbot_world.headless.processes import Processes
 from lingbot_world.loaders import load_expert, open_checkpoint
@@ -24,6 +23,7 @@ from lingbot_world.loaders.chunks import buffer_bytes
 from lingbot_world.loaders.offload import SharedBlocks, streamed_weights
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.pipeline import World
+from lingbot_world.pipeline.two_experts import sample
 from lingbot_world.quantize.writer import write_expert
 from lingbot_world.sampling import StepReuse, few_step_schedule
 from lingbot_world.vae import decode_latent, load_vae

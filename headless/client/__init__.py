@@ -1,0 +1,1 @@
+"""The client of a ComfyUI server: workflows into its queue, results out of it."""

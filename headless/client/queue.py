@@ -1,0 +1,207 @@
+"""`lingbot-world queue`: an API-format workflow on a running ComfyUI, followed to its end, and its video saved.
+
+Values are filled in by name, and files are uploaded, so the server may be another machine. This is the one part of the
+pack that opens a connection, to the server that `--server` names (`server.py`)."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import urllib.parse
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+from .server import Server
+
+TEXT_NODES = {"LingBotWorldTextEncode"}
+POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
+MEDIA = (".mp4", ".mkv", ".webm", ".png", ".webp", ".gif")
+
+
+def add_queue_command(commands: Any) -> None:
+    """Adds `queue`, which sets `run(arguments)`."""
+    parser = commands.add_parser("queue", help="queue a workflow on a running ComfyUI and save its video")
+    parser.set_defaults(run=queue)
+    add = parser.add_argument
+    add("workflow", type=Path, help="a file of workflows/api/, or what the canvas saves with Export (API)")
+    add("--server", default="http://127.0.0.1:8188", metavar="URL", help="where ComfyUI listens (%(default)s)")
+    add("--image", type=Path, help="the start image")
+    add("--prompt", help="what the video shows")
+    add("--negative", help="what it should not show")
+    add("--poses", type=Path, help="a folder with poses.npy and intrinsics.npy")
+    add("--seed", type=int, help="of the noise")
+    add("--set", action="append", default=[], metavar="NODE.INPUT=VALUE", help="another value; the node by title or id")
+    add("--output", type=Path, default=Path("."), help="file or folder to save to (%(default)s)")
+    add("--list", action="store_true", help="show the workflow's nodes and values, queue nothing")
+
+
+def queue(options: argparse.Namespace) -> None:
+    """Queue, follow, save, and print where the video is. Raises InputError."""
+    workflow = load_workflow(options.workflow)
+    if options.list:
+        print(describe(workflow))
+        return
+    _check_paths(options)
+    server = Server(options.server)
+    connection = server.connect()
+    fill_in(workflow, server, options)
+    prompt_id = server.queue(workflow)
+    try:
+        _follow(server.events(connection, prompt_id), workflow)
+    except KeyboardInterrupt:
+        server.cancel(prompt_id)
+        raise
+    finally:
+        print(file=sys.stderr)
+    files = saved_files(json.loads(server.request(f"/history/{prompt_id}")).get(prompt_id, {}))
+    if not files:
+        raise InputError("the workflow ran, but saved neither video nor image")
+    print(_download(server, files[0], options.output))
+
+
+def load_workflow(path: Path) -> dict:
+    """The nodes of an API-format workflow by id. Raises InputError."""
+    try:
+        workflow = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not JSON ({error})") from None
+    if isinstance(workflow, dict) and "nodes" in workflow:
+        raise InputError(f"{path} is the canvas format; take workflows/api/'s, or Export (API)")
+    nodes = workflow.values() if isinstance(workflow, dict) else [None]
+    if not all(isinstance(node, dict) and {"class_type", "inputs"} <= node.keys() for node in nodes):
+        raise InputError(f"{path} is not an API-format workflow: every entry needs a class_type and inputs")
+    return workflow
+
+
+def fill_in(workflow: dict, server: Server, options: argparse.Namespace) -> None:
+    """Write the options' values into the workflow, and upload its files. Raises InputError."""
+    if options.image:
+        _put(workflow, "image", server.upload(options.image), "image", {"LoadImage"})
+    if options.poses:
+        folder = server.upload_folder(options.poses, _pose_files(options.poses))
+        _put(workflow, "poses", folder, "poses", {"LingBotWorldLoadPoses"})
+    for option in ("prompt", "negative"):
+        if getattr(options, option) is not None:
+            _put_text(workflow, option, getattr(options, option))
+    if options.seed is not None:
+        _put(workflow, "seed", options.seed, "noise_seed" if _with_value(workflow, "noise_seed") else "seed")
+    for setting in options.set:
+        _put_setting(workflow, setting)
+
+
+def describe(workflow: dict) -> str:
+    """Every node with its values, a line each."""
+    lines = []
+    for key, node in workflow.items():
+        lines.append(f"{key} {_title(node)} ({node['class_type']})")
+        lines += [f"    {k} = {json.dumps(v)}" for k, v in node["inputs"].items() if not isinstance(v, list)]
+    return "\n".join(lines)
+
+
+def saved_files(history: dict) -> list[dict]:
+    """The videos and images that a prompt has saved, the best first: outputs before previews, videos before images."""
+    groups = [group for output in history.get("outputs", {}).values() for group in output.values()]
+    items = [item for group in groups if isinstance(group, list) for item in group]
+    files = [item for item in items if isinstance(item, dict) and item.get("filename", "").lower().endswith(MEDIA)]
+    return sorted(files, key=lambda item: (item.get("type") != "output", not item["filename"].endswith(MEDIA[:3])))
+
+
+def _check_paths(options: argparse.Namespace) -> None:
+    """Before anything is sent: the files to send and the place to save to."""
+    if options.image and not options.image.is_file():
+        raise InputError(f"`image`: there is no file {options.image}")
+    if options.poses:
+        _pose_files(options.poses)
+    folder = options.output if options.output.is_dir() else options.output.absolute().parent
+    if not folder.is_dir():
+        raise InputError(f"`output`: there is no folder {folder}; make it, or choose another")
+
+
+def _pose_files(folder: Path) -> list[Path]:
+    files = [folder / name for name in POSE_FILES if (folder / name).is_file()]
+    if not files or files[0].name != POSE_FILES[0]:
+        raise InputError(f"`poses`: {folder} has no {POSE_FILES[0]}")
+    return files
+
+
+def _title(node: dict) -> str:
+    return node.get("_meta", {}).get("title", node["class_type"])
+
+
+def _with_value(workflow: dict, name: str, kinds: Collection[str] | None = None) -> list[dict]:
+    """Nodes that have a plain value (no link) under this input name."""
+    return [
+        node
+        for node in workflow.values()
+        if name in node["inputs"] and not isinstance(node["inputs"][name], list)
+        if kinds is None or node["class_type"] in kinds
+    ]
+
+
+def _put(workflow: dict, option: str, value: object, name: str, kinds: Collection[str] | None = None) -> None:
+    """Write a value into every node that takes it."""
+    found = _with_value(workflow, name, kinds)
+    if not found:
+        raise InputError(f"`{option}`: no node of this workflow takes {name!r}; `list` shows what there is")
+    for node in found:
+        node["inputs"][name] = value
+
+
+def _put_text(workflow: dict, option: str, text: str) -> None:
+    """Our text node has both prompts; core's CLIPTextEncode is told apart by its title."""
+    if _with_value(workflow, option, TEXT_NODES):
+        return _put(workflow, option, text, option, TEXT_NODES)
+    word = "negative" if option == "negative" else "positive"
+    for node in _with_value(workflow, "text", {"CLIPTextEncode"}):
+        if word in _title(node).lower():
+            node["inputs"]["text"] = text
+            return None
+    raise InputError(f"`{option}`: no text node of this workflow has {word!r} in its title")
+
+
+def _put_setting(workflow: dict, setting: str) -> None:
+    """`Title or id.input=value`; the value is read as JSON when it is JSON."""
+    place, equals, text = setting.partition("=")
+    owner, dot, name = place.partition(".")
+    if not (equals and dot):
+        raise InputError(f"`set` {setting!r}: expected 'node title or id.input=value'")
+    for key, node in workflow.items():
+        if owner in (key, _title(node), node["class_type"]) and name in node["inputs"]:
+            try:
+                node["inputs"][name] = json.loads(text)
+            except ValueError:
+                node["inputs"][name] = text
+            return
+    raise InputError(f"`set` {setting!r}: no node {owner!r} with an input {name!r}; `list` shows what there is")
+
+
+def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
+    """Print the nodes as they run, with their progress, until the prompt ends. Raises InputError if it fails."""
+    title = ""
+    for kind, data in events:
+        if kind == "executing" and data["node"] is None:
+            return
+        if kind == "executing":
+            title = _title(workflow[data["node"]]) if data["node"] in workflow else data["node"]
+            print(f"\n{title}", end="", file=sys.stderr, flush=True)
+        elif kind == "progress":
+            print(f"\r{title}  {data['value']:g}/{data['max']:g}", end="", file=sys.stderr, flush=True)
+        elif kind == "execution_error":
+            raise InputError(f"{data['node_type']}: {data['exception_message'].strip()}")
+        elif kind == "execution_interrupted":
+            raise InputError("the server interrupted the workflow")
+
+
+def _download(server: Server, item: dict, output: Path) -> Path:
+    """Write a saved file to `output`: a file name, or a folder that keeps the server's name."""
+    query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
+    target = output / Path(item["filename"]).name if output.is_dir() else output
+    part = target.with_name(target.name + ".part")
+    part.write_bytes(server.request(f"/view?{query}"))
+    part.replace(target)
+    return target

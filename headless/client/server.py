@@ -1,0 +1,139 @@
+"""What `lingbot-world queue` sends to a ComfyUI server, at the address that the user names and nowhere else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mimetypes
+import re
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError, require
+
+SECONDS, SILENT_SECONDS = 60, 3600
+UPLOADS = "lingbot_world"
+"""Folder below ComfyUI's input folder that uploaded files go into."""
+
+
+class Server:
+    """A running ComfyUI at an address such as 127.0.0.1:8188 or https://gpu. Its methods raise InputError."""
+
+    def __init__(self, address: str) -> None:
+        self.url = address.rstrip("/") if "://" in address else f"http://{address.rstrip('/')}"
+        self.client = uuid.uuid4().hex
+
+    def request(self, path: str, data: bytes | None = None, kind: str = "application/json") -> bytes:
+        """The body of the answer to GET, or to POST where there is `data`."""
+        request = urllib.request.Request(self.url + path, data, {"Content-Type": kind})
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as error:
+            raise InputError(_refusal(path, error.code, error.read())) from None
+        except (OSError, ValueError) as error:
+            raise self._silent(error) from None
+
+    def post(self, path: str, body: dict) -> dict:
+        """The JSON that answers the JSON `body`; empty where the answer is."""
+        answer = self.request(path, json.dumps(body).encode())
+        return json.loads(answer) if answer.strip() else {}
+
+    def queue(self, workflow: dict) -> str:
+        """Queue a workflow in API format; returns its prompt_id. ComfyUI leaves out output nodes that cannot run and
+        runs the others: that is refused here, like a workflow of which nothing can run."""
+        answer = self.post("/prompt", {"prompt": workflow, "client_id": self.client})
+        if answer.get("node_errors"):
+            self.cancel(answer["prompt_id"])
+            raise InputError("\n".join(["A part of the workflow cannot run", *_problems(answer)]))
+        return answer["prompt_id"]
+
+    def connect(self) -> Any:
+        """A websocket that tells what this client's prompts do."""
+        websocket = require("websocket", "websocket-client")
+        try:
+            address = f"{self.url.replace('http', 'ws', 1)}/ws?clientId={self.client}"
+            return websocket.create_connection(address, timeout=SILENT_SECONDS)
+        except (OSError, ValueError, websocket.WebSocketException) as error:
+            raise self._silent(error) from None
+
+    def events(self, connection: Any, prompt_id: str) -> Iterator[tuple[str, dict]]:
+        """Kind and data of what a prompt tells through the websocket, one after the other."""
+        while True:
+            try:
+                message = connection.recv()
+            except (OSError, require("websocket").WebSocketException) as error:
+                raise InputError(f"{self.url} does not answer any more ({error})") from None
+            if message == "":  # what `recv` gives for a connection that the other side has closed
+                raise InputError(f"{self.url} has closed the connection; its log may say why")
+            event: dict = {"type": "preview", "data": {}} if isinstance(message, bytes) else json.loads(message)
+            if event["data"].get("prompt_id") == prompt_id:
+                yield event["type"], event["data"]
+
+    def upload(self, path: Path) -> str:
+        """Copy a file into ComfyUI's input folder, under a name made from what is in it; returns that name."""
+        stem = re.sub(r"[^\w.-]+", "_", path.stem, flags=re.ASCII)
+        return self._send(path, UPLOADS, f"{stem}-{_digest([path])}{path.suffix}")
+
+    def upload_folder(self, folder: Path, files: Sequence[Path]) -> str:
+        """Copy files into a folder of ComfyUI's input folder, named after what is in them; returns its name."""
+        name = re.sub(r"[^\w.-]+", "_", folder.resolve().name, flags=re.ASCII)
+        target = f"{UPLOADS}/{name}-{_digest(files)}"
+        for file in files:
+            self._send(file, target, file.name)
+        return target
+
+    def cancel(self, prompt_id: str) -> None:
+        """End a prompt, whether it waits or runs."""
+        self.post("/queue", {"delete": [prompt_id]})
+        self.post("/interrupt", {"prompt_id": prompt_id})
+
+    def _send(self, path: Path, subfolder: str, name: str) -> str:
+        """Without `overwrite` ComfyUI keeps a file that it has: its name comes back changed if the bytes differ."""
+        boundary = uuid.uuid4().hex
+        parts = [
+            f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
+            for key, value in (("subfolder", subfolder), ("type", "input"))
+        ]
+        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n'
+        parts.append(f"{head}Content-Type: {kind}\r\n\r\n")
+        body = "".join(parts).encode() + path.read_bytes() + f"\r\n--{boundary}--\r\n".encode()
+        answer = json.loads(self.request("/upload/image", body, f"multipart/form-data; boundary={boundary}"))
+        if answer["name"] != name:
+            place = f"input/{subfolder}/{name}"
+            raise InputError(f"{self.url} has another file at {place}: delete that one, and queue again")
+        return f"{subfolder}/{name}"
+
+    def _silent(self, error: Exception) -> InputError:
+        return InputError(f"no ComfyUI answers at {self.url} ({error}); start it, or name it with `server`")
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """16 digits that stand for the files' names, in their order, and bytes."""
+    digest = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        digest.update(f"{file.name if len(files) > 1 else ''}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def _refusal(path: str, code: int, body: bytes) -> str:
+    """ComfyUI's answer to a bad prompt, as one line for each problem."""
+    try:
+        answer = json.loads(body)
+        error = answer.get("error", {})
+    except (ValueError, AttributeError):
+        return f"{path}: HTTP {code} {body[:200]!r}"
+    first = error.get("message", f"HTTP {code}") if isinstance(error, dict) else str(error)
+    return "\n".join([first, *_problems(answer)])
+
+
+def _problems(answer: dict) -> Iterator[str]:
+    for node, problem in answer.get("node_errors", {}).items():
+        for found in problem["errors"]:
+            yield f"  node {node} ({problem['class_type']}): {found['message']}: {found['details']}"

@@ -1,0 +1,181 @@
+"""`lingbot-world camera show | convert | make | measure`: camera paths seen, converted, made, and found in a video."""
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from ...camera.easing import EASINGS
+from ...camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
+from ...camera.measure import (
+    as_values,
+    floor_words,
+    measure_camera,
+    render_measurement,
+    summary,
+    table,
+)
+from ...camera.moves import PRESETS, path_from_keys, preset_path
+from ...camera.moves.presets import DEFAULT_RADIUS
+from ...camera.path import DEFAULT_FOV_DEG, CameraPath
+from ...camera.preview import hints, render_preview, warnings
+from ...errors import CameraError
+from ...options import FRAMES
+from ..options import two_sides
+from ..pictures import grey_frames, read_image
+
+
+def add_camera_command(subparsers: Any) -> None:
+    """Adds `camera` with its four actions; each sets `run(arguments)`."""
+    parser = subparsers.add_parser("camera", help="show, convert or make camera paths; measure how a video follows one")
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    _add_show(actions)
+    _add_convert(actions)
+    _add_make(actions)
+    _add_measure(actions)
+
+
+def _add_show(actions: Any) -> None:
+    parser = actions.add_parser("show", help="draw a path and say what the model will not follow")
+    parser.set_defaults(run=_show)
+    _add_input(parser)
+    parser.add_argument("--frames", type=int, help="frames of the video; left out: all of the path")
+    parser.add_argument("--image", help="first frame, drawn where the camera starts")
+    parser.add_argument("--size", type=two_sides, default=(800, 500), help="WIDTH*HEIGHT of the drawing")
+    parser.add_argument("--output", default="camera.png", help="PNG file of the drawing")
+
+
+def _add_convert(actions: Any) -> None:
+    parser = actions.add_parser("convert", help="write a path as poses.npy + intrinsics.npy or transforms.json")
+    parser.set_defaults(run=_convert)
+    _add_input(parser)
+    parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
+    parser.add_argument("--frames", type=int, help="resample the whole path to this many frames (taken down to 4n+1)")
+
+
+def _add_make(actions: Any) -> None:
+    parser = actions.add_parser("make", help="make a path from a preset move or from keys")
+    parser.set_defaults(run=lambda arguments: _make(arguments, parser.get_default))
+    parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--preset", choices=PRESETS, metavar="NAME", help=", ".join(PRESETS))
+    source.add_argument("--keys", metavar="SCRIPT", help="keys held and for how many frames: w-10,iw-15,none-10")
+    parser.add_argument("--fov_deg", type=float, default=DEFAULT_FOV_DEG, help="degrees the lens sees across")
+    presets = parser.add_argument_group("presets")
+    presets.add_argument("--frames", type=int, default=FRAMES, help="of the path")
+    presets.add_argument("--amount", type=float, help="world units or degrees; left out: the preset's own")
+    presets.add_argument("--easing", choices=EASINGS, default="linear", metavar="NAME", help=", ".join(EASINGS))
+    presets.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what orbits go round")
+    presets.add_argument("--shake", type=float, default=0.0, help="degrees of handheld shake")
+    presets.add_argument("--seed", type=int, default=0, help="of the shake")
+
+
+MEASURE_HELP = """Measures how well a video follows its camera path, from what its pictures show.
+
+Points are followed between keyframes, eight frames apart or fewer where the path turns fast. The essential matrix
+gives the turn and the direction between two of them, which are compared with the poses: degrees off. Distances have no
+scale in a video and are not judged; nor is a direction where the path only turns. A pair of keyframes follows if its
+turn is less than 1 degree, or a third of the turn asked for, off and its direction less than 30 degrees. The video
+follows if three quarters of the pairs do. Where the path's own motion fits a pair's points about as well as the one
+that was found, the pair cannot be told, nor the video if that decides. The noise floor is said first: the same,
+measured on rendered rooms seen along the path, which are full of texture; softer pictures are off by more. The lens is
+taken to be the path's: a video that shows another one seems to turn less or more.
+
+Needs opencv-python-headless: pip install -e ".[cli,measure]"."""
+
+
+def _add_measure(actions: Any) -> None:
+    shape = argparse.RawDescriptionHelpFormatter
+    help = "how well a video follows its path"
+    parser = actions.add_parser("measure", help=help, description=MEASURE_HELP, formatter_class=shape)
+    parser.set_defaults(run=_measure)
+    parser.add_argument("video", help="a video file, or a folder of PNG files")
+    _add_input(parser)
+    parser.add_argument("--every", type=int, help="frames from one keyframe to the next; left out: by the path's turns")
+    parser.add_argument("--drawing", metavar="PNG", help="also draw the path asked for and the one found")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON instead")
+
+
+def _add_input(parser: argparse.ArgumentParser) -> None:
+    formats = "; ".join(f"{name}: {format.description}" for name, format in FORMATS.items())
+    conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
+    parser.add_argument("input", help="file or folder of the path")
+    parser.add_argument("--format", choices=FORMATS, default="lingbot", metavar="NAME", help=formats)
+    parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=f"what matrices mean: {conventions}")
+    parser.add_argument("--image_size", type=two_sides, help="WIDTH*HEIGHT of the video a ViPE file was made from")
+    parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across, in place of the file's lens")
+
+
+def _show(arguments: argparse.Namespace) -> None:
+    path = _read(arguments)
+    frames = len(path) if arguments.frames is None else arguments.frames
+    image = None if arguments.image is None else Image.fromarray(read_image(arguments.image))
+    drawing = render_preview(path, image, frames, arguments.size)
+    _saved(drawing.save, arguments.output)
+    _warn(path, frames)
+
+
+def _convert(arguments: argparse.Namespace) -> None:
+    path = _read(arguments)
+    path = path if arguments.frames is None else path.for_video(arguments.frames)
+    _saved(lambda target: write_camera(path, target), arguments.output)
+    _warn(path, len(path))
+
+
+def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
+    options = {name: getattr(arguments, name) for name in ("frames", "amount", "easing", "radius", "shake", "seed")}
+    if arguments.keys is None:
+        path = preset_path(arguments.preset, fov_deg=arguments.fov_deg, **options)
+    else:
+        for name, value in options.items():
+            if value != default(name):
+                raise CameraError(f"`{name}` is for presets: keys say how far and for how long; leave it out")
+        path = path_from_keys(arguments.keys, fov_deg=arguments.fov_deg)
+    _saved(lambda target: write_camera(path, target), arguments.output)
+    _warn(path, len(path))
+
+
+def _measure(arguments: argparse.Namespace) -> None:
+    path, notes = _path(arguments)
+    measured = measure_camera(grey_frames(arguments.video), path, arguments.every)
+    lines = [*notes, floor_words(measured), "", *table(measured), "", *summary(measured)]
+    print(json.dumps({**as_values(measured), "notes": notes}, indent=1) if arguments.json else "\n".join(lines))
+    if arguments.drawing is not None:
+        _saved(render_measurement(measured).save, arguments.drawing, quiet=arguments.json)
+
+
+def _warn(path: CameraPath, frames: int) -> None:
+    for warning in warnings(path, frames):
+        print(f"! {warning}")
+    for hint in hints(path, frames):
+        print(hint)
+
+
+def _read(arguments: argparse.Namespace) -> CameraPath:
+    path, notes = _path(arguments)
+    print(*notes, sep="\n", end="\n" if notes else "")
+    return path
+
+
+def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
+    """The path that the arguments name, and notes on it."""
+    path, notes = read_camera(
+        arguments.input,
+        arguments.format,
+        convention=arguments.convention,
+        image_size=arguments.image_size,
+        fov_deg=arguments.fov_deg,
+    )
+    return path, [f"note: {note}" for note in notes]
+
+
+def _saved(save: Callable[[Path], None], target: str, *, quiet: bool = False) -> None:
+    try:
+        save(Path(target))
+    except (OSError, ValueError) as error:
+        raise CameraError(f"{target}: cannot be written ({error})") from error
+    if not quiet:
+        print(target)

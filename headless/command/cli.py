@@ -1,0 +1,247 @@
+"""The `lingbot-world` command. Each sub-command imports what it needs itself, so that `--help` needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ...errors import InputError, LingBotError
+from ...options import ARITHMETICS, DTYPE_NAMES, Progress
+from ..client.queue import add_queue_command
+from ..interrupts import told_by_signals
+from ..options import PARTS, GenerateOptions
+from ..starting import start_cuda
+from .flags import Help, add_settings, add_size, adder, count, settings_of
+from .quantize import add_quantize_command, add_verify_command
+
+BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code: 0, 2 for bad input (one line says what), 130 for Ctrl-C, 141 if
+    nobody reads the output any more. Without `argv` it is this process's own command, and SIGTERM and SIGHUP end it as
+    Ctrl-C does, with 143 and 129."""
+    own_process = argv is None
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if sys.platform == "linux":  # stages of very different sizes follow each other: fixed segments would fragment
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    arguments = build_parser(argv).parse_args(argv, argparse.Namespace(own_process=own_process))
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    with told_by_signals(own_process) as signals:
+        try:
+            return _run(arguments, argv)
+        except KeyboardInterrupt as error:
+            left = str(error) or getattr(arguments, "interrupted", "nothing was written")
+            with suppress(OSError):  # of a terminal that was closed
+                print(f"\nlingbot-world: interrupted; {left}", file=sys.stderr)
+            return 128 + signals[0] if signals else INTERRUPTED
+
+
+def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
+    """The exit code of what is not interrupted."""
+    try:
+        if getattr(arguments, "gpus", 1) > 1 and "WORLD_SIZE" not in os.environ:
+            from ..processes import start
+
+            return start(arguments.gpus, argv)
+        arguments.run(arguments)
+        if sys.stdout is not None:  # closed with >&-
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more when it ends
+        return OUTPUT_CLOSED
+    except LingBotError as error:
+        print(f"lingbot-world: {with_flags(str(error))}", file=sys.stderr)
+        return BAD_INPUT
+    except OSError as error:  # a folder that may not be read, a disk that went away
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"lingbot-world: {where}{error.strerror or error}", file=sys.stderr)
+        return BAD_INPUT
+    return 0
+
+
+def with_flags(message: str) -> str:
+    """An error's message with each option of Python, `action_path`, as the command's flag, --action_path."""
+    return re.sub(r"`(\w+)`", r"--\1", message)
+
+
+def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The command's options. Those of `camera` are added only when `argv` asks for it, because they need torch."""
+    parser = argparse.ArgumentParser(prog="lingbot-world", description="Camera-controlled video from one image.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_generate(commands)
+    _add_batch(commands)
+    _add_inspect(commands)
+    _add_toy(commands)
+    add_quantize_command(commands, progress_bar)
+    add_verify_command(commands, progress_bar)
+    add_queue_command(commands)
+    if argv[:1] == ["camera"]:
+        from .camera import add_camera_command
+
+        add_camera_command(commands)
+    else:
+        commands.add_parser("camera", help="show, convert or make camera paths; measure how a video follows one")
+    return parser
+
+
+def _add_generate(commands: Any) -> None:
+    parser = commands.add_parser("generate", help="make a video", formatter_class=Help)
+    parser.set_defaults(run=_generate)
+    add = adder(parser)
+    add("image", "first frame; stretched to the video's size")
+    add("prompt", "what the video shows")
+    add("output", "x.mp4; a folder or dir/*.png for PNG files; - for standard output")
+    add("seed", "left out: drawn, and printed at the end", type=int)
+    parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that make the video, a process each")
+    add("shard", "each GPU keeps 1/N of the weights and fetches a block before it is needed", action="store_true")
+    add = adder(add_settings(parser))
+    add("save_state", "file to write, from which a later run continues the video", metavar="FILE")
+    add("continue_from", "file that --save_state wrote; the video is what comes next, and PNG files are numbered on",
+        metavar="FILE")  # fmt: skip
+
+
+def _add_batch(commands: Any) -> None:
+    parser = commands.add_parser("batch", help="make many videos, from a file of jobs", formatter_class=Help)
+    parser.set_defaults(run=_batch, interrupted="the same command makes the videos that are not done")
+    parser.add_argument("jobs", help="x.jsonl with an object a line, or x.csv: image, prompt, one of action_path, "
+                        "preset or keys, seed, size, name, and options of `generate`")  # fmt: skip
+    parser.add_argument("out", help="folder of the videos and of manifest.jsonl; what is done in it is not done again")
+    parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help="spread over the GPUs of a Ray "
+                        "cluster; without an address, over those of this machine")  # fmt: skip
+    parser.add_argument("--workers", type=count, metavar="N", help="Ray actors; left out: one for each GPU")
+    add_settings(parser)
+
+
+def _add_inspect(commands: Any) -> None:
+    about = "say what a checkpoint is and what memory each stage will need"
+    parser = commands.add_parser("inspect", help=about, formatter_class=Help)
+    parser.set_defaults(run=_inspect)
+    parser.add_argument("path", help="a package's folder, an expert, a text encoder or a VAE")
+    parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16", help="of `generate`")
+    parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto", help="of `generate`")
+    parser.add_argument("--window", type=int, help="of `generate`, for a causal model; left out: its own")
+    parser.add_argument("--sink", type=int, help="of `generate`, for a causal model; left out: its own")
+    add_size(parser, "height*width of the video")
+
+
+def _add_toy(commands: Any) -> None:
+    parser = commands.add_parser("toy", help="write a package of tiny models, an image and a camera path")
+    parser.set_defaults(run=_toy)
+    parser.add_argument("folder", help="where to write it")
+    parser.add_argument("--random", action="store_true",
+                        help="random weights of every kind of model, the causal one too, in place of trained ones")
+    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
+
+
+def _generate(arguments: argparse.Namespace) -> None:
+    if arguments.own_process and arguments.device in (None, "cuda"):
+        start_cuda()  # while torch is imported
+    from ...options import CHUNK
+    from ..plan import make_plan
+    from ..processes import joined
+    from ..profile import silent, table
+    from ..rollout_plan import RolloutPlan
+    from ..run import run
+    from ..video import STDOUT, files_left
+
+    _spare_imports(arguments)
+    values = settings_of(arguments)
+    with joined() as processes:
+        values["device"] = processes.device(arguments.device)
+        plan = make_plan(GenerateOptions(**values))
+        if not processes.first:
+            run(plan, silent, processes)
+            return
+        size, steps = plan.geometry, arguments.sampling_steps
+        work, before = f"{steps} steps", 0
+        if isinstance(plan, RolloutPlan):
+            work, before = f"{size.lat_f // CHUNK} chunks", plan.frames_before
+        told = sys.stderr if arguments.output == STDOUT else sys.stdout
+        first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
+        print(first, *plan.notes, *files_left(plan.target, before + size.frames), sep="\n", file=told)
+        result = run(plan, progress_bar, processes)
+        arguments.interrupted = "the video is whole"
+        if arguments.reuse_threshold:
+            print(f"\nthe model predicted {result.model_steps} of {steps} steps", file=told)
+        print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}", file=told)
+
+
+def _spare_imports(arguments: argparse.Namespace) -> None:
+    """Garbage is collected after each stage. In a process of our own that passes over what is imported, which took 1.9
+    of the toy's 4.9 s; in another's, its garbage of now would stay."""
+    if arguments.own_process:
+        gc.freeze()
+
+
+def _batch(arguments: argparse.Namespace) -> None:
+    from pathlib import Path
+
+    from ..many.batch import run_batch
+    from ..many.jobs import MANIFEST, read_jobs
+
+    _spare_imports(arguments)
+    values = settings_of(arguments)
+    for name in ("ckpt_dir", "action_path", *PARTS):  # other processes start elsewhere
+        values[name] = None if values[name] is None else Path(values[name]).absolute()
+    folder = Path(arguments.out).absolute()
+    values["lora"] = tuple(replace(lora, path=lora.path.absolute()) for lora in values["lora"])
+    jobs = read_jobs(Path(arguments.jobs), GenerateOptions(**values, prompt="", output=folder), folder)
+    run_groups = None
+    if arguments.ray is not None:
+        from ..many.cluster import on_ray
+
+        run_groups = on_ray(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
+    counts = run_batch(jobs, folder, progress_bar, run_groups)
+    print(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
+    if counts.failed:
+        raise LingBotError(f"{counts.failed} failed; {folder / MANIFEST} says why. The same command tries them again")
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    from .inspection import describe
+
+    height, width = arguments.size
+    if arguments.width or arguments.height:
+        height, width = arguments.height or height, arguments.width or width
+    print(describe(arguments.path, width, height, arguments.frame_num, arguments.dtype, arguments.arithmetic,
+                   arguments.window, arguments.sink))  # fmt: skip
+
+
+def _toy(arguments: argparse.Namespace) -> None:
+    from ...toy import write_toy_package, write_toy_world
+
+    if not arguments.folder:
+        raise InputError("the folder has an empty name; say where to write")
+    write = partial(write_toy_package, seed=arguments.seed) if arguments.random else write_toy_world
+    print(write(arguments.folder))
+
+
+@contextmanager
+def progress_bar(name: str, unit: str) -> Iterator[Progress]:
+    """A tqdm bar for `progress(done, total)`; it appears with the first report. Bytes are shown with their rate."""
+    from tqdm import tqdm
+
+    bars: list[tqdm] = []
+
+    def update(done: int, total: int) -> None:
+        if not bars:
+            scaled = unit == "B"
+            bars.append(tqdm(desc=name, total=total, initial=done, unit=unit, unit_scale=scaled, file=sys.stderr))
+        bars[0].total = total
+        bars[0].update(done - bars[0].n)
+
+    try:
+        yield update
+    finally:
+        for bar in bars:
+            bar.close()

@@ -1,0 +1,179 @@
+"""`lingbot-world batch`: many videos, one manifest. Videos of one size are made together, so that each expert is loaded
+once for all of them. Done jobs are skipped; a job that fails is noted and passed over."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...camera.formats.numpy_files import write_lingbot
+from ...camera.moves import path_from_keys, preset_path
+from ...errors import LingBotError
+from ...options import ShowProgress
+from ...pipeline.two_experts import Conditioning, Video
+from ...sampling import StepReuse
+from ..memory import choose_residency
+from ..options import GenerateOptions
+from ..plan import SamplingPlan, make_plan
+from ..profile import StageRecorder, silent
+from ..rollout_plan import RolloutPlan
+from ..run import run
+from ..stages import camera_map, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
+from ..video import write_frames
+from .jobs import Job, Manifest, Outcome
+from .kept import Kept, OpenFiles
+
+VIDEOS_AT_ONCE = 8
+"""Videos whose steps are done before the first of them is written. A run that is stopped loses as many at most."""
+PROMPTS_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """A job with the seed of its noise, drawn if none was given."""
+
+    job: Job
+    seed: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many jobs a batch has done, found done, and seen fail."""
+
+    done: int
+    skipped: int
+    failed: int
+
+
+RunGroups = Callable[[list[list[Seeded]], Path], Iterator[Outcome]]
+"""Makes the videos of several groups; gives what became of each job as it ends."""
+
+
+def run_batch(
+    jobs: Sequence[Job], folder: Path, show: ShowProgress = silent, run_groups: RunGroups | None = None
+) -> Counts:
+    """Does what is not done yet; each job gets a row in the folder's manifest when it ends. `run_groups` makes the
+    videos, by default in this process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = Manifest(folder)
+    waiting = [job for job in jobs if not manifest.is_done(job)]
+    likenesses: dict[str, list[Seeded]] = {}
+    files = OpenFiles()
+    for job in waiting:
+        seeded = Seeded(job, secrets.randbits(32) if job.options.seed is None else job.options.seed)
+        try:
+            likenesses.setdefault(_likeness(job, make_plan(_with_camera(job, folder), files)), []).append(seeded)
+        except (LingBotError, OSError) as error:
+            manifest.note(Outcome(job, seeded.seed, error=str(error)))
+    groups = [group[start : start + VIDEOS_AT_ONCE] for group in likenesses.values()
+              for start in range(0, len(group), VIDEOS_AT_ONCE)]  # fmt: skip
+    done = 0
+    for outcome in run_groups(groups, folder) if run_groups else _run_here(groups, folder, show):
+        manifest.note(outcome)
+        done += outcome.error is None
+    return Counts(done, len(jobs) - len(waiting), len(waiting) - done)
+
+
+def _run_here(groups: list[list[Seeded]], folder: Path, show: ShowProgress) -> Iterator[Outcome]:
+    kept = Kept()
+    for group in groups:
+        yield from run_group(group, folder, kept, show)
+
+
+def _with_camera(job: Job, folder: Path) -> GenerateOptions:
+    """The job's options, with the pose folder of its preset or keys written beside the videos."""
+    if job.camera is None or job.camera[0] == "action_path":
+        return job.options
+    kind, text = job.camera
+    path = preset_path(text, frames=job.options.frame_num) if kind == "preset" else path_from_keys(text)
+    poses = folder / "cameras" / job.name
+    write_lingbot(path, poses)
+    return replace(job.options, action_path=poses)
+
+
+def _likeness(job: Job, plan: SamplingPlan | RolloutPlan) -> str:
+    """Equal for jobs whose steps can be done together: they have the same settings, size and models."""
+    own = ("image", "prompt", "negative", "seed", "camera", "fps")
+    settings = {name: value for name, value in job.settings().items() if name not in own}
+    size = plan.geometry
+    camera = isinstance(plan, SamplingPlan) and plan.camera is not None
+    return json.dumps([settings, size.width, size.height, size.frames, camera], sort_keys=True)
+
+
+def run_group(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress = silent) -> Iterator[Outcome]:
+    """Makes the videos of a group of like jobs, with what is `kept` from the group before. Where one of them stops all,
+    each is tried alone."""
+    left, begun = list(group), time.perf_counter()
+    try:
+        for seeded in _videos(group, folder, kept, show):
+            now = time.perf_counter()
+            yield Outcome(seeded.job, seeded.seed, now - begun)
+            begun = now
+            left.remove(seeded)
+    except (LingBotError, OSError, torch.OutOfMemoryError) as error:
+        kept.drop()
+        if len(group) == 1:
+            yield Outcome(group[0].job, group[0].seed, error=str(error).splitlines()[0])
+            return
+        for seeded in left:
+            yield from run_group([seeded], folder, kept, show)
+
+
+def _videos(group: list[Seeded], folder: Path, kept: Kept, show: ShowProgress) -> Iterator[Seeded]:
+    """Each job of a group as soon as its video is written. A causal model makes one after the other."""
+    given = (replace(_with_camera(seeded.job, folder), seed=seeded.seed) for seeded in group)
+    plans = [make_plan(options, kept.files) for options in given]
+    base = [plan for plan in plans if isinstance(plan, SamplingPlan)]
+    if not base:
+        for seeded, plan in zip(group, plans, strict=True):
+            run(plan, show)
+            yield seeded
+        return
+    kept.prepare(base[0])
+    with StageRecorder(base[0].device, show) as stages:
+        for seeded, plan, latent in zip(group, base, _latents(base, stages, kept), strict=True):
+            frames = decode(plan, latent, stages.begin("VAE decode", "chunk"), kept.vae(plan))
+            write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
+            yield seeded
+
+
+def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> list[Tensor]:
+    """What the steps make of each plan, [1, 16, f, h, w] on the CPU."""
+    first = plans[0]
+    prompts = _prompts(plans, stages)
+    encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), kept.vae(plan)).cpu() for plan in plans]
+    residency = choose_residency(first, kept.free(first.device))
+    videos = [Video(_noise(plan), partial(_conditioning, plan, y, prompts), StepReuse(first.options.reuse_threshold))
+              for plan, y in zip(plans, encoded, strict=True)]  # fmt: skip
+    return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=kept.expert)]
+
+
+def _noise(plan: SamplingPlan) -> Tensor:
+    assert plan.options.seed is not None
+    generator = torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed)
+    return draw_noise(plan.geometry, generator).to(plan.device)
+
+
+def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:
+    """Every prompt and negative prompt of the plans, encoded, [1, L, D]; each text once."""
+    texts = list(dict.fromkeys(text for plan in plans for text in prompts_of(plan)))
+    found: dict[str, Tensor] = {}
+    for start in range(0, len(texts), PROMPTS_AT_ONCE):
+        part = texts[start : start + PROMPTS_AT_ONCE]
+        rows = encode_prompts(part, plans[0], stages.begin("text", "block"))
+        found |= {text: row.cpu() for text, row in zip(part, rows, strict=True)}
+    return found
+
+
+def _conditioning(plan: SamplingPlan, y: Tensor, prompts: dict[str, Tensor]) -> Conditioning:
+    """On the plan's device: made when an expert begins with the video, and freed with its last step."""
+    context, *negative = (prompts[text] for text in prompts_of(plan))
+    return Conditioning(y, context, negative[0] if negative else None, camera_map(plan)).to(plan.device)

@@ -1,0 +1,180 @@
+"""Self-attention in 8 bits, by a kernel that another package has for the card at hand; nothing else needs the package.
+
+On the CPU, and where a kernel fails, the operands that cuDNN's kernel would get are attended to exactly."""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from importlib import import_module
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..options import AttentionMode
+from .attention import sdpa
+from .attention_fp8_cudnn import (
+    Operand,
+    Scaling,
+    cudnn_attention,
+    cudnn_attention_to,
+    plain_attention,
+    plain_attention_to,
+    sample,
+)
+from .config import ModelConfig
+from .linear_8bit import check_nvidia
+from .pointwise import or_else
+
+PROBE_TOKENS, WORST_PROBE = 256, 0.2
+"""A kernel is tried with so many random tokens, and not taken if its relative RMS error is larger."""
+
+Function = Callable[[Tensor, Tensor, Tensor, int], Tensor]
+"""(q, k, v: [B, L, heads*head_dim], heads) -> [B, L, heads*head_dim]; q may be overwritten."""
+
+
+class Kernel(NamedTuple):
+    """The attention of a `package`, as pip calls it: the module's name, a function that imports it, and the cards on
+    which it is taken by the first number of their compute capability."""
+
+    package: str
+    module: str
+    attend: Function
+    cards: tuple[int, ...]
+
+
+def attend_8bit(
+    q: Tensor, k: Tensor | Operand, v: Tensor | Operand, heads: int, options: Mapping  # noqa: ARG001
+) -> Tensor:
+    """Attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim] in 8 bits. q may be overwritten. For a
+    single row k and v may be Operands, where the device `takes_operands`.
+
+    Raises InputError where no kernel serves the device; `choose_attention` finds that out before."""
+    if isinstance(k, Operand) and isinstance(v, Operand):
+        if torch.compiler.is_compiling():
+            return _in_compiled_code_to(q, [k.values, *k.scaling], [v.values, *v.scaling], heads)
+        return _attend_to(q, k, v, heads)
+    assert isinstance(k, Tensor)
+    assert isinstance(v, Tensor)
+    return _in_compiled_code(q, k, v, heads) if torch.compiler.is_compiling() else _attend(q, k, v, heads)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    if q.device.type != "cuda":
+        return plain_attention(q, k, v, heads)
+    kernel = find_kernel(q.device, q.shape[-1] // heads)
+    return _unless_broken(kernel.attend, plain_attention, kernel.package)(q, k, v, heads)
+
+
+def _attend_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
+    if q.device.type != "cuda":
+        return plain_attention_to(q, k, v, heads)
+    return _unless_broken(cudnn_attention_to, plain_attention_to, KERNELS[0].package)(q, k, v, heads)
+
+
+@torch.library.custom_op("lingbot_world::attention_8bit", mutates_args=())
+def _in_compiled_code(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    return _attend(q.clone(), k, v, heads)
+
+
+@torch.library.custom_op("lingbot_world::attention_8bit_to", mutates_args=())
+def _in_compiled_code_to(q: Tensor, k: list[Tensor], v: list[Tensor], heads: int) -> Tensor:
+    keys, values = (Operand(x[0], Scaling(*x[1:])) for x in (k, v))
+    return _attend_to(q.clone(), keys, values, heads)
+
+
+@_in_compiled_code.register_fake
+@_in_compiled_code_to.register_fake
+def _(q: Tensor, *_others: Any) -> Tensor:
+    return torch.empty_like(q)
+
+
+@lru_cache
+def _unless_broken(attend: Callable[..., Tensor], plain: Callable[..., Tensor], package: str) -> Callable[..., Tensor]:
+    return or_else(attend, plain, f"attention of {package}")
+
+
+def _sage(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    """Less the keys' mean, which sageattention would take off in place: they may be those of a cache."""
+    k = k - sample(k.flatten(0, 1)).mean(0)
+    split = (t.unflatten(-1, (heads, -1)) for t in (q, k, v))
+    attend = import_module("sageattention").sageattn
+    return attend(*split, tensor_layout="NHD", smooth_k=False).flatten(2).to(q.dtype)
+
+
+def _kitchen(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    split = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, v))
+    return import_module("comfy_kitchen").int8_attention(*split).transpose(1, 2).flatten(2)
+
+
+KERNELS = (
+    Kernel("nvidia-cudnn-frontend", "cudnn", cudnn_attention, (9, 10, 11, 12)),
+    Kernel("sageattention", "sageattention", _sage, (8, 12)),
+    Kernel("comfy-kitchen", "comfy_kitchen", _kitchen, (7, 8, 12)),
+)
+"""The best first. On an H200 the second and the third take longer than exact attention: 50.2 and 47.7 ms, not 36.1."""
+
+
+def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
+    """The self-attention of a model on a device. 8 bits are taken only if they are asked for. Raises InputError where
+    no kernel for them serves the device."""
+    if wanted in ("auto", "exact"):
+        return "exact"
+    check_nvidia("`attention` 8bit", device)
+    if device.type == "cuda":
+        find_kernel(device, config.head_dim)
+    return "8bit"
+
+
+def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
+    """Whether a causal model's cache may hold keys and values as attention in this mode takes them: cuDNN's does, and
+    the CPU's, which is like it. `choose_attention` has allowed the mode."""
+    if mode != "8bit":
+        return False
+    return device.type == "cpu" or find_kernel(device, config.head_dim).attend is cudnn_attention
+
+
+@lru_cache
+def find_kernel(device: torch.device, head_dim: int) -> Kernel:
+    """The first kernel that serves heads of that size on a GPU. Raises InputError with what is against each."""
+    capability = torch.cuda.get_device_capability(device)
+    fitting = [kernel for kernel in KERNELS if capability[0] in kernel.cards]
+    refused = []
+    for kernel in fitting:
+        reason = _probe(kernel, device, head_dim)
+        if reason is None:
+            return kernel
+        refused.append(f"{kernel.package}: {reason}")
+    card = f"{torch.cuda.get_device_name(device)} (compute capability {'.'.join(map(str, capability))})"
+    if not fitting:
+        raise InputError(f"`attention` 8bit: no package has a kernel that gains anything on {card}; leave it out")
+    raise InputError(
+        f"`attention` 8bit needs a package that has a kernel for {card} ({'; '.join(refused)}); "
+        f'install one, such as "{sys.executable}" -m pip install {fitting[0].package}, or leave `attention` out'
+    )
+
+
+def _probe(kernel: Kernel, device: torch.device, head_dim: int) -> str | None:
+    """Why a kernel cannot be taken: its package cannot be imported, it raises, or its result is wrong. Else None."""
+    generator = torch.Generator(device).manual_seed(0)
+    q, k, v = torch.randn(3, 1, PROBE_TOKENS, 2 * head_dim, device=device, generator=generator).bfloat16()
+    want = sdpa(q, k, v, 2, {})
+    try:
+        error = ((kernel.attend(q, k, v, 2) - want).float().norm() / want.float().norm()).item()
+    except torch.OutOfMemoryError:
+        raise
+    except ModuleNotFoundError as reason:
+        return "not installed" if reason.name == kernel.module else str(reason)
+    except Exception as reason:
+        return " ".join(str(reason).split())[:300]
+    return None if error < WORST_PROBE else f"it is wrong here, with a relative error of {error:.2g}"
+
+
+def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfig) -> str | None:
+    """What should be known of self-attention in 8 bits on this device; else None. `choose_attention` has allowed it."""
+    if mode != "8bit":
+        return None
+    if device.type == "cpu":
+        return "Attention in 8 bits on the CPU gives about a GPU's quality, and takes longer than without it."
+    return f"Attention in 8 bits by {find_kernel(device, config.head_dim).package}."

@@ -1,0 +1,213 @@
+"""Attention of float8_e4m3fn operands by cuDNN, whose Python package builds the kernel, and the same in plain torch.
+
+Queries, keys and values have one scale each: cuDNN takes no more. The means of keys and values over the tokens are
+taken off before. The keys' adds the same to all scores of a query, so that the softmax does not change; the values' is
+added to the result. A channel that is large in all tokens thus costs no exactness. cuDNN gives its result in 8 bits
+too: on Hopper it gives no other."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .attention import TILE, sdpa
+from .matrix_8bit import LARGEST
+from .pointwise import from_fp8_, or_else, to_fp8_
+
+FP8 = torch.float8_e4m3fn
+SAMPLE = 512
+"""At least so many tokens, evenly spread, are looked at for the largest value and for the keys' mean."""
+HEADROOM = 4.0
+"""A value may be so many times as large as the largest that was looked at. A float is as exact at any size, so this
+costs only values below 1/3584 of that largest."""
+PADDED_KEYS = 256
+"""At most one key in so many may be an added key of zeros, see `padding`."""
+NUMERATORS = 256.0
+"""What the softmax's numerators, at most 1, are multiplied by before they become 8 bits in the kernel."""
+
+
+class Scaling(NamedTuple):
+    """How numbers become 8 bits: (x - mean) * factor. `scale` is 1 / factor; scale and factor [1], mean [dim], in fp32.
+
+    The scale is a power of two. So a value becomes the same float whatever heads share the scale, in one process or
+    among several, unless it is so small that it is no normal number."""
+
+    scale: Tensor
+    factor: Tensor
+    mean: Tensor
+
+
+class Operand(NamedTuple):
+    """A tensor in 8 bits, [tokens, dim]. Tokens of zeros may follow the true ones."""
+
+    values: Tensor
+    scaling: Scaling
+
+
+def sample(x: Tensor) -> Tensor:
+    """Some of the tokens x [tokens, dim]."""
+    return x[:: max(1, len(x) // SAMPLE)]
+
+
+def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
+    """For x [tokens, dim], less the mean of the tokens `mean_of`, and what is `headroom` times as large."""
+    mean = x.new_zeros(x.shape[1], dtype=torch.float32) if mean_of is None else mean_of.mean(0, dtype=torch.float32)
+    return Scaling(*_fastest_scale(x.device.type)(sample(x), mean, headroom), mean)
+
+
+def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
+    """fp32 [1] each: the least power of two by which `headroom` times the largest magnitude of x [tokens, dim] less
+    mean [dim] becomes a float8_e4m3fn, and 1 over it."""
+    largest = (x - mean).abs().amax().view(1).clamp_min(1e-30)
+    scale = torch.exp2(torch.log2(largest * (headroom / LARGEST[FP8])).ceil())
+    return scale, 1 / scale
+
+
+@lru_cache
+def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
+    """Two kernels in place of ten where Triton works on a GPU."""
+    if device_type != "cuda" or find_spec("triton") is None:
+        return plain_scale
+    from .kernels.matrix_8bit import fp8_scale
+
+    return or_else(fp8_scale, plain_scale, "fp8_scale")
+
+
+def operand(x: Tensor, mean_of: Tensor | None = None, zeros: int = 0) -> Operand:
+    """x [tokens, dim] in 8 bits, less the mean of the tokens `mean_of`; so many tokens of `zeros` come behind it."""
+    made = scaling(x, mean_of)
+    values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
+    to_fp8_(values[: len(x)], x, made.mean, made.factor)
+    values[len(x) :].view(torch.uint8).zero_()
+    return Operand(values, made)
+
+
+def padding(keys: int) -> int:
+    """Keys and values of zeros that are added because cuDNN is faster if the keys fill its tiles.
+
+    The scores of such a key are 0. Those of a query's true keys are 0 on the average, because the keys' mean was taken
+    off; so the sum of their exponentials is at least their number. Added keys thus have no more than their share of the
+    keys in the result, and draw it towards the values' mean. Where that is more than one in PADDED_KEYS none are added.
+    """
+    added = -keys % TILE
+    return added if added * PADDED_KEYS <= keys else 0
+
+
+def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
+    """Queries, keys and values [B, tokens, dim] in 8 bits, and tokens of `zeros` behind keys and values. All B rows
+    share a scale and a mean. The keys' mean need not be exact, but where a query attends to all values alike its result
+    is little more than their mean."""
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    return operand(q), operand(k, sample(k), zeros), operand(v, v, zeros)
+
+
+def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    """Attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim]. A contiguous q is overwritten with the
+    result. Raises what cuDNN raises where it has no such kernel."""
+    rows, zeros = len(q), padding(k.shape[1]) if len(q) == 1 else 0
+    with torch.cuda.device_of(q):
+        in_8_bits = operands(q, k, v, zeros)
+        return _by_cudnn(q.flatten(0, 1), *in_8_bits, heads, rows).view(q.shape)
+
+
+def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
+    """`cudnn_attention` of q [1, L, heads*head_dim] over keys and values that are in 8 bits already."""
+    with torch.cuda.device_of(q):
+        return _by_cudnn(q[0], operand(q[0]), k, v, heads)[None]
+
+
+def _by_cudnn(out: Tensor, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> Tensor:
+    sizes = (len(each.values) // rows for each in (q, k))
+    values = _graph(out.device, rows, *sizes, heads, out.shape[1] // heads)(q, k, v)
+    return from_fp8_(out, values, v.scaling.mean, v.scaling.scale)
+
+
+def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
+    """The same with an exact softmax, in the dtype of q, which stays as it is."""
+    return _plain(q, *operands(q, k, v), heads)
+
+
+def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
+    """`cudnn_attention_to` with an exact softmax, in the dtype of q, which stays as it is."""
+    return _plain(q, operand(q[0]), k, v, heads)
+
+
+def _plain(like: Tensor, q: Operand, k: Operand, v: Operand, heads: int) -> Tensor:
+    queries, keys, values = (decode(x, like.dtype, mean=False).unflatten(0, (len(like), -1)) for x in (q, k, v))
+    return sdpa(queries, keys, values, heads, {}).add_(v.scaling.mean)
+
+
+def decode(x: Operand, dtype: torch.dtype, mean: bool = True) -> Tensor:
+    """[tokens, dim] in `dtype`; without the `mean` if that is wanted."""
+    added = x.scaling.mean if mean else torch.zeros_like(x.scaling.mean)
+    return from_fp8_(torch.empty_like(x.values, dtype=dtype), x.values, added, x.scaling.scale)
+
+
+@lru_cache(maxsize=64)
+def _graph(device: torch.device, *shape: int) -> "_Graph":
+    return _Graph(device, *shape)
+
+
+@lru_cache
+def _handle(device: torch.device) -> Any:
+    with torch.cuda.device(device):
+        return _cudnn().create_handle()
+
+
+def _cudnn() -> ModuleType:
+    return import_module("cudnn")
+
+
+class _Graph:
+    """cuDNN's attention of one shape: in each of `rows`, `queries` tokens attend to `keys` tokens."""
+
+    def __init__(self, device: torch.device, rows: int, queries: int, keys: int, heads: int, head_dim: int) -> None:
+        kind = _cudnn().data_type
+        self._device, self._shape = device, (rows * queries, heads * head_dim)
+        graph = _cudnn().pygraph(
+            io_data_type=kind.FP8_E4M3, intermediate_data_type=kind.FLOAT, compute_data_type=kind.FLOAT,
+            handle=_handle(device),
+        )  # fmt: skip
+
+        def layout(tokens: int) -> dict[str, tuple[int, ...]]:
+            """[rows, heads, tokens, head_dim] of memory that lies as [rows, tokens, heads, head_dim]."""
+            dim = heads * head_dim
+            return {"dim": (rows, heads, tokens, head_dim), "stride": (tokens * dim, head_dim, dim, 1)}
+
+        one: dict[str, Any] = {"dim": (1, 1, 1, 1), "stride": (1, 1, 1, 1), "data_type": kind.FLOAT}
+        self._values = [graph.tensor(**layout(tokens), data_type=kind.FP8_E4M3) for tokens in (queries, keys, keys)]
+        self._scales = {name: graph.tensor(**one) for name in
+                        ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")}  # fmt: skip
+        self._out, _, *largest = graph.sdpa_fp8(
+            *self._values, **self._scales, generate_stats=False, attn_scale=head_dim**-0.5, use_causal_mask=False
+        )
+        out = layout(queries)
+        self._out.set_output(True).set_dim(out["dim"]).set_stride(out["stride"]).set_data_type(kind.FP8_E4M3)
+        for each in largest:  # the kernel wants to write them
+            each.set_output(True).set_dim(one["dim"]).set_stride(one["stride"]).set_data_type(kind.FLOAT)
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([_cudnn().heur_mode.A, _cudnn().heur_mode.FALLBACK])
+        graph.check_support()
+        graph.build_plans()
+        self._graph, self._workspace = graph, max(1, graph.get_workspace_size())
+        numerators = torch.full((1,), NUMERATORS, device=device)
+        self._constants = 1 / numerators, numerators
+        self._unused = {each: torch.empty_like(numerators) for each in largest}
+
+    def __call__(self, q: Operand, k: Operand, v: Operand) -> Tensor:
+        """The result in 8 bits, [rows * queries, heads * head_dim], to be multiplied by the scale of v."""
+        handle = _handle(self._device)
+        _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
+        out = torch.empty(self._shape, dtype=FP8, device=self._device)
+        scales = *(each.scaling.scale for each in (q, k, v)), *self._constants, v.scaling.factor
+        given = dict(zip(self._values, (q.values, k.values, v.values), strict=True))
+        given |= dict(zip(self._scales.values(), scales, strict=True))
+        workspace = torch.empty(self._workspace, dtype=torch.uint8, device=self._device)
+        self._graph.execute(given | self._unused | {self._out: out}, workspace, handle=handle)
+        return out

@@ -1,0 +1,1 @@
+"""Triton kernels. Imported on GPUs with Triton only."""

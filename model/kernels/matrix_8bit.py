@@ -1,0 +1,227 @@
+"""Triton kernels of numbers in 8 bits, for pointwise.py. Imported on GPUs with Triton only.
+
+Arithmetic is fp32. A scale times a dtype's largest number is the largest magnitude of what shares the scale."""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..matrix_8bit import LARGEST, Activation
+from .pointwise import PART, parts_of
+
+
+@triton.jit
+def _store_8bit(at, x, scale, inside, INTEGER: tl.constexpr):
+    x = x / scale
+    if INTEGER:
+        x = tl.extra.libdevice.rint(x)
+    tl.store(at, x.to(at.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _encode_8bit(
+    values_ptr, scales_ptr, x_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr,
+    INTEGER: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)[None, :]
+    inside = (row[:, None] < rows) & (cols < dim)
+    at = row[:, None] * dim + cols
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if ACTIVATION == "silu":
+        x = x / (1.0 + tl.exp(-x))
+    if ACTIVATION == "gelu":  # 1 + tanh(u) = 2 / (1 + exp(-2u)), and 2 * sqrt(2 / pi) = 1.5957691216
+        x = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    scale = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-30) / LARGEST
+    tl.store(scales_ptr + row, scale, mask=row < rows)
+    _store_8bit(values_ptr + at, x, scale[:, None], inside, INTEGER)
+
+
+@triton.jit
+def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)[None, :]
+    inside = (row[:, None] < rows) & (cols < dim)
+    at = row[:, None] * dim + cols
+    values = tl.load(values_ptr + at, mask=inside, other=0).to(tl.float32)
+    scale = tl.load(scales_ptr + row, mask=row < rows, other=0.0)
+    tl.store(out_ptr + at, (values * scale[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _layer_norm_8bit(
+    values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    LARGEST: tl.constexpr, INTEGER: tl.constexpr,
+):  # fmt: skip
+    """A token in parts. All reads after the first come from the GPU's cache, so few registers are held and many
+    programs run side by side: their four passes wait for one another."""
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        total += tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+    mean = tl.sum(total, axis=0) / dim
+    total = tl.zeros((BLOCK,), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+        x = tl.where(cols < dim, x - mean, 0.0)
+        total += x * x
+    deviation = tl.rsqrt(tl.sum(total, axis=0) / dim + eps)
+    largest = tl.zeros((BLOCK,), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = _normed(x_ptr + row * dim, weight_ptr, bias_ptr, cols, dim, mean, deviation)
+        largest = tl.maximum(largest, tl.abs(x))
+    scale = tl.maximum(tl.max(largest, axis=0), 1e-30) / LARGEST
+    tl.store(scales_ptr + row, scale)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = _normed(x_ptr + row * dim, weight_ptr, bias_ptr, cols, dim, mean, deviation)
+        _store_8bit(values_ptr + row * dim + cols, x, scale, cols < dim, INTEGER)
+
+
+@triton.jit
+def _normed(x_ptr, weight_ptr, bias_ptr, cols, dim, mean, deviation):
+    x = tl.load(x_ptr + cols, mask=cols < dim, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
+    bias = tl.load(bias_ptr + cols, mask=cols < dim, other=0.0)
+    return tl.where(cols < dim, (x - mean) * deviation * weight + bias, 0.0)
+
+
+@triton.jit
+def _rescale(out_ptr, products_ptr, scales_ptr, weight_scales_ptr, bias_ptr, dim, BLOCK: tl.constexpr,
+             BIAS: tl.constexpr):  # fmt: skip
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < dim
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    x = tl.load(products_ptr + row * dim + cols, mask=inside, other=0).to(tl.float32)
+    x = x * tl.load(scales_ptr + row) * tl.load(weight_scales_ptr + cols, mask=inside, other=0.0)
+    if BIAS:
+        x += tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out_ptr + row * dim + cols, x.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
+    """What largest_ptr points to, 0 at first, becomes the largest magnitude of x less mean."""
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < dim
+    x = tl.load(x_ptr + (tl.program_id(0) // parts).to(tl.int64) * stride + cols, mask=inside, other=0.0)
+    x = x.to(tl.float32) - tl.load(mean_ptr + cols, mask=inside, other=0.0)
+    tl.atomic_max(largest_ptr, tl.max(tl.where(inside, tl.abs(x), 0.0), axis=0))
+
+
+@triton.jit
+def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
+    """The least power of two from `largest` times `share` on, by its exponent's bits, and 1 over it."""
+    x = tl.maximum(tl.load(largest_ptr), 1e-30) * share
+    exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
+    tl.store(scale_ptr, (exponent << 23).to(tl.float32, bitcast=True))
+    tl.store(factor_ptr, ((254 - exponent) << 23).to(tl.float32, bitcast=True))
+
+
+@triton.jit
+def _to_fp8(out_ptr, x_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr, LARGEST: tl.constexpr):
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < dim
+    at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    x = (x - tl.load(shift_ptr + cols, mask=inside, other=0.0)) * tl.load(factor_ptr)
+    x = tl.minimum(tl.maximum(x, -LARGEST), LARGEST)
+    tl.store(out_ptr + at, x.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr):
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    inside = cols < dim
+    at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
+    x = tl.load(values_ptr + at, mask=inside, other=0.0).to(tl.float32) * tl.load(factor_ptr)
+    x += tl.load(shift_ptr + cols, mask=inside, other=0.0)
+    tl.store(out_ptr + at, x.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
+    """See pointwise.encode_8bit."""
+    _run_by_head(_encode_8bit, scales, values, scales, x.contiguous(), ACTIVATION=activation, **_range(values.dtype))
+    return values
+
+
+def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
+    """See pointwise.decode_8bit_."""
+    _run_by_head(_decode_8bit, scales, out, values, scales)
+    return out
+
+
+def layer_norm_8bit_(
+    values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
+    """See pointwise.layer_norm_8bit."""
+    with torch.cuda.device_of(x):
+        _layer_norm_8bit[(len(x),)](
+            values, scales, x, weight.contiguous(), bias.contiguous(), x.shape[1], eps, BLOCK=PART,
+            BLOCKS=triton.cdiv(x.shape[1], PART), num_warps=8, **_range(values.dtype),
+        )  # fmt: skip
+    return values
+
+
+def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
+    """See pointwise.rescale_."""
+    with torch.cuda.device_of(out):
+        _rescale[parts_of(out)](
+            out, products, scales, weight_scales, weight_scales if bias is None else bias, out.shape[1], BLOCK=PART,
+            BIAS=bias is not None,
+        )  # fmt: skip
+    return out
+
+
+def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
+    """See fp8_attention.plain_scale. A token's numbers lie side by side; tokens may be apart."""
+    largest = torch.zeros(1, dtype=torch.float32, device=x.device)
+    scale, factor = torch.empty_like(largest), torch.empty_like(largest)  # apart, since cuDNN wants them aligned
+    with torch.cuda.device_of(x):
+        _largest[parts_of(x)](largest, x, mean, x.stride(0), x.shape[1], BLOCK=PART)
+        _power_of_two[(1,)](scale, factor, largest, headroom / LARGEST[torch.float8_e4m3fn])
+    return scale, factor
+
+
+def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """See pointwise.to_fp8_."""
+    with torch.cuda.device_of(out):
+        _to_fp8[parts_of(out)](out, x.contiguous(), shift, factor, out.shape[1], BLOCK=PART, LARGEST=LARGEST[out.dtype])
+    return out
+
+
+def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """See pointwise.from_fp8_."""
+    with torch.cuda.device_of(out):
+        _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
+    return out
+
+
+def _range(dtype: torch.dtype) -> dict[str, Any]:
+    return {"LARGEST": LARGEST[dtype], "INTEGER": dtype == torch.int8}
+
+
+def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:
+    """A row of the kernel is one head of one token; a program computes several rows."""
+    rows, dim = scales.numel(), first.numel() // scales.numel()
+    block = triton.next_power_of_2(dim)
+    count = max(1, 4096 // block)
+    with torch.cuda.device_of(first):
+        kernel[(triton.cdiv(rows, count),)](
+            first, *others, rows, dim, ROWS=count, BLOCK=block, num_warps=_warps(block), **settings
+        )
+
+
+def _warps(values: int) -> int:
+    """Of a program with so many values."""
+    return max(4, min(16, values // 512))

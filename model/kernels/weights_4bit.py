@@ -1,0 +1,153 @@
+"""Triton kernels of 4-bit weights, for the loaders. Imported on GPUs with Triton only.
+
+A program works on whole blocks and reads the scale of each once. The two values of a byte are written as one number of
+twice their width, so a thread reads and writes its bytes in their order. Arithmetic is fp32; each product and each sum
+is rounded, as in plain torch."""
+
+import math
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..matrix_8bit import LARGEST, EightBit
+
+DECODED_AT_ONCE = 2048
+"""Values that a program decodes."""
+RECODED_AT_ONCE = 1024
+"""Values of a row that a program recodes at once."""
+
+TYPES = {
+    torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.int8: tl.int8,
+    torch.float8_e4m3fn: tl.float8e4nv,
+}  # fmt: skip
+PAIRS = {1: torch.int16, 2: torch.int32, 4: torch.int64}
+"""A type for two values of so many bytes."""
+
+
+@triton.jit
+def _scales(
+    absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, block, inside, NESTED: tl.constexpr,
+    NESTED_BLOCKSIZE: tl.constexpr,
+):  # fmt: skip
+    """The scale of each block."""
+    scale = tl.load(absmax_ptr + block, mask=inside, other=0)
+    if NESTED:
+        outer = tl.load(nested_absmax_ptr + block // NESTED_BLOCKSIZE, mask=inside, other=0.0)
+        scale = tl.load(nested_code_ptr + scale.to(tl.int32)) * outer + tl.load(offset_ptr)
+    return scale
+
+
+@triton.jit
+def _pair(first, second, kind: tl.constexpr):
+    """The bits of two numbers of that kind as one number of twice their width, the first in its lower half."""
+    if kind == tl.float8e4nv:  # one instruction; Triton's own conversion leaves bits of a neighbour in the upper half
+        pair = tl.inline_asm_elementwise(
+            "cvt.rn.satfinite.e4m3x2.f32 $0, $2, $1;", "=h,f,f", [first, second], tl.int16, is_pure=True, pack=1
+        )
+    elif kind == tl.int8:
+        first, second = tl.extra.libdevice.rint(first).to(tl.int32), tl.extra.libdevice.rint(second).to(tl.int32)
+        pair = ((first & 255) | (second << 8)).to(tl.int16)
+    elif kind.primitive_bitwidth == 16:
+        first, second = first.to(kind).to(tl.uint16, bitcast=True), second.to(kind).to(tl.uint16, bitcast=True)
+        pair = (first.to(tl.uint32) | (second.to(tl.uint32) << 16)).to(tl.int32, bitcast=True)
+    else:
+        first, second = first.to(tl.uint32, bitcast=True), second.to(tl.uint32, bitcast=True)
+        pair = (first.to(tl.uint64) | (second.to(tl.uint64) << 32)).to(tl.int64, bitcast=True)
+    return pair
+
+
+@triton.jit
+def _write(out_ptr, packed_ptr, code_ptr, scales, bytes_left, BLOCKS: tl.constexpr, HALF: tl.constexpr,
+           TYPE: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
+    """The values of BLOCKS blocks, of HALF bytes each, of which `bytes_left` are there at all."""
+    at = tl.arange(0, BLOCKS)[:, None] * HALF + tl.arange(0, HALF)[None, :]
+    if MASKED:
+        packed = tl.load(packed_ptr + at, mask=at < bytes_left, other=0).to(tl.int32)
+    else:
+        packed = tl.load(packed_ptr + at).to(tl.int32)
+    first, second = tl.load(code_ptr + (packed >> 4)), tl.load(code_ptr + (packed & 15))
+    pairs = _pair(first * scales[:, None], second * scales[:, None], TYPE)
+    if MASKED:
+        tl.store(out_ptr + at, pairs, mask=at < bytes_left)
+    else:
+        tl.store(out_ptr + at, pairs)
+
+
+@triton.jit
+def _decode(
+    out_ptr, packed_ptr, code_ptr, absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, byte_count,
+    BLOCKS: tl.constexpr, HALF: tl.constexpr, TYPE: tl.constexpr, MASKED: tl.constexpr, NESTED: tl.constexpr,
+    NESTED_BLOCKSIZE: tl.constexpr,
+):  # fmt: skip
+    """BLOCKS blocks a program."""
+    block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+    scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, block, block * HALF < byte_count,
+                     NESTED, NESTED_BLOCKSIZE)  # fmt: skip
+    first = tl.program_id(0).to(tl.int64) * BLOCKS * HALF
+    _write(out_ptr + first, packed_ptr + first, code_ptr, scales, byte_count - first, BLOCKS, HALF, TYPE, MASKED)
+
+
+@triton.jit
+def _recode(
+    out_ptr, row_scales_ptr, packed_ptr, code_ptr, absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr,
+    row_blocks, ROW_BLOCKS: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr, TYPE: tl.constexpr,
+    LARGEST: tl.constexpr, NESTED: tl.constexpr, NESTED_BLOCKSIZE: tl.constexpr,
+):  # fmt: skip
+    """A row a program, BLOCKS of its `row_blocks` blocks at a time; ROW_BLOCKS are at least all of them."""
+    first = tl.program_id(0).to(tl.int64) * row_blocks
+    block = tl.arange(0, ROW_BLOCKS)
+    scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, first + block, block < row_blocks,
+                     NESTED, NESTED_BLOCKSIZE)  # fmt: skip
+    largest = tl.max(tl.where(block < row_blocks, tl.abs(scales), 0.0), axis=0)
+    largest *= tl.max(tl.abs(tl.load(code_ptr + tl.arange(0, 16))), axis=0)
+    row_scale = tl.div_rn(tl.maximum(largest, 1e-30), LARGEST)
+    tl.store(row_scales_ptr + tl.program_id(0), row_scale)
+    factor = tl.div_rn(1.0, row_scale)
+    part_block = tl.arange(0, BLOCKS)
+    for part in range(0, row_blocks, BLOCKS):
+        all_inside = part_block >= 0  # BLOCKS divides row_blocks
+        part_scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, first + part + part_block,
+                              all_inside, NESTED, NESTED_BLOCKSIZE)  # fmt: skip
+        byte = (first + part) * HALF
+        _write(out_ptr + byte, packed_ptr + byte, code_ptr, part_scales * factor, 0, BLOCKS, HALF, TYPE, False)
+
+
+def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """See loaders.codec.decode; `scales` are its `Scales`."""
+    count = math.prod(shape)
+    out = torch.empty(count + count % 2, dtype=dtype, device=packed.device)
+    blocks = math.gcd(-(-count // scales.blocksize), DECODED_AT_ONCE // scales.blocksize or 1)
+    with torch.cuda.device_of(packed):
+        _decode[(triton.cdiv(count, blocks * scales.blocksize),)](
+            out.view(PAIRS[dtype.itemsize]), packed, *_tables(scales), len(out) // 2, BLOCKS=blocks, TYPE=TYPES[dtype],
+            MASKED=count % scales.blocksize != 0, num_warps=2, **_settings(scales),
+        )  # fmt: skip
+    return out[:count].view(shape)
+
+
+def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
+    """See loaders.codec.recode."""
+    rows, width = shape
+    values = torch.empty(shape, dtype=dtype, device=packed.device)
+    row_scales = torch.empty(rows, 1, dtype=torch.float32, device=packed.device)
+    row_blocks = width // scales.blocksize
+    with torch.cuda.device_of(packed):
+        _recode[(rows,)](
+            values.view(torch.int16), row_scales, packed, *_tables(scales), row_blocks,
+            ROW_BLOCKS=triton.next_power_of_2(row_blocks), TYPE=TYPES[dtype], LARGEST=LARGEST[dtype],
+            BLOCKS=math.gcd(row_blocks, RECODED_AT_ONCE // scales.blocksize or 1), num_warps=1, **_settings(scales),
+        )  # fmt: skip
+    return EightBit(values, row_scales)
+
+
+def _tables(scales: Any) -> tuple[Tensor, ...]:
+    nested = (scales.nested_absmax, scales.nested_code, scales.offset)
+    return scales.code, scales.absmax, *((scales.code,) * 3 if scales.nested_absmax is None else nested)
+
+
+def _settings(scales: Any) -> dict[str, Any]:
+    return {"HALF": scales.blocksize // 2, "NESTED": scales.nested_absmax is not None,
+            "NESTED_BLOCKSIZE": scales.nested_blocksize, "enable_fp_fusion": False}  # fmt: skip

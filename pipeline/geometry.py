@@ -1,0 +1,87 @@
+"""The size of a video in pixels and in latent cells, and the image as its first frame."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..camera import frame_count
+from ..errors import InputError
+from ..options import CELL
+
+PATCH = 2  # latent cells of a token, each way
+STEP = CELL * PATCH
+LARGEST_SIDE = 8192
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """`height` and `width` in pixels and `frames` of a video; `lat_h`, `lat_w` and `lat_f` of its latent."""
+
+    height: int
+    width: int
+    frames: int
+
+    @property
+    def lat_h(self) -> int:
+        return self.height // CELL
+
+    @property
+    def lat_w(self) -> int:
+        return self.width // CELL
+
+    @property
+    def lat_f(self) -> int:
+        return (self.frames - 1) // 4 + 1
+
+    @property
+    def tokens(self) -> int:
+        """Length of the model's sequence."""
+        return self.lat_f * self.lat_h * self.lat_w // PATCH**2
+
+
+def output_geometry(
+    image_width: int, image_height: int, max_area: int, frames: int, n_poses: int | None = None, *, chunk: int = 1
+) -> Geometry:
+    """The official rule: the image's aspect ratio on at most `max_area` pixels, sides floored to multiples of 16.
+
+    A 480x832 image on 480*832 gives 464x832, as officially. `frames` becomes 4n+1, and no more than the poses allow;
+    of a causal model's latent frames, whole chunks of `chunk` (3) remain. Raises InputError when a side comes out too
+    small or too large, CameraError for fewer than five poses, or fewer frames than a chunk has.
+    """
+    aspect = image_height / image_width
+    height, width = (int(side // STEP) * STEP for side in (np.sqrt(max_area * aspect), np.sqrt(max_area / aspect)))
+    if not all(STEP <= side <= LARGEST_SIDE for side in (width, height)):
+        raise InputError(
+            f"an image of {image_width}x{image_height} on an area of {max_area} pixels gives a {width}x{height} video; "
+            "crop the image, change the area, or name width and height"
+        )
+    return Geometry(height, width, frame_count(frames, n_poses, chunk))
+
+
+def explicit_geometry(width: int, height: int, frames: int, n_poses: int | None = None, *, chunk: int = 1) -> Geometry:
+    """A size that the user names: both sides multiples of 16. Frames and errors as in `output_geometry`."""
+    for name, side in (("width", width), ("height", height)):
+        if side % STEP or not STEP <= side <= LARGEST_SIDE:
+            nearest = min(max(round(side / STEP), 1) * STEP, LARGEST_SIDE)
+            raise InputError(f"{name} {side} is not a multiple of {STEP} from {STEP} to {LARGEST_SIDE}; try {nearest}")
+    return Geometry(height, width, frame_count(frames, n_poses, chunk))
+
+
+def first_frame(image: np.ndarray, geometry: Geometry) -> Tensor:
+    """An image uint8 [H, W, 3] stretched to the video's size: float32 [3, height, width], about -1..1.
+
+    Bicubic (a = -0.75) without antialiasing and without clamping, as officially: values beyond -1..1 reach the VAE.
+    """
+    pixels = torch.from_numpy(np.ascontiguousarray(image)).permute(2, 0, 1)[None].float()
+    size = geometry.height, geometry.width
+    return F.interpolate(pixels / 255 * 2 - 1, size=size, mode="bicubic", align_corners=False)[0]
+
+
+def image_conditioning(image_latent: Tensor) -> Tensor:
+    """`y` [1, 20, f, h, w]: four channels of mask, 1 in the first latent frame, then the latent [1, 16, f, h, w]."""
+    mask = torch.zeros_like(image_latent[:, :4])
+    mask[:, :, 0] = 1
+    return torch.cat([mask, image_latent], dim=1)

@@ -1,0 +1,1 @@
+"""What is not shipped: benchmarks, measurements, the workflow generator, the training of the toy."""

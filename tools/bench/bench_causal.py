@@ -1,0 +1,177 @@
+"""Seconds and memory of a causal model at full size on a GPU, with random weights made on the spot.
+
+    python tools/bench/bench_causal.py --folder SCRATCH                           # chunks, by where keys and values lie
+    python tools/bench/bench_causal.py --folder SCRATCH --runs --cap 8 -- --kv_cache host # the command, a smaller card
+
+A chunk is five forwards over 12 frames, the first one four. `--runs` times `lingbot-world generate` from the command
+to the closed files; what follows `--` is handed on to it."""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from itertools import product
+from pathlib import Path
+
+import random_package
+import torch
+from bench_gpu import FULL, play_card
+from bench_kernels import print_profile
+from bench_parts import geometry_of
+from bench_report import GB, Report, free
+from lingbot_world.loaders import load_expert
+from lingbot_world.options import FAST_INDICES
+from lingbot_world.pipeline import CHUNK, World
+from lingbot_world.sampling import few_step_schedule
+from memory_watch import Memory, process_bytes
+
+STORAGES = {
+    "gpu": {},
+    "graphs": {"graphs": True},
+    "8bit": {"eight_bit": True},
+    "host": {"on_host": True},
+    "host8bit": {"eight_bit": True, "on_host": True},
+    "half-host": {"on_host": True, "device_blocks": 20},
+}
+
+
+def bench_rollout(report: Report, model, options: argparse.Namespace, name: str, **storage) -> torch.Tensor:
+    """Chunks with random inputs; each one's seconds, the GPU's peak, host memory. Returns the last chunk."""
+    geometry = geometry_of(options.size, 81)
+    size, device = (geometry.lat_h, geometry.lat_w), "cuda"
+    held = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    begin, before = time.perf_counter(), process_bytes(os.getpid())
+    world = World(model, size, options.window, options.sink, device=device, **storage)
+    torch.cuda.synchronize()
+    report.add(f"{name}: making the cache", time.perf_counter() - begin, "s",
+               f"{(process_bytes(os.getpid()) - before) / GB:.2f} GB anonymous")  # fmt: skip
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(shape):
+        return torch.randn(shape, device=device, generator=generator)
+
+    world.prompt = draw((1, 77, FULL.text_dim))
+    schedule, seconds = few_step_schedule(FAST_INDICES, 10.0), []
+    for _ in range(options.chunks):
+        noise, y, camera = (draw((1, channels, CHUNK, *size)) for channels in (16, 20, FULL.control_channels))
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        chunk = world.chunk(noise, y, camera, schedule, draw)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+    graphs = world._options.get("block_graphs")
+    if graphs is not None:
+        report.add(f"{name}: states recorded", graphs.recorded, "")
+    if options.profile:
+        print_profile(lambda: world.chunk(noise, y, camera, schedule, draw))
+    peak = torch.cuda.max_memory_allocated() / GB
+    full = -(-options.window // CHUNK)
+    for index in sorted({0, 1, full - 1, full, len(seconds) // 2, len(seconds) - 1}):
+        if index < len(seconds):
+            report.add(f"{name}: chunk {index + 1}", seconds[index], "s")
+    report.add(f"{name}: peak on the GPU", peak, "GB", f"{peak - held / GB:.2f} GB over the weights")
+    if not chunk.isfinite().all():
+        raise SystemExit("the chunk is not finite")
+    return chunk
+
+
+COMMAND = """
+import sys
+from lingbot_world.headless.command.cli import main
+if card := float(sys.argv.pop(1)):
+    from bench_gpu import play_card
+    play_card(card)
+sys.exit(main())
+"""
+
+
+def bench_command(report: Report, package: Path, options: argparse.Namespace) -> None:
+    """`generate`: seconds until the first frames are there and until the files are closed, and its memory."""
+    example = package / "example"
+    words = ["generate", "--ckpt_dir", package / "lingbot_world_fast", "--image", example / "image.png",
+             "--prompt", "A road through a golden evening.", "--action_path", example, "--width", "832",
+             "--height", "480", "--seed", "0", "--output", package / "video" / "*.png", *options.generate]  # fmt: skip
+    memory, begin = Memory(), time.perf_counter()
+    command = [sys.executable, "-c", COMMAND, str(options.cap or 0), *map(str, words)]
+    # pip writes bytecode; an environment that keeps Python from it would compile all of torch's sources in each run
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env={**environment, "PYTHONPATH": _path()})
+    memory.now(process.pid, 0)
+    first, said = None, b""
+    while part := process.stderr.read1():
+        said += part
+        if first is None and b"chunks:" in said and re.search(rb"chunks:[^\r]*? [1-9]\d*/", said):
+            first = time.perf_counter() - begin
+    process.wait()
+    seconds = time.perf_counter() - begin
+    memory.stop()
+    name = " ".join(options.generate) or "default"
+    if process.returncode:
+        raise SystemExit(said.decode()[-3000:])
+    print(said.decode()[-300:])
+    report.add(f"generate {name}: first frames", first or 0, "s", "from the command on")
+    report.add(f"generate {name}: files closed", seconds, "s")
+    report.add(f"generate {name}: highest on the card", memory.peaks.get("vram", 0) / GB, "GB", "CUDA context included")
+    report.add(f"generate {name}: anonymous", memory.peaks.get("anon", 0) / GB, "GB")
+
+
+def _path() -> str:
+    return os.pathsep.join([str(Path(__file__).parent), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="scratch for the weights")
+    parser.add_argument("--storages", nargs="*", choices=STORAGES, default=list(STORAGES))
+    parser.add_argument("--size", default="480*832")
+    parser.add_argument("--window", type=int, default=18)
+    parser.add_argument("--sink", type=int, default=6)
+    parser.add_argument("--chunks", type=int, default=9)
+    parser.add_argument("--resident-blocks", type=int)
+    parser.add_argument("--camera-cache", type=float, help="GB at most (default: no limit)")
+    parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also in these")
+    parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these, each arithmetic")
+    parser.add_argument("--decoded", action="store_true", help="decoded weights stay")
+    parser.add_argument("--profile", action="store_true", help="what a chunk is made of")
+    parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
+    parser.add_argument("--runs", action="store_true", help="time the command instead")
+    parser.add_argument("generate", nargs="*", help="options of `generate`, behind --")
+    options, report = parser.parse_args(), Report()
+    path = random_package.causal(options.folder)
+    if options.runs:
+        random_package.text_encoder(options.folder)
+        random_package.vae(options.folder)
+        random_package.write_example(options.folder / "example")
+        bench_command(report, options.folder, options)
+        print(report.table())
+        return
+    if options.cap:
+        play_card(options.cap)
+    decoded = FULL.num_layers if options.decoded else 0
+    model = load_expert(path, "cuda", resident_blocks=options.resident_blocks, decoded_blocks=decoded)
+    limit = None if options.camera_cache is None else options.camera_cache * GB
+    first = None
+    for name in options.storages:
+        free()
+        chunk = bench_rollout(report, model, options, name, camera_cache_bytes=limit, **STORAGES[name])
+        first = chunk if first is None else first
+        error = ((chunk - first).norm() / first.norm()).item()
+        report.add(f"{name}: last chunk against {options.storages[0]}", error, "", "relative RMS")
+    exact = [("exact", arithmetic) for arithmetic in options.arithmetic]
+    for attention, arithmetic in (*exact, *product(options.attention, ("bf16", *options.arithmetic))):
+        free()
+        model.set_arithmetic(arithmetic)
+        model.set_attention(attention)
+        storage = {**STORAGES[options.storages[0]], "fp8": attention == "8bit"}
+        name = f"{options.storages[0]}, {arithmetic}, {attention} attention"
+        chunk = bench_rollout(report, model, options, name, camera_cache_bytes=limit, **storage)
+        error = ((chunk - first).norm() / first.norm()).item()
+        report.add(f"{name}: last chunk against bf16", error, "", "relative RMS")
+    print(report.table())
+
+
+if __name__ == "__main__":
+    main()

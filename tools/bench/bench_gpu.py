@@ -1,0 +1,185 @@
+"""Time and memory at full size on a GPU, with random weights made on the spot; one table at the end.
+
+    python tools/bench/bench_gpu.py --folder SCRATCH                             # load, switch, step, text, a short run
+    python tools/bench/bench_gpu.py --folder SCRATCH --bf16 --official CHECKOUT --comfyui COMFYUI --steps 40  # all
+    python tools/bench/bench_gpu.py --folder SCRATCH --only run --cap 8          # play a smaller card (GB)
+    python tools/bench/bench_gpu.py --folder SCRATCH --only step --profile       # what a step is made of
+    python tools/bench/bench_gpu.py --folder SCRATCH --only kernels step --arithmetic fp8 --attention 8bit  # in 8 bits
+
+Needs 31 GB in SCRATCH for a package that is made once. Run it from an environment where `lingbot_world` can be
+imported; `docs/benchmarks.md` keeps the figures."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import traceback
+from functools import partial
+from pathlib import Path
+
+import random_package
+import torch
+from bench_eight_bit import bench_attention, bench_eight_bit, bench_error
+from bench_kernels import bench_kernels, print_profile
+from bench_official import bench_official
+from bench_parts import (
+    bench_load,
+    bench_run,
+    bench_step,
+    bench_streamed,
+    bench_text,
+    bench_vae,
+    geometry_of,
+    random_bf16_expert,
+    step_inputs,
+)
+from bench_report import GB, Report, free
+from lingbot_world.loaders import load_expert
+from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.model.memory import activation_bytes
+from torch import Tensor
+
+PARTS = ("kernels", "load", "step", "streamed", "text", "vae", "run", "error")
+RESIDENT = (None, 25, 8, 0)
+"""Blocks that stay: all, what a 12 GB and an 8 GB card keep at 480x832x81, none."""
+FULL = random_package.FULL
+
+
+def bench_steps(report: Report, package: Path, options: argparse.Namespace) -> None:
+    """NF4 with its estimate and profile, then plain bf16, then the official model, on the same inputs."""
+    geometry = geometry_of(options.size, options.frame_num)
+    inputs = step_inputs(FULL, geometry, "cuda")
+    model = load_expert(random_package.expert(package, "high"), "cuda")
+    want = bench_step(report, model, inputs, options.repeats, "NF4", cache=not options.cap)
+    for attention in ("exact", *options.attention):
+        for arithmetic in ("bf16", *options.arithmetic) if attention == "8bit" else options.arithmetic:
+            model.set_attention(attention)
+            bench_arithmetic(report, model, inputs, options, arithmetic, want, attention)
+    model.set_arithmetic("auto")
+    model.set_attention("auto")
+    report.add("peak over the weights, estimate", activation_bytes(FULL, *inputs["x"].shape[2:]) / GB, "GB")
+    if options.profile:
+        print_profile(partial(model, **inputs))
+    del model
+    free()
+    if options.bf16:
+        bench_step(report, random_bf16_expert(FULL, "cuda"), inputs, options.repeats, "bf16 weights", cache=False)
+        free()
+    if options.official:
+        bench_official(report, options.official, FULL, geometry, options.repeats)
+        free()
+
+
+def bench_arithmetic(
+    report: Report, model: LingBotWorldModel, inputs: dict, options: argparse.Namespace, arithmetic: str, want: Tensor,
+    attention: str,
+) -> None:  # fmt: skip
+    """The same step in 8 bits, and how far its result is from `want`. What fails is told, and the others go on."""
+    free()
+    name = f"NF4, {arithmetic}" + ", attention in 8 bits" * (attention == "8bit")
+    model.set_arithmetic(arithmetic)
+    try:
+        got = bench_step(report, model, inputs, options.repeats, name, cache=not options.cap, plain=False)
+        estimate = activation_bytes(FULL, *inputs["x"].shape[2:], arithmetic=arithmetic,
+                                    attention=attention)  # fmt: skip
+    except Exception:
+        traceback.print_exc()
+        return
+    report.add(f"{name}: peak over the weights, estimate", estimate / GB, "GB")
+    report.add(f"{name}: forward against bf16", ((got - want).norm() / want.norm()).item(), "", "relative RMS")
+    if options.profile:
+        print_profile(partial(model, **inputs))
+
+
+def bench_host(report: Report, options: argparse.Namespace) -> None:
+    """bench_comfyui.py, in a process of its own and before this one holds a GPU."""
+    script = Path(__file__).with_name("bench_comfyui.py")
+    command = [sys.executable, script, "--comfyui", options.comfyui, "--folder", options.folder, "--size", options.size]
+    command += ["--frame_num", options.frame_num, "--reserve-vram", options.reserve_vram, "--lora"]
+    done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=False)
+    for line in done.stdout.splitlines():
+        if not line.startswith("{"):
+            print(line)
+            continue
+        row = json.loads(line)
+        for name in ("load_s", "high_step_s", "low_step_s", "switch_s"):
+            report.add(f"ComfyUI, {row['mode']}, {row['run']}: {name[:-2]}", row[name], "s",
+                       f"card {row['vram_GB']} GB, process {row['anon_GB']} GB anonymous")  # fmt: skip
+
+
+def play_card(gigabytes: float) -> None:
+    """Let torch use no more than that, half a GB of it taken for the CUDA context."""
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.set_per_process_memory_fraction((gigabytes - 0.5) * GB / total)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, required=True, help="scratch for the package and the videos")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
+    parser.add_argument("--size", default="480*832")
+    parser.add_argument("--frame_num", type=int, default=81)
+    parser.add_argument("--steps", type=int, default=4, help="of the run (%(default)s)")
+    parser.add_argument("--residency", default="auto", help="of the run (%(default)s)")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also the step and the "
+                        "kernels in these")  # fmt: skip
+    parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these")
+    parser.add_argument("--bf16", action="store_true", help="also the same step with bf16 weights")
+    parser.add_argument("--official", type=Path, help="a checkout of lingbot-world: also the official model's step")
+    parser.add_argument("--comfyui", type=Path, help="the folder of ComfyUI's main.py: also through a real server")
+    parser.add_argument("--reserve-vram", type=float, default=0.0, help="GiB that ComfyUI shall leave alone")
+    parser.add_argument("--save", type=Path, help="write the figures to a JSON file")
+    return parser.parse_args()
+
+
+def main() -> None:
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the command does
+    options, report = parse_options(), Report()
+    package = options.folder / "models/lingbot_world/bench"  # where bench_comfyui.py has it too
+    if options.comfyui:
+        bench_host(report, options)
+    if options.cap:
+        play_card(options.cap)
+    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
+    if "kernels" in options.only:
+        bench_kernels(report, FULL)
+        if options.arithmetic:
+            bench_eight_bit(report, FULL)
+        if options.attention:
+            bench_attention(report, FULL)
+    if "load" in options.only:
+        bench_load(report, random_package.expert(package, "high"), "cuda", torch.bfloat16, 3 * options.repeats)
+        free()
+    if "step" in options.only:
+        bench_steps(report, package, options)
+    if "error" in options.only and (options.arithmetic or options.attention):
+        inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda", rows=1)
+        bench_error(report, random_bf16_expert(FULL, "cuda"), inputs, ("exact", *options.attention))
+        free()
+    if "streamed" in options.only:
+        inputs = step_inputs(FULL, geometry_of(options.size, options.frame_num), "cuda")
+        bench_streamed(report, random_package.expert(package, "high"), inputs, options.repeats, RESIDENT)
+        free()
+    if "text" in options.only:
+        bench_text(report, *random_package.text_encoder(package), "cuda")
+    if "vae" in options.only:
+        geometry = geometry_of(options.size, options.frame_num)
+        bench_vae(report, random_package.vae(package), (geometry.lat_h, geometry.lat_w))
+    if "run" in options.only:
+        geometry = geometry_of(options.size, options.frame_num)
+        bench_run(
+            report, random_package.whole(package), options.folder / "video/*.png", width=geometry.width,
+            height=geometry.height, frame_num=options.frame_num, sampling_steps=options.steps, shift=15.0, seed=0,
+            residency=options.residency,
+        )  # fmt: skip
+    print(report.table())
+    if options.save:
+        report.save(options.save)
+
+
+if __name__ == "__main__":
+    main()

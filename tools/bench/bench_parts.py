@@ -1,0 +1,188 @@
+"""The parts of bench_gpu.py and bench_cpu.py: a step, a load and a switch, text encoder, VAE, a whole run."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from bench_report import GB, Report, free, synchronize, timed
+from lingbot_world.headless.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
+from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.plan import Plan, make_plan
+from lingbot_world.headless.profile import Stage, StageRecorder
+from lingbot_world.headless.run import run
+from lingbot_world.loaders import load_expert, open_checkpoint
+from lingbot_world.loaders.four_bit import frozen_parameter
+from lingbot_world.model.cache import CameraCache
+from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.pipeline.geometry import Geometry, explicit_geometry
+from lingbot_world.text import NEGATIVE_PROMPT, encode
+from lingbot_world.text.weights import open_weights
+from lingbot_world.vae import VideoDecoder, load_vae, vae_width
+from memory_watch import StageMemory
+
+PROMPT = "The video presents a soaring journey through a fantasy jungle, towards a castle on a green hill."
+
+
+def step_inputs(config: ModelConfig, geometry: Geometry, device: str, rows: int = 2) -> dict:
+    """Random arguments of a forward: latent, timestep, prompts, one camera for all rows."""
+    grid = geometry.lat_f, geometry.lat_h, geometry.lat_w
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device=device, generator=generator)
+
+    return {
+        "x": draw(rows, config.in_dim, *grid),
+        "timestep": torch.full((rows,), 900.0, device=device),
+        "context": draw(rows, min(77, config.text_len), config.text_dim),
+        "camera": draw(1, config.control_channels, *grid),
+    }
+
+
+def bench_step(
+    report: Report, model: LingBotWorldModel, inputs: dict, repeats: int, name: str, cache: bool, plain: bool = True
+) -> torch.Tensor:
+    """Seconds and memory of a guided step: with camera, if `plain` without, if `cache` with the camera cache. Returns
+    the step's result."""
+    device, held = str(inputs["x"].device), CameraCache()
+    variants: dict[str, Callable] = {"camera": lambda: model(**inputs)}
+    if plain:
+        variants["no camera"] = lambda: model(**{**inputs, "camera": None})
+    if cache:
+        variants["camera cache"] = lambda: model(**inputs, options={"camera_cache": held})
+    for variant, step in variants.items():
+        seconds, peak = timed(step, repeats, device)
+        note = "" if peak is None else f"{peak / GB:.2f} GB over the weights"
+        report.add(f"CFG step, {name}, {variant}", seconds, "s", note)
+    out = model(**inputs)
+    if not out.isfinite().all():
+        raise SystemExit("the step's result is not finite")
+    return out
+
+
+def bench_streamed(report: Report, path: Path, inputs: dict, repeats: int, resident: tuple[int | None, ...]) -> None:
+    """A guided step with so many blocks resident (None: all), what it takes on the GPU with weights and all, and
+    whether its bits are the first one's."""
+    first = None
+    for blocks in resident:
+        model = load_expert(path, "cuda", resident_blocks=blocks)
+        torch.cuda.reset_peak_memory_stats()
+        out = model(**inputs)
+        first = out if first is None else first
+        same = "" if torch.equal(out, first) else ", OTHER BITS"
+        seconds, _ = timed(partial(model, **inputs), repeats, "cuda")
+        peak = torch.cuda.max_memory_allocated() / GB
+        name = "all" if blocks is None else f"{blocks} of {len(model.blocks)}"
+        report.add(f"CFG step, NF4, camera, {name} blocks resident", seconds, "s", f"{peak:.2f} GB in all{same}")
+
+
+def random_bf16_expert(config: ModelConfig, device: str) -> LingBotWorldModel:
+    """An expert of plain bf16 weights, made where it runs."""
+    model = LingBotWorldModel(config, device="meta", dtype=torch.bfloat16)
+    for name, shape in config.parameter_shapes().items():
+        owner, _, leaf = name.rpartition(".")
+        value = torch.empty(shape, device=device, dtype=torch.bfloat16).normal_(std=0.5 * shape[-1] ** -0.5)
+        setattr(model.get_submodule(owner), leaf, frozen_parameter(value + ("norm" in name)))
+    return model.eval()
+
+
+def bench_load(report: Report, path: Path, device: str, dtype: torch.dtype, repeats: int) -> None:
+    """Seconds from the page cache, as a new load and as a switch (the header already read, the other expert there)."""
+    size = open_checkpoint(path).nbytes
+    memory = StageMemory()
+    with StageRecorder(torch.device(device), memory.show) as stages:
+        stages.begin("first load")
+        resident = [load_expert(path, device, dtype)]
+        synchronize(device)
+    for name, source in (("expert file, page cache to device", path), ("switch", open_checkpoint(path))):
+        seconds = []
+        for _ in range(repeats):
+            begin = time.perf_counter()
+            resident.clear()
+            resident.append(load_expert(source, device, dtype))
+            synchronize(device)
+            seconds.append(time.perf_counter() - begin)
+        median = statistics.median(seconds)
+        each = ", ".join(f"{second:.2f}" for second in seconds)
+        report.add(name, median, "s", f"{size / GB / median:.1f} GB/s; single ones {each}")
+    _add_stages(report, "load", stages.stages, memory)
+
+
+def bench_text(report: Report, encoder: Path, tokenizer: Path, device: str) -> None:
+    """Two prompts, the second time: the first one loads CUDA's libraries."""
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    memory = StageMemory()
+    with StageRecorder(torch.device(device), memory.show) as stages:
+        for name in ("first", "second"):
+            stages.begin(name)
+            encode([PROMPT, NEGATIVE_PROMPT], encoder, tokenizer, device, dtype)
+            synchronize(device)
+    _add_stages(report, "text", stages.stages, memory)
+    report.add("text, estimate", estimate_text(open_weights(encoder).config, dtype).total / GB, "GB")
+
+
+def bench_vae(report: Report, file: Path, size: tuple[int, int]) -> None:
+    """Decoding three latent frames of that height and width, the third time; against fp32 without TF32."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    latents = torch.randn((3, 1, 16, 3, *size), device="cuda", generator=generator)
+    ways = {"fp32 without TF32": (torch.float32, False), "fp32": (torch.float32, True), "fp16": (torch.float16, True),
+            "bf16": (torch.bfloat16, True)}  # fmt: skip
+    want = None
+    for name, (dtype, tf32) in ways.items():
+        free()
+        torch.backends.cudnn.allow_tf32 = tf32
+        torch.cuda.reset_peak_memory_stats()
+        decoder = VideoDecoder(load_vae(file, device="cuda", dtype=dtype), *size)
+        for latent in latents:
+            begin = time.perf_counter()
+            frames = decoder.decode(latent).double()
+            seconds = time.perf_counter() - begin
+        want = frames if want is None else want
+        error = (frames - want).square().mean().item()
+        quality = f", {10 * math.log10(255**2 / error):.1f} dB" if error else ""
+        report.add(f"VAE decode in {name}", seconds, "s", f"{torch.cuda.max_memory_allocated() / GB:.2f} GB{quality}")
+        del decoder
+
+
+def bench_run(report: Report, package: Path, output: Path, **options) -> None:
+    """`lingbot-world generate` with the package's example: each stage, and what share of it all sampling was."""
+    example = package / "example"
+    plan = make_plan(GenerateOptions(
+        ckpt_dir=package, image=example / "image.png", prompt=PROMPT, output=output, action_path=example, **options
+    ))
+    begin, memory = time.perf_counter(), StageMemory()
+    stages = run(plan, memory.show).stages
+    seconds = time.perf_counter() - begin
+    _add_stages(report, "run", stages, memory)
+    sampling = sum(stage.seconds for stage in stages if stage.name.endswith("steps"))
+    report.add("whole run", seconds, "s", f"{plan.options.sampling_steps} steps")
+    report.add("sampling's share of the whole run", sampling / seconds, "")
+    _add_estimates(report, plan)
+
+
+def _add_stages(report: Report, part: str, stages: list[Stage], memory: StageMemory) -> None:
+    for stage in stages:
+        gpu = "" if stage.gpu_peak is None else f", {stage.gpu_peak / GB:.2f} GB on the GPU"
+        host = f"process {memory.peaks[stage.name] / GB:.2f} GB anonymous"
+        report.add(f"{part}: {stage.name}", stage.seconds, "s", host + gpu)
+
+
+def _add_estimates(report: Report, plan: Plan) -> None:
+    camera = plan.camera is not None
+    width = vae_width(plan.vae)
+    steps = estimate_sampling([plan.experts.high], plan.geometry, plan.dtype, camera=camera, guided=plan.guided)
+    both = estimate_sampling(list(plan.experts), plan.geometry, plan.dtype, camera=camera, guided=plan.guided)
+    for stage in (steps, both, *estimate_vae(width, plan.geometry)):
+        report.add(f"{stage.name}, estimate", stage.total / GB, "GB")
+    report.add("camera cache, estimate", estimate_camera_cache(plan.experts.high, plan.geometry, plan.dtype) / GB, "GB")
+
+
+def geometry_of(size: str, frames: int) -> Geometry:
+    """The geometry of "height*width"."""
+    height, width = map(int, size.split("*"))
+    return explicit_geometry(width, height, frames)

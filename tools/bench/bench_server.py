@@ -1,0 +1,146 @@
+"""A ComfyUI server for bench_comfyui.py and bench_rollout_node.py, and what its websocket tells about a run."""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import torch
+from lingbot_world.errors import InputError
+from lingbot_world.headless.client.server import Server
+
+PACK = Path(__file__).resolve().parent.parent.parent
+MODES = {
+    "default": [],
+    "static": ["--disable-dynamic-vram"],
+    "lowvram": ["--lowvram"],
+    "novram": ["--novram"],
+    "strict": ["--fast-disk", "--disable-pinned-memory"],
+}
+LOADER, INPUTS, SAMPLER, END = map(str, range(1, 5))
+START_SECONDS, SILENT_SECONDS = 120, 300
+
+
+def prepare_base(folder: Path, links: dict[str, Path]) -> None:
+    """The base directory of a server: this pack, the benchmarks' nodes, a front-end of one empty page, and `links`."""
+    for name in ("custom_nodes", "models/loras", "models/vae", "models/lingbot_world", "input", "output", "front-end"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "front-end/index.html").write_text("<html></html>")
+    nodes = {"custom_nodes/lingbot-world": PACK, "custom_nodes/bench_nodes.py": PACK / "tools/bench/bench_nodes.py"}
+    for name, target in (nodes | links).items():
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
+
+
+class ComfyUI:
+    """A server over the base directory; its log is FOLDER/server-MODE.log."""
+
+    def __init__(self, mode: str, options: argparse.Namespace):
+        self.log = options.folder / f"server-{mode}.log"
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.api = Server(f"127.0.0.1:{port}")
+        self.command = [
+            str(options.python), str(options.comfyui / "main.py"), "--listen", "127.0.0.1", "--port", str(port),
+            "--disable-api-nodes", "--disable-auto-launch", "--base-directory", str(options.folder),
+            "--database-url", "sqlite:///:memory:", "--front-end-root", str(options.folder / "front-end"), *MODES[mode],
+        ]  # fmt: skip
+        self.command += ["--reserve-vram", str(options.reserve_vram)] if torch.cuda.is_available() else ["--cpu"]
+        if not torch.cuda.is_available():  # ComfyUI takes one of these
+            self.command = [word for word in self.command if word not in ("--lowvram", "--novram")]
+
+    def __enter__(self) -> "ComfyUI":
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command, cwd=self.log.parent, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                return self.api.request("/system_stats")
+            except InputError:
+                time.sleep(0.2)
+        raise InputError(f"ComfyUI did not start (exit status {self.process.poll()})")
+
+    def __exit__(self, *_) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+
+    def run(self, prompt: dict) -> "Timeline":
+        connection = self.api.connect()
+        connection.settimeout(SILENT_SECONDS)
+        timeline = Timeline()
+        try:
+            prompt_id = self.api.queue(prompt)
+            while True:
+                message = connection.recv()
+                event = json.loads(message) if isinstance(message, str) else {"data": {}}
+                ours = event["data"].get("prompt_id") == prompt_id
+                if ours and timeline.take(event["type"], event["data"]):
+                    return timeline
+        finally:
+            connection.close()
+
+
+class Timeline:
+    """When the nodes of a run began and the sampler's steps ended, and what the run showed."""
+
+    def __init__(self) -> None:
+        self.began: dict[str | None, float] = {}
+        self.steps: dict[int, float] = {}
+        self.latent, self.held, self.gap = None, 0, None
+        self.ended: dict[str, float] = {}
+        self._node = None
+
+    def take(self, kind: str, data: dict) -> bool:
+        """Note one event; True at the end of the run. Raises InputError when a node failed."""
+        now = time.perf_counter()
+        if kind == "executing":
+            if self._node is not None:
+                self.ended[self._node] = now
+            self._node, self.began[data["node"]] = data["node"], now
+            return data["node"] is None
+        if kind == "progress" and data["node"] == SAMPLER:
+            self.steps.setdefault(int(data["value"]), now)
+        elif kind == "executed":
+            output = data["output"] or {}
+            self.latent = output.get("latent", [None])[0] or self.latent
+            self.held = output.get("held", [0])[0] or self.held
+            self.gap = next(iter(output.get("gap", [])), self.gap)
+        elif kind in ("execution_error", "execution_interrupted"):
+            raise InputError(f"{data['node_type']}: {data.get('exception_message', kind)}")
+        return False
+
+    def seconds(self, node: str) -> float:
+        return self.ended[node] - self.began[node] if node in self.ended else 0.0
+
+    def figures(self, steps: int, high: int) -> dict:
+        """Seconds of the run's parts; `high` steps of `steps` belong to the high-noise expert."""
+        ends = [self.began[SAMPLER], *(self.steps.get(step, float("nan")) for step in range(1, steps + 1))]
+        taken = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
+        low_step = statistics.median(taken[high + 1 :] or taken[-1:])
+        high_step = statistics.median(taken[1:high] or [low_step])
+        return {
+            "load_s": self.seconds(LOADER) + taken[0] - high_step, "loader_node_s": self.seconds(LOADER),
+            "high_step_s": high_step, "low_step_s": low_step, "switch_s": taken[high] - low_step,
+            "sampler_s": self.seconds(SAMPLER), "steps_s": [round(second, 2) for second in taken],
+        }  # fmt: skip

@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""Write workflows/*.json, workflows/api/*.json and subgraphs/*.json from the graphs described here.
+
+    python tools/workflows/make_workflows.py --server http://127.0.0.1:8188
+
+A running ComfyUI with this pack says what the nodes' inputs and outputs are. Change a graph here, not in the JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from workflow_after import go_on, larger
+from workflow_blueprints import BLUEPRINTS, along_a_path, simple, views
+from workflow_graph import Graph, dump
+from workflow_nodes import CORE, PACK, PREVIEW_HEIGHT, Output, Server
+from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, VIOLET, Parts, flight
+from workflow_rollouts import fast, fast_long, fast_lora
+from workflow_samplers import core_nodes, easy_cache, own_sampler
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+WORKFLOWS, SUBGRAPHS = ROOT / "workflows", ROOT / "subgraphs"
+
+
+def camera(server: Server) -> Graph:
+    note = f"""## An image becomes a film
+
+The camera follows the path that you draw in **Camera Editor**: drag its points, choose a move from its list, or press
+**R** and fly with **W A S D** and **I J K L**.
+
+{DOWNLOAD}
+{RUN}"""
+    parts = Parts(server, "camera", note)
+    image = parts.image()
+    return parts.film(parts.editor(image["image"], flight()), image)
+
+
+def moves(server: Server) -> Graph:
+    note = f"""## Moves by name and by keys
+
+**Camera Keys** walks as a game does: 26 frames forward, 15 with a turn to the right. **Camera Preset** then rises.
+**Camera Chain** begins each where the last one ended. Give both about the same speed: the model measures every step
+against the longest one.
+
+{DOWNLOAD}
+{RUN}"""
+    parts = Parts(server, "moves", note)
+    with parts.graph.group("Start image", 0, BLUE):
+        image = parts.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
+    with parts.graph.group("Camera path", 1, VIOLET):
+        walk = parts.graph.add("LingBotWorldCameraKeys", script="w-26,wl-15")
+        rise = parts.graph.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
+    with parts.graph.group("One path", 2, VIOLET):
+        both = {"cameras.camera0": walk["camera"], "cameras.camera1": rise["camera"]}
+        path = parts.graph.add("LingBotWorldCameraChain", **both, frames=81, smooth=4.0, room=20)
+        parts.preview(path)
+    with parts.graph.group("Everything else", 3, BLUE):
+        whole = along_a_path(server).node(parts.graph, **{"start image": image["IMAGE"], "camera": path["camera"]})
+        parts.save_video(whole["video"])
+    return parts.graph
+
+
+def poses(server: Server) -> Graph:
+    note = f"""## A camera path from files
+
+Drop **poses.npy** and **intrinsics.npy** on *Load Poses*, or their folder, or a zip: camera-to-world matrices, OpenCV
+axes, one a frame. A short file shortens the video.
+
+{DOWNLOAD}
+{RUN}"""
+    parts = Parts(server, "poses", note)
+    image = parts.image()
+    path = parts.camera("LingBotWorldLoadPoses", poses="my_camera_path", extra_height=BUTTON)
+    return parts.film(path, image)
+
+
+def from_video(server: Server) -> Graph:
+    note = f"""## The camera of another video
+
+**Import Camera** reads what a tracker found: ViPE, COLMAP, RealEstate10K, nerfstudio, Blender. Drop the file, its
+folder or a zip on the node and say which format it is. ViPE's files do not say how large the video was: give its width
+and height.
+
+{DOWNLOAD}
+{RUN}"""
+    parts = Parts(server, "from_video", note)
+    image = parts.image()
+    values = {"file": "vipe/pose/my_video.npz", "format": "vipe", "image_width": 1280, "image_height": 720}
+    return parts.film(parts.camera("LingBotWorldCameraImport", extra_height=BUTTON, **values), image)
+
+
+def lora_four_steps(server: Server) -> Graph:
+    note = f"""## A LoRA on each expert, and four steps
+
+These two LoRAs (Wan 2.2 Lightning, **models/loras**) make a video in **4 steps without guidance**: a twentieth of the
+work, below the quality and obedience of 40 steps. For a style LoRA choose its pair instead, and set 40 steps, cfg 5,
+boundary 0.947. On 4-bit weights a LoRA is added exactly, while the layer runs.
+
+{DOWNLOAD}"""
+    parts = Parts(server, "lora_four_steps", note)
+    image = parts.image()
+    path = parts.camera("LingBotWorldCameraPreset", preview=False, preset="dolly_in")
+    high, low, vae = parts.models(1)
+    with parts.graph.group("A LoRA for each expert", 2, RED):
+        pairs = zip(("high", "low"), (high, low), LIGHTNING, strict=True)
+        high, low = (_lora(parts, level, expert, name) for level, expert, name in pairs)
+    text = parts.text()
+    conditioning = parts.conditioned(text, image, vae, path)
+    values = {"steps": 4, "cfg_high": 1.0, "cfg_low": 1.0, "boundary": 0.9}
+    parts.save(parts.sample((high, low), conditioning, **values), vae)
+    return parts.graph
+
+
+def _lora(parts: Parts, level: str, expert: Output, name: str) -> Output:
+    offer = parts.offer(name, name, "loras", LORA_FOLDER)
+    title = f"LoRA, {level} noise"
+    return parts.graph.add("LoraLoaderModelOnly", title=title, model=expert, lora_name=name, models=offer)["MODEL"]
+
+
+def first_last(server: Server) -> Graph:
+    note = f"""## First and last frame
+
+ComfyUI's *WanFirstLastFrameToVideo* holds both ends. The model chooses the camera between them; write the movement into
+the prompt. LingBot-World was trained on first frames: how well it meets the last one was not tried with real weights.
+
+{DOWNLOAD}
+{RUN}"""
+    parts = Parts(server, "first_last", note)
+    image = parts.image()
+    with parts.graph.group("Last frame", 1, BLUE):
+        look = {"title": "Load the last frame", "extra_height": PREVIEW_HEIGHT}
+        last = parts.graph.add("LoadImage", image="example.png", **look)
+    high, low, vae = parts.models()
+    conditioning = parts.conditioned(parts.text(), image, vae, None, end_image=last["IMAGE"])
+    parts.save(parts.sample((high, low), conditioning), vae)
+    return parts.graph
+
+
+def toy(server: Server) -> Graph:
+    note = """## Does the installation work?
+
+Every node on tiny trained models, on any CPU: a pan through a little room, small and soft.
+
+1. Press **Make the toy package** on the node below.
+2. Press **Run**.
+"""
+    parts = Parts(server, "toy", note, package="toy", note_height=170)
+    with parts.graph.group("Start image", 0, BLUE):
+        made = parts.graph.add("LingBotWorldToyPackage", extra_height=BUTTON)["image"]
+        image = parts.prepare(made, size="width and height", width=160, height=96)
+    path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=33, extra_height=BUTTON)
+    return parts.film(path, image, steps=8)
+
+
+TITLES: dict[Callable[[Server], Graph], str] = {
+    camera: "Start here - draw the camera",
+    simple: "Simple - four nodes",
+    moves: "Camera moves by name and by keys",
+    poses: "Camera path from files",
+    from_video: "Camera of another video",
+    views: "Camera placed in 3D",
+    fast: "Fast - a video in chunks",
+    fast_long: "Fast - a minute in three shots",
+    go_on: "Go on from a video's last frame, and enlarge",
+    larger: "Larger and smoother",
+    first_last: "First and last frame, no camera path",
+    lora_four_steps: "LoRA on each expert, four steps",
+    easy_cache: "EasyCache - fewer forwards",
+    own_sampler: "Custom sampling - guider, solver, sigmas",
+    core_nodes: "ComfyUI's own samplers and text encoder",
+    toy: "Toy - test the installation on a CPU",
+    fast_lora: "Fast - with a LoRA",
+}
+"""What a template is called, in the order of the template browser; the number before a title keeps the order. A new one
+comes last, so that the others keep their names."""
+
+
+def ask(address: str) -> Server:
+    """What the ComfyUI at `address` has; this pack's own version comes from pyproject.toml."""
+    import tomllib  # from Python 3.11 on
+
+    def get(path: str) -> dict:
+        with urllib.request.urlopen(address.rstrip("/") + path, timeout=60) as answer:
+            return json.load(answer)
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    core = get("/system_stats")["system"]["comfyui_version"]
+    return Server(get("/object_info"), {CORE: core, PACK: project["version"]})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--server", default="http://127.0.0.1:8188", help="a ComfyUI that has this pack (%(default)s)")
+    server = ask(parser.parse_args().server)
+    for number, (make, title) in enumerate(TITLES.items(), 1):
+        graph = make(server)
+        (WORKFLOWS / f"{number:02} {title}.json").write_text(dump(graph.ui()), encoding="utf-8")
+        (WORKFLOWS / "api" / f"{graph.name}.json").write_text(dump(graph.api()), encoding="utf-8")
+        print(number, graph.name)
+    for blueprint in (make(server) for make in BLUEPRINTS):
+        (SUBGRAPHS / f"{blueprint.name}.json").write_text(dump(blueprint.blueprint()), encoding="utf-8")
+        print(blueprint.name)
+
+
+if __name__ == "__main__":
+    main()
