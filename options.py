@@ -84,13 +84,17 @@ class LoraFile:
 
 @dataclass(frozen=True)
 class Release:
-    """What a release of the causal model was made for; `window` and `sink` in latent frames, 0 is the whole video."""
+    """What a release of the causal model was made for; `window`, `sink` and `chunk` in latent frames, a window of 0 is
+    the whole video. `guided`: it takes a negative prompt and many steps a chunk; `indices` then mean nothing."""
 
     name: str
     indices: tuple[int, ...]
     window: int
     sink: int
     licence: str
+    shift: float = CAUSAL_SHIFT
+    chunk: int = CHUNK
+    guided: bool = False
 
 
 RELEASES = {
