@@ -223,9 +223,7 @@ def _rollout_camera_cache(plan: RolloutPlan, room: int) -> int:
     if plan.options.camera_cache == "off":
         return 0
     geometry = plan.geometry
-    whole = camera_cache_bytes(
-        plan.checkpoint.config, CHUNK, geometry.lat_h, geometry.lat_w, batch=1, dtype=plan.dtype
-    )
+    whole = camera_cache_bytes(plan.checkpoint.config, CHUNK, geometry.lat_h, geometry.lat_w, batch=1, dtype=plan.dtype)
     return whole if plan.options.camera_cache == "gpu" else min(whole, room)
 
 
