@@ -17,8 +17,8 @@ FRAMES, FPS = 81, 16
 def clip():
     """uint8 [81, 90, 160, 3]: a window that slides over a coloured texture, with noise."""
     random = np.random.default_rng(0)
-    texture = sum(cv2.GaussianBlur(random.normal(0, size * 40, (120, 400, 3)), (0, 0), size) for size in (1, 3, 8))
-    seen = [texture[15:105, 2 * frame : 2 * frame + 160] + random.normal(0, 2, (90, 160, 3)) for frame in range(FRAMES)]
+    texture = sum(cv2.GaussianBlur(random.normal(0, size * 40, (120, 400, 3)), (0, 0), size) for size in (2, 4, 8))
+    seen = [texture[15:105, frame : frame + 160] + random.normal(0, 2, (90, 160, 3)) for frame in range(FRAMES)]
     return np.clip(np.stack(seen) + [140, 120, 100], 0, 255).astype(np.uint8)
 
 
