@@ -6,12 +6,12 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
 from ..errors import InputError
+from ..model.block import ForwardOptions
 from ..model.cache import CameraCache
 from ..model.dit import LingBotWorldModel
 from ..model.parallel import SequenceParallel, gather_rows
@@ -210,7 +210,7 @@ def predict(
     if pair is not None:
         context = context[pair.rank() :][:1]
     rows = len(context)
-    options: dict[str, Any] = {"camera_cache": camera_cache}
+    options: ForwardOptions = {"camera_cache": camera_cache}
     if together.sequence is not None:
         options["sequence_parallel"] = together.sequence
     velocity = model(
