@@ -13,11 +13,11 @@ from ..camera import CameraTrack, begin_track
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
-from ..options import CAUSAL_SHIFT, CHUNK
+from ..options import CHUNK
 from ..pipeline.geometry import Geometry, explicit_geometry, first_frame
 from ..pipeline.state import WorldState, load_state
 from ..pipeline.world import chosen_window, held_frames
-from ..sampling import FewStepSchedule, few_step_schedule, release_of, step_indices
+from ..sampling import FewStepSchedule, chosen_shift, few_step_schedule, step_indices
 from .checks import Plan, arithmetic_notes, frame_notes, geometry_of, lora_notes, pose_folder, refuse_options
 from .options import BASE_ONLY, GenerateOptions
 from .video import Target, check_folder
@@ -73,7 +73,8 @@ def plan_rollout(
     if checkpoint.config.control == 7:
         raise CameraError(f"{checkpoint.path}: a causal model that takes actions; only those that take a camera work")
     arithmetic = arithmetic_notes(options, opened["device"], checkpoint)
-    release = release_of(checkpoint.names)
+    release = checkpoint.release
+    assert release is not None  # a causal model has one
     state = None if options.continue_from is None else load_state(options.continue_from)
     window, sink = chosen_window(options.window, options.sink, state or release)
     if state is not None:
@@ -83,8 +84,7 @@ def plan_rollout(
     folder = None if options.action_path is None else _pose_folder(Path(options.action_path), checkpoint)
     geometry, frame = _geometry_and_frame(options, image, folder, state)
     track = _track(options, folder, state)
-    shift = CAUSAL_SHIFT if options.shift is None else options.shift
-    named = f"{release.name} ({release.licence}): {checkpoint.name}"
+    shift, shift_notes = chosen_shift(options.shift, release)
     told = _notes(options, geometry, folder, track, state)
     if state is not None:
         told += state.notes(release.name, window, sink)
@@ -99,7 +99,7 @@ def plan_rollout(
         sink=sink,
         state=state,
         release=release.name,
-        notes=(named, *lora_notes(options), *arithmetic, *told),
+        notes=(*checkpoint.release_lines, *shift_notes, *lora_notes(options), *arithmetic, *told),
     )
 
 

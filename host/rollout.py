@@ -17,7 +17,7 @@ from ..options import CELL, CHUNK, KeyValueMode
 from ..pipeline.geometry import STEP, explicit_geometry
 from ..pipeline.state import WorldState, grow
 from ..pipeline.world import World, check_causal, chosen_window, chunk_conditioning, held_frames
-from ..sampling import FewStepSchedule, few_step_schedule, release_of
+from ..sampling import FewStepSchedule, chosen_shift, few_step_schedule
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
 from .base_model import CAMERA, is_causal
@@ -87,7 +87,8 @@ class Made(NamedTuple):
 
 def plan_rollout(
     patcher, positive: list, image: Tensor | None, camera: CameraPath | None, state: WorldState | None, *, frames: int,
-    indices: tuple[int, ...] | None, shift: float, window: int | None, sink: int | None, latent: dict | None = None,
+    indices: tuple[int, ...] | None, shift: float | None, window: int | None, sink: int | None,
+    latent: dict | None = None,
 ) -> RolloutPlan:  # fmt: skip
     """Checks what a rollout is asked for; None stands for what the model was made for, or what the state has. The video
     begins with an image, with the last frame of a LATENT, or goes on from a state.
@@ -99,7 +100,8 @@ def plan_rollout(
         raise CameraError("this checkpoint has no camera layers that take a path: disconnect the camera, or load a "
                           "LingBot-World model that takes one")  # fmt: skip
     checkpoint = patcher.model.checkpoint
-    release = release_of(checkpoint.names)
+    release = checkpoint.release
+    shift, shift_notes = chosen_shift(shift, release)
     window, sink = chosen_window(window, sink, state or release)
     if state is not None:
         state.check(config)
@@ -114,7 +116,7 @@ def plan_rollout(
         patcher=_on_one_device(patcher), positive=positive, frame=frame, latent_frames=geometry.lat_f, track=track,
         schedule=few_step_schedule(release.indices if indices is None else indices, shift),
         window=window, sink=sink, state=state, release=release.name,
-        notes=(ONE_DEVICE,) if copies_on_other_devices(patcher) else (), start=start,
+        notes=(*shift_notes, *((ONE_DEVICE,) if copies_on_other_devices(patcher) else ())), start=start,
     )  # fmt: skip
     return _with_notes(plan, camera, frames)
 

@@ -13,6 +13,8 @@ State = io.Custom("LINGBOT_STATE")
 AS_TRAINED, CUSTOM = "as the model was trained", "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
 UNSET = -1
+THE_RELEASES = 0.0
+"""The shift that stands for the release's own."""
 
 
 def _latent_frames(name: str, tooltip: str) -> io.Int.Input:
@@ -84,12 +86,13 @@ class LingBotWorldRollout(io.ComfyNode):
                 ),
                 io.Float.Input(
                     "shift",
-                    default=CAUSAL_SHIFT,
-                    min=0.01,
+                    default=THE_RELEASES,
+                    min=THE_RELEASES,
                     max=100.0,
                     step=0.1,
                     round=0.0001,
-                    tooltip="Moves the steps towards strong noise. 10 is what the official command takes.",
+                    tooltip="Moves the steps towards strong noise. 0: what the model was made for, 10 for Fast and 2.0 "
+                    "14B, 5 for 2.0 1.3B.",
                 ),
                 io.String.Input(
                     "indices",
@@ -138,8 +141,9 @@ class LingBotWorldRollout(io.ComfyNode):
         from ..host.rollout import plan_rollout, run_rollout
 
         plan = plan_rollout(
-            model, positive, start_image, camera, state, frames=frames, indices=_indices(steps, indices), shift=shift,
-            window=None if window == UNSET else window, sink=None if sink == UNSET else sink, latent=start_latent,
+            model, positive, start_image, camera, state,
+            frames=frames, indices=_indices(steps, indices), shift=shift or None, latent=start_latent,
+            window=None if window == UNSET else window, sink=None if sink == UNSET else sink,
         )  # fmt: skip
         show_warning(" ".join(plan.notes))
         return io.NodeOutput(*run_rollout(plan, vae, seed, kv_cache))

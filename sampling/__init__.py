@@ -1,7 +1,7 @@
 """Schedules, solvers and the choice between the two experts: pure functions, no model and no user interface."""
 
 from .experts import first_low_step, guide, guide_scales, is_high_noise
-from .few_steps import FewStepSchedule, few_step_schedule, release_of, sample_few_steps, step_indices
+from .few_steps import FewStepSchedule, chosen_shift, few_step_schedule, sample_few_steps, step_indices
 from .reuse import StepReuse
 from .schedule import TRAIN_TIMESTEPS, flow_sigmas, flow_timesteps
 from .solvers import dpmpp_steps, sample_flow_dpmpp, sample_flow_unipc, unipc_steps
@@ -15,6 +15,7 @@ __all__ = [
     "TRAIN_TIMESTEPS",
     "FewStepSchedule",
     "StepReuse",
+    "chosen_shift",
     "few_step_schedule",
     "first_low_step",
     "flow_sigmas",
@@ -22,7 +23,6 @@ __all__ = [
     "guide",
     "guide_scales",
     "is_high_noise",
-    "release_of",
     "sample_flow_dpmpp",
     "sample_flow_unipc",
     "sample_few_steps",

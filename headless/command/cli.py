@@ -191,7 +191,7 @@ def _batch(arguments: argparse.Namespace) -> None:
 
     _spare_imports(arguments)
     values = settings_of(arguments)
-    for name in ("ckpt_dir", "action_path", *PARTS):  # other processes start elsewhere
+    for name in ("ckpt_dir", "assets_dir", "action_path", *PARTS):  # other processes start elsewhere
         values[name] = None if values[name] is None else Path(values[name]).absolute()
     folder = Path(arguments.out).absolute()
     values["lora"] = tuple(replace(lora, path=lora.path.absolute()) for lora in values["lora"])

@@ -15,7 +15,6 @@ from ...model.memory import camera_cache_bytes, decoded_bytes
 from ...options import CHUNK, Arithmetic, DtypeName, torch_dtype
 from ...pipeline.geometry import Geometry, explicit_geometry
 from ...pipeline.world import chosen_window, held_frames
-from ...sampling import release_of
 from ...text.weights import open_weights
 from ...vae import read_vae, vae_width
 from ..memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
@@ -105,7 +104,8 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
     """A causal model and a VAE of that width: keys and values on the GPU, in 8 bits, in host memory; and what is kept
     where there is room."""
-    release = release_of(checkpoint.names)
+    release = checkpoint.release
+    assert release is not None  # a causal model has one
     window, sink = chosen_window(work.window, work.sink, release)
     frames = held_frames(window, sink, max(CHUNK, work.geometry.lat_f // CHUNK * CHUNK))[0]
     report = _expert(f"{release.name} ({release.licence})", checkpoint)
@@ -115,8 +115,8 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
     for memory in modes:
         stage, pinned = estimate_rollout(
             checkpoint.config, work.geometry, work.dtype, memory,
-            weights=weight_bytes(checkpoint, memory.resident_blocks), held_frames=frames, vae_width=width,
-            arithmetic=work.arithmetic, vae_half=True,
+            weights=weight_bytes(checkpoint.rounded(work.dtype), memory.resident_blocks), held_frames=frames,
+            vae_width=width, arithmetic=work.arithmetic, vae_half=True,
         )  # fmt: skip
         name = f"{stage.name}{f' ({_amount(pinned)})' if pinned else ''}"
         stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
