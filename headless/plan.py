@@ -15,7 +15,7 @@ from ..camera.pose_folder import PoseFolder
 from ..errors import InputError, require
 from ..loaders import Checkpoint, Package, find_package, open_checkpoint
 from ..loaders.lora import refuse_for_one_expert
-from ..loaders.package import open_experts
+from ..loaders.package import ASSETS_PAGES, open_experts
 from ..loaders.release import base_release
 from ..model.config import ModelConfig
 from ..options import SHIFT, LoraFile, PerExpert, torch_dtype
@@ -147,6 +147,6 @@ def _parts(package: Package, folder: str | Path) -> dict[str, Path]:
     if missing:
         beside = " nor beside it" if package.causal is not None else ""
         raise InputError(f"`ckpt_dir` {folder}: no {', '.join(missing)} in this package{beside}; name the path as "
-                         f"{', '.join(f'`{name}`' for name in missing)}, or the folder of another package that has "
-                         "them as `assets_dir`")  # fmt: skip
+                         f"{', '.join(f'`{name}`' for name in missing)}, or as `assets_dir` a folder that has them, "
+                         f"such as those of {ASSETS_PAGES}")  # fmt: skip
     return paths

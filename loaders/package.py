@@ -19,7 +19,9 @@ TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
 """Where packages have the tokenizer."""
 ASSETS = ("text_encoder", "tokenizer", "vae")
-"""The parts that are no model. All of a release's models share them."""
+"""The parts that are no model. All releases have the same."""
+ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
+"""Where they are downloaded from."""
 _PARTS = {
     "high": "the high-noise expert (high_noise_model*)",
     "low": "the low-noise expert (low_noise_model*)",

@@ -4,7 +4,8 @@ import json
 import math
 from dataclasses import replace
 
-from lingbot_world.toy.weights import EXPERT
+from lingbot_world.toy.weights import EXPERT, expert_tensors
+from safetensors.torch import save_file
 
 SMALL_RELEASE = replace(EXPERT, dim=1536, ffn_dim=8960, num_heads=12, num_layers=30, freq_dim=256, text_dim=4096,
                         text_len=512)  # fmt: skip
@@ -29,4 +30,17 @@ def write_shards(folder, config, count=6, dtype=("F32", 4), index="model.safeten
             opened.write(len(text).to_bytes(8, "little") + text)
             opened.truncate(8 + len(text) + end)
     (folder / index).write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return folder
+
+
+def write_toy_shards(folder, seed=4):
+    """A toy as the 1.3B is downloaded: two shards in fp32 and their index, nothing else."""
+    folder.mkdir(parents=True)
+    tensors, places = dict(expert_tensors(seed)), {}
+    for number in (1, 2):
+        file = f"model-{number:05d}-of-00002.safetensors"
+        part = {name: tensor for name, tensor in tensors.items() if ("blocks" in name) == (number == 1)}
+        save_file(part, folder / file)
+        places |= dict.fromkeys(part, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
     return folder

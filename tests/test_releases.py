@@ -3,15 +3,21 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import torch
 from lingbot_world.errors import CheckpointError, InputError
+from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.plan import make_plan
 from lingbot_world.loaders import find_package, open_checkpoint
 from lingbot_world.loaders.package import is_causal_folder
 from lingbot_world.options import RELEASES
-from lingbot_world.toy.weights import EXPERT
+from lingbot_world.toy.tokenizer import write_tokenizer
+from lingbot_world.toy.weights import EXPERT, text_config
 from quantize_cases import run
-from release_cases import SMALL_RELEASE, write_shards
+from release_cases import SMALL_RELEASE, write_shards, write_toy_shards
 
 FAST, V2, SMALL, PRETRAIN = (release.name for release in RELEASES.values())
 INDEXES = ["model.safetensors.index.json", "diffusion_pytorch_model.safetensors.index.json"]
@@ -161,3 +167,77 @@ def test_quantizing_keeps_the_release(tmp_path):
         run(folder, tmp_path / f"{release}.nf4")
         made = open_checkpoint(tmp_path / f"{release}.nf4")
         assert (made.quantization, made.release.name) == ("nf4", release)
+
+
+@pytest.fixture
+def downloaded(tmp_path):
+    return write_toy_shards(tmp_path / "disk/lingbot-world-v2-1.3b-causal-fast")
+
+
+@pytest.fixture
+def options(downloaded, toy_package, tmp_path):
+    image = toy_package / "example/image.png"
+    return partial(GenerateOptions, ckpt_dir=downloaded, assets_dir=toy_package, image=image, prompt="a castle",
+                   width=64, height=48, frame_num=13, device="cpu", output=tmp_path / "x.mp4")  # fmt: skip
+
+
+def test_the_1_3b_as_it_is_downloaded_makes_a_video(downloaded, toy_package, tmp_path, capsys):
+    words = {"ckpt_dir": downloaded, "assets_dir": toy_package, "image": toy_package / "example/image.png",
+             "prompt": "a castle", "width": 64, "height": 48, "frame_num": 13, "dtype": "bf16", "device": "cpu",
+             "action_path": toy_package / "example", "output": tmp_path / "x.mp4"}  # fmt: skip
+    code = main(["generate", *(str(word) for pair in words.items() for word in (f"--{pair[0]}", pair[1]))])
+    said, wrong = capsys.readouterr()
+    assert code == 0, wrong
+    assert f"{SMALL} (CC BY-NC-SA 4.0, for non-commercial use): lingbot-world-v2-1.3b-causal-fast" in said
+    assert (tmp_path / "x.mp4").stat().st_size
+
+
+def test_the_1_3b_brings_its_steps_window_and_shift(options):
+    plan = make_plan(options(dtype="bf16"))
+    assert (plan.schedule.timesteps, plan.window, plan.sink) == ((999, 937, 833, 624), 18, 6)
+    assert not any("shift" in note for note in plan.notes)
+    assert {entry.dtype for entry in plan.checkpoint.tensors.values()} == {torch.bfloat16}
+    plan = make_plan(options(shift=10.0))
+    assert plan.schedule.timesteps[1] == 967
+    assert f"The shift is 10; {SMALL} was made for 5." in plan.notes
+
+
+def test_a_text_encoder_of_another_width_is_refused(options, tmp_path):
+    vocab_size = write_tokenizer(tmp_path / "tokenizer")
+    wide = replace(text_config(vocab_size), dim=128).parameter_shapes()
+    torch.save({name: torch.zeros(shape) for name, shape in wide.items()}, tmp_path / "t5.pth")
+    with pytest.raises(InputError, match="`text_encoder` .*t5.pth: its embeddings have 128 values, the model reads 64"):
+        make_plan(options(text_encoder=tmp_path / "t5.pth"))
+
+
+def test_what_is_missing_is_said_with_where_it_is(downloaded, options, capsys):
+    with pytest.raises(InputError, match="no tokenizer, text_encoder, vae in .* beside it; .*`assets_dir` .*robbyant/"):
+        make_plan(options(assets_dir=None))
+    assert main(["inspect", str(downloaded), "--size", "48*64"]) == 0
+    said = capsys.readouterr().out
+    for words in (SMALL, "CC BY-NC-SA", "vae: missing", "robbyant/lingbot-world-v2-14b-causal-fast", "--assets_dir"):
+        assert words in said
+
+
+def test_inspect_finds_the_other_parts_in_the_folder_that_is_named(downloaded, toy_package, capsys):
+    assert main(["inspect", str(downloaded), "--size", "48*64", "--assets_dir", str(toy_package)]) == 0
+    said = capsys.readouterr().out
+    assert "missing" not in said
+    assert str(toy_package / "Wan2.1_VAE.pth") in said
+
+
+def test_the_bidirectional_model_runs_as_base_and_says_so(toy_package, options, tmp_path, capsys):
+    folder = tmp_path / "lingbot-world-v2-14b-bid"
+    shutil.copytree(toy_package, folder)
+    notes = make_plan(options(ckpt_dir=folder, assets_dir=None)).notes
+    assert notes[0].startswith("LingBot-World 2.0 bidirectional: its files are those of the base model, so it runs as")
+    assert not any("bidirectional" in note for note in make_plan(options(ckpt_dir=toy_package)).notes)
+    assert main(["inspect", str(folder), "--size", "48*64"]) == 0
+    assert "LingBot-World 2.0 bidirectional (CC BY-NC-SA 4.0" in capsys.readouterr().out
+
+
+def test_quantize_takes_the_other_parts_from_the_folder_that_is_named(downloaded, toy_package, tmp_path):
+    run(downloaded, tmp_path / "nf4", assets=toy_package)
+    package = find_package(tmp_path / "nf4")
+    assert {path.parent for path in (package.causal / "x", package.text_encoder, package.vae)} == {tmp_path / "nf4"}
+    assert open_checkpoint(tmp_path / "nf4").release.name == SMALL
