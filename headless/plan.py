@@ -20,6 +20,8 @@ from ..loaders.release import base_release
 from ..model.config import ModelConfig
 from ..options import SHIFT, LoraFile, PerExpert, torch_dtype
 from ..pipeline.geometry import first_frame
+from ..pipeline.memory import SamplingWork
+from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups
 from ..sampling import guide_scales
 from ..text import load_tokenizer
 from ..text.encoder import check_vocabulary
@@ -38,7 +40,7 @@ from .checks import (
 )
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
 from .pictures import read_image
-from .rollout_plan import RolloutPlan, plan_rollout
+from .rollout_plan import RolloutPlan, plan_causal
 from .video import check_target, find_target
 
 
@@ -51,8 +53,21 @@ class SamplingPlan(Plan):
     shift: float
 
     @property
+    def config(self) -> ModelConfig:
+        return self.experts.high.config
+
+    @property
+    def work(self) -> str:
+        return f"{self.options.sampling_steps} steps"
+
+    def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
+        """What memory depends on."""
+        return SamplingWork(
+            self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
+        )
+
+    @property
     def guided(self) -> bool:
-        """Whether a negative prompt takes part."""
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 
@@ -91,7 +106,7 @@ def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_an
         checkpoint = open_file(_model_opener(dtype), package.causal, options.lora)
         checkpoint = checkpoint if options.release is None else checkpoint.taken_for(options.release)
         _check_width(text_encoder, checkpoint.config)
-        plan = plan_rollout(options, checkpoint, image, opened)
+        plan = plan_causal(options, checkpoint, image, opened)
     else:
         assert package.experts is not None  # a package has either
         experts = open_file(_experts_opener(dtype), package.experts, options.lora)

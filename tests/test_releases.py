@@ -13,7 +13,7 @@ from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.loaders import find_package, open_checkpoint
 from lingbot_world.loaders.package import is_causal_folder
-from lingbot_world.options import RELEASES
+from lingbot_world.options import RELEASES, Window
 from lingbot_world.toy.tokenizer import write_tokenizer
 from lingbot_world.toy.weights import EXPERT, text_config
 from quantize_cases import run
@@ -83,7 +83,7 @@ def test_the_1_3b_is_told_by_its_shapes(tmp_path, index):
     folder = write_shards(tmp_path / "download", SMALL_RELEASE, index=index)
     found = open_checkpoint(folder)
     assert (found.release.name, len(found.shapes), found.parameters) == (SMALL, 1071, 1_709_502_016)
-    assert (found.release.shift, found.release.chunk, found.release.window, found.release.sink) == (5.0, 4, 18, 6)
+    assert (found.release.shift, found.release.chunk, found.release.window) == (5.0, 4, Window(18, 6))
     assert found.config == replace(SMALL_RELEASE, causal=True)
     assert found.release_lines == (f"{SMALL} (CC BY-NC-SA 4.0, for non-commercial use): download",)
     assert find_package(folder).causal == folder
@@ -194,11 +194,12 @@ def test_the_1_3b_as_it_is_downloaded_makes_a_video(downloaded, toy_package, tmp
 
 def test_the_1_3b_brings_its_steps_window_and_shift(options):
     plan = make_plan(options(dtype="bf16"))
-    assert (plan.schedule.timesteps, plan.window, plan.sink) == ((999, 937, 833, 624), 18, 6)
+    assert (plan.spec.schedule.timesteps, plan.spec.window) == ((999, 937, 833, 624), Window(18, 6))
+    assert (plan.spec.chunk, plan.geometry.frames) == (4, 13)
     assert not any("shift" in note for note in plan.notes)
     assert {entry.dtype for entry in plan.checkpoint.tensors.values()} == {torch.bfloat16}
     plan = make_plan(options(shift=10.0))
-    assert plan.schedule.timesteps[1] == 967
+    assert plan.spec.schedule.timesteps[1] == 967
     assert f"The shift is 10; {SMALL} was made for 5." in plan.notes
 
 
