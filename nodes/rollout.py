@@ -134,6 +134,7 @@ class LingBotWorldRollout(io.ComfyNode):
                     "chunk",
                     options=[AS_TRAINED, *map(str, CHUNKS)],
                     default=AS_TRAINED,
+                    optional=True,  # prompts and workflows of earlier versions lack it
                     advanced=True,
                     tooltip="Latent frames, of four frames each, made at a time. More cost less a frame. A state goes "
                     "on in chunks of its own size.",
@@ -144,6 +145,7 @@ class LingBotWorldRollout(io.ComfyNode):
                     default=GUIDED_STEPS,
                     min=1,
                     max=1000,
+                    optional=True,  # prompts and workflows of earlier versions lack it
                     advanced=True,
                     tooltip="For causal-pretrain alone: steps of each chunk, in place of the few of `steps`.",
                 ),
@@ -154,6 +156,7 @@ class LingBotWorldRollout(io.ComfyNode):
                     min=0.0,
                     max=100.0,
                     step=0.1,
+                    optional=True,  # prompts and workflows of earlier versions lack it
                     advanced=True,
                     tooltip="For causal-pretrain alone: how far the video is led from the negative prompt; 1 leaves it "
                     "out and halves the work.",

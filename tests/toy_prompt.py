@@ -23,7 +23,8 @@ EMPTY_PATH = json.dumps({
 """What the camera editor holds: forward, at toy length."""
 TOY_SIZES = dict.fromkeys(("go_on", "larger"), (2 * TOY_WIDTH, 2 * TOY_HEIGHT))  # of those that enlarge
 TOY_CHUNK = 13  # frames that a model with chunks of four latent frames makes at least
-TOY_LENGTHS = {"fast_long": TOY_FRAMES + 2 * 12, "go_on": 5 + TOY_FRAMES - 1, "larger": 2 * TOY_FRAMES - 1}
+TOY_LENGTHS = {"fast_long": TOY_FRAMES + 2 * 12, "go_on": 5 + TOY_FRAMES - 1, "larger": 2 * TOY_FRAMES - 1,
+               "real_time": TOY_CHUNK}  # fmt: skip
 """Frames, where they are not TOY_FRAMES."""
 TOY_FPS = {"larger": 32}  # else 16
 
