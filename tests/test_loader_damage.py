@@ -156,9 +156,18 @@ def test_other_files_are_named(tmp_path, start, kind):
     refused(tmp_path / "model.safetensors", kind)
 
 
-def test_an_index_does_not_lead_out_of_its_folder(tmp_path):
-    (tmp_path / "x.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
-    refused(tmp_path, "secret.safetensors", f"missing in {tmp_path}")
+@pytest.mark.parametrize("name", ["../secret.safetensors", "/secret.safetensors", "sub/x.safetensors", "./x", ""])
+def test_an_index_does_not_lead_out_of_its_folder(tmp_path, name):
+    save_file({"a": torch.zeros(1)}, tmp_path / "secret.safetensors")
+    index = tmp_path / "package/x.safetensors.index.json"
+    index.parent.mkdir()
+    index.write_text(json.dumps({"weight_map": {"a": name}}))
+    refused(index.parent, f"{index}: it names {name!r}", "no file's name in its folder")
+
+
+def test_a_folder_with_a_gguf_alone_says_so(tmp_path):
+    (tmp_path / "lingbot-Q4_K_M.gguf").write_bytes(b"GGUF" + bytes(60))
+    refused(tmp_path, "lingbot-Q4_K_M.gguf: a GGUF file", "lingbot-world quantize")
 
 
 def test_an_empty_folder_and_a_missing_path_are_named(tmp_path):
