@@ -12,6 +12,7 @@ import torch
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
 from ..options import LoraFile
+from . import diffusers_names
 from .files import read_json, read_tensors
 from .four_bit import FourBitWeight, component_owner, find_four_bit
 from .lora import Changes, change_bytes, read_loras
@@ -21,6 +22,7 @@ _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _ONLY_IN_CONFIG = ("num_heads", "text_len", "eps")
 CAUSAL_CLASS = "WanModelFast"
 """`_class_name` in the config.json of LingBot-World Fast and 2.0."""
+CAUSAL_CLASSES = (CAUSAL_CLASS, diffusers_names.CAUSAL_CLASS)
 _CAMERAS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action (7 values a pixel)"}
 
 _KEYS_OF_OTHER_KINDS = (
@@ -28,15 +30,16 @@ _KEYS_OF_OTHER_KINDS = (
     ("an image encoder (CLIP)", ("vision_model.", "visual.", "log_scale")),
     ("a T5 text encoder", ("token_embedding.", "shared.weight", "encoder.block.", "relative_attention_bias")),
     ("a VAE", ("encoder.conv1.", "decoder.conv1.", "encoder.downsamples.", "encoder.down_blocks.", "quant_conv.")),
-    ("an expert in diffusers' key names", ("condition_embedder.", ".attn1.to_q.")),
     ("a Matrix-Game model", (".action_model.", "keyboard_", "mouse_")),
-    ("a Wan 2.1 image-to-video model with image cross-attention", ("img_emb.", ".k_img.", ".v_img.")),
+    ("a Wan 2.1 image-to-video model with image cross-attention", ("img_emb.", ".k_img.", ".v_img.",
+                                                                      "image_embedder.", ".add_k_proj.")),
     ("a GPTQ or AWQ quantization", (".qweight", ".qzeros")),
     ("an 8-bit bitsandbytes quantization", (".SCB",)),
     ("a scaled fp8 or int8 quantization", ("scaled_fp8", ".scale_weight", ".weight_scale", ".comfy_quant")),
 )  # fmt: skip
 _PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_EXPECTED = "expected a LingBot-World expert: bitsandbytes NF4 or FP4, bf16, fp16 or fp32, in the official key names"
+_EXPECTED = ("expected a LingBot-World expert: bitsandbytes NF4 or FP4, bf16, fp16 or fp32, in the official key names "
+             "or diffusers'")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -124,14 +127,14 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     model that its shapes describe, all wrong tensors named in one message; and for a LoRA that does not fit.
     """
     path = Path(path).expanduser().absolute()
-    tensors = _strip_prefix(read_tensors(path))
+    tensors = _official_names(read_tensors(path))
     owners = {key: owner for key in tensors if (owner := component_owner(key))}
     _refuse_other_kinds(path.name, tensors, {*owners, *owners.values()})
     four_bit = find_four_bit(path.name, tensors)
     shapes = {key: four_bit[key].shape if key in four_bit else entry.shape
               for key, entry in tensors.items() if key not in owners}  # fmt: skip
     folder = next(iter(tensors.values())).path.parent
-    stated = _json_in(folder, "config.json")
+    stated = diffusers_names.official_config(_json_in(folder, "config.json"))
     config = _config(path.name, shapes, stated)
     _check_keys(path.name, shapes, config.parameter_shapes())
     _check_config(path.name, config, stated)
@@ -142,12 +145,13 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     return checkpoint
 
 
-def _strip_prefix(entries: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
-    for prefix in _PREFIXES:
-        if any(key.startswith(prefix) for key in entries):
-            stripped = {key.removeprefix(prefix): entry for key, entry in entries.items()}
-            return {key: dataclasses.replace(entry, name=key) for key, entry in stripped.items()}
-    return entries
+def _official_names(entries: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
+    """The entries under their official names: without ComfyUI's prefix, and for diffusers' names their own."""
+    prefix = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in entries)), "")
+    names = {key: key.removeprefix(prefix) for key in entries}
+    if any(mark in key for key in entries for mark in diffusers_names.MARKS):
+        names = {key: diffusers_names.official_name(name) for key, name in names.items()}
+    return {names[key]: dataclasses.replace(entry, name=names[key]) for key, entry in entries.items()}
 
 
 def _json_in(folder: Path, name: str) -> dict:
@@ -159,7 +163,7 @@ def _config(name: str, shapes: Mapping[str, tuple], stated: dict) -> ModelConfig
     known = {key: stated[key] for key in _ONLY_IN_CONFIG if isinstance(stated.get(key), int | float)}
     sizes = {key: known[key] for key in ("num_heads", "text_len") if key in known}
     try:
-        config = ModelConfig.from_shapes(shapes, **sizes, causal=stated.get("_class_name") == CAUSAL_CLASS)
+        config = ModelConfig.from_shapes(shapes, **sizes, causal=stated.get("_class_name") in CAUSAL_CLASSES)
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
     return dataclasses.replace(config, eps=float(known.get("eps", config.eps)))

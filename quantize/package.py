@@ -86,7 +86,7 @@ def _plan_package(root: Path, destination: Path, options: QuantizeOptions) -> Qu
     if options.t5:
         if package.text_encoder is None:
             raise InputError(f"{root}: no text encoder in it, so `t5` has nothing to quantize")
-        copies.pop(Path(package.text_encoder.name))
+        copies = {target: file for target, file in copies.items() if target.parts[0] != package.text_encoder.name}
         jobs.append(_text_job(package.text_encoder, options))
     return QuantizePlan(destination, jobs, copies, notes)
 
@@ -111,16 +111,21 @@ def _text_job(path: Path, options: QuantizeOptions) -> Job:
 
 
 def is_text_encoder(path: Path) -> bool:
-    """Whether it is a text encoder's file, by what is in it. Raises CheckpointError for one that cannot be read."""
-    return path.is_file() and any(wan_key(name) == "token_embedding.weight" for name in read_tensors(path))
+    """Whether it is a text encoder's file or folder, by what is in it. Raises CheckpointError for one that cannot be
+    read."""
+    weights = path.is_file() or is_expert_folder(path)
+    return weights and any(wan_key(name) == "token_embedding.weight" for name in read_tensors(path))
 
 
 def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], list[str]]:
     parts = {"text encoder": package.text_encoder, "VAE": package.vae, "tokenizer": package.tokenizer}
-    copies = {Path(path.name): path for path in (package.text_encoder, package.vae) if path is not None}
-    if package.tokenizer is not None:
-        files = (item for item in package.tokenizer.iterdir() if item.is_file())
-        copies |= {Path("tokenizer", item.name): item for item in files}
+    copies = {}
+    for name, path in zip(("", "", "tokenizer"), parts.values(), strict=True):
+        if path is not None and path.is_dir():
+            files = (item for item in path.iterdir() if item.is_file())
+            copies |= {Path(name or path.name, item.name): item for item in files}
+        elif path is not None:
+            copies[Path(path.name)] = path
     absent = ", ".join(name for name, path in parts.items() if path is None)
     return copies, [f"{root}: no {absent} in it, so none in the new package"] if absent else []
 

@@ -15,6 +15,8 @@ from ..text.weights import open_weights
 from .writer import config_json, linear_weights
 
 CONFIG = "config.json"
+_PART_FOLDERS = ("transformer", "transformer_2", "transformers", "text_encoder")
+"""Names that say nothing of the package that a model lies in: diffusers' and 2.0's."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class Source:
 
     @property
     def folder_name(self) -> str:
-        """The name of the folder that it was downloaded to."""
-        folder = self.path if self.path.is_dir() else self.path.parent
-        return folder.absolute().name
+        """The name of the folder that it was downloaded to, which a model may lie in under a name of its own."""
+        folder = (self.path if self.path.is_dir() else self.path.parent).absolute()
+        return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 
 
 def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> Source:
@@ -91,4 +93,5 @@ def _picked(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> froze
 
 def _config(checkpoint: Checkpoint) -> dict:
     beside = checkpoint.files[0].parent / CONFIG
-    return read_json(beside) if beside.is_file() else config_json(checkpoint.config)
+    stated = read_json(beside) if beside.is_file() else {}
+    return stated if "dim" in stated else config_json(checkpoint.config)

@@ -132,7 +132,6 @@ OTHERS = {
     "a LoRA": {"blocks.0.self_attn.q.lora_A.weight": (4, 64)},
     "a T5 text encoder": {"token_embedding.weight": (8, 4), "blocks.0.attn.q.weight": (4, 4)},
     "a VAE": {"encoder.conv1.weight": (8, 3, 3, 3, 3)},
-    "an expert in diffusers' key names": {"condition_embedder.time_proj.weight": (4, 4)},
     "Matrix-Game 3.0": {"patch_embedding.weight": (64, 48, 1, 2, 2), "blocks.0.cam_scale_layer.weight": (64, 64)},
     "Wan 2.2 TI2V 5B": {"patch_embedding.weight": (64, 48, 1, 2, 2), "blocks.0.self_attn.q.weight": (64, 64)},
     "a text-to-video model": {"patch_embedding.weight": (64, 16, 1, 2, 2), "blocks.0.self_attn.q.weight": (64, 64)},
