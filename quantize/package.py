@@ -19,6 +19,8 @@ from .writer import file_bytes, write_json
 
 WEIGHTS, META = "model.safetensors", "quantization_meta.json"
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
+_SUFFIXES = {"nf4": "bnb_nf4", "comfy-fp8": "fp8"}
+"""What the names of experts' folders end with."""
 _SPARE = 64 << 20
 """Bytes that stay free: journals and small files."""
 
@@ -68,11 +70,13 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
         raise InputError(f"{source}: no such file or folder")
     if destination.exists():
         raise InputError(f"{destination} exists already; name a folder that does not, or remove it")
+    if options.format != "nf4" and (options.search or options.blocksize != QuantizeOptions.blocksize):
+        raise InputError(f"`search` and `blocksize` are for 4 bits, `format` is {options.format}; leave them out")
     if source.is_dir() and (is_causal_folder(source) or not is_expert_folder(source)):
         return _plan_package(source, destination, options)
     if is_text_encoder(source):
-        if options.loras or options.keep:
-            raise InputError(f"{source}: a text encoder takes neither `lora` nor `keep`; they are for models")
+        if options.loras or options.keep or options.format != "nf4":
+            raise InputError(f"{source}: a text encoder takes neither `lora`, `keep` nor `format`; they are for models")
         job = _text_job(source, options)
     else:
         job = _single("model", source, options)
@@ -97,7 +101,7 @@ def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
     for role, path in zip(("high", "low"), package.experts or (), strict=False):
         loras = loras_for(options.loras, role)
         source = open_model(path, options.keep, loras)
-        yield Job(f"{role}-noise expert", source, Path(f"{role}_noise_model_bnb_nf4", WEIGHTS),
+        yield Job(f"{role}-noise expert", source, Path(f"{role}_noise_model_{_SUFFIXES[options.format]}", WEIGHTS),
                   replace(options, loras=loras))  # fmt: skip
 
 
@@ -107,7 +111,7 @@ def _single(name: str, path: Path, options: QuantizeOptions) -> Job:
 
 
 def _text_job(path: Path, options: QuantizeOptions) -> Job:
-    return Job("text encoder", open_text_encoder(path), Path(TEXT_ENCODER), replace(options, loras=()))
+    return Job("text encoder", open_text_encoder(path), Path(TEXT_ENCODER), replace(options, loras=(), format="nf4"))
 
 
 def is_text_encoder(path: Path) -> bool:
@@ -119,11 +123,11 @@ def is_text_encoder(path: Path) -> bool:
 
 def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], list[str]]:
     parts = {"text encoder": package.text_encoder, "VAE": package.vae, "tokenizer": package.tokenizer}
-    copies = {}
-    for name, path in zip(("", "", "tokenizer"), parts.values(), strict=True):
+    copies: dict[Path, Path] = {}
+    for name, path in parts.items():
         if path is not None and path.is_dir():
-            files = (item for item in path.iterdir() if item.is_file())
-            copies |= {Path(name or path.name, item.name): item for item in files}
+            folder = name if path is package.tokenizer else path.name  # the official one is called umt5-xxl
+            copies |= {Path(folder, item.name): item for item in path.iterdir() if item.is_file()}
         elif path is not None:
             copies[Path(path.name)] = path
     absent = ", ".join(name for name, path in parts.items() if path is None)
@@ -180,7 +184,7 @@ def _require_room(plan: QuantizePlan) -> None:
 
 
 def _bytes_of(job: Job) -> int:
-    return file_bytes(job.source.shapes, job.source.quantized, job.options.blocksize)
+    return file_bytes(job.source.shapes, job.source.quantized, job.options.blocksize, job.options.quant_type)
 
 
 def _allocated(file: Path) -> int:

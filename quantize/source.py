@@ -56,7 +56,7 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> So
     InputError for a name in `keep` that fits no layer, or if nothing is left to quantize.
     """
     checkpoint = open_checkpoint(path)
-    if checkpoint.four_bit:
+    if checkpoint.quantized:
         raise CheckpointError(f"{path}: the weights are {checkpoint.quantization} already; give the bf16, fp16 or fp32 "
                               "weights that they were made from")  # fmt: skip
     tensors = {entry.name: entry for entry in in_file_order(checkpoint.plain.values())}

@@ -155,13 +155,10 @@ def test_other_files_are_named(tmp_path, start, kind):
     refused(tmp_path / "model.safetensors", kind)
 
 
-@pytest.mark.parametrize("name", ["../secret.safetensors", "/secret.safetensors", "sub/x.safetensors", "./x", ""])
+@pytest.mark.parametrize("name", ["../../secret.safetensors", "/etc/passwd", r"..\secret.pt", "below/a.safetensors"])
 def test_an_index_does_not_lead_out_of_its_folder(tmp_path, name):
-    save_file({"a": torch.zeros(1)}, tmp_path / "secret.safetensors")
-    index = tmp_path / "package/x.safetensors.index.json"
-    index.parent.mkdir()
-    index.write_text(json.dumps({"weight_map": {"a": name}}))
-    refused(index.parent, f"{index}: it names {name!r}", "no file's name in its folder")
+    (tmp_path / "x.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    refused(tmp_path, f"names {name!r}, expected the name of a file beside it")
 
 
 def test_a_folder_with_a_gguf_alone_says_so(tmp_path):
