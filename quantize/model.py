@@ -31,8 +31,9 @@ WRITERS = 4
 @dataclass(frozen=True)
 class QuantizeOptions:
     """`format` says what matrices become. In 4 bits `search` chooses scales of least error and `blocksize` values share
-    one; `keep` names layers that stay bf16; `loras` are merged before; with `t5`
-    the text encoder of a package is quantized as well. `device` None: the GPU if there is one."""
+    one. `keep` names layers that stay bf16; `loras` are merged before; with `t5` the text encoder of a package is
+    quantized as well. `assets` names a folder with text encoder, tokenizer and VAE for a package. `device` None: the
+    GPU if there is one."""
 
     search: bool = False
     keep: tuple[str, ...] = ()
@@ -40,6 +41,7 @@ class QuantizeOptions:
     loras: tuple[LoraFile, ...] = ()
     t5: bool = False
     device: str | None = None
+    assets: str | Path | None = None
     format: QuantizeFormat = "nf4"
 
     @property
