@@ -75,8 +75,11 @@ class Checkpoint:
         if self.release is None:
             return ()
         note = None if self.taken else release_note(self.names, self.config)
-        named = f"{self.release.name} ({self.release.licence}): {self.name}"
-        return (named,) if note is None else (named, note)
+        named, shift = f"{self.release.name} ({self.release.licence}): {self.name}", self.release.shift
+        stated = diffusers_names.stated_shift(self.path)
+        other = (None if stated in (None, shift) else f"The scheduler's config beside it says shift {stated:g}; taken "
+                 f"is {self.release.name}'s {shift:g}, unless `shift` names another.")  # fmt: skip
+        return (named, *(line for line in (note, other) if line is not None))
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
         """The same model, whose parameters of more bits than `dtype` are rounded to it as they are read: no device and
