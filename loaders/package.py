@@ -12,7 +12,7 @@ import torch
 from ..errors import CheckpointError
 from ..options import RELEASES, LoraFile, PerExpert
 from .checkpoint import Checkpoint, open_checkpoint
-from .files import WEIGHT_SUFFIXES, read_json
+from .files import WEIGHT_SUFFIXES, gguf_refusal, read_json
 from .lora import loras_for
 from .release import names_of, release_called, told_causal
 
@@ -63,6 +63,8 @@ def find_package(
     """
     root = None if folder is None else Path(folder).expanduser()
     if root is not None and not root.is_dir():
+        if root.suffix == ".gguf" and root.is_file():
+            raise gguf_refusal(root)
         raise CheckpointError(f"{root}: no such folder; give the folder of the downloaded package")
     given = {part: Path(path).expanduser() for part, path in overrides.items() if path is not None}
     for part, path in given.items():
@@ -146,6 +148,9 @@ def is_expert_folder(path: str | Path) -> bool:
 
 
 def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path | None]) -> CheckpointError:
+    for item in items:
+        if item.suffix == ".gguf":
+            return gguf_refusal(item)
     missing = [_PARTS[part] for part in ("high", "low") if parts[part] is None]
     found = [f"{part}: {path.name}" for part, path in parts.items() if path is not None]
     content = ", ".join(item.name for item in items[:8]) or "nothing"
