@@ -15,7 +15,7 @@ import folder_paths
 
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
-from ..loaders.package import TOKENIZER_FOLDERS, is_causal_folder, is_expert_folder, tokenizer_in
+from ..loaders.package import PART_FOLDERS, TOKENIZER_FOLDERS, is_causal_folder, is_expert_folder, tokenizer_in
 from .names import parts_of
 
 PACKAGES = "lingbot_world"
@@ -24,8 +24,7 @@ TOY = "toy"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
-_TEXT_ENCODER, _VAE = "text_encoder", "vae"
-"""Folders of these names are parts of a package in diffusers' layout."""
+_TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 
 
@@ -168,7 +167,7 @@ def _package_experts() -> Iterator[str]:
     for package in _folders():
         patterns = ("*/*", "*_noise*", *(() if _is_causal(package) else ("model.safetensors",)))
         files = (file for pattern in patterns for file in package.glob(pattern)
-                 if not _unfinished(file.parent) and file.parent.name not in (_TEXT_ENCODER, _VAE))  # fmt: skip
+                 if not _unfinished(file.parent) and file.parent.name not in PART_FOLDERS)  # fmt: skip
         weights = (file for file in files if file.suffix in _WEIGHTS and file.is_file())
         yield from (f"{package.name}/{file.relative_to(package).as_posix()}" for file in weights)
 
