@@ -59,7 +59,7 @@ def resolve_expert(name: str, what: str = "expert") -> Path:
 
 
 def causal_choices() -> list[str]:
-    """Folders of causal models (LingBot-World Fast, 2.0), as their config.json says: in `diffusion_models`, packages
+    """Folders of causal models (LingBot-World Fast, 2.0; see `is_causal_folder`): in `diffusion_models`, packages
     themselves, and folders in them."""
     names = {name.rpartition("/")[0] for name in _listed("diffusion_models")} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
