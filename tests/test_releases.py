@@ -62,6 +62,7 @@ def test_a_quantized_model_is_what_it_was_made_from(place, tmp_path):
 @pytest.mark.parametrize(("name", "release"), [
     ("lingbot-world-v2-1.3b-causal-fast", SMALL), ("lingbot-world-v2-14b-causal-fast/transformers", V2),
     ("v2/causal-pretrain", PRETRAIN), ("v2/transformer_causal", PRETRAIN), ("lingbot_world_fast", FAST),
+    ("models--robbyant--lingbot-world-v2-1.3b-causal-fast/snapshots/7e36a5f9", SMALL),
     ("causal-fast/high_noise_model", None), ("rooms", None), ("fast", None),
 ])  # fmt: skip
 def test_without_a_config_the_name_tells_that_a_model_is_causal(place, name, release):
