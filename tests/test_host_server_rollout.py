@@ -136,6 +136,14 @@ def test_the_1_3b_takes_its_own_shift_and_the_node_says_where_another_is_set(ser
     shutil.rmtree(small)
 
 
+def test_a_causal_model_may_be_one_file(server, fast):
+    file = server.base / "models/diffusion_models/lingbot-world-v2-1.3b-causal-fast-nf4.safetensors"
+    shutil.copy(server.base / "models/lingbot_world/toy/lingbot_world_fast/model.safetensors", file)
+    run = server.queue(fast.set(CAUSAL, model_name=file.name).set(PRESET, frames=13))
+    assert latent(server, run, "latent").shape[2] == 4, "a chunk of 2.0"
+    file.unlink()
+
+
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "", f"{PACKAGE}/high_noise_model_bnb_nf4", "gone"])
 def test_names_of_no_causal_model_are_refused_before_anything_runs(server, fast, name):
     with pytest.raises(RejectedPromptError) as refused:

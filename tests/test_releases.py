@@ -158,6 +158,24 @@ def test_parts_are_taken_from_the_folder_that_is_named_for_them(place, toy_packa
             find_package(folder, assets=named)
 
 
+def test_one_file_is_a_model_as_well(toy_package, tmp_path):
+    file = tmp_path / "models/small/lingbot-world-v2-1.3b-fast.safetensors"
+    file.parent.mkdir(parents=True)
+    shutil.copy(toy_package / "lingbot_world_fast/model.safetensors", file)
+    package = find_package(file, assets=toy_package)
+    assert (package.causal, package.vae.parent) == (file, toy_package)
+    assert open_checkpoint(file).release.name == SMALL
+    beside = tmp_path / "models/lingbot-world-v2-14b"
+    shutil.copytree(toy_package, beside, ignore=shutil.ignore_patterns("*noise*", "lingbot_world_fast"))
+    assert find_package(file).vae.parent == beside
+    unnamed = file.rename(file.with_name("rooms.safetensors"))
+    with pytest.raises(CheckpointError, match="a file of one LingBot-World expert; give the package's folder, or,"):
+        find_package(unnamed)
+    assert find_package(unnamed, release="v2").causal == unnamed
+    with pytest.raises(CheckpointError, match="VAE"):
+        find_package(toy_package / "Wan2.1_VAE.pth")
+
+
 def test_parts_are_found_in_the_14b_beside_it(place, toy_package):
     folder = place("lingbot-world-v2-1.3b-causal-fast", None)
     beside = folder.parent / "lingbot-world-v2-14b-causal-fast"
