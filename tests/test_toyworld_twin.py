@@ -58,7 +58,7 @@ def test_the_causal_velocity_is_that_of_the_engines_rollout():
     got = causal_velocity(weights, config, clean[:, :, :6], noisy, timesteps, context, patches)
     last = causal_velocity(weights, config, clean[:, :, :6], noisy[:, :, 6:], timesteps[:, 6:], context, patches)
     torch.testing.assert_close(last, got[:, :, 6:], atol=1e-5, rtol=1e-5)
-    history = KeyValueCache(config, 6, 9, 0, device=torch.device("cpu"), dtype=torch.float32)
+    history = KeyValueCache(config, 6, Window(9), device=torch.device("cpu"), dtype=torch.float32)
     for chunk in range(3):
         part = slice(3 * chunk, 3 * chunk + 3)
         history.begin()
