@@ -199,9 +199,12 @@ def _pinned(chunk: Chunk, device: torch.device) -> Chunk:
     """From pinned memory a GPU gets its inputs without a wait for what is queued there."""
     if device.type != "cuda" or chunk.made:
         return chunk
-    pinned = (each if each is None or each.device.type != "cpu" else each.contiguous().pin_memory()
-              for each in (chunk.latent, chunk.y, chunk.camera))  # fmt: skip
-    return Chunk(*pinned, *chunk[3:])  # type: ignore[arg-type]
+
+    def pinned(tensor: Tensor) -> Tensor:
+        return tensor.contiguous().pin_memory() if tensor.device.type == "cpu" else tensor
+
+    camera = None if chunk.camera is None else pinned(chunk.camera)
+    return chunk._replace(latent=pinned(chunk.latent), y=pinned(chunk.y), camera=camera)
 
 
 def _but_log(deliver: Callable[[], None]) -> None:

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -14,6 +13,7 @@ from torch import Tensor, distributed
 from ..errors import InputError
 from ..model.cache import CameraCache
 from ..model.dit import LingBotWorldModel
+from ..model.forward import ForwardOptions
 from ..model.parallel import SequenceParallel, gather_rows
 from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
 from ..sampling import SOLVER_STEPS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
@@ -210,7 +210,7 @@ def predict(
     if pair is not None:
         context = context[pair.rank() :][:1]
     rows = len(context)
-    options: dict[str, Any] = {"camera_cache": camera_cache}
+    options: ForwardOptions = {"camera_cache": camera_cache}
     if together.sequence is not None:
         options["sequence_parallel"] = together.sequence
     velocity = model(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from ..errors import InputError
 from ..model.block_graphs import BlockGraphs
 from ..model.cache import CameraCache, same
 from ..model.config import ModelConfig
+from ..model.forward import ForwardOptions
 from ..model.host_memory import upload
 from ..model.kv_cache import ON_DEVICE, KeyValueCache, KeyValuePlace
 from ..model.parallel import SequenceParallel
@@ -32,7 +33,7 @@ class CausalModel(Protocol):
     compute_dtype: torch.dtype
 
     def __call__(
-        self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: dict, /
+        self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: ForwardOptions, /
     ) -> Tensor: ...
 
 
@@ -77,7 +78,7 @@ class _Lane:
     number: int
     history: KeyValueCache
     cache: CameraCache | None
-    options: dict[str, Any]
+    options: ForwardOptions
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class World:
         that is too small, and heads that cannot be shared."""
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
-        config, options = model.config, {}
+        config, options = model.config, ForwardOptions()
         if sequence_parallel is not None:
             config, options["sequence_parallel"] = sequence_parallel.local(config), sequence_parallel
         held, tokens = Window(window, sink), size[0] * size[1] // 4
@@ -134,7 +135,7 @@ class World:
         self._begun, self._cut_short = False, False
 
     def _lane(
-        self, number: int, config: ModelConfig, tokens: int, held: Window, memory: WorldMemory, options: dict[str, Any]
+        self, number: int, config: ModelConfig, tokens: int, held: Window, memory: WorldMemory, options: ForwardOptions
     ) -> _Lane:
         history = KeyValueCache(
             config, tokens, held, chunk=self.chunk_frames, device=self._device, dtype=self._model.compute_dtype,
@@ -143,8 +144,10 @@ class World:
         graphs = memory.graphs and self._device.type == "cuda" and history.in_place
         limit = memory.camera_cache_bytes
         cache = None if limit == 0 else CameraCache(limit, steady=graphs)
-        own = {"kv_cache": history, **({"block_graphs": BlockGraphs()} if graphs else {})}
-        return _Lane(number, history, cache, own | options)
+        own: ForwardOptions = {**options, "kv_cache": history}
+        if graphs:
+            own["block_graphs"] = BlockGraphs()
+        return _Lane(number, history, cache, own)
 
     @torch.no_grad()
     def chunk(
@@ -171,9 +174,9 @@ class World:
         chunk = self._begin(y, camera, cached=True)
 
         def predict(x: Tensor, timestep: int) -> Tensor:
-            velocities = [self._predict(lane, chunk, x, timestep) for lane in self._lanes]
+            positive, *negative = (self._predict(lane, chunk, x, timestep) for lane in self._lanes)
             tell()
-            return velocities[0] if len(velocities) == 1 else guide(*velocities, schedule.guide_scale)
+            return guide(positive, negative[0], schedule.guide_scale) if negative else positive
 
         clean = schedule.denoise(predict, upload(noise, self._device).float(), renoise)
         self._made, self._begun, self._forgetful = (chunk, clean.clone()), False, [*self._lanes]
@@ -199,7 +202,7 @@ class World:
         return _Chunk(y, prompts, None if camera is None else self._uploaded(camera), cached)
 
     def _predict(self, lane: _Lane, chunk: _Chunk, x: Tensor, timestep: int) -> Tensor:
-        options = {"camera_cache": lane.cache if chunk.cached else None, **lane.options}
+        options: ForwardOptions = {**lane.options, "camera_cache": lane.cache if chunk.cached else None}
         timesteps = torch.full((1,), timestep, device=self._device)
         x = torch.cat([x, chunk.y.to(x)], dim=1)
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()
