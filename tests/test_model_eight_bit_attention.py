@@ -19,9 +19,9 @@ from lingbot_world.model.block import CrossAttention, SelfAttention
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kv_cache import KeyValueCache
+from lingbot_world.model.kv_cache import KeyValueCache, KeyValuePlace
 from lingbot_world.model.memory import activation_bytes
-from lingbot_world.options import Precision
+from lingbot_world.options import Precision, Window
 from lingbot_world.quantize import writer
 from model_cases import SMALL, random_inputs, random_state, with_state
 from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms

@@ -10,7 +10,20 @@ from lingbot_world.model.kv_cache import KeyValueCache
 from lingbot_world.options import FAST_INDICES, V2_INDICES
 from lingbot_world.pipeline import sample
 from lingbot_world.sampling import GuidedSchedule, few_step_schedule
-from rollout_cases import ACTIONS, EVERY_CASE, EVERY_FEW_STEPS, GLOBAL, GUIDED, WINDOW, arrays, model_of, plain, run, schedule_of
+from rollout_cases import (
+    ACTIONS,
+    EVERY_CASE,
+    EVERY_FEW_STEPS,
+    GLOBAL,
+    GUIDED,
+    WINDOW,
+    arrays,
+    model_of,
+    plain,
+    run,
+    schedule_of,
+)
+
 
 @EVERY_FEW_STEPS
 def test_the_schedule_is_the_official_one(case):
