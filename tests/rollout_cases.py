@@ -6,7 +6,6 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
@@ -32,6 +31,9 @@ class Case:
     indices: tuple[int, ...]
     atol: float
 
+    def __str__(self) -> str:
+        return self.name
+
 
 def _case(folder: str, row: dict) -> Case:
     window = row["window"] if "window" in row else row["local_attn_size"]
@@ -46,8 +48,6 @@ CASES = [_case(folder, row) for folder in ("causal", "releases")
          for row in json.loads((GOLDEN / folder / "manifest.json").read_text())]  # fmt: skip
 GLOBAL, WINDOW, STRETCHED, CHUNKS_OF_4, CHUNKS_OF_1, GUIDED, ACTIONS = CASES
 FEW_STEPS = [case for case in CASES if case is not GUIDED]
-EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-EVERY_FEW_STEPS = pytest.mark.parametrize("case", FEW_STEPS, ids=lambda case: case.name)
 
 PLACES = {
     "device": ON_DEVICE,

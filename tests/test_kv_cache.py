@@ -8,7 +8,7 @@ from lingbot_world.options import Window
 from rollout_cases import (
     CHUNKS_OF_1,
     CHUNKS_OF_4,
-    EVERY_FEW_STEPS,
+    FEW_STEPS,
     GUIDED,
     PLACES,
     WINDOW,
@@ -23,7 +23,7 @@ FP8 = KeyValuePlace(fp8=True)
 
 
 @pytest.mark.parametrize("place", ["host", "host and device"])
-@EVERY_FEW_STEPS
+@pytest.mark.parametrize("case", FEW_STEPS, ids=str)
 def test_keys_and_values_in_host_memory_give_the_same_bits(case, place):
     assert torch.equal(by_chunk(case, place=PLACES[place]), plain(case))
 
@@ -61,7 +61,7 @@ def test_attention_sees_the_same_tokens_wherever_they_are_stored(chunk, window, 
 
 
 @pytest.mark.parametrize("place", ["8bit", "host8bit", "host8bit and device"])
-@EVERY_FEW_STEPS
+@pytest.mark.parametrize("case", FEW_STEPS, ids=str)
 def test_keys_and_values_in_8_bits_cost_less_than_bf16_does(case, place):
     """bf16 is 5e-3 away from fp32 (see the goldens' README); 8 bits may be twice as far, and are a tenth of it."""
     latent = arrays(case)["latent"]
@@ -103,7 +103,7 @@ def in_8_bits():
     model.set_attention("auto")
 
 
-@pytest.mark.parametrize("case", [WINDOW, CHUNKS_OF_4], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [WINDOW, CHUNKS_OF_4], ids=str)
 @pytest.mark.usefixtures("in_8_bits")
 def test_keys_and_values_as_attention_in_8_bits_takes_them(case):
     """It makes no difference in size whether they are made anew in every forward or kept, and none where they lie."""
@@ -139,7 +139,7 @@ def test_in_fp8_keys_of_zeros_fill_the_kernels_tiles():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("case", [WINDOW, CHUNKS_OF_1, CHUNKS_OF_4], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [WINDOW, CHUNKS_OF_1, CHUNKS_OF_4], ids=str)
 @pytest.mark.parametrize("name", [name for name in PLACES if name != "device"])
 def test_on_a_gpu_it_does_not_matter_where_keys_and_values_lie(name, case):
     """The copies run beside the computing; a wrong order would show in the bits."""

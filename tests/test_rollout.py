@@ -12,8 +12,8 @@ from lingbot_world.pipeline import sample
 from lingbot_world.sampling import GuidedSchedule, few_step_schedule
 from rollout_cases import (
     ACTIONS,
-    EVERY_CASE,
-    EVERY_FEW_STEPS,
+    CASES,
+    FEW_STEPS,
     GLOBAL,
     GUIDED,
     WINDOW,
@@ -25,7 +25,7 @@ from rollout_cases import (
 )
 
 
-@EVERY_FEW_STEPS
+@pytest.mark.parametrize("case", FEW_STEPS, ids=str)
 def test_the_schedule_is_the_official_one(case):
     expected, schedule = arrays(case), schedule_of(case)
     assert [*schedule.timesteps, 0] == expected["timesteps"].tolist()
@@ -34,7 +34,7 @@ def test_the_schedule_is_the_official_one(case):
         assert list(schedule.renoise_sigmas) == expected["sigmas_renoise"].tolist()
 
 
-@EVERY_CASE
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_latents_are_the_official_ones(case):
     assert (plain(case) - arrays(case)["latent"]).abs().max() <= case.atol
 

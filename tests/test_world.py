@@ -124,7 +124,7 @@ def test_an_interrupt_between_the_two_prompts_of_a_guided_chunk(forward):
     assert torch.equal(next_chunk(world, GUIDED, given, 1, None, steps=3), wanted[:, :, 3:])
 
 
-@pytest.mark.parametrize("case", [WINDOW, CHUNKS_OF_1, CHUNKS_OF_4, ACTIONS, GUIDED], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [WINDOW, CHUNKS_OF_1, CHUNKS_OF_4, ACTIONS, GUIDED], ids=str)
 def test_chunks_that_were_made_before_are_remembered_by_a_forward_each(case):
     given, whole, forwards = arrays(case), by_chunk(case, steps=3), []
     world, last = world_of(case, given), given["noise"].shape[2] // case.chunk - 1
