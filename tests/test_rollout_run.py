@@ -5,7 +5,6 @@ import shutil
 import sys
 import threading
 import weakref
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,10 +14,8 @@ from lingbot_world.headless import run as run_module
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
-from lingbot_world.loaders import open_checkpoint
 from lingbot_world.options import LoraFile, Window
 from lingbot_world.pipeline.rollout_memory import RolloutMemory
-from lingbot_world.sampling import release_of
 from lingbot_world.vae import VideoDecoder
 from rollout_run_cases import frames_of, length_of, pose_folder, toy_lora
 
@@ -111,22 +108,6 @@ def test_releases_have_schedules_and_windows_of_their_own(causal, toy_package):
     assert (plan.spec.window, plan.spec.schedule.timesteps) == (Window(9, 3), (999, 937, 833, 624))
     assert plan.spec.held == Window(6, 3)
     assert make_plan(causal(schedule="0,500")).spec.schedule.timesteps == (999, 908)
-
-
-@pytest.mark.parametrize(("place", "name"), [
-    ("lw_v2/models/lingbot-world-fast-nf4", "LingBot-World Fast"),
-    ("lingbot-world-base-cam/lingbot_world_fast", "LingBot-World Fast"), ("toy/rooms", "LingBot-World Fast"),
-    ("lingbot-world-v2-14b-causal-fast", "LingBot-World 2.0"), ("lingbot-world-v2-14b/model", "LingBot-World 2.0"),
-])  # fmt: skip
-def test_the_nearest_name_tells_the_release_and_so_does_a_link(causal, toy_package, tmp_path, place, name):
-    folder = tmp_path / "disk" / place
-    shutil.copytree(toy_package / "lingbot_world_fast", folder)
-    (tmp_path / "link").symlink_to(folder, target_is_directory=True)
-    for opened in (folder, tmp_path / "link"):
-        checkpoint = open_checkpoint(opened)
-        assert release_of(checkpoint.names).name == name
-    quantized = replace(checkpoint, source="lingbot-world-v2-14b-causal-fast")
-    assert release_of(quantized.names).name == "LingBot-World 2.0"
 
 
 def test_a_lora_acts_in_every_chunk_and_is_told(causal, toy_package, tmp_path):
