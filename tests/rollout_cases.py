@@ -20,10 +20,11 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @dataclass(frozen=True)
 class Case:
-    """An official run. `window`: None for all frames. `atol`: of its latents."""
+    """An official run. `window`: None for all frames. `frames`: that were asked for. `atol`: of its latents."""
 
     name: str
     file: Path
+    frames: int
     chunk: int
     window: int | None
     sink: int
@@ -39,8 +40,8 @@ def _case(folder: str, row: dict) -> Case:
     window = row["window"] if "window" in row else row["local_attn_size"]
     sink = row["sink"] if "sink" in row else row["sink_size"]
     return Case(
-        row["name"], GOLDEN / folder / row["file"], row.get("chunk", 3), None if window < 0 else window, max(0, sink),
-        row["shift"], tuple(row["timesteps_index"]), row["recommended_atol_latent_fp32"],
+        row["name"], GOLDEN / folder / row["file"], row["frame_num"], row.get("chunk", 3),
+        None if window < 0 else window, max(0, sink), row["shift"], tuple(row["timesteps_index"]), row["recommended_atol_latent_fp32"],
     )  # fmt: skip
 
 
