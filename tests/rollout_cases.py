@@ -41,7 +41,8 @@ def _case(folder: str, row: dict) -> Case:
     sink = row["sink"] if "sink" in row else row["sink_size"]
     return Case(
         row["name"], GOLDEN / folder / row["file"], row["frame_num"], row.get("chunk", 3),
-        None if window < 0 else window, max(0, sink), row["shift"], tuple(row["timesteps_index"]), row["recommended_atol_latent_fp32"],
+        None if window < 0 else window, max(0, sink), row["shift"], tuple(row["timesteps_index"]),
+        row["recommended_atol_latent_fp32"],
     )  # fmt: skip
 
 
