@@ -133,7 +133,16 @@ def causal(toy_package, tmp_path):
 @pytest.fixture
 def second_release(toy_package, tmp_path):
     """The toy's causal model in a folder with the name of 2.0."""
-    folder = tmp_path / "lingbot-world-v2-toy"
+    return _toy_release(toy_package, tmp_path / "lingbot-world-v2-toy")
+
+
+@pytest.fixture
+def pretrain(toy_package, tmp_path):
+    """The toy's causal model in a folder with the name of causal-pretrain."""
+    return _toy_release(toy_package, tmp_path / "lingbot-world-v2-toy-causal-pretrain")
+
+
+def _toy_release(toy_package: Path, folder: Path) -> Path:
     shutil.copytree(toy_package / "lingbot_world_fast", folder / "model")
     for name in ("tokenizer", "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth"):
         (folder / name).symlink_to(toy_package / name)

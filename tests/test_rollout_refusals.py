@@ -22,6 +22,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ({"window": 4, "sink": 3}, "`window` 4 and `sink` 3: a window holds its sink and a chunk of 3"),
         ({"schedule": "fast"}, "`schedule` fast: expected v1, v2 or indices such as"),
         ({"schedule": "5,4"}, "expected one or more rising numbers"),
+        ({"chunk": 5}, "`chunk` 5: expected 1, 2, 3 or 4 latent frames"),
+        ({"chunk": 4, "window": 6, "sink": 3}, "`window` 6 and `sink` 3: .* a chunk of 4 latent frames, so at least 7"),
+        ({"chunk": 4, "frame_num": 9}, "do not fill a chunk of 4 latent frames: at least 13 are needed"),
         ({"frame_num": 5}, "do not fill a chunk of 3 latent frames: at least 9 are needed"),
         ({"image": None}, "`image` is missing"),
         ({"continue_from": "nothing.state"}, "the state nothing.state does not exist"),
@@ -37,8 +40,22 @@ def test_what_makes_no_sense_for_a_causal_model_is_refused(changes, said, causal
 
 
 def test_the_base_model_refuses_what_belongs_to_causal_ones(causal, toy_package):
-    with pytest.raises(InputError, match="`window` does not belong here: the base model makes a video as a whole"):
-        make_plan(causal(ckpt_dir=toy_package, window=9))
+    for given in ({"window": 9}, {"chunk": 1}):
+        with pytest.raises(
+            InputError, match=f"`{[*given][0]}` does not belong here: the base model makes a video as a"
+        ):
+            make_plan(causal(ckpt_dir=toy_package, **given))
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"schedule": "v2"}, "`schedule` does not belong here: LingBot-World 2.0 causal-pretrain takes `sampling_steps`"),
+    ({"guide_scale": (5.0, 4.0)}, "is one model, give one number"),
+    ({"sampling_steps": 0}, "steps"),
+    ({"boundary": 0.9}, "`boundary` does not belong here"),
+], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")  # fmt: skip
+def test_what_makes_no_sense_for_causal_pretrain_is_refused(changes, said, causal, pretrain):
+    with pytest.raises(LingBotError, match=said):
+        make_plan(causal(ckpt_dir=pretrain, **{"schedule": None} | changes))
 
 
 @pytest.mark.parametrize(("name", "said"), [

@@ -16,8 +16,9 @@ from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
 from lingbot_world.options import LoraFile, Window
 from lingbot_world.pipeline.rollout_memory import RolloutMemory
+from lingbot_world.pipeline.state import load_state
 from lingbot_world.vae import VideoDecoder
-from rollout_run_cases import frames_of, length_of, pose_folder, toy_lora
+from rollout_run_cases import frames_of, length_of, pose_folder, toy_lora, words_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -92,13 +93,28 @@ def test_a_video_can_go_into_a_pipe(causal, monkeypatch):
 
 def test_the_command_says_what_it_makes_and_under_which_licence(causal, second_release, toy_package, tmp_path, capsys):
     words = ["--ckpt_dir", second_release, "--image", toy_package / "example/image.png", "--prompt", "a castle",
-             "--width", 64, "--height", 48, "--frame_num", 9, "--device", "cpu", "--output", tmp_path]  # fmt: skip
+             "--width", 64, "--height", 48, "--frame_num", 13, "--device", "cpu", "--output", tmp_path]  # fmt: skip
     code = main(["generate", *map(str, words)])
     said, wrong = capsys.readouterr()
     assert code == 0, wrong
     assert "LingBot-World 2.0 (CC BY-NC-SA 4.0, for non-commercial use)" in said
     assert "the camera stands still" in said
-    assert "64x48, 9 frames, 1 chunks" in said
+    assert "64x48, 13 frames, 1 chunks" in said
+
+
+def test_causal_pretrain_makes_guided_chunks_and_keeps_its_negative_prompt(pretrain, causal, tmp_path, capsys):
+    """And a scale of 1 leaves it out."""
+    words = words_of(causal(), ckpt_dir=pretrain, frame_num=9, sampling_steps=2, output=tmp_path / "a/*.png")
+    for name, more in {"guided": ("--negative", "blur"), "plain": ("--guide_scale", "1")}.items():
+        assert main([*words, "--save_state", str(tmp_path / f"{name}.state"), *more]) == 0, capsys.readouterr().err
+    guided, plain = (load_state(tmp_path / f"{name}.state") for name in ("guided", "plain"))
+    assert "causal-pretrain" in guided.release
+    assert guided.prompts[0].negative.shape[2] == guided.prompts[0].context.shape[2]
+    assert plain.prompts[0].negative is None
+    on = causal(ckpt_dir=pretrain, schedule=None, image=None, width=None, height=None, sampling_steps=2,
+                continue_from=tmp_path / "guided.state", output=tmp_path / "b/*.png")  # fmt: skip
+    run(make_plan(on))
+    assert frames_of(tmp_path / "b").shape[0] == 24
 
 
 def test_releases_have_schedules_and_windows_of_their_own(causal, toy_package):

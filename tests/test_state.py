@@ -1,13 +1,14 @@
-"""States at the engine: chunks of any size, keys and guided videos go on from a file as if they had never stopped."""
+"""States: videos of chunks of any size, with keys and guided, go on from a file that is checked when it is read."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from lingbot_world.camera.path import CameraPath
-from lingbot_world.errors import CheckpointError, InputError
+from lingbot_world.errors import InputError
 from lingbot_world.options import RELEASES, Window
 from lingbot_world.pipeline.spec import RolloutRequest, plan_rollout
 from lingbot_world.pipeline.state import Prompt, load_state
@@ -16,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 FRAME, SIZE = torch.zeros(3, 32, 48), (4, 6)
+FLAGS = torch.zeros(3, 4, dtype=torch.float64)
 PRETRAIN = next(release for release in RELEASES.values() if release.guided)
 FAST = RELEASES["v1"]
 
@@ -139,9 +141,11 @@ def parts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("states")
 
     def read(case):
-        Video(case).state().save(folder / "a.state")
-        with safe_open(folder / "a.state", "pt") as file:
-            return load_file(folder / "a.state"), json.loads(file.metadata()["lingbot_world"])
+        path = folder / f"{case}.state"
+        if not path.exists():
+            Video(case).state().save(path)
+        with safe_open(path, "pt") as file:
+            return load_file(path), json.loads(file.metadata()["lingbot_world"])
 
     return read
 
@@ -158,25 +162,49 @@ def test_a_file_from_before_there_were_chunks_of_other_sizes_has_three(parts, tm
     assert written(tensors, metadata, tmp_path / "old.state").chunk == 3
 
 
-@pytest.mark.parametrize(("case", "damage", "said"), [
-    (GLOBAL, {"chunk": 5}, "chunk is 5, expected one of 1, 2, 3, 4"),
-    (GLOBAL, {"chunk": 2}, "parts do not fit together: chunks"),
-    (GLOBAL, {"chunk": 1.0}, "chunk is 1.0, expected a whole number"),
-    (GLOBAL, {"flags": torch.zeros(3, 4, dtype=torch.float64)}, "flags go with an action model, and with no other"),
-    (ACTIONS, {"flags": None}, "flags go with an action model"),
-    (ACTIONS, {"flags": torch.zeros(2, 4, dtype=torch.float64)}, "flags has 2 rows for 3 poses"),
-    (ACTIONS, {"flags": torch.zeros(3, 5, dtype=torch.float64)}, "flags"),
-    (GUIDED, {"negative.0": torch.zeros(1, 4, 7)}, r"negative.0: shape \[1, 4, 7\], expected 1 to 32 tokens of 64"),
-], ids=lambda value: "".join(value) if isinstance(value, dict) else "")  # fmt: skip
-def test_what_makes_no_sense_in_a_state_is_refused_when_it_is_read(parts, tmp_path, case, damage, said):
-    tensors, metadata = parts(case)
-    for name, value in damage.items():
-        part = metadata if name in metadata else tensors
-        part[name] = value
-        if value is None:
-            del part[name]
-    with pytest.raises((InputError, CheckpointError), match=rf"b\.state: .*{said}"):
-        written(tensors, metadata, tmp_path / "b.state")
+DAMAGES = {
+    "prompt: values": ("prompt.0", lambda t: t[..., :32], r"prompt.0: shape .1, \d+, 32., expected 1 to 32 tokens"),
+    "prompt: no batch": ("prompt.0", lambda t: t[0], "prompt.0: shape .*, expected 1 to 32"),
+    "prompt: batch": ("prompt.0", lambda t: t.repeat(2, 1, 1), "prompt.0: shape .*, expected 1 to 32"),
+    "prompt: long": ("prompt.0", lambda t: t[:, :1].repeat(1, 600, 1), "prompt.0: shape .1, 600.*, expected 1 to 32"),
+    "prompt: empty": ("prompt.0", lambda t: t[:, :0], "prompt.0: shape .1, 0.*, expected 1 to 32"),
+    "prompt: nan": ("prompt.0", lambda t: t * math.nan, "prompt.0: expected finite floating-point numbers"),
+    "prompt: whole": ("prompt.0", lambda t: t.int(), "prompt.0: expected finite floating-point numbers"),
+    "poses": ("poses", lambda t: t * 2, "poses: frame 0 .and 2 more. has a last row other than"),
+    "rotation": ("poses", lambda t: torch.cat([t[:, :3] * 2, t[:, 3:]], 1), "poses: frame 0 .and 2 more. is not rigid"),
+    "last pose": ("last_pose", torch.zeros_like, "last_pose: frame 0 has a last row other than"),
+    "lens": ("lens", torch.zeros_like, "lens: frame 0 .and 2 more. has a focal length of zero or less"),
+    "negative lens": ("lens", lambda t: -t, "lens: frame 0 .and 2 more. has a focal length of zero or less"),
+    "half window": ("window", lambda _: 6.5, "window is 6.5, expected a whole number"),
+    "small window": ("window", lambda _: 2, "`window` 2 and `sink` 0: a window holds its sink"),
+    "scale": ("scale", lambda _: -1.0, "scale is -1.0, expected 0 or a length above it"),
+    "no scale": ("scale", lambda _: math.nan, "scale is nan, expected 0"),
+    "half chunks": ("prompts", lambda all: [all[0] | {"chunks": 1.0}], "chunks is 1.0, expected a whole number"),
+    "no prompts": ("prompts", lambda _: [], "parts do not fit together: chunks"),
+    "chunks": ("prompts", lambda all: [all[0] | {"chunks": n} for n in (-1, 2)], "parts do not fit together: chunks"),
+    "chunk": ("chunk", lambda _: 5, "chunk is 5, expected one of 1, 2, 3, 4"),
+    "other chunks": ("chunk", lambda _: 2, "parts do not fit together: chunks"),
+    "half chunk": ("chunk", lambda _: 1.5, "chunk is 1.5, expected a whole number"),
+    "keys of nobody": ("flags", lambda _: FLAGS, "flags go with an action model, and with no other"),
+    "few keys": ("flags", lambda t: t[1:], "flags has 2 rows for 3 poses", ACTIONS),
+    "five keys": ("flags", lambda t: t.repeat(1, 2)[:, :5], "flags: shape", ACTIONS),
+    "negative": ("negative.0", lambda t: t[..., :7], r"negative.0: shape .1, 7, 7., expected 1 to 32 tokens", GUIDED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [None, *DAMAGES])
+def test_a_state_is_checked_when_it_is_read(parts, tmp_path, case):
+    """All of it, so that nothing heavy begins with one that cannot go on. Without a damage it is taken."""
+    key, damage, said, *of = DAMAGES.get(case, ("", None, ""))
+    tensors, metadata = parts(*of or [GLOBAL])
+    tensors["prompt.1"], file = tensors["prompt.0"].clone(), tmp_path / "b.state"
+    if case is None:
+        assert written(tensors, metadata, file).chunks == 1
+        return
+    part = metadata if key in metadata else tensors
+    part[key] = damage(part.get(key))
+    with pytest.raises(InputError, match=rf"b\.state: not a state that can be continued \(.*{said}.*; write it again"):
+        written(tensors, metadata, file)
 
 
 @pytest.mark.parametrize("chunk", [0, 5, -1])
@@ -191,3 +219,19 @@ def test_a_base_expert_and_a_video_without_a_first_frame_are_refused():
         plan_rollout(replace(config, causal=False), FAST, RolloutRequest(frames=9), frame=FRAME)
     with pytest.raises(InputError, match="`image` is missing"):
         plan_rollout(config, FAST, RolloutRequest(frames=9))
+
+
+def test_a_state_that_finds_the_disk_full_is_one_sentence_and_leaves_nothing(tmp_path):
+    """A limit on the size of files stands for the full disk."""
+    resource, state = pytest.importorskip("resource"), tmp_path / "a.state"
+    Video(GLOBAL).state().save(state)
+    before, there = state.read_bytes(), {*tmp_path.iterdir()}
+    made, limits = load_state(state), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(InputError, match=f"the state {state} cannot be written: .*File too large"):
+            made.save(state)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert state.read_bytes() == before
+    assert {*tmp_path.iterdir()} == there
