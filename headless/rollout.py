@@ -187,13 +187,14 @@ class _Delivery:
         needed = estimate_vae(vae.width, replace(plan.geometry, frames=4 * chunk))[1].work + MARGIN
         vae.use_tiling = plan.options.vae_tiling or needed > free_memory(plan.device)
         self._decoder = VideoDecoder(vae, *plan.cells, park=True)
-        self._show([*self._before, *self.latents][-(-REACH // chunk) :])
+        self._show([*self._before, *self.latents][-REACH // chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
         """Have the decoder see chunks whose frames were made before."""
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)
+
 
 def _pinned(chunk: Chunk, device: torch.device) -> Chunk:
     """From pinned memory a GPU gets its inputs without a wait for what is queued there."""
