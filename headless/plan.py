@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from ..camera.advice import path_warnings
 from ..camera.pose_folder import PoseFolder
 from ..errors import InputError, require
 from ..loaders import Checkpoint, Package, find_package, open_checkpoint
 from ..loaders.lora import refuse_for_one_expert
 from ..loaders.package import open_experts
 from ..options import SHIFT, LoraFile, PerExpert, torch_dtype
-from ..pipeline.geometry import first_frame
+from ..pipeline.geometry import Geometry, first_frame
 from ..sampling import guide_scales
 from ..text import load_tokenizer
 from ..text.encoder import check_vocabulary
@@ -106,8 +107,12 @@ def _plan_sampling(
         frame=first_frame(image, geometry),
         geometry=geometry,
         shift=SHIFT if options.shift is None else options.shift,
-        notes=(*notes, *frame_notes(options, geometry, camera)),
+        notes=tuple(dict.fromkeys((*notes, *frame_notes(options, geometry, camera), *_warnings(camera, geometry)))),
     )
+
+
+def _warnings(camera: PoseFolder | None, geometry: Geometry) -> list[str]:
+    return [] if camera is None else path_warnings(camera.c2w, camera.intrinsics, geometry.frames)
 
 
 def _parts(package: Package, folder: str | Path) -> dict[str, Path]:

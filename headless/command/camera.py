@@ -2,12 +2,13 @@
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from ...camera.advice import hints, warnings
 from ...camera.easing import EASINGS
 from ...camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
 from ...camera.measure import (
@@ -21,7 +22,7 @@ from ...camera.measure import (
 from ...camera.moves import PRESETS, path_from_keys, preset_path
 from ...camera.moves.presets import DEFAULT_RADIUS
 from ...camera.path import DEFAULT_FOV_DEG, CameraPath
-from ...camera.preview import hints, render_preview, warnings
+from ...camera.preview import render_preview
 from ...errors import CameraError
 from ...options import FRAMES
 from ..options import two_sides
@@ -110,19 +111,19 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    path = _read(arguments)
+    path, notes = _read(arguments)
     frames = len(path) if arguments.frames is None else arguments.frames
     image = None if arguments.image is None else Image.fromarray(read_image(arguments.image))
     drawing = render_preview(path, image, frames, arguments.size)
     _saved(drawing.save, arguments.output)
-    _warn(path, frames)
+    _warn(path, frames, notes)
 
 
 def _convert(arguments: argparse.Namespace) -> None:
-    path = _read(arguments)
+    path, notes = _read(arguments)
     path = path if arguments.frames is None else path.for_video(arguments.frames)
     _saved(lambda target: write_camera(path, target), arguments.output)
-    _warn(path, len(path))
+    _warn(path, len(path), notes)
 
 
 def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
@@ -139,7 +140,8 @@ def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
-    path, notes = _path(arguments)
+    path, said = _path(arguments)
+    notes = [f"note: {note}" for note in said]
     measured = measure_camera(grey_frames(arguments.video), path, arguments.every)
     lines = [*notes, floor_words(measured), "", *table(measured), "", *summary(measured)]
     print(json.dumps({**as_values(measured), "notes": notes}, indent=1) if arguments.json else "\n".join(lines))
@@ -147,29 +149,31 @@ def _measure(arguments: argparse.Namespace) -> None:
         _saved(render_measurement(measured).save, arguments.drawing, quiet=arguments.json)
 
 
-def _warn(path: CameraPath, frames: int) -> None:
+def _warn(path: CameraPath, frames: int, notes: Sequence[str] = ()) -> None:
+    """Says what `notes` on its file have not said before."""
     for warning in warnings(path, frames):
-        print(f"! {warning}")
+        if warning not in notes:
+            print(f"! {warning}")
     for hint in hints(path, frames):
         print(hint)
 
 
-def _read(arguments: argparse.Namespace) -> CameraPath:
+def _read(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
+    """The path that the arguments name, and notes on its file, which are printed."""
     path, notes = _path(arguments)
-    print(*notes, sep="\n", end="\n" if notes else "")
-    return path
+    for note in notes:
+        print(f"note: {note}")
+    return path, notes
 
 
 def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
-    """The path that the arguments name, and notes on it."""
-    path, notes = read_camera(
+    return read_camera(
         arguments.input,
         arguments.format,
         convention=arguments.convention,
         image_size=arguments.image_size,
         fov_deg=arguments.fov_deg,
     )
-    return path, [f"note: {note}" for note in notes]
 
 
 def _saved(save: Callable[[Path], None], target: str, *, quiet: bool = False) -> None:
