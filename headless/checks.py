@@ -50,6 +50,11 @@ class Plan:
         return self.geometry.lat_h, self.geometry.lat_w
 
     @property
+    def frames_before(self) -> int:
+        """Frames that were made before this run, after which those of a folder are numbered."""
+        return 0
+
+    @property
     def decodes_in_half(self) -> bool:
         """Whether one process decodes in fp16. By default it does so on GPUs that are made for it. Convolutions in fp32
         are computed in TF32 there, the official code's too, and that has no more bits of mantissa."""

@@ -71,6 +71,8 @@ class GenerateOptions:
     own parts as `high`, `low`, `text_encoder`, `tokenizer` and `vae`; and a `shift` of 5 for the base model, 10 for a
     causal one. The `lora` files are added to the models' weights, which stay as they are, 4-bit ones too.
 
+    An `output` that is there already is refused, unless `overwrite` allows that it is replaced.
+
     Several processes divide the weights of an expert among them with `shard`, whatever `residency` says.
 
     Causal models (LingBot-World Fast and 2.0) take none of BASE_ONLY, and the base model none of CAUSAL_ONLY.
@@ -84,6 +86,7 @@ class GenerateOptions:
     prompt: str
     output: str | Path
     image: str | Path | None = None
+    overwrite: bool = False
     negative: str | None = None
     action_path: str | Path | None = None
     max_area: int = SIZE[0] * SIZE[1]

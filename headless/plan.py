@@ -36,7 +36,7 @@ from .checks import (
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
 from .pictures import read_image
 from .rollout_plan import RolloutPlan, plan_rollout
-from .video import check_target, find_target
+from .video import check_new, check_target, find_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +88,7 @@ def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_an
         assert package.experts is not None  # a package has either
         plan = _plan_sampling(options, open_file(open_experts, package.experts, options.lora), image, opened)
     check_target(target, plan.geometry)
+    check_new(target, plan.frames_before, plan.geometry.frames, options.image, options.overwrite)
     return plan
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from ..errors import InputError, require
 from ..options import FPS, Progress
 from ..pipeline.geometry import Geometry
+from .existing import refuse_existing
 from .interrupts import LaterInterruptsWait
 
 STDOUT = "-"
@@ -47,6 +48,12 @@ class Target:
     def open_pipe(self) -> AbstractContextManager[IO[bytes]]:
         """The pipe, open for writing."""
         return nullcontext(sys.stdout.buffer) if str(self.path) == STDOUT else self.path.open("wb")
+
+    def files(self, first: int, frames: int) -> list[Path]:
+        """The video's file, or the PNG files of that many frames, numbered from `first` on; none of a pipe."""
+        if self.pattern is not None:
+            return [self.path / (self.pattern % number) for number in range(first, first + frames)]
+        return [] if self.is_pipe else [self.path]
 
     @property
     def folder(self) -> Path:
@@ -96,6 +103,13 @@ def check_target(target: Target, geometry: Geometry) -> None:
             f"`output` {target.path}: {needed / 1e6:.0f} MB may be needed, the disk has {free / 1e6:.0f} MB free; "
             "make room or write elsewhere"
         )
+
+
+def check_new(target: Target, first: int, frames: int, image: str | Path | None, overwrite: bool) -> None:
+    """Raises InputError where a run of `frames` frames would replace its start image, or, unless it may `overwrite`,
+    any file."""
+    for file in target.files(first, frames):
+        refuse_existing(file, overwrite, image)
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:

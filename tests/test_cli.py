@@ -85,7 +85,7 @@ def test_png_frames_repeat_with_the_seed_and_change_with_it(command, tmp_path, c
     assert not np.array_equal(first, other[-5:])
     assert "longer video" not in capsys.readouterr().out
     (tmp_path / "c" / "frame_00005.png").touch()
-    assert main(command(output=tmp_path / "c", sampling_steps=1)) == 0
+    assert main([*command(output=tmp_path / "c", sampling_steps=1), "--overwrite"]) == 0
     assert f"{tmp_path / 'c'} holds a longer video: its files from frame_00005.png on stay" in capsys.readouterr().out
 
 
@@ -141,6 +141,42 @@ def test_ctrl_c_ends_the_run_within_a_step_and_leaves_nothing(command, tmp_path)
     assert "interrupted" in rest
     assert "Traceback" not in rest
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_ctrl_c_twice_while_the_video_is_written_says_what_stays(command, tmp_path, monkeypatch, capsys):
+    from lingbot_world.headless import video
+
+    close = video._VideoFile.close
+
+    def interrupted(file):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        return close(file)
+
+    monkeypatch.setattr(video._VideoFile, "close", interrupted)
+    assert main(command()) == 130
+    assert (tmp_path / "out/video.mp4").is_file()
+    assert capsys.readouterr().err.endswith(f"interrupted; what was done stays: {tmp_path / 'out/video.mp4'}\n")
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_a_second_ctrl_c_while_a_state_is_saved_does_not_say_that_nothing_was_written(
+    command, toy_package, tmp_path, monkeypatch, capsys
+):
+    from lingbot_world.pipeline.state import WorldState
+
+    save, video, state = WorldState.save, tmp_path / "cut.mp4", tmp_path / "cut.state"
+
+    def interrupted(*arguments):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        return save(*arguments)
+
+    monkeypatch.setattr(WorldState, "save", interrupted)
+    given = {"frame_num": 9, "sampling_steps": None, "ckpt_dir": toy_package / "lingbot_world_fast"}
+    assert main(command(**given, output=video, save_state=state)) == 130
+    assert capsys.readouterr().err.endswith(f"interrupted; what was done stays: {video}, {state}\n")
 
 
 @pytest.mark.parametrize("sub_command", ["generate", "batch"])

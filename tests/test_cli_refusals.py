@@ -131,6 +131,29 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_loaded(c
     assert "cannot be written" in refusal(command(output="/proc/video.mp4"), capsys)
 
 
+def test_what_is_there_already_is_replaced_only_when_that_is_asked_for(command, tmp_path, capsys):
+    (tmp_path / "old.mp4").write_text("precious")
+    for output in ("old.mp4", "png"):
+        words = command(output=tmp_path / output, sampling_steps=1)
+        if output == "png":
+            assert main(words) == 0
+            capsys.readouterr()
+        error = refusal(words, capsys)
+        assert f"{tmp_path / output}" in error
+        assert "exists already; write elsewhere, or give --overwrite" in error
+        assert (tmp_path / "old.mp4").read_text() == "precious" or output == "png"
+        assert main([*words, "--overwrite"]) == 0
+        capsys.readouterr()
+    assert (tmp_path / "old.mp4").stat().st_size > 500
+
+
+def test_a_video_that_would_replace_its_own_image_is_refused(command, toy_package, tmp_path, capsys):
+    image = tmp_path / "frame_00003.png"
+    shutil.copy(toy_package / "example/image.png", image)
+    words = command(image=image, output=f"{tmp_path}/../{tmp_path.name}/frame_*.png")
+    assert "frame_00003.png is the --image, which would be replaced" in refusal([*words, "--overwrite"], capsys)
+
+
 def test_a_full_disk_is_refused(command, tmp_path, capsys, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)

@@ -82,7 +82,8 @@ def options(kind, toy_package, folder):
     else:
         values |= {"ckpt_dir": toy_package / "lingbot_world_fast", "frame_num": 21, "save_state": folder / "a.state",
                    "schedule": "0,500"}  # fmt: skip
-    return ["generate", *(str(word) for name, value in values.items() for word in (f"--{name}", value))]
+    return ["generate", *(str(word) for name, value in values.items() for word in (f"--{name}", value)),
+            "--overwrite"]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["base", "causal"])

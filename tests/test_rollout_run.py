@@ -312,7 +312,7 @@ def test_png_files_of_a_world_that_goes_on_follow_those_of_before(causal, tmp_pa
     assert sorted(file.name for file in folder.iterdir()) == [f"frame_{index:05}.png" for index in range(9 + 24)]
     assert np.array_equal(frames_of(folder)[:9], begun)
     (folder / "frame_00033.png").touch()
-    assert main(words) == 0
+    assert main([*words, "--overwrite"]) == 0
     assert f"{folder} holds a longer video: its files from frame_00033.png on stay" in capsys.readouterr().out
 
 
@@ -341,7 +341,7 @@ def test_an_interrupted_command_does_not_say_that_nothing_was_written(causal, tm
              "--width", 64, "--height", 48, "--frame_num", 21, "--device", "cpu"]  # fmt: skip
     assert main(["generate", *map(str, words)]) == 130
     assert length_of(video) == 9
-    assert capsys.readouterr().err.endswith("interrupted; the chunks that were done stay\n")
+    assert capsys.readouterr().err.endswith(f"interrupted; what was done stays: {video}\n")
 
 
 @pytest.mark.usefixtures("usual_signals")
@@ -404,7 +404,7 @@ def test_what_ends_the_process_politely_leaves_what_ctrl_c_leaves(causal, tmp_pa
         process.send_signal(getattr(signal, number))
         _, rest = process.communicate(timeout=300)
     assert process.returncode == 128 + getattr(signal, number), shown + rest
-    assert rest.endswith("interrupted; the chunks that were done stay\n")
+    assert rest.endswith(f"interrupted; what was done stays: {video}, {state}\n")
     assert 21 <= length_of(video) == 4 * load_state(state).latent.shape[2] - 3 < 1209
     assert {file.name for file in tmp_path.iterdir()} == {"cut.mp4", "cut.state"}
 
@@ -512,7 +512,7 @@ def test_a_lora_acts_in_every_chunk_and_is_told(causal, toy_package, tmp_path):
     night = toy_lora(tmp_path / "night.safetensors", toy_package)
     run(make_plan(causal()))
     plain = frames_of(tmp_path / "video").astype(int)
-    plan = make_plan(causal(lora=(LoraFile(night, 2.0),)))
+    plan = make_plan(causal(lora=(LoraFile(night, 2.0),), overwrite=True))
     assert plan.notes[1] == "LoRA night.safetensors, strength 2"
     shutil.rmtree(tmp_path / "video")
     run(plan)

@@ -12,12 +12,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ...errors import InputError, LingBotError
 from ...options import ARITHMETICS, DTYPE_NAMES, Progress
 from ..client.queue import add_queue_command
-from ..interrupts import told_by_signals
+from ..interrupts import Written, end_at_further_ones, told_by_signals
 from ..options import PARTS, GenerateOptions
 from ..starting import start_cuda
 from .flags import Help, add_settings, add_size, adder, count, settings_of
@@ -40,9 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(arguments, argv)
         except KeyboardInterrupt as error:
-            left = str(error) or getattr(arguments, "interrupted", "nothing was written")
+            if own_process:
+                end_at_further_ones()
+            left = str(getattr(arguments, "interrupted", error))
             with suppress(OSError):  # of a terminal that was closed
-                print(f"\nlingbot-world: interrupted; {left}", file=sys.stderr)
+                print(f"\nlingbot-world: interrupted{left and '; '}{left}", file=sys.stderr)
             return 128 + signals[0] if signals else INTERRUPTED
 
 
@@ -96,7 +99,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 def _add_generate(commands: Any) -> None:
     parser = commands.add_parser("generate", help="make a video", formatter_class=Help)
-    parser.set_defaults(run=_generate)
+    parser.set_defaults(run=_generate, interrupted="nothing was written")
     add = adder(parser)
     add("image", "first frame; stretched to the video's size")
     add("prompt", "what the video shows")
@@ -162,15 +165,19 @@ def _generate(arguments: argparse.Namespace) -> None:
         if not processes.first:
             run(plan, silent, processes)
             return
+        state = [] if plan.options.save_state is None else [Path(plan.options.save_state)]
+        if plan.target.is_pipe:
+            del arguments.interrupted  # nobody knows what its reader has kept
+        else:
+            arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *state])
         size, steps = plan.geometry, arguments.sampling_steps
-        work, before = f"{steps} steps", 0
+        work = f"{steps} steps"
         if isinstance(plan, RolloutPlan):
-            work, before = f"{size.lat_f // CHUNK} chunks", plan.frames_before
+            work = f"{size.lat_f // CHUNK} chunks"
         told = sys.stderr if arguments.output == STDOUT else sys.stdout
         first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
-        print(first, *plan.notes, *files_left(plan.target, before + size.frames), sep="\n", file=told)
+        print(first, *plan.notes, *files_left(plan.target, plan.frames_before + size.frames), sep="\n", file=told)
         result = run(plan, progress_bar, processes)
-        arguments.interrupted = "the video is whole"
         if arguments.reuse_threshold:
             print(f"\nthe model predicted {result.model_steps} of {steps} steps", file=told)
         print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}", file=told)
@@ -184,8 +191,6 @@ def _spare_imports(arguments: argparse.Namespace) -> None:
 
 
 def _batch(arguments: argparse.Namespace) -> None:
-    from pathlib import Path
-
     from ..many.batch import run_batch
     from ..many.jobs import MANIFEST, read_jobs
 

@@ -25,6 +25,7 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     add("negative", "negative prompt; left out: a list of usual flaws, in Chinese")
     add("action_path", "folder with poses.npy and intrinsics.npy; left out: no camera control")
     add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
+    add("overwrite", "replace a video that is there already", action="store_true")
     add("sampling_steps", "steps of both experts together")
     add("shift", "of the noise schedule: higher spends more steps on the layout; left out: 5, causal 10", type=float)
     add("boundary", "share of the noise above which the high-noise expert works")
