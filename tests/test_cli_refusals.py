@@ -141,7 +141,7 @@ def test_what_is_there_already_is_replaced_only_when_that_is_asked_for(command, 
         error = refusal(words, capsys)
         assert f"{tmp_path / output}" in error
         assert "exists already; write elsewhere, or give --overwrite" in error
-        assert (tmp_path / "old.mp4").read_text() == "precious" or output == "png"
+        assert output == "png" or (tmp_path / "old.mp4").read_bytes() == b"precious"
         assert main([*words, "--overwrite"]) == 0
         capsys.readouterr()
     assert (tmp_path / "old.mp4").stat().st_size > 500

@@ -206,7 +206,7 @@ def _batch(arguments: argparse.Namespace) -> None:
         from ..many.cluster import on_ray
 
         run_groups = on_ray(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
-    counts = run_batch(jobs, folder, progress_bar, run_groups)
+    counts = run_batch(jobs, folder, progress_bar, run_groups, lambda text: print(with_flags(text), flush=True))
     print(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
     if counts.failed:
         raise LingBotError(f"{counts.failed} failed; {folder / MANIFEST} says why. The same command tries them again")
