@@ -17,7 +17,7 @@ from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
 from ..model.attention_8bit import attention_note, choose_attention
 from ..model.linear_8bit import arithmetic_note, choose_arithmetic
-from ..options import SHIFT, LoraFile
+from ..options import SHIFT
 from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
 from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
@@ -85,8 +85,6 @@ def check_settings(options: GenerateOptions) -> None:
     if (options.width is None) != (options.height is None):
         raise InputError("`width` and `height` go together; name both or neither")
     for lora in options.lora:
-        if not isinstance(lora, LoraFile):
-            raise InputError(f"`lora` {lora!r}: expected LoraFile(path, strength), found {type(lora).__name__}")
         if not lora.path.is_file():
             raise InputError(f"`lora` {lora.path} {'is a folder' if lora.path.is_dir() else 'does not exist'}")
         if not math.isfinite(lora.strength):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, get_type_hints
 
 from ..options import (
     ARITHMETICS,
@@ -33,6 +34,18 @@ from ..options import (
     SolverName,
     VaeDtype,
 )
+from ..typed import check_types
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+    ImageInput = str | Path | Image.Image | np.ndarray
+else:
+    ImageInput = object  # checked by `read_image`, which imports what it needs for that
+
+STDOUT = "-"
+"""The output that is standard output."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "solver": SOLVER_NAMES,
@@ -71,7 +84,8 @@ class GenerateOptions:
     own parts as `high`, `low`, `text_encoder`, `tokenizer` and `vae`; and a `shift` of 5 for the base model, 10 for a
     causal one. The `lora` files are added to the models' weights, which stay as they are, 4-bit ones too.
 
-    An `output` that is there already is refused, unless `overwrite` allows that it is replaced.
+    `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. An `output` that is there already is refused,
+    unless `overwrite` allows that it is replaced; with None nothing is written, and the result has the frames.
 
     Several processes divide the weights of an expert among them with `shard`, whatever `residency` says.
 
@@ -84,8 +98,8 @@ class GenerateOptions:
 
     ckpt_dir: str | Path
     prompt: str
-    output: str | Path
-    image: str | Path | None = None
+    output: str | Path | None
+    image: ImageInput | None = None
     overwrite: bool = False
     negative: str | None = None
     action_path: str | Path | None = None
@@ -123,6 +137,10 @@ class GenerateOptions:
     text_encoder: str | Path | None = None
     tokenizer: str | Path | None = None
     vae: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a value of a wrong type."""
+        check_types(vars(self), get_type_hints(type(self)))
 
 
 def lora_of(text: str) -> LoraFile:

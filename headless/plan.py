@@ -63,7 +63,7 @@ def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_an
     check_settings(options)
     device = find_device(options.device)
     target = find_target(options.output)
-    if target.pattern is None:
+    if target.pattern is None and target.kept is None:
         require("av", '"lingbot-world[cli]"')
     image = None if options.image is None else read_image(options.image)
     package = find_package(options.ckpt_dir, **{name: getattr(options, name) for name in PARTS})

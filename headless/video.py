@@ -24,8 +24,8 @@ from ..options import FPS, Progress
 from ..pipeline.geometry import Geometry
 from .existing import refuse_existing
 from .interrupts import LaterInterruptsWait
+from .options import STDOUT
 
-STDOUT = "-"
 FRAMES_AT_ONCE = 12
 MOST_WAITING = 2
 """Parts of a video that may wait to be encoded."""
@@ -39,6 +39,8 @@ class Target:
 
     path: Path
     pattern: str | None = None
+    kept: list[np.ndarray] | None = None
+    """Gets the frames of a video that is not written."""
 
     @property
     def is_pipe(self) -> bool:
@@ -51,6 +53,8 @@ class Target:
 
     def files(self, first: int, frames: int) -> list[Path]:
         """The video's file, or the PNG files of that many frames, numbered from `first` on; none of a pipe."""
+        if self.kept is not None:
+            return []
         if self.pattern is not None:
             return [self.path / (self.pattern % number) for number in range(first, first + frames)]
         return [] if self.is_pipe else [self.path]
@@ -61,13 +65,15 @@ class Target:
         return self.path.parent if self.pattern is None else self.path
 
 
-def find_target(output: str | Path) -> Target:
+def find_target(output: str | Path | None) -> Target:
     """The target that `output` names: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
-    `dir/f_%04d.png` are PNG files; `-` is standard output.
+    `dir/f_%04d.png` are PNG files; `-` is standard output. With None the frames are kept.
 
     Raises InputError for another suffix, for a video that is an existing folder, for a folder that is an existing file
     and for a standard output that is closed.
     """
+    if output is None:
+        return Target(Path(), kept=[])
     path = Path(output)
     if str(path) == STDOUT and sys.stdout is None:
         raise InputError("`output` -: standard output is closed; lead it into a program or a file")
@@ -94,7 +100,7 @@ def _png_target(path: Path) -> Target:
 
 def check_target(target: Target, geometry: Geometry) -> None:
     """Raises InputError when the target cannot be written, or the disk has no room for it. Creates nothing."""
-    if target.is_pipe:
+    if target.is_pipe or target.kept is not None:
         return
     folder = check_folder("output", target.path, target.folder)
     needed, free = largest_size(target, geometry), shutil.disk_usage(folder).free
@@ -162,8 +168,11 @@ class FrameWriter:
         self._stack = ExitStack()
         self._thread = ThreadPoolExecutor(1)
         self._waiting: deque[Future] = deque()
-        if target.pattern is not None:
-            self._file: _PngFiles | _VideoFile | _VideoPipe = _PngFiles(target.pattern, self._scratch(), first)
+        self._file: _Kept | _PngFiles | _VideoFile | _VideoPipe
+        if target.kept is not None:
+            self._file = _Kept(target.kept)
+        elif target.pattern is not None:
+            self._file = _PngFiles(target.pattern, self._scratch(), first)
         elif target.is_pipe:
             self._file = _VideoPipe(self._stack.enter_context(target.open_pipe()), fps)
         else:
@@ -198,6 +207,17 @@ class FrameWriter:
         folder = tempfile.TemporaryDirectory(prefix=".lingbot-", dir=self._target.folder)
         self._scratch_folder = Path(self._stack.enter_context(folder))
         return self._scratch_folder
+
+
+class _Kept:
+    """Frames in memory."""
+
+    def __init__(self, kept: list[np.ndarray]) -> None:
+        self.write = kept.append
+
+    def close(self) -> list[str]:
+        """No files' names."""
+        return []
 
 
 class _PngFiles:

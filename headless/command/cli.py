@@ -8,20 +8,22 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ... import __version__
 from ...errors import InputError, LingBotError
 from ...options import ARITHMETICS, DTYPE_NAMES, Progress
 from ..client.queue import add_queue_command
 from ..interrupts import Written, end_at_further_ones, told_by_signals
-from ..options import PARTS, GenerateOptions
+from ..options import PARTS, STDOUT, GenerateOptions
 from ..starting import start_cuda
-from .flags import Help, add_settings, add_size, adder, count, settings_of
+from .completion import add_completion_command
+from .flags import Help, Parser, add_settings, add_size, adder, count, settings_of
 from .quantize import add_quantize_command, add_verify_command
 
 BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
@@ -79,7 +81,8 @@ def with_flags(message: str) -> str:
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The command's options. Those of `camera` are added only when `argv` asks for it, because they need torch."""
-    parser = argparse.ArgumentParser(prog="lingbot-world", description="Camera-controlled video from one image.")
+    parser = Parser(prog="lingbot-world", description="Camera-controlled video from one image.")
+    parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
     _add_batch(commands)
@@ -88,7 +91,8 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     add_quantize_command(commands, progress_bar)
     add_verify_command(commands, progress_bar)
     add_queue_command(commands)
-    if argv[:1] == ["camera"]:
+    add_completion_command(commands, parser)
+    if argv[:1] in (["camera"], ["completion"]):
         from .camera import add_camera_command
 
         add_camera_command(commands)
@@ -107,6 +111,8 @@ def _add_generate(commands: Any) -> None:
     add("seed", "left out: drawn, and printed at the end", type=int)
     parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that make the video, a process each")
     add("shard", "each GPU keeps 1/N of the weights and fetches a block before it is needed", action="store_true")
+    parser.add_argument("--quiet", action="store_true", help="show no progress and say nothing but what is wrong")
+    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check everything, say what would be made")
     add = adder(add_settings(parser))
     add("save_state", "file to write, from which a later run continues the video", metavar="FILE")
     add("continue_from", "file that --save_state wrote; the video is what comes next, and PNG files are numbered on",
@@ -121,6 +127,7 @@ def _add_batch(commands: Any) -> None:
     parser.add_argument("out", help="folder of the videos and of manifest.jsonl; what is done in it is not done again")
     parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help="spread over the GPUs of a Ray "
                         "cluster; without an address, over those of this machine")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="show no progress and say nothing but what is wrong")
     parser.add_argument("--workers", type=count, metavar="N", help="Ray actors; left out: one for each GPU")
     add_settings(parser)
 
@@ -155,7 +162,7 @@ def _generate(arguments: argparse.Namespace) -> None:
     from ..profile import silent, table
     from ..rollout_plan import RolloutPlan
     from ..run import run
-    from ..video import STDOUT, files_left
+    from ..video import files_left
 
     _spare_imports(arguments)
     values = settings_of(arguments)
@@ -163,24 +170,39 @@ def _generate(arguments: argparse.Namespace) -> None:
         values["device"] = processes.device(arguments.device)
         plan = make_plan(GenerateOptions(**values))
         if not processes.first:
-            run(plan, silent, processes)
+            if not arguments.dry_run:
+                run(plan, silent, processes)
             return
         state = [] if plan.options.save_state is None else [Path(plan.options.save_state)]
         if plan.target.is_pipe:
             del arguments.interrupted  # nobody knows what its reader has kept
         else:
             arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *state])
+        tell = _teller(arguments)
         size, steps = plan.geometry, arguments.sampling_steps
-        work = f"{steps} steps"
-        if isinstance(plan, RolloutPlan):
-            work = f"{size.lat_f // CHUNK} chunks"
-        told = sys.stderr if arguments.output == STDOUT else sys.stdout
-        first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
-        print(first, *plan.notes, *files_left(plan.target, plan.frames_before + size.frames), sep="\n", file=told)
-        result = run(plan, progress_bar, processes)
+        work = _many(size.lat_f // CHUNK, "chunk") if isinstance(plan, RolloutPlan) else _many(steps, "step")
+        tell(f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}")
+        tell(*plan.notes, *files_left(plan.target, plan.frames_before + size.frames))
+        if arguments.dry_run:
+            return
+        result = run(plan, silent if arguments.quiet else progress_bar, processes)
         if arguments.reuse_threshold:
-            print(f"\nthe model predicted {result.model_steps} of {steps} steps", file=told)
-        print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}", file=told)
+            tell(f"\nthe model predicted {result.model_steps} of {_many(steps, 'step')}")
+        tell(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
+
+
+def _teller(arguments: argparse.Namespace) -> Callable[..., None]:
+    """`tell(*lines)`, on the screen: on standard error where the video goes to standard output."""
+
+    def tell(*lines: str) -> None:
+        if lines and not arguments.quiet:
+            print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)
+
+    return tell
+
+
+def _many(count: int, thing: str) -> str:
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def _spare_imports(arguments: argparse.Namespace) -> None:
@@ -193,6 +215,7 @@ def _spare_imports(arguments: argparse.Namespace) -> None:
 def _batch(arguments: argparse.Namespace) -> None:
     from ..many.batch import run_batch
     from ..many.jobs import MANIFEST, read_jobs
+    from ..profile import silent
 
     _spare_imports(arguments)
     values = settings_of(arguments)
@@ -206,8 +229,9 @@ def _batch(arguments: argparse.Namespace) -> None:
         from ..many.cluster import on_ray
 
         run_groups = on_ray(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
-    counts = run_batch(jobs, folder, progress_bar, run_groups, lambda text: print(with_flags(text), flush=True))
-    print(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
+    tell = (lambda _text: None) if arguments.quiet else (lambda text: print(with_flags(text), flush=True))
+    counts = run_batch(jobs, folder, silent if arguments.quiet else progress_bar, run_groups, tell)
+    tell(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
     if counts.failed:
         raise LingBotError(f"{counts.failed} failed; {folder / MANIFEST} says why. The same command tries them again")
 

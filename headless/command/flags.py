@@ -5,10 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, NoReturn
 
 from ...options import FRAMES, SIZE
 from ..options import CHOICES, LORA, PARTS, GenerateOptions, lora_of, two_sides
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with words that it cannot read in one line, as the command says everything else."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"lingbot-world: {message}; `{self.prog} --help` says what there is\n")
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
