@@ -16,9 +16,11 @@ from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
 from ..model.attention_8bit import attention_note, choose_attention
+from ..model.config import ModelConfig
 from ..model.linear_8bit import arithmetic_note, choose_arithmetic
-from ..options import SHIFT
+from ..options import SHIFT, Precision
 from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
+from ..pipeline.memory import MemoryWishes
 from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
 from ..text.weights import UMT5Weights
@@ -45,14 +47,38 @@ class Plan:
     notes: tuple[str, ...]
 
     @property
-    def cells(self) -> tuple[int, int]:
-        """Height and width of the latent."""
-        return self.geometry.lat_h, self.geometry.lat_w
+    def config(self) -> ModelConfig:
+        """Of the model, or of each expert."""
+        raise NotImplementedError
+
+    @property
+    def guided(self) -> bool:
+        """Whether a negative prompt takes part."""
+        raise NotImplementedError
+
+    @property
+    def work(self) -> str:
+        """How much there is to do, in words."""
+        raise NotImplementedError
 
     @property
     def frames_before(self) -> int:
-        """Frames that were made before this run, after which those of a folder are numbered."""
+        """Frames of the video that were made before."""
         return 0
+
+    def precision(self, processes: int = 1) -> Precision:
+        """What a forward computes in, by so many processes."""
+        return Precision(self.dtype, self.options.arithmetic, self.options.attention, processes)
+
+    @property
+    def wishes(self) -> MemoryWishes:
+        """What is asked of memory."""
+        return MemoryWishes(**{field.name: getattr(self.options, field.name) for field in fields(MemoryWishes)})
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Height and width of the latent."""
+        return self.geometry.lat_h, self.geometry.lat_w
 
     @property
     def decodes_in_half(self) -> bool:
@@ -62,6 +88,11 @@ class Plan:
             return self.options.vae_dtype == "fp16"
         on_gpu = self.device.type == "cuda" and torch.cuda.is_available()
         return on_gpu and torch.cuda.get_device_capability(self.device) >= (7, 0)
+
+
+def many(count: int, thing: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:

@@ -156,11 +156,9 @@ def _add_toy(commands: Any) -> None:
 def _generate(arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
-    from ...options import CHUNK
     from ..plan import make_plan
     from ..processes import joined
     from ..profile import silent, table
-    from ..rollout_plan import RolloutPlan
     from ..run import run
     from ..video import files_left
 
@@ -180,14 +178,13 @@ def _generate(arguments: argparse.Namespace) -> None:
             arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *state])
         tell = _teller(arguments)
         size, steps = plan.geometry, arguments.sampling_steps
-        work = _many(size.lat_f // CHUNK, "chunk") if isinstance(plan, RolloutPlan) else _many(steps, "step")
-        tell(f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}")
+        tell(f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}")
         tell(*plan.notes, *files_left(plan.target, plan.frames_before + size.frames))
         if arguments.dry_run:
             return
         result = run(plan, silent if arguments.quiet else progress_bar, processes)
         if arguments.reuse_threshold:
-            tell(f"\nthe model predicted {result.model_steps} of {_many(steps, 'step')}")
+            tell(f"\nthe model predicted {result.model_steps} of {steps} steps")
         tell(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
 
 
@@ -199,10 +196,6 @@ def _teller(arguments: argparse.Namespace) -> Callable[..., None]:
             print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)
 
     return tell
-
-
-def _many(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"
 
 
 def _spare_imports(arguments: argparse.Namespace) -> None:
