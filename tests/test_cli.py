@@ -10,6 +10,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import lingbot_world
 import numpy as np
 import pytest
 import torch
@@ -299,6 +300,47 @@ def test_the_toy_tokenizer_reads_words_and_spells_the_rest(toy_package):
     assert words[-1] == 1
     assert len(tokenizer.encode("the castl\u00e9")) > 4
     assert 3 not in tokenizer.encode("\u57ce\u5821 castle")
+
+
+def test_a_dry_run_checks_everything_and_makes_nothing(command, tmp_path, capsys):
+    assert main([*command(frame_num=8), "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("48x32, 5 frames, 2 steps on cpu\nFrames come in 4n+1: the video has 5 frames, not 8.")
+    assert (said.err, os.listdir(tmp_path)) == ("", [])
+    assert main([*command(image="nowhere.png"), "--dry_run"]) == 2
+
+
+def test_a_quiet_run_says_nothing(command, tmp_path, capsys):
+    assert main([*command(), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert (tmp_path / "out/video.mp4").is_file()
+    assert main([*command(), "--quiet"]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_one_is_not_many(command, tmp_path, capsys):
+    assert main([*command(sampling_steps=1), "--dry-run"]) == 0
+    assert "5 frames, 1 step on cpu" in capsys.readouterr().out
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"lingbot-world {lingbot_world.__version__}\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("ba", "batch"), ("generate --kv", "--kv_cache"), ("generate --kv_cache h", "host"), ("camera me", "measure")],
+)
+def test_bash_completes_the_words(typed, offered, tmp_path, capsys):
+    pytest.importorskip("shtab")
+    assert main(["completion", "bash"]) == 0
+    words = ["lingbot-world", *typed.split()]
+    asked = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _shtab_lingbot_world; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", capsys.readouterr().out + asked], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [offered]
 
 
 @pytest.mark.parametrize("command", ["generate", "batch", "inspect"])

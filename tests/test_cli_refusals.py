@@ -108,12 +108,15 @@ def test_python_hears_of_a_word_that_is_no_choice_without_flags(name, toy_packag
 
 
 @pytest.mark.parametrize("words", ["--size 480", "--size 0*9", "--guide_scale much", "--solver euler"])
-def test_words_that_mean_nothing_are_refused_with_the_usage(words, command, capsys):
+def test_words_that_mean_nothing_are_refused_in_one_line(words, command, capsys):
     words = words.split()
     with pytest.raises(SystemExit) as stop:
         main([*command(), *words])
     assert stop.value.code == 2
-    assert words[1] in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert words[1] in said
+    assert said.startswith("lingbot-world: argument --")
+    assert said.count("\n") == 1
 
 
 def test_an_unreadable_image_is_refused(command, toy_package, tmp_path, capsys):
