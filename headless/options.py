@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 else:
     ImageInput = object  # checked by `read_image`, which imports what it needs for that
 
+CAMERAS = ("action_path", "preset", "keys")
+"""The options that give a camera, one of them at a time."""
+
 STDOUT = "-"
 """The output that is standard output."""
 
@@ -91,6 +94,9 @@ class GenerateOptions:
     causal one of what it was made for. The `lora` files are added to the models' weights, which stay as they are, 4-bit
     ones too.
 
+    The camera is that of a folder, `action_path`, or a `preset` of `camera.moves` at its defaults, or of `keys` held,
+    such as "w-10,iw-15"; without one of them the base model has no camera control, and a causal one stands still.
+
     `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. An `output` that is there already is refused,
     unless `overwrite` allows that it is replaced; with None nothing is written, and the result has the frames.
 
@@ -111,6 +117,8 @@ class GenerateOptions:
     overwrite: bool = False
     negative: str | None = None
     action_path: str | Path | None = None
+    preset: str | None = None
+    keys: str | None = None
     max_area: int = SIZE[0] * SIZE[1]
     width: int | None = None
     height: int | None = None

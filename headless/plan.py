@@ -28,13 +28,13 @@ from ..vae import read_vae
 from .checks import (
     Plan,
     arithmetic_notes,
+    camera_of,
     check_settings,
     find_device,
     frame_notes,
     geometry_of,
     lora_notes,
     many,
-    pose_folder,
     refuse_options,
 )
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
@@ -116,7 +116,7 @@ def _plan_sampling(
     if image is None:
         raise InputError("`image` is missing: the video's first frame")
     notes = (*lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
-    camera = None if options.action_path is None else pose_folder(Path(options.action_path), experts.high)
+    camera = camera_of(options, experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     return SamplingPlan(
         **opened,

@@ -48,7 +48,7 @@ def lens_choices() -> list[str]:
 
 def camera_files() -> list[str]:
     """Files that a camera format reads, in the input folder and in packages."""
-    return _named(looks_like_camera, ".npz", ".txt", ".json", ".npy")
+    return _named(looks_like_camera, ".npz", ".txt", ".json", ".npy", ".bin")
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:

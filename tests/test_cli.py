@@ -112,6 +112,24 @@ def test_prompt_camera_solver_and_scale_reach_the_video_and_streaming_changes_no
         assert not np.array_equal(frames_of(name, **changes), base), name
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_camera_may_be_a_move_or_keys(causal, command, toy_package, tmp_path):
+    """Over as many frames as the video has; the folder that `camera make` writes gives the same."""
+    given = {"frame_num": 9, "action_path": None} | ({"sampling_steps": None} if causal else {"sampling_steps": 1})
+    given["ckpt_dir"] = toy_package / ("lingbot_world_fast" if causal else ".")
+    for option, value in (("preset", "dolly_in"), ("keys", "w-4,l-5")):
+        made = tmp_path / f"{option} path"
+        frames = ["--frames", "9"] if option == "preset" else []
+        assert main(["camera", "make", str(made), f"--{option}", value, *frames]) == 0
+        for name, camera in (("said", {option: value}), ("made", {"action_path": made})):
+            assert main(command(**given | camera, output=tmp_path / option / name)) == 0
+        said, made = (sorted((tmp_path / option / name).iterdir()) for name in ("said", "made"))
+        assert [file.read_bytes() for file in said] == [file.read_bytes() for file in made]
+        assert len(said) == 9
+    both = command(**given | {"action_path": toy_package / "example"}, preset="dolly_in", output=tmp_path / "x.mp4")
+    assert main(both) == 2
+
+
 def test_a_short_pose_file_shortens_the_video_and_says_so(command, toy_package, tmp_path, capsys):
     poses = tmp_path / "poses"
     poses.mkdir()

@@ -108,6 +108,8 @@ def _add_generate(commands: Any) -> None:
     add("image", "first frame; stretched to the video's size")
     add("prompt", "what the video shows")
     add("output", "x.mp4; a folder or dir/*.png for PNG files; - for standard output")
+    add("preset", "in place of a folder: a move of `camera make`, at its defaults", metavar="NAME")
+    add("keys", "in place of a folder: keys held and for how many frames: w-10,iw-15,none-10", metavar="SCRIPT")
     add("seed", "left out: drawn, and printed at the end", type=int)
     parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that make the video, a process each")
     add("shard", "each GPU keeps 1/N of the weights and fetches a block before it is needed", action="store_true")

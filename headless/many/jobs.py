@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ...errors import InputError
-from ..options import PARTS, GenerateOptions, two_sides
+from ..options import CAMERAS, PARTS, GenerateOptions, two_sides
 
 MANIFEST = "manifest.jsonl"
 LOCK = "manifest.lock"
@@ -26,7 +26,6 @@ DONE, FAILED, CHANGED = "done", "failed", "changed"
 FOR_ALL = ("ckpt_dir", "output", "device", "dtype", "residency", "camera_cache", "vae_tiling", "vae_dtype", "lora",
            "shard", "kv_cache", "save_state", "overwrite")  # fmt: skip
 """The options that a batch has once, not for each job."""
-CAMERAS = ("action_path", "preset", "keys")
 _WHOLE = ("width", "height", "frame_num", "sampling_steps", "seed", "window", "sink", "fps")
 _NUMBERS = ("shift", "boundary", "reuse_threshold")
 _PATHS = ("image", "continue_from", *PARTS)
@@ -43,7 +42,7 @@ class Job:
 
     def settings(self) -> dict[str, Any]:
         """What the video depends on, for the manifest; a seed that is drawn is None."""
-        left_out = "output", "action_path", "overwrite"
+        left_out = "output", "overwrite", *CAMERAS
         given = {name: value for name, value in asdict(self.options).items() if name not in left_out}
         return json.loads(json.dumps(given | {"camera": self.camera}, default=str))
 
