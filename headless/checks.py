@@ -26,7 +26,7 @@ from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
 from ..text.weights import UMT5Weights
 from .options import CAMERAS, CHOICES, GenerateOptions
-from .video import Target
+from .target import Target
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ from .checks import (
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
 from .pictures import read_image
 from .rollout_plan import RolloutPlan, plan_causal
-from .video import check_new, check_target, find_target
+from .target import check_new, check_target, find_target
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,12 @@ make_environment cli
 move=${MOVE:-pan_right}
 case $move in pan_* | tilt_* | roll_*) amount=25 ;; *) amount=2 ;; esac
 
+say "tiny models, an image and a prompt, into out/toy"
 .venv/bin/lingbot-world toy out/toy
+say "the camera's path, $move, and its drawing"
 .venv/bin/lingbot-world camera make --preset "$move" --amount $amount --frames 33 --overwrite "out/$move"
 .venv/bin/lingbot-world camera show "out/$move" --image out/toy/example/image.png --output out/demo-camera.png --overwrite
+say "the video, 33 frames in 8 steps on the CPU"
 .venv/bin/lingbot-world generate \
     --ckpt_dir out/toy \
     --image out/toy/example/image.png \

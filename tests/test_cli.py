@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import json
 import os
 import re
 import signal
@@ -215,7 +216,8 @@ def test_only_a_process_of_its_own_spares_imports_its_collections(sub_command, c
 
 
 def test_an_exception_while_writing_leaves_the_old_file(tmp_path):
-    from lingbot_world.headless.video import FRAMES_AT_ONCE, find_target, write_frames
+    from lingbot_world.headless.target import find_target
+    from lingbot_world.headless.video import FRAMES_AT_ONCE, write_frames
 
     def interrupt(done, total):
         assert done < total
@@ -233,7 +235,8 @@ def test_an_exception_while_writing_leaves_the_old_file(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's mallopt")
 def test_the_same_frames_are_the_same_bytes_whatever_lay_in_memory(tmp_path):
-    from lingbot_world.headless.video import find_target, write_frames
+    from lingbot_world.headless.target import find_target
+    from lingbot_world.headless.video import write_frames
 
     draw, fill_memory = np.random.default_rng(3), partial(ctypes.CDLL(None).mallopt, M_PERTURB)
     picture = np.kron(draw.uniform(0, 255, (19, 30, 3)), np.ones((16, 16, 1)))
@@ -326,6 +329,29 @@ def test_a_dry_run_checks_everything_and_makes_nothing(command, tmp_path, capsys
     assert said.out.startswith("48x32, 5 frames, 2 steps on cpu\nFrames come in 4n+1: the video has 5 frames, not 8.")
     assert (said.err, os.listdir(tmp_path)) == ("", [])
     assert main([*command(image="nowhere.png"), "--dry_run"]) == 2
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_run_says_what_the_last_one_of_its_kind_took(causal, command, toy_package, tmp_path, monkeypatch, capsys):
+    """A causal one by its frames. Another size is another kind."""
+    times = tmp_path / "times.json"
+    monkeypatch.setenv("LINGBOT_WORLD_TIMES", str(times))
+    given = {"action_path": None, "ckpt_dir": toy_package / ("lingbot_world_fast" if causal else ".")}
+    given |= {"sampling_steps": None, "frame_num": 9} if causal else {}
+
+    def first_line(name, **changes):
+        assert main(command(**given | changes, output=tmp_path / name)) == 0
+        return capsys.readouterr().out.splitlines()[0]
+
+    assert first_line("a").endswith("on cpu")
+    ((kind, took),) = json.loads(times.read_text()).items()
+    times.write_text(json.dumps({kind: {"once": 60, "per_frame": 10 if causal else 0}}))
+    told = "about 2 min, by the last run of this kind" if causal else "about 60 s, by the last run of this kind"
+    assert first_line("b", seed=2, prompt="a lake").endswith(f"on cpu; {told}")
+    assert first_line("c", width=32).endswith("on cpu")
+    assert took["once"] > 0
+    times.write_text("[broken")
+    assert first_line("d").endswith("on cpu")
 
 
 def test_a_quiet_run_says_nothing(command, tmp_path, capsys):

@@ -160,11 +160,12 @@ def _add_toy(commands: Any) -> None:
 def _generate(arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
+    from ..expected import expected, remember
     from ..plan import make_plan
     from ..processes import joined
     from ..profile import silent, table
     from ..run import run
-    from ..video import files_left
+    from ..target import files_left
 
     _spare_imports(arguments)
     values = settings_of(arguments)
@@ -182,11 +183,13 @@ def _generate(arguments: argparse.Namespace) -> None:
             arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *state])
         tell = _teller(arguments)
         size, steps = plan.geometry, arguments.sampling_steps
-        tell(f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}")
+        took = expected(plan)
+        tell(f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}{took and f'; {took}'}")
         tell(*plan.notes, *files_left(plan.target, plan.frames_before + size.frames))
         if arguments.dry_run:
             return
         result = run(plan, silent if arguments.quiet else progress_bar, processes)
+        remember(plan, result.stages)
         if arguments.reuse_threshold:
             tell(f"\nthe model predicted {result.model_steps} of {steps} steps")
         tell(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
