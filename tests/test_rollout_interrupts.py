@@ -190,7 +190,7 @@ def test_an_interrupted_command_does_not_say_that_nothing_was_written(causal, tm
              "--width", 64, "--height", 48, "--frame_num", 21, "--device", "cpu"]  # fmt: skip
     assert main(["generate", *map(str, words)]) == 130
     assert length_of(video) == 9
-    assert capsys.readouterr().err.endswith("interrupted; the chunks that were done stay\n")
+    assert capsys.readouterr().err.endswith(f"interrupted; what was done stays: {video}\n")
 
 
 @pytest.mark.usefixtures("usual_signals")
@@ -245,7 +245,7 @@ def test_what_ends_the_process_politely_leaves_what_ctrl_c_leaves(causal, tmp_pa
         process.send_signal(getattr(signal, number))
         _, rest = process.communicate(timeout=300)
     assert process.returncode == 128 + getattr(signal, number), shown + rest
-    assert rest.endswith("interrupted; the chunks that were done stay\n")
+    assert rest.endswith(f"interrupted; what was done stays: {video}, {state}\n")
     assert 21 <= length_of(video) == 4 * load_state(state).latent.shape[2] - 3 < 1209
     assert {file.name for file in tmp_path.iterdir()} == {"cut.mp4", "cut.state"}
 

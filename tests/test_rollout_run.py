@@ -130,7 +130,7 @@ def test_a_lora_acts_in_every_chunk_and_is_told(causal, toy_package, tmp_path):
     night = toy_lora(tmp_path / "night.safetensors", toy_package)
     run(make_plan(causal()))
     plain = frames_of(tmp_path / "video").astype(int)
-    plan = make_plan(causal(lora=(LoraFile(night, 2.0),)))
+    plan = make_plan(causal(lora=(LoraFile(night, 2.0),), overwrite=True))
     assert plan.notes[1] == "LoRA night.safetensors, strength 2"
     shutil.rmtree(tmp_path / "video")
     run(plan)

@@ -52,7 +52,7 @@ def test_png_files_of_a_world_that_goes_on_follow_those_of_before(causal, tmp_pa
     assert sorted(file.name for file in folder.iterdir()) == [f"frame_{index:05}.png" for index in range(9 + 24)]
     assert np.array_equal(frames_of(folder)[:9], begun)
     (folder / "frame_00033.png").touch()
-    assert main(words) == 0
+    assert main([*words, "--overwrite"]) == 0
     assert f"{folder} holds a longer video: its files from frame_00033.png on stay" in capsys.readouterr().out
 
 
