@@ -140,8 +140,8 @@ def _plan_sampling(
     if image is None:
         raise InputError("`image` is missing: the video's first frame")
     assumed = base_release(experts.high.names)[2]
-    notes = () if assumed is None else (assumed,)
-    notes += (*lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
+    notes = (*lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
+    notes = notes if assumed is None else (assumed, *notes)
     camera = None if options.action_path is None else pose_folder(Path(options.action_path), experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     return SamplingPlan(
