@@ -149,9 +149,9 @@ class FrameWriter:
         self._thread = ThreadPoolExecutor(1)
         self._waiting: deque[Future] = deque()
         if target.pattern is not None:
-            self._file: _PngFiles | _VideoFile | _VideoPipe = _PngFiles(target.pattern, self._scratch(), first)
+            self._file: _PngFiles | _VideoFile | VideoPipe = _PngFiles(target.pattern, self._scratch(), first)
         elif target.is_pipe:
-            self._file = _VideoPipe(self._stack.enter_context(target.open_pipe()), fps)
+            self._file = VideoPipe(self._stack.enter_context(target.open_pipe()), fps)
         else:
             self._file = _VideoFile(self._scratch() / target.path.name, fps)
 
@@ -234,7 +234,7 @@ class _VideoFile:
         return [self._name]
 
 
-class _VideoPipe:
+class VideoPipe:
     """An H.264 video into a pipe: each part can be played when it is written.
 
     libx264 looks 40 frames ahead, and cannot go on once it was asked for the last of them. So each part gets an encoder

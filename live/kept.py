@@ -38,7 +38,7 @@ class Kept:
     ) -> None:
         """Raises InputError where the folder cannot be written."""
         self.folder, self.failure = folder, ""
-        self._engine, self._frame, self._lens, self._unit = engine, frame, lens, unit
+        self._engine, self.lens, self._unit = engine, lens, unit
         self._before, self.latent_frames = before, 0
         self._prompts: list[tuple[str, Tensor, int]] = []
         height, width = engine.cells
@@ -124,7 +124,7 @@ class Kept:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             np.save(folder / "poses.npy", poses)
-            np.save(folder / "intrinsics.npy", np.tile(self._lens, (len(poses), 1)))
+            np.save(folder / "intrinsics.npy", np.tile(self.lens, (len(poses), 1)))
         except OSError as error:
             raise InputError(f"the camera path cannot be written to {folder}: {error.strerror}") from error
 
@@ -139,7 +139,7 @@ class Kept:
         head = {
             "format": FORMAT, "cells": engine.cells, "chunk": engine.chunk, "window": engine.window,
             "sink": engine.sink, "release": engine.release, "config": dataclasses.asdict(engine.config),
-            "lens": self._lens.tolist(), "unit": self._unit, "continued": self._before is not None,
+            "lens": self.lens.tolist(), "unit": self._unit, "continued": self._before is not None,
             "prompts": [{"text": text, "first": first} for text, _, first in self._prompts],
         }  # fmt: skip
         part = self.folder / (HEAD + ".part")

@@ -21,6 +21,7 @@ class Pace:
     def __init__(self, fps: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.fps, self._clock = fps, clock
         self._answers: deque[float] = deque(maxlen=RECENT)
+        self._worked: deque[tuple[float, int]] = deque(maxlen=RECENT)
         self._handed: deque[tuple[float, int]] = deque()
         self._played: float | None = None  # when all that was handed out has been played
         self.frames = self.late = self.stalls = 0
@@ -30,6 +31,15 @@ class Pace:
         if not self.fps or self._played is None:
             return 0.0
         return max(0.0, self._played - self._clock() - max(self._answers, default=0.0) - SPARE)
+
+    def worked(self, seconds: float, frames: int) -> None:
+        """A chunk of so many frames took so long."""
+        self._worked.append((seconds, frames))
+
+    def busy(self) -> float:
+        """The share of the time in which chunks are made, at the rate of now."""
+        seconds, frames = (sum(column) for column in zip(*self._worked, strict=True)) if self._worked else (0.0, 0)
+        return min(1.0, seconds / frames * self.rate()) if frames else 0.0
 
     def answered(self, seconds: float) -> None:
         """A chunk's first frames came so long after it was begun."""

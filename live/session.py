@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -154,13 +155,22 @@ class Session:
         """What was walked, to be saved and gone on with. Raises InputError where there is nothing yet."""
         return self.walk.kept.state()
 
-    def close(self) -> None:
-        """Ends the walk. What was walked stays in its folder, unless that is temporary."""
+    @property
+    def running(self) -> bool:
+        """Whether a thread makes the chunks."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self) -> None:
+        """No further chunk is made. What was walked can still be saved."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join()
+
+    def close(self) -> None:
+        """Ends the walk. What was walked stays in its folder, unless that is temporary."""
+        self.stop()
         self._texts.shutdown(cancel_futures=True)
         if self._walk is not None:
             self._walk.close()
@@ -209,13 +219,14 @@ class Session:
 
     def _chunk(self) -> Iterator[Frames]:
         self._do_what_is_asked()
-        failed_before, first = self.walk.kept.failure, True
+        failed_before, began, made = self.walk.kept.failure, time.perf_counter(), 0
         for frames in self.walk.chunk():
-            if first:
+            if frames.part == 0:
                 self.pace.answered(frames.seconds)
-            first = False
+            made += len(frames.pixels)
             self.pace.handed(len(frames.pixels))
             yield frames
+        self.pace.worked(time.perf_counter() - began, made)
         if self.walk.kept.failure != failed_before:
             self._tell("kept", {"reason": self.walk.kept.failure})
 

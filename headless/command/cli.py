@@ -21,6 +21,7 @@ from ..interrupts import told_by_signals
 from ..options import PARTS, GenerateOptions
 from ..starting import start_cuda
 from .flags import Help, add_settings, add_size, adder, count, settings_of
+from .live import add_live_command
 from .quantize import add_quantize_command, add_verify_command
 
 BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
@@ -85,6 +86,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     add_quantize_command(commands, progress_bar)
     add_verify_command(commands, progress_bar)
     add_queue_command(commands)
+    add_live_command(commands, progress_bar)
     if argv[:1] == ["camera"]:
         from .camera import add_camera_command
 

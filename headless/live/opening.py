@@ -16,7 +16,7 @@ from ...options import CHUNK, RELEASES, ShowProgress
 from ...pipeline.geometry import explicit_geometry
 from ...pipeline.state import WorldState
 from ...pipeline.two_experts import ALONE as TOGETHER_ALONE
-from ...pipeline.world import World
+from ...pipeline.world import World, check_window
 from ...vae import VideoDecoder, encode_first_frame, load_vae
 from ...vae.encoding import SETTLED
 from ..options import GenerateOptions
@@ -74,15 +74,23 @@ class Opened:
         plan = self.plan
         return plan.state or Start(plan.frame, plan.options.prompt, plan.track.lens, plan.options.seed or 0)
 
-    def engine(self, size: tuple[int, int] | None = None) -> Engine:
-        """For videos of a size (height, width), the plan's or a smaller one. Raises InputError for a larger one: memory
-        was divided for the plan's."""
+    def engine(
+        self, size: tuple[int, int] | None = None, window: int | None = None, sink: int | None = None
+    ) -> Engine:
+        """For videos of a size (height, width) and a window, the plan's or smaller ones. Raises InputError for larger
+        ones: memory was divided for the plan's."""
         plan, planned = self.plan, (self.plan.geometry.height, self.plan.geometry.width)
         height, width = size or planned
         if height * width > planned[0] * planned[1]:
             raise InputError(f"a size of {width}x{height} is larger than {planned[1]}x{planned[0]}, for which memory "
                              "was divided; ask for a smaller one, or start with a larger `size`")  # fmt: skip
-        plan = replace(plan, geometry=explicit_geometry(width, height, plan.geometry.frames))
+        window, sink = window or plan.window, plan.sink if sink is None else sink
+        if window > plan.window:
+            raise InputError(f"a window of {window} is larger than {plan.window}, for which memory was divided; ask "
+                             "for a smaller one, or start with a larger `window`")  # fmt: skip
+        check_window(window, sink)
+        geometry = explicit_geometry(width, height, plan.geometry.frames)
+        plan = replace(plan, geometry=geometry, window=window, sink=sink)
         return Engine(
             config=plan.checkpoint.config, schedule=plan.schedule, release=plan.release, window=plan.window,
             sink=plan.sink, chunk=CHUNK, size=(height, width), device=plan.device,
