@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError, require
-from ...options import SIZE, ShowProgress
+from ...options import ShowProgress
 from ..options import LORA, GenerateOptions, lora_of
 from ..starting import start_cuda
 from .flags import Help, add_size, adder, settings_of
@@ -79,8 +79,7 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
 
 
 def _found(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The model's folder, image, prompt and size where they are not named: of a toy package its causal model and its
-    example, at the example's size."""
+    """The model's folder, image and prompt: of a toy package its causal model, and its example where none is named."""
     folder = Path(arguments.ckpt)
     causal = folder / CAUSAL_FOLDER
     package = folder if causal.is_dir() else folder.absolute().parent
@@ -90,18 +89,7 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
         image = example / "image.png"
         if not image.is_file():
             raise InputError("`image` is missing: the picture in which a walk begins")
-        if arguments.size == SIZE and arguments.width is None:
-            values |= _no_larger(image)
     if prompt is None:
         told = example / "prompt.txt"
         prompt = told.read_text(encoding="utf-8").strip() if told.is_file() and image is not None else PROMPT
     return values | {"image": image, "prompt": prompt}
-
-
-def _no_larger(image: Path) -> dict[str, Any]:
-    """The size of an example that is smaller than usual videos: what the models beside it were trained for."""
-    from ..pictures import read_image
-
-    height, width = read_image(image).shape[:2]
-    small = height * width < SIZE[0] * SIZE[1] // 4 and not height % 16 and not width % 16
-    return {"width": width, "height": height} if small else {}

@@ -19,9 +19,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
+import torch
 from aiohttp import WSCloseCode, WSMsgType, web
+from PIL import Image
 
 from ...errors import InputError, LingBotError
+from ...live import Start
+from ...toy.scene import PROMPT, landscape
+from .opening import Opened
 from .protocol import MOST_BYTES, pack, read_init, unpack
 from .room import Room
 
@@ -117,6 +122,9 @@ def make_app(site: Site) -> web.Application:
     app.router.add_get("/v1/models", lambda _request: _json({"object": "list", "data": [model]}))
     app.router.add_get("/models", lambda _request: _json(model))
     app.router.add_get("/server_info", lambda _request: _json({"version": "lingbot-world", "model": model["id"]}))
+    examples = _examples(opened)
+    app.router.add_get("/examples", lambda _request: _json([told for told, _ in examples]))
+    app.router.add_get("/example/{number:[0-9]}", lambda request: _example(examples, request))
     app.router.add_get("/walk/{what:state|path|video}", lambda request: _walked(site, request))
     app.router.add_get(ENDPOINT, lambda request: _connect(site, request))
 
@@ -156,7 +164,31 @@ def _page(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
     return page
 
 
-async def _json(value: dict[str, Any]) -> web.Response:
+def _examples(opened: Opened) -> list[tuple[dict[str, Any], bytes]]:
+    """Pictures to begin with, and what is told of them: the one that the server was started with, and a landscape."""
+    start = opened.start
+    own = start.prompt if isinstance(start, Start) else start.prompts[-1].text
+    pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    return [
+        ({"name": "a landscape", "prompt": PROMPT, "own": False}, _jpeg(landscape())),
+        ({"name": "the server's own picture", "prompt": own, "own": True}, _jpeg(Image.fromarray(pixels))),
+    ]
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=92)
+    return file.getvalue()
+
+
+async def _example(examples: list[tuple[dict[str, Any], bytes]], request: web.Request) -> web.Response:
+    number = int(request.match_info["number"])
+    if number >= len(examples):
+        return web.Response(status=404)
+    return web.Response(body=examples[number][1], content_type="image/jpeg")
+
+
+async def _json(value: Any) -> web.Response:
     return web.Response(text=json.dumps(value), content_type="application/json")
 
 
