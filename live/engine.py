@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from ..model.config import ModelConfig
-from ..pipeline.world import World
-from ..sampling import FewStepSchedule
+from ..options import Window
+from ..pipeline.world import Schedule, World
 from ..vae import VideoDecoder
 
 
@@ -19,14 +19,13 @@ from ..vae import VideoDecoder
 class Engine:
     """The functions make things anew, for videos of a `size` (height and width in pixels): `new_world()`, `new_decoder(
     exact)`, in fp32 if `exact`; `encode_image(frame)` of [3, H, W] to a latent [1, 16, n, h, w] on the CPU and
-    `encode_prompt(text)` to an embedding [1, L, D], which another thread may call. `window`, `sink` and `chunk` in
-    latent frames; the walk has no end, so there is always a window. `notes`: what a person should know of it."""
+    `encode_prompt(text)` to an embedding [1, L, D], which another thread may call. `chunk` counts latent frames. A walk
+    has no end, so there is always a `window`. `notes`: what a person should know of it."""
 
     config: ModelConfig
-    schedule: FewStepSchedule
+    schedule: Schedule
     release: str
-    window: int
-    sink: int
+    window: Window
     chunk: int
     size: tuple[int, int]
     device: torch.device

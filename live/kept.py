@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..camera import CameraTrack
 from ..errors import InputError
 from ..model.config import ModelConfig
-from ..pipeline.state import WorldState, grow, load_state
+from ..options import Window
+from ..pipeline.state import Prompt, WorldState, load_state
 from .controls import FRAMES_OF_ONE
 from .engine import Engine
 
@@ -137,8 +137,8 @@ class Kept:
         _save({"context": context}, self.folder / f"prompt.{len(self._prompts) - 1}.safetensors")
         engine = self._engine
         head = {
-            "format": FORMAT, "cells": engine.cells, "chunk": engine.chunk, "window": engine.window,
-            "sink": engine.sink, "release": engine.release, "config": dataclasses.asdict(engine.config),
+            "format": FORMAT, "cells": engine.cells, "chunk": engine.chunk, "window": engine.window.frames,
+            "sink": engine.window.sink, "release": engine.release, "config": dataclasses.asdict(engine.config),
             "lens": self.lens.tolist(), "unit": self._unit, "continued": self._before is not None,
             "prompts": [{"text": text, "first": first} for text, _, first in self._prompts],
         }  # fmt: skip
@@ -176,23 +176,30 @@ def _state(folder: Path, head: dict[str, Any]) -> WorldState:
     lens, frame = np.array(head["lens"]), _load(folder / START)["frame"]
     steps = _poses(folder / "steps.f64", made)
     world = _poses(folder / "poses.f64", _video_frames(made, state))[3 if before is not None else 0 :: FRAMES_OF_ONE]
-    for index, (text, first, last) in enumerate(_parts(head["prompts"], made)):
-        state = grow(
-            state, _latent(folder / "latent.f32", tuple(head["cells"]), first, last),
-            CameraTrack(steps[first:last], lens, world[first:last], head["unit"]), text,
-            _load(folder / f"prompt.{index}.safetensors")["context"], frame=frame, window=head["window"],
-            sink=head["sink"], config=ModelConfig(**head["config"]), release=head["release"],
-        )  # fmt: skip
-    assert state is not None  # there is a chunk, and a prompt for it
-    return state
+    parts = {
+        "latent": _latent(folder / "latent.f32", tuple(head["cells"]), 0, made), "poses": torch.from_numpy(steps),
+        "lens": torch.from_numpy(np.tile(lens, (made, 1))),
+    }  # fmt: skip
+    if state is not None:
+        parts = {name: torch.cat([getattr(state, name), part], dim=2 * (name == "latent"))
+                 for name, part in parts.items()}  # fmt: skip
+    prompts = [
+        Prompt(text, _load(folder / f"prompt.{index}.safetensors")["context"], frames // head["chunk"])
+        for index, text, frames in _parts(head["prompts"], made)
+    ]
+    return WorldState(
+        **parts, frame=frame, last_pose=torch.from_numpy(world[made - 1].copy()), scale=head["unit"],
+        prompts=(*(() if state is None else state.prompts), *prompts), window=Window(head["window"], head["sink"]),
+        config=ModelConfig(**head["config"]), release=head["release"], chunk=head["chunk"],
+    )  # fmt: skip
 
 
-def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[str, int, int]]:
-    """Each prompt with its first latent frame and the one after its last."""
-    for prompt, after in zip(prompts, [*prompts[1:], None], strict=True):
-        last = made if after is None else min(made, after["first"])
-        if prompt["first"] < last:
-            yield prompt["text"], prompt["first"], last
+def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str, int]]:
+    """The number of each prompt that latent frames were made with, its text, and how many they are."""
+    for index, (prompt, after) in enumerate(zip(prompts, [*prompts[1:], {"first": made}], strict=True)):
+        frames = min(made, after["first"]) - prompt["first"]
+        if frames > 0:
+            yield index, prompt["text"], frames
 
 
 def _video_frames(latent_frames: int, before: WorldState | None) -> int:

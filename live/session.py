@@ -54,6 +54,7 @@ class Session:
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
         self._paused = self._closing = False
         self._thread: Thread | None = None
+        self._under_way: Iterator[Frames] | None = None  # a chunk that a program asks for
         self._texts = ThreadPoolExecutor(1)  # encodes prompts beside the walk
         self._tell: Tell = lambda _kind, _facts: None
         self.failure = ""
@@ -135,9 +136,21 @@ class Session:
         self._ask(lambda: self._go_to(begin or self._begin))
 
     def __iter__(self) -> Iterator[Frames]:
-        """The frames without an end, each chunk made when it is asked for. Raises what the walk meets."""
+        return self
+
+    def __next__(self) -> Frames:
+        """The next frames; there is no end before `close`. A chunk is made when it is asked for. Raises what the walk
+        meets, and what was asked of it in vain."""
         while not self._closing:
-            yield from self._chunk()
+            if self._under_way is None:
+                self._under_way = self._chunk()
+            try:
+                return next(self._under_way)
+            except BaseException as error:
+                self._under_way = None
+                if not isinstance(error, StopIteration):
+                    raise
+        raise StopIteration
 
     def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
         """Have a thread make the chunks. It calls `deliver(frames)` and `tell`, which must not wait for anything."""

@@ -84,7 +84,7 @@ class Walk:
 
     def chunk(self) -> Iterator[Frames]:
         """The next chunk: the inputs are taken, the model makes it, its frames are handed out, the first latent frame's
-        before the others are decoded. The model remembers the chunk when all are handed out."""
+        before the others are decoded. The chunk is kept when its last frames are, and remembered after that."""
         began, size = time.perf_counter(), self.engine.chunk
         first_of_all = self._state is None and self._made == 0
         before = None if first_of_all else self.camera.pose
@@ -101,11 +101,13 @@ class Walk:
         )  # fmt: skip
         parts = min(size, 2)
         for part, pixels in enumerate(self._decoded(latent)):
-            yield Frames(pixels, self._made, self.frames, part, parts, wishes.event, time.perf_counter() - began)
+            frames = Frames(pixels, self._made, self.frames, part, parts, wishes.event, time.perf_counter() - began)
             self.frames += len(pixels)
-        self._world.remember()  # a GPU does it while the chunk is kept
-        self.kept.append(latent.cpu(), steps, poses)
-        self._made += 1
+            if frames.last:
+                self.kept.append(latent.cpu(), steps, poses)
+                self._made += 1
+            yield frames
+        self._world.remember()
         self._check_frames()
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False) -> None:
@@ -135,11 +137,11 @@ class Walk:
         self._world = self._decoder = None  # type: ignore[assignment]  # their memory is free before the new ones'
         self._made = self.kept.chunks
         self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
-        self._conditioning = chunk_conditioning(self._image)
+        self._conditioning = chunk_conditioning(self._image, self.engine.chunk)
         self._world = self.engine.new_world()
         size = self.engine.chunk
         if self._state is not None:
-            self._world.continue_from(self._state, self._conditioning, self._camera)
+            self._replay_state(self._state)
         for index in chunks:
             frames = index * size, (index + 1) * size
             self._world.prompt = (self.kept.context(frames[0]) if context is None else context).to(self.engine.device)
@@ -148,10 +150,19 @@ class Walk:
         self._world.prompt = self.kept.last_prompt[1].to(self.engine.device)
         self._decoder = self._new_decoder(exact=False)
 
+    def _replay_state(self, state: WorldState) -> None:
+        """The chunks of the video that this walk goes on from, each with its own prompt."""
+        contexts = [prompt.context for prompt in state.prompts for _ in range(prompt.chunks)]
+        for index, context in enumerate(contexts):
+            part = slice(index * state.chunk, (index + 1) * state.chunk)
+            self._world.prompt = context.to(self.engine.device)
+            camera = self._camera(state.poses[part].numpy(), state.lens[part].numpy())
+            self._world.replay(state.latent[:, :, part], next(self._conditioning), camera)
+
     def _in_the_window(self) -> list[int]:
         """The chunks that the next one looks back on: the sink's, and the last."""
         size, made = self.engine.chunk, self.kept.chunks
-        sink, window = -(-self.engine.sink // size), -(-self.engine.window // size)
+        sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
         return sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
 
     def _new_decoder(self, *, exact: bool) -> VideoDecoder:

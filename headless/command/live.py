@@ -44,6 +44,8 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
 
 def _add_model(add: Callable[..., None]) -> None:
     add("window", "latent frames that a chunk looks back on; left out: the model's own, or 18", type=int)
+    add("chunk", "latent frames that are made at a time: 1 answers soonest, more are faster; left out: the model's own",
+        type=int)  # fmt: skip
     add("sink", "of these, latent frames from the walk's beginning", type=int)
     add("schedule", "v1, v2, or the indices of the steps")
     add("shift", "of the noise schedule", type=float)

@@ -30,7 +30,8 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
     engine = opened.engine()
     told: dict[str, Any] = {
         "release": engine.release, "width": engine.size[1], "height": engine.size[0], "chunk": engine.chunk,
-        "window": engine.window, "sink": engine.sink, "device": str(engine.device), "load_s": _since_start(),
+        "window": engine.window.frames, "sink": engine.window.sink, "device": str(engine.device),
+        "load_s": _since_start(),
     }  # fmt: skip
     async with running(opened, folder) as port:
         for name, fps in (("at_16", PACED), ("fastest", float(FASTEST))):

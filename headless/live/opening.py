@@ -6,26 +6,26 @@ import logging
 from dataclasses import replace
 from functools import partial
 from threading import Lock
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...errors import InputError
 from ...live import Engine, Start
-from ...options import CHUNK, RELEASES, ShowProgress
-from ...pipeline.geometry import explicit_geometry
+from ...options import ShowProgress, Window
+from ...pipeline.geometry import Geometry, explicit_geometry
+from ...pipeline.spec import STANDING_STILL, RolloutSpec
 from ...pipeline.state import WorldState
-from ...pipeline.two_experts import ALONE as TOGETHER_ALONE
-from ...pipeline.world import World, check_window
+from ...pipeline.world import World
 from ...vae import VideoDecoder, encode_first_frame, load_vae
 from ...vae.encoding import SETTLED
 from ..options import GenerateOptions
 from ..plan import make_plan
 from ..preparation import prepare
-from ..processes import ALONE
 from ..profile import StageRecorder, silent
-from ..rollout_plan import STANDING_STILL, RolloutPlan
-from ..stages import encode_prompts
+from ..rollout_plan import RolloutPlan
+from ..stages import RunContext, encode_prompts
 
 log = logging.getLogger(__name__)
 
@@ -33,25 +33,40 @@ PLANNED = 72
 """Latent frames that memory is planned for, at least: whole chunks of any size, and more than a release's window."""
 KEPT_PROMPTS = 32
 """Prompts whose embeddings are kept."""
-LIVE_WINDOW, LIVE_SINK = RELEASES["v2"].window, RELEASES["v2"].sink
+LIVE_WINDOW = Window(18, 6)
 """Of a release that looks back on the whole video: a walk has no end."""
+
+
+class Asked(NamedTuple):
+    """What a client asks for; None is what the server was started with. `size`: height and width."""
+
+    size: tuple[int, int] | None = None
+    window: int | None = None
+    sink: int | None = None
+    chunk: int | None = None
+
+
+NOTHING_ASKED = Asked()
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
     """Checks what is asked for and opens the files. Raises a LingBotError."""
-    window = LIVE_WINDOW if options.window is None else options.window
-    if window == 0:
+    if options.window == 0:
         raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
-    plan = make_plan(replace(options, frame_num=4 * PLANNED * -(-window // PLANNED) - 3))
-    if not isinstance(plan, RolloutPlan):
-        raise InputError(f"`ckpt_dir` {options.ckpt_dir}: the base model makes a video as a whole; a walk takes a "
-                         "causal model (LingBot-World Fast or 2.0)")  # fmt: skip
-    plan = replace(plan, notes=tuple(note for note in plan.notes if note != STANDING_STILL))
-    if plan.window == 0:
-        note = f"{plan.release} looks back on the whole video; a walk has no end: window {window}, sink {LIVE_SINK}."
-        sink = LIVE_SINK if options.sink is None else options.sink
-        return replace(plan, window=window, sink=sink, notes=(*plan.notes, note))
-    return plan
+    planned = PLANNED * -(-(options.window or 1) // PLANNED)
+    plan = make_plan(replace(options, frame_num=4 * planned - 3))
+    if not isinstance(plan, RolloutPlan) or plan.guided:
+        raise InputError(f"`ckpt_dir` {options.ckpt_dir}: a walk takes a causal model of a few steps (LingBot-World "
+                         "Fast or 2.0); this one takes many")  # fmt: skip
+    if plan.config.control != 6:
+        raise InputError(f"`ckpt_dir` {options.ckpt_dir}: a walk takes a model that is given a camera, and no keys")
+    notes = tuple(note for note in plan.notes if note != STANDING_STILL)
+    if plan.spec.window.frames:
+        return replace(plan, notes=notes)
+    window = LIVE_WINDOW.changed(options.window, options.sink, plan.spec.chunk)
+    note = (f"{plan.spec.release} looks back on the whole video, and a walk has no end: window {window.frames}, sink "
+            f"{window.sink}.")  # fmt: skip
+    return replace(plan, spec=replace(plan.spec, window=window), notes=(*notes, note))
 
 
 class Opened:
@@ -62,64 +77,65 @@ class Opened:
         self.plan = plan
         with StageRecorder(plan.device, show) as stages:
 
-            def prompt() -> Tensor:
-                return encode_prompts([plan.options.prompt], plan, stages.begin("text", "block"))[0]
+            def prompts() -> list[Tensor]:
+                return encode_prompts([plan.options.prompt], plan, stages.begin("text", "block"))
 
-            self._made = prepare(plan, prompt, stages, ALONE, TOGETHER_ALONE)
-        self.encode_prompt = TextEncoder(plan, self._made.context)
+            self._made = prepare(plan, prompts, RunContext(stages))
+        self.encode_prompt = TextEncoder(plan, self._made.contexts[0])
 
     @property
     def start(self) -> Start | WorldState:
         """Where a walk begins that nobody says anything of: at the image, or where the state that was named ends."""
-        plan = self.plan
-        return plan.state or Start(plan.frame, plan.options.prompt, plan.track.lens, plan.options.seed or 0)
+        spec, options = self.plan.spec, self.plan.options
+        return spec.state or Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
-    def engine(
-        self, size: tuple[int, int] | None = None, window: int | None = None, sink: int | None = None
-    ) -> Engine:
-        """For videos of a size (height, width) and a window, the plan's or smaller ones. Raises InputError for larger
-        ones: memory was divided for the plan's."""
-        plan, planned = self.plan, (self.plan.geometry.height, self.plan.geometry.width)
-        height, width = size or planned
-        if height * width > planned[0] * planned[1]:
-            raise InputError(f"a size of {width}x{height} is larger than {planned[1]}x{planned[0]}, for which memory "
-                             "was divided; ask for a smaller one, or start with a larger `size`")  # fmt: skip
-        window, sink = window or plan.window, plan.sink if sink is None else sink
-        if window > plan.window:
-            raise InputError(f"a window of {window} is larger than {plan.window}, for which memory was divided; ask "
-                             "for a smaller one, or start with a larger `window`")  # fmt: skip
-        check_window(window, sink)
-        geometry = explicit_geometry(width, height, plan.geometry.frames)
-        plan = replace(plan, geometry=geometry, window=window, sink=sink)
+    def engine(self, asked: Asked = NOTHING_ASKED) -> Engine:
+        """For a walk as it is asked for: with the plan's size, window and chunk, or smaller ones. Raises InputError for
+        larger ones: memory was divided for the plan's."""
+        spec = self.plan.spec
+        height, width = asked.size or (spec.geometry.height, spec.geometry.width)
+        chunk = asked.chunk or spec.chunk
+        window = spec.window.changed(asked.window, asked.sink, chunk)
+        for name, wanted, most in (("size", height * width, spec.geometry.height * spec.geometry.width),
+                                   ("window", window.frames, spec.window.frames), ("chunk", chunk, spec.chunk)):
+            if not 0 < wanted <= most:
+                raise InputError(f"a `{name}` larger than that for which memory was divided; the server was started "
+                                 f"with {_largest(spec)}: ask for that or less, or start it with more")  # fmt: skip
+        geometry = explicit_geometry(width, height, spec.geometry.frames, chunk=chunk)
         return Engine(
-            config=plan.checkpoint.config, schedule=plan.schedule, release=plan.release, window=plan.window,
-            sink=plan.sink, chunk=CHUNK, size=(height, width), device=plan.device,
-            new_world=partial(self._world, plan), new_decoder=partial(self._decoder, plan),
-            encode_image=self._encode_image, encode_prompt=self.encode_prompt, notes=plan.notes,
+            config=spec.config, schedule=spec.schedule, release=spec.release, window=window, chunk=chunk,
+            size=(height, width), device=self.plan.device,
+            new_world=partial(self._world, geometry, window, chunk), new_decoder=partial(self._decoder, geometry),
+            encode_image=self._encode_image, encode_prompt=self.encode_prompt, notes=self.plan.notes,
         )  # fmt: skip
 
-    def _world(self, plan: RolloutPlan) -> World:
-        memory = self._made.memory
+    def _world(self, geometry: Geometry, window: Window, chunk: int) -> World:
         return World(
-            self._made.model, plan.cells, plan.window, plan.sink, device=plan.device, **memory.place._asdict(),
-            camera_cache_bytes=memory.camera_cache_bytes, graphs=memory.graphs,
+            self._made.model, (geometry.lat_h, geometry.lat_w), window.frames, window.sink, chunk=chunk,
+            device=self.plan.device, memory=self._made.memory.world,
         )  # fmt: skip
 
-    def _decoder(self, plan: RolloutPlan, exact: bool) -> VideoDecoder:
+    def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
         """A decoder by the VAE that is loaded; `exact`: in fp32 by one that is loaded for it, on a GPU in tiles."""
+        size = geometry.lat_h, geometry.lat_w
         if not exact:
             assert self._made.decoder is not None  # the only process decodes
-            return self._made.decoder.anew(*plan.cells)
-        vae = load_vae(plan.vae, device=plan.device)
-        vae.use_tiling = plan.device.type == "cuda"
-        return VideoDecoder(vae, *plan.cells, park=True)
+            return self._made.decoder.anew(*size)
+        vae = load_vae(self.plan.vae, device=self.plan.device)
+        vae.use_tiling = self.plan.device.type == "cuda"
+        return VideoDecoder(vae, *size, park=True)
 
     def _encode_image(self, frame: Tensor) -> Tensor:
-        if frame is self.plan.frame and self._made.image is not None:
+        if frame is self.plan.spec.frame and self._made.image is not None:
             return self._made.image
         vae = load_vae(self.plan.vae, device=self.plan.device)
         vae.use_tiling = self.plan.device.type == "cuda"  # there is little room beside a model
         return encode_first_frame(vae, frame, 4 * SETTLED - 3).cpu()
+
+
+def _largest(spec: RolloutSpec) -> str:
+    size = f"{spec.geometry.width}x{spec.geometry.height}"
+    return f"{size}, window {spec.window.frames} and chunks of {spec.chunk}"
 
 
 class TextEncoder:

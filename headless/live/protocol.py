@@ -52,6 +52,7 @@ class Init:
     script: list[list[str]] | None
     window: int | None
     sink: int | None
+    chunk: int | None
     ours: bool
     resume: str
 
@@ -104,6 +105,7 @@ def read_init(message: dict[str, Any]) -> Init:
         script=_script(inputs["camera_actions"]) if inputs.get("camera_actions") is not None else None,
         window=_whole("realtime_causal_kv_cache_num_frames", message, 0),
         sink=_whole("realtime_causal_sink_size", message, 0),
+        chunk=_whole("lingbot_chunk", message, 1),
         ours=message.get("lingbot_world") is True,
         resume=str(message.get("resume") or "")[:64],
     )

@@ -113,7 +113,7 @@ def make_app(site: Site) -> web.Application:
     """The application; its `shutdown` ends the walk."""
     app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
     opened = site.room.opened
-    model = {"id": opened.plan.checkpoint.name, "object": "model", "root": opened.plan.release,
+    model = {"id": opened.plan.checkpoint.name, "object": "model", "root": opened.plan.spec.release,
              "pipeline_class": "LingBotWorld", "model_path": opened.plan.checkpoint.name}  # fmt: skip
     app.router.add_get("/", _page("index.html"))
     for entry in files("lingbot_world").joinpath("web", "live").iterdir():

@@ -19,7 +19,7 @@ from ...live import Frames, Session, Start
 from ...pipeline.geometry import Geometry, first_frame
 from ...pipeline.state import WorldState
 from .client import Client
-from .opening import Opened
+from .opening import Asked, Opened
 from .pictures import read_picture
 from .protocol import Event, Init
 from .recording import Recording
@@ -34,7 +34,7 @@ class Visit:
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
         size = init.size or _size_of(opened.start)
-        self._engine = opened.engine(size, init.window, init.sink)
+        self._engine = opened.engine(Asked(size, init.window, init.sink, init.chunk))
         start = _start(opened, init, self._engine.size)
         self.session = Session(self._engine, start, folder=folder, fps=init.fps)
         if init.script is not None:
@@ -95,7 +95,8 @@ class Visit:
         return {
             "type": "status", "content": "started", "resume": self.token, "folder": str(walk.kept.folder),
             "width": engine.size[1], "height": engine.size[0], "fps": self.init.fps, "chunk": engine.chunk,
-            "window": engine.window, "sink": engine.sink, "release": engine.release, "device": _device(engine.device),
+            "window": engine.window.frames, "sink": engine.window.sink, "release": engine.release,
+            "device": _device(engine.device),
             "prompt": walk.kept.last_prompt[0], "notes": list(engine.notes),
         }  # fmt: skip
 
