@@ -46,7 +46,8 @@ def test_a_key_that_is_held_counts_for_all_frames_and_stops_when_it_comes_up(con
     clock.now += 0.2
     controls.press("w", event=7)
     taken = controls.take(4)
-    assert (taken.axes[:, 0] == 1).all() and taken.event == 7
+    assert (taken.axes[:, 0] == 1).all()
+    assert taken.event == 7
     clock.now += 0.1
     controls.release("w", event=8)
     assert not controls.take(4).axes.any()
@@ -87,7 +88,8 @@ def test_what_is_no_control_is_refused_and_changes_nothing(controls, use):
     with pytest.raises(InputError):
         use(controls)
     taken = controls.take(4)
-    assert (taken.axes[:, 0] == 1).all() and taken.look == (0, 0)
+    assert (taken.axes[:, 0] == 1).all()
+    assert taken.look == (0, 0)
 
 
 def held(key, frames):
@@ -155,7 +157,8 @@ def test_the_first_latent_frame_is_handed_out_before_the_others(toy_package, tmp
         made = chunks(session, 2)
     assert [(frames.chunk, frames.part, frames.first, len(frames.pixels)) for frames in made] == [
         (0, 0, 0, 1), (0, 1, 1, 8), (1, 0, 9, 4), (1, 1, 13, 8)]  # fmt: skip
-    assert made[0].pixels.shape == (1, 32, 48, 3) and made[0].pixels.dtype == np.uint8
+    assert made[0].pixels.shape == (1, 32, 48, 3)
+    assert made[0].pixels.dtype == np.uint8
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
@@ -165,12 +168,14 @@ def test_keys_steer_from_the_next_chunk_on_and_are_kept_as_they_were_given(toy_p
         session.press("w", event=5)
         assert {frames.event for frames in chunks(session, 3)} == {5}
         state, poses = session.state(), session.walk.kept.poses()
-    assert len(poses) == state.frames and state.chunk == chunk
+    assert len(poses) == state.frames
+    assert state.chunk == chunk
     assert state.scale == WALKING_UNIT
     world = poses[::4]
     given, _ = continued_poses(world, len(world) - 1, before=world[0], scale=state.scale)
     assert np.abs(state.poses[1:].numpy() - given).max() < 1e-6
-    assert poses[-1, 2, 3] > 0 and np.array_equal(poses[-1], state.last_pose.numpy())
+    assert poses[-1, 2, 3] > 0
+    assert np.array_equal(poses[-1], state.last_pose.numpy())
 
 
 def test_a_walk_goes_on_from_the_state_of_another(toy_package, tmp_path):
@@ -182,7 +187,8 @@ def test_a_walk_goes_on_from_the_state_of_another(toy_package, tmp_path):
             again = chunks(other, 1)
             assert again[0].first == state.frames == 21
             longer = other.state()
-    assert longer.latent.shape[2] == 9 and torch.equal(longer.latent[:, :, :6], state.latent)
+    assert longer.latent.shape[2] == 9
+    assert torch.equal(longer.latent[:, :, :6], state.latent)
 
 
 def test_a_step_back_makes_the_same_again(toy_package, tmp_path):
@@ -194,7 +200,8 @@ def test_a_step_back_makes_the_same_again(toy_package, tmp_path):
         session.back(3)
         again = chunks(session, 1)
         after = session.state()
-        assert again[0].first == 9 and again[0].chunk == 3
+        assert again[0].first == 9
+        assert again[0].chunk == 3
         assert torch.equal(after.latent[:, :, :3], before.latent[:, :, :3])
         assert np.allclose(after.poses[:3], before.poses[:3])
         session.back(99)
@@ -232,7 +239,8 @@ def test_a_folder_of_a_killed_process_is_a_state_up_to_the_last_whole_chunk(toy_
     with (folder / "poses.f64").open("r+b") as file:
         file.truncate(128 * 6)  # the process ended while it wrote
     left = load_walk(folder)
-    assert left.chunks == 2 and torch.equal(left.latent, whole.latent[:, :, :2])
+    assert left.chunks == 2
+    assert torch.equal(left.latent, whole.latent[:, :, :2])
     with pytest.raises(InputError, match=r"walk\.json"):
         load_walk(tmp_path)
 
@@ -251,7 +259,8 @@ def test_a_full_disk_ends_the_keeping_and_not_the_walk(toy_package, tmp_path, mo
             "write": Full().write, "truncate": files["steps.f64"].truncate, "seek": files["steps.f64"].seek,
             "close": files["steps.f64"].close})()  # fmt: skip
         made = chunks(session, 2)
-        assert len(made) == 2 and "No space left" in kept.failure
+        assert len(made) == 2
+        assert "No space left" in kept.failure
         assert session.state().chunks == 3
 
 

@@ -33,7 +33,7 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
         "window": engine.window.frames, "sink": engine.window.sink, "device": str(engine.device),
         "load_s": _since_start(),
     }  # fmt: skip
-    async with running(opened, folder) as port:
+    async with running(opened, folder) as (port, _):
         for name, fps in (("at_16", PACED), ("fastest", float(FASTEST))):
             walker = Walker(f"http://127.0.0.1:{port}{ENDPOINT}", fps)
             told[name] = await walker.walk(seconds)

@@ -37,7 +37,7 @@ async def _serve(
         for number in ENDING:
             with suppress(NotImplementedError):  # on Windows Ctrl-C raises KeyboardInterrupt
                 loop.add_signal_handler(number, ended.set)
-    async with running(opened, folder, port=port, token=token, origins=origins) as open_port:
+    async with running(opened, folder, port=port, token=token, origins=origins) as (open_port, _):
         query = f"?token={token}" if token else ""
         address = f"http://{HERE}:{open_port}/{query}"
         print(address, *([f"http://{_own_address()}:{open_port}/{query}"] if token else []), sep="\n", flush=True)
@@ -51,8 +51,8 @@ async def _serve(
 async def running(
     opened: Opened, folder: Path, *, port: int = 0, token: str = "", origins: tuple[str, ...] = (),
     rules: Rules | None = None,
-) -> AsyncIterator[int]:  # fmt: skip
-    """A server for as long as the context lasts; gives its port. Raises InputError."""
+) -> AsyncIterator[tuple[int, Room]]:  # fmt: skip
+    """A server for as long as the context lasts; gives its port and its room. Raises InputError."""
     site = Site(Room(opened, folder, rules or Rules()), token, origins)
     runner = web.AppRunner(make_app(site), handle_signals=False, shutdown_timeout=2, access_log=None)
     await runner.setup()
@@ -64,7 +64,7 @@ async def running(
             reason = getattr(error, "strerror", None) or error
             raise InputError(f"`port` {port} cannot be used: {reason}; name another, or 0 for one that is free"
                              ) from error  # fmt: skip
-        yield runner.addresses[0][1]
+        yield runner.addresses[0][1], site.room
     finally:
         await runner.cleanup()
 

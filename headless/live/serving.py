@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import secrets
 import time
 import zipfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.resources import files
 from typing import Any
 from urllib.parse import urlsplit
@@ -119,14 +119,14 @@ def make_app(site: Site) -> web.Application:
     for entry in files("lingbot_world").joinpath("web", "live").iterdir():
         if entry.is_file():
             app.router.add_get(f"/live/{entry.name}", _page(entry.name))
-    app.router.add_get("/v1/models", lambda _request: _json({"object": "list", "data": [model]}))
-    app.router.add_get("/models", lambda _request: _json(model))
-    app.router.add_get("/server_info", lambda _request: _json({"version": "lingbot-world", "model": model["id"]}))
+    app.router.add_get("/v1/models", _json({"object": "list", "data": [model]}))
+    app.router.add_get("/models", _json(model))
+    app.router.add_get("/server_info", _json({"version": "lingbot-world", "model": model["id"]}))
     examples = _examples(opened)
-    app.router.add_get("/examples", lambda _request: _json([told for told, _ in examples]))
-    app.router.add_get("/example/{number:[0-9]}", lambda request: _example(examples, request))
-    app.router.add_get("/walk/{what:state|path|video}", lambda request: _walked(site, request))
-    app.router.add_get(ENDPOINT, lambda request: _connect(site, request))
+    app.router.add_get("/examples", _json([told for told, _ in examples]))
+    app.router.add_get("/example/{number:[0-9]}", partial(_example, examples))
+    app.router.add_get("/walk/{what:state|path|video}", partial(_walked, site))
+    app.router.add_get(ENDPOINT, partial(_connect, site))
 
     async def end(_app: web.Application) -> None:
         await site.room.close()
@@ -188,8 +188,11 @@ async def _example(examples: list[tuple[dict[str, Any], bytes]], request: web.Re
     return web.Response(body=examples[number][1], content_type="image/jpeg")
 
 
-async def _json(value: Any) -> web.Response:
-    return web.Response(text=json.dumps(value), content_type="application/json")
+def _json(value: Any) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def page(_request: web.Request) -> web.Response:
+        return web.json_response(value)
+
+    return page
 
 
 async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
