@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket as sockets
 import threading
 import webbrowser
 from collections.abc import AsyncIterator
@@ -40,7 +39,7 @@ async def _serve(
     async with running(opened, folder, port=port, token=token, origins=origins) as (open_port, _):
         query = f"?token={token}" if token else ""
         address = f"http://{HERE}:{open_port}/{query}"
-        print(address, *([f"http://{_own_address()}:{open_port}/{query}"] if token else []), sep="\n", flush=True)
+        print(address, *([f"http://{await _own_address()}:{open_port}/{query}"] if token else []), sep="\n", flush=True)
         if show_page:
             await loop.run_in_executor(None, webbrowser.open, address)
         await ended.wait()
@@ -69,9 +68,13 @@ async def running(
         await runner.cleanup()
 
 
-def _own_address() -> str:
+async def _own_address() -> str:
     """This machine's address in its network, as far as it knows."""
-    with sockets.socket(sockets.AF_INET, sockets.SOCK_DGRAM) as probe, suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # sends nothing
-        return str(probe.getsockname()[0])
+    loop = asyncio.get_running_loop()
+    with suppress(OSError):
+        transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=("192.0.2.1", 9))
+        try:
+            return str(transport.get_extra_info("sockname")[0])  # nothing was sent
+        finally:
+            transport.close()
     return HERE
