@@ -137,10 +137,16 @@ class Release:
     guided: bool = False
 
 
+_LICENCE_V2 = "CC BY-NC-SA 4.0, for non-commercial use"
 RELEASES = {
     "v1": Release("LingBot-World Fast", FAST_INDICES, Window(), "Apache-2.0"),
-    "v2": Release("LingBot-World 2.0", V2_INDICES, Window(18, 6), "CC BY-NC-SA 4.0, for non-commercial use"),
+    "v2": Release("LingBot-World 2.0", V2_INDICES, Window(18, 6), _LICENCE_V2, chunk=4),
+    "v2-1.3b": Release("LingBot-World 2.0 1.3B", V2_INDICES, Window(18, 6), _LICENCE_V2, shift=5.0, chunk=4),
+    "v2-pretrain": Release("LingBot-World 2.0 causal-pretrain", (), Window(), _LICENCE_V2, guided=True),
 }
+"""Chunk, window and sink are those of the official commands, the shift as well."""
+SCHEDULES = {"v1": FAST_INDICES, "v2": V2_INDICES}
+"""Steps by the name of what they were published with."""
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:

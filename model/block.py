@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +17,11 @@ from .attention import Attention
 from .attention_fp8_cudnn import Operand
 from .cache import CameraCache, Pair
 from .config import ModelConfig
+from .forward import Camera, ForwardOptions, Rope
 from .linear_8bit import Rows, activated, normed, shared
 from .operations import Layer, Operations, norm_parameters, prepared
-from .parallel import SequenceParallel, TokenShare
+from .parallel import TokenShare
 from .pointwise import affine_, gated_add_, rms_norm_, rms_rope_, slices
-
-if TYPE_CHECKING:
-    from .block_graphs import BlockGraphs
-    from .kv_cache import KeyValueCache
 
 FFN_TOKENS = 32768
 """Tokens in the feed-forward at once: all of a video of 480x832x81. Two halves would make the step 1 % slower and save
@@ -38,35 +33,7 @@ CAMERA_TOKENS = 32768
 NEEDS_ALL = {"token_share", "block_graphs"}
 """Options with which a block does all its work: other processes wait for it, or it is recorded for every forward."""
 
-class ForwardOptions(TypedDict, total=False):
-    """What the blocks of a forward are given beside the residual stream and its conditioning; any may be left out.
-
-    A host puts entries of its own beside these. All of them go to the attention function."""
-
-    camera_cache: CameraCache | None
-    """The camera's scales and shifts and the prompt's keys and values, from the forward before."""
-    kv_cache: KeyValueCache
-    """A causal model's keys and values of the frames before; x is then its running chunk."""
-    sequence_parallel: SequenceParallel
-    """The processes that compute the forward together."""
-    token_share: TokenShare
-    """This process's tokens of it; the model adds them."""
-    block_graphs: BlockGraphs
-    """Records and replays a causal model's blocks."""
-
-
-NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))
-
 Extend = Callable[[Tensor, Tensor], "Pair | tuple[Operand, Operand]"]
-Rope = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Camera:
-    """The embedded camera: `tokens` [1 or rows, tokens, dim]; `cache` may hold the scale and shift made from them."""
-
-    tokens: Tensor
-    cache: CameraCache | None = None
 
 
 class _Attention(nn.Module):

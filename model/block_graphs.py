@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .block import Camera, ForwardOptions, Rope
+from .forward import Camera, ForwardOptions, Rope
 from .kv_cache import KeyValueCache
 
 Blocks = Callable[[Tensor, Tensor, Tensor, "Camera | None", Rope, ForwardOptions], Tensor]

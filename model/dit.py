@@ -16,9 +16,10 @@ from ..errors import CameraError, InputError
 from ..options import Arithmetic, AttentionMode
 from .attention import Attention, sdpa
 from .attention_8bit import attend_8bit
-from .block import NO_OPTIONS, Block, Camera, ForwardOptions, Rope, SelfAttention, prepared_layers, residual_mlp
+from .block import Block, SelfAttention, prepared_layers, residual_mlp
 from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
+from .forward import NO_OPTIONS, Camera, ForwardOptions, Rope
 from .operations import Layer, Operations, TorchOperations, prepared
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices

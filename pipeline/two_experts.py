@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, distributed
 
 from ..errors import InputError
-from ..model.block import ForwardOptions
 from ..model.cache import CameraCache
 from ..model.dit import LingBotWorldModel
+from ..model.forward import ForwardOptions
 from ..model.parallel import SequenceParallel, gather_rows
 from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
 from ..sampling import SOLVER_STEPS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..model.block import ForwardOptions
 from ..model.block_graphs import BlockGraphs
 from ..model.cache import CameraCache, same
 from ..model.config import ModelConfig
+from ..model.forward import ForwardOptions
 from ..model.host_memory import upload
 from ..model.kv_cache import ON_DEVICE, KeyValueCache, KeyValuePlace
 from ..model.parallel import SequenceParallel

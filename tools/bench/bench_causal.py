@@ -95,12 +95,13 @@ sys.exit(main())
 """
 
 
-def bench_command(report: Report, package: Path, options: argparse.Namespace) -> None:
+def bench_command(report: Report, package: Path, path: Path, options: argparse.Namespace) -> None:
     """`generate`: seconds until the first frames are there and until the files are closed, and its memory."""
     example = package / "example"
-    words = ["generate", "--ckpt_dir", package / "lingbot_world_fast", "--image", example / "image.png",
-             "--prompt", "A road through a golden evening.", "--action_path", example, "--width", "832",
-             "--height", "480", "--seed", "0", "--output", package / "video" / "*.png", *options.generate]  # fmt: skip
+    height, width = options.size.split("*")
+    words = ["generate", "--ckpt_dir", path, "--image", example / "image.png",
+             "--prompt", "A road through a golden evening.", "--action_path", example, "--width", width,
+             "--height", height, "--seed", "0", "--output", package / "video" / "*.png", *options.generate]  # fmt: skip
     memory, begin = Memory(), time.perf_counter()
     command = [sys.executable, "-c", COMMAND, str(options.cap or 0), *map(str, words)]
     # pip writes bytecode; an environment that keeps Python from it would compile all of torch's sources in each run
@@ -133,6 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="scratch for the weights")
     parser.add_argument("--storages", nargs="*", choices=STORAGES, default=list(STORAGES))
+    parser.add_argument("--model", choices=("14b", "1.3b"), default="14b")
     parser.add_argument("--size", default="480*832")
     parser.add_argument("--window", type=int, default=18)
     parser.add_argument("--sink", type=int, default=6)
@@ -148,12 +150,12 @@ def main() -> None:
     parser.add_argument("--runs", action="store_true", help="time the command instead")
     parser.add_argument("generate", nargs="*", help="options of `generate`, behind --")
     options, report = parser.parse_args(), Report()
-    path = random_package.causal(options.folder)
+    path = (random_package.small if options.model == "1.3b" else random_package.causal)(options.folder)
     if options.runs:
         random_package.text_encoder(options.folder)
         random_package.vae(options.folder)
         random_package.write_example(options.folder / "example")
-        bench_command(report, options.folder, options)
+        bench_command(report, options.folder, path, options)
         print(report.table())
         return
     if options.cap:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 from bench_report import GB, Report, free, synchronize, timed
-from lingbot_world.headless.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
+from lingbot_world.pipeline.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import Plan, make_plan
 from lingbot_world.headless.profile import Stage, StageRecorder
