@@ -8,11 +8,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Condition, Thread, current_thread
 from types import TracebackType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..errors import InputError, LingBotError
@@ -192,10 +194,12 @@ class Session:
             self._temporary.cleanup()
 
     def _make(self, deliver: Deliver) -> None:
+        device = self.engine.device
         try:
-            while self._time_has_come():
-                for frames in self._chunk():
-                    deliver(frames)
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # each thread has its own
+                while self._time_has_come():
+                    for frames in self._chunk():
+                        deliver(frames)
         except Exception as error:
             self.failure = str(error).split("\n", 1)[0] or type(error).__name__
             log.log(logging.WARNING if isinstance(error, LingBotError) else logging.ERROR, "The walk ended: %s",

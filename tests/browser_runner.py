@@ -56,7 +56,8 @@ def run_live(address: str) -> tuple[bool, str]:
     """Runs the tests of the page of a live walk that is served at an address: whether all passed, and what was said."""
     output = _run(["--test", "--test-reporter=tap", str(FOLDER / "live.test.mjs")], {"LIVE_URL": address}).stdout
     print("\n".join(line for line in output.splitlines() if line.startswith("# \\#")))
-    return bool(re.search(r"^# fail 0$", output, re.MULTILINE) and re.search(r"^# pass [1-9]", output, re.MULTILINE)), output
+    passed = all(re.search(end, output, re.MULTILINE) for end in (r"^# fail 0$", r"^# pass [1-9]"))
+    return passed, output
 
 
 def _passed(name: str, told: str) -> bool:

@@ -19,7 +19,8 @@ def walked(tmp_path_factory):
     """What the tests in the browser say, and the folder of the walks."""
     folder = tmp_path_factory.mktemp("live")
     package = write_toy_world(folder / "toy")
-    words = ["live", package, "--width", "160", "--height", "96", "--no_open", "--port", "0", "--walks", folder / "walks"]
+    words = ["live", package, "--width", "160", "--height", "96", "--no_open", "--port", "0", "--walks",
+             folder / "walks"]  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-m", "lingbot_world", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True, env={**os.environ, "OMP_NUM_THREADS": "2"},

@@ -37,7 +37,7 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     add = adder(parser)
     add("image", "where a walk begins, until another picture is dropped; left out: the package's example")
     add("seed", "of the noise; left out: 0", type=int)
-    add("continue_from", "a state to go on from", metavar="FILE")
+    add("continue_from", "a state, or the folder of a walk, to go on from", metavar="PATH")
     add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them", frames=False)
     _add_model(adder(parser.add_argument_group("model", "as of `generate`")))
 
@@ -53,7 +53,8 @@ def _add_model(add: Callable[..., None]) -> None:
         add(name, "see `generate`")
     add("vae_tiling", "less memory, more time", action="store_true")
     add("lora", "added to the weights", type=lora_of, nargs="+", metavar=LORA)
-    for name in ("text_encoder", "tokenizer", "vae"):
+    add("release", "where the files leave a doubt which it is: see `generate`")
+    for name in ("assets_dir", "text_encoder", "tokenizer", "vae"):
         add(name, "in place of the package's own", metavar="PATH")
 
 
@@ -94,4 +95,16 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
     if prompt is None:
         told = example / "prompt.txt"
         prompt = told.read_text(encoding="utf-8").strip() if told.is_file() and image is not None else PROMPT
-    return values | {"image": image, "prompt": prompt}
+    return values | {"image": image, "prompt": prompt, "continue_from": _state_of(arguments.continue_from)}
+
+
+def _state_of(path: str | None) -> Path | None:
+    """The state that is named; that of a walk's folder is made of what was kept, if need be."""
+    if path is None or not Path(path).is_dir():
+        return None if path is None else Path(path)
+    from ...live import load_walk
+
+    state = Path(path) / "walk.state"
+    if not state.is_file():  # the process was killed
+        load_walk(path).save(state)
+    return state

@@ -37,6 +37,8 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
         for name, fps in (("at_16", PACED), ("fastest", float(FASTEST))):
             walker = Walker(f"http://127.0.0.1:{port}{ENDPOINT}", fps)
             told[name] = await walker.walk(seconds)
+    if told["load_s"] is not None:
+        told["command_to_first_frame_s"] = round(told["load_s"] + told["at_16"]["first_chunk_s"], 2)
     return told
 
 

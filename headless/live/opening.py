@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,6 +48,16 @@ class Asked(NamedTuple):
 
 
 NOTHING_ASKED = Asked()
+
+
+def open_live(
+    ckpt_dir: str | Path, *, image: str | Path, prompt: str, **options: Any
+) -> tuple[Engine, Start | WorldState]:
+    """A model and where a walk of it begins, for `live.Session`. `options` are others of GenerateOptions, such as
+    `width`, `height`, `chunk` and `device`. Raises a LingBotError."""
+    given = GenerateOptions(ckpt_dir=ckpt_dir, image=image, prompt=prompt, output="walks", **options)
+    opened = Opened(plan_live(given))
+    return opened.engine(), opened.start
 
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:

@@ -199,7 +199,8 @@ class Room:
             await asyncio.sleep(1)
             quiet = visit.quiet_since()
             if visit.client is not None and visit.client.ours:
-                visit.client.tell(visit.figures())
+                with suppress(LingBotError):  # between two walks
+                    visit.client.tell(visit.figures())
             if quiet > self.rules.idle and not visit.session.paused and visit.init.most_chunks is None:
                 visit.idle = True
                 visit.session.pause()

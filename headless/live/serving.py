@@ -200,10 +200,12 @@ async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
     visit = site.room.visit
     if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
         return web.Response(status=404, text="there is no such walk any more; its folder has what was walked\n")
-    kept, what = visit.session.walk.kept, request.match_info["what"]
+    what = request.match_info["what"]
     name = {"state": "walk.state", "path": "camera.zip", "video": "walk.mp4"}[what]
-    loop, path = asyncio.get_running_loop(), kept.folder / name
+    loop = asyncio.get_running_loop()
     try:
+        kept = visit.session.walk.kept
+        path = kept.folder / name
         if what == "state":
             await loop.run_in_executor(None, lambda: kept.state().save(path))
         if what == "path":
