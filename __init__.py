@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .camera import camera_embedding
-    from .headless.options import GenerateOptions
     from .headless.live.opening import open_live
+    from .headless.options import GenerateOptions
     from .headless.run import generate
     from .loaders import load_expert
     from .nodes import LingBotWorldExtension

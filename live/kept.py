@@ -70,7 +70,7 @@ class Kept:
 
     def _append(self, rows: tuple[np.ndarray, ...], latent_frames: int) -> None:
         for file, row in zip(self._files.values(), rows, strict=True):
-            left = memoryview(np.ascontiguousarray(row)).cast("B")
+            left = memoryview(np.ascontiguousarray(row).tobytes())
             while left:  # an unbuffered file may take a part, and then say that the disk is full
                 left = left[file.write(left) :]
         self.latent_frames += latent_frames

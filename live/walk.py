@@ -16,7 +16,7 @@ from ..camera import pose_embedding
 from ..camera.path import lens_from_fov
 from ..errors import InputError
 from ..pipeline.state import WorldState
-from ..pipeline.world import chunk_conditioning
+from ..pipeline.world import World, chunk_conditioning
 from ..vae import VideoDecoder
 from ..vae.decoding import REACH
 from .camera import WALKING_UNIT, WalkingCamera, model_steps
@@ -54,14 +54,16 @@ class Frames:
 class Walk:
     """Walks from a Start, or goes on from a state, and keeps all in a `folder`. `speed` as in WalkingCamera."""
 
+    _world: World
+    _decoder: VideoDecoder
+
     def __init__(
-        self, engine: Engine, start: Start | WorldState, controls: Controls, folder: Path, speed: float = 1.0,
-        context: Tensor | None = None,
-    ) -> None:  # fmt: skip
-        """`context`: the prompt's embedding, if it was made before. Raises InputError."""
+        self, engine: Engine, start: Start | WorldState, controls: Controls, folder: Path, speed: float = 1.0
+    ) -> None:
+        """Raises InputError."""
         self.engine, self.controls = engine, controls
-        before = start if isinstance(start, WorldState) else None
-        self._state, self.frame = before, start.frame
+        self._state = before = start if isinstance(start, WorldState) else None
+        self.frame = start.frame
         lens, scale = (start.lens, 0.0) if isinstance(start, Start) else (start.lens[-1].numpy(), start.scale)
         self._lens = lens_from_fov() if lens is None else lens
         pose = None if before is None else before.last_pose.numpy()
@@ -69,11 +71,10 @@ class Walk:
         self._image = engine.encode_image(self.frame)
         self._generator = torch.Generator().manual_seed(start.seed if isinstance(start, Start) else 0)
         self.kept = Kept(folder, engine, self.frame, self._lens, self.camera.unit, before)
-        if before is not None:
-            text, context = before.prompts[-1].text, before.prompts[-1].context
+        if isinstance(start, Start):
+            self.kept.prompt(start.prompt, engine.encode_prompt(start.prompt))
         else:
-            text, context = start.prompt, engine.encode_prompt(start.prompt) if context is None else context
-        self.kept.prompt(text, context)
+            self.kept.prompt(start.prompts[-1].text, start.prompts[-1].context)
         self.frames = 0 if before is None else before.frames
         self._rebuild(())
 
@@ -134,7 +135,8 @@ class Walk:
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
         """A World and a decoder that have seen these chunks, each with its own prompt or with this one."""
-        self._world = self._decoder = None  # type: ignore[assignment]  # their memory is free before the new ones'
+        for name in ("_world", "_decoder"):  # their memory is free before the new ones'
+            self.__dict__.pop(name, None)
         self._made = self.kept.chunks
         self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
         self._conditioning = chunk_conditioning(self._image, self.engine.chunk)
@@ -198,7 +200,7 @@ class Walk:
             return
         except OverflowError as error:
             log.warning("The next frames are decoded in fp32: %s.", error)
-        self._decoder = None  # type: ignore[assignment]  # its memory is free before the new one's
+        del self._decoder  # its memory is free before the new one's
         self._decoder = self._new_decoder(exact=True)
 
     def _noise(self, shape: tuple[int, ...]) -> Tensor:

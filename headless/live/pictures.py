@@ -45,7 +45,8 @@ class Encoder:
     """Frames as a client wants them. One at a time uses it: H.264 goes on from the frames before."""
 
     def __init__(self, output: Output, fps: float) -> None:
-        self.output, self._fps, self._stream = output, fps, None
+        self.output, self._fps = output, fps
+        self._stream: Any = None
         if output.format == "h264":
             require("av", '"lingbot-world[live]"')
 

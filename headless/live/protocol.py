@@ -118,10 +118,11 @@ def read_event(message: dict[str, Any]) -> list[Event]:
     number = _whole("event_id", message, 0)
     kind, payload = message.get("kind"), message.get("payload")
     if kind == "composite_input":
-        names = payload.get("input_types") if isinstance(payload, dict) else None
+        parts = payload if isinstance(payload, dict) else {}
+        names = parts.get("input_types")
         if not isinstance(names, list) or not names or len(names) > len(KINDS):
             raise InputError("`composite_input`: expected a map whose `input_types` names its other keys")
-        return [_event(name, payload.get(name) if isinstance(name, str) else None, number) for name in names]
+        return [_event(name, parts.get(name) if isinstance(name, str) else None, number) for name in names]
     return [_event(kind, payload, number)]
 
 

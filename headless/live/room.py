@@ -102,7 +102,8 @@ class Room:
         self._tell_places()
         gone = asyncio.create_task(inbox.ended.wait())
         try:
-            await asyncio.wait({turn, gone}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {turn, gone}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if inbox.ended.is_set():
                 raise ConnectionError("gone before it was its turn")
         except BaseException:

@@ -74,9 +74,11 @@ class Visit:
             for keys in payload["held"]:
                 session.hold(keys, number)
         elif event.kind == "look":
-            session.look(*payload, number)
+            yaw, pitch = payload
+            session.look(yaw, pitch, number)
         elif event.kind == "stick":
-            session.controls.stick(*payload, number)
+            forward, right, yaw, pitch = payload
+            session.controls.stick(forward, right, yaw, pitch, number)
         elif event.kind == "prompt":
             session.prompt(payload[0], refresh=payload[1])
         elif event.kind == "back":

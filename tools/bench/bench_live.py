@@ -4,7 +4,7 @@
 
 Each case is the command itself, `lingbot-world live ... --bench`, whose client walks twice: played at 16 frames a
 second, and as fast as frames come. Prints JSON, a case at a time. Models that lie in SCRATCH are used again; to make
-them takes some minutes and 30 GB, the four cases four minutes. The files are read once before: the page cache is warm."""
+them takes some minutes and 30 GB, the four cases four minutes. The page cache is warm: files are read once before."""
 
 import argparse
 import json
