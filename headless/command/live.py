@@ -61,8 +61,9 @@ def _add_model(add: Callable[..., None]) -> None:
 def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
-    for module in ("aiohttp", "msgpack", "av"):
-        require(module, '"lingbot-world[live]"')
+    require("aiohttp", '"lingbot-world[live]"')
+    require("msgpack", '"lingbot-world[live]"')
+    require("av", '"lingbot-world[live]"')
     from ..live.opening import Opened, plan_live
     from ..live.running import serve
 
