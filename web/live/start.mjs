@@ -23,7 +23,7 @@ const begin = new Begin($(".begin"), walk);
 async function walk({ image, prompt }) {
   connection?.close();
   player.clear();
-  world.format = LOCAL || !(await playsH264()) ? "jpeg" : "h264";
+  world.format = query("format") ?? (LOCAL || !(await playsH264()) ? "jpeg" : "h264");
   const output = { realtime_output_format: world.format, output_compression: world.format === "jpeg" ? 88 : 80 };
   Object.assign(world, { answers: [], began: performance.now(), first: 0, dropped: 0, figures: {} });
   bar.prompt.value = prompt;
