@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .camera import camera_embedding
+    from .errors import CancelledError
     from .headless.live.opening import open_live
     from .headless.options import GenerateOptions
     from .headless.run import generate
@@ -13,13 +14,17 @@ if TYPE_CHECKING:
     from .options import LoraFile
     from .pipeline import sample
 
-__all__ = ["GenerateOptions", "LoraFile", "camera_embedding", "generate", "load_expert", "open_live", "sample"]
+__all__ = [
+    "CancelledError", "GenerateOptions", "LoraFile", "camera_embedding", "generate", "load_expert", "open_live",
+    "sample",
+]  # fmt: skip
 
 __version__ = "0.1.0"
 
 WEB_DIRECTORY = "./web"
 
 _PUBLIC = {
+    "CancelledError": ".errors",
     "GenerateOptions": ".headless.options",
     "LoraFile": ".options",
     "generate": ".headless.run",

@@ -9,7 +9,7 @@ from threading import Thread
 import numpy as np
 
 from ...live import Frames
-from ..video import VideoPipe
+from ..encoding import VideoParts
 
 PART = 16
 """Frames that are written at once: each part begins with a key frame and can be played when it is there."""
@@ -43,15 +43,15 @@ class Recording:
     def _write(self) -> None:
         try:
             with self.path.open("wb") as file:
-                pipe, frames, ended = VideoPipe(file, self._fps), list[np.ndarray](), False
+                parts, frames, ended = VideoParts(file, self._fps, "ultrafast"), list[np.ndarray](), False
                 while not ended:
                     pixels = self._queue.get()
                     ended = pixels is None
                     frames += [] if pixels is None else list(pixels)
                     if len(frames) >= PART or (ended and frames):
-                        pipe.write(np.stack(frames))
+                        parts.write(np.stack(frames))
                         frames = []
-                pipe.close()
+                parts.close()
         except Exception as error:  # a full disk, or an encoder that is not there
             self.failure = f"the video {self.path} ends here: {getattr(error, 'strerror', None) or error}"
             self._drain()
