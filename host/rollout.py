@@ -20,13 +20,12 @@ from ..pipeline.world import World, check_causal, chosen_window, chunk_condition
 from ..sampling import FewStepSchedule, few_step_schedule, release_of
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
-from .base_model import CAMERA, is_causal
+from .base_model import is_causal
 from .before_rollout import check_start
-from .patcher import copies_on_other_devices
+from .rollout_inputs import rollout_inputs
 from .rollout_sampler import LATENT_CHANNELS, RolloutSampler, draws, plan_key_values
 
 STANDING_STILL = "No camera is connected: it stands still."
-ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does without: it runs on one device."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +93,7 @@ def plan_rollout(
 
     Raises InputError and CameraError before anything is loaded."""
     config = _config(patcher)
-    _check_prompt(positive, config)
+    patcher, positive, notes = rollout_inputs(patcher, positive, image)
     if camera is not None and config.control != 6:
         raise CameraError("this checkpoint has no camera layers that take a path: disconnect the camera, or load a "
                           "LingBot-World model that takes one")  # fmt: skip
@@ -111,10 +110,10 @@ def plan_rollout(
     geometry = explicit_geometry(width, height, frames, None if poses is None else len(poses), chunk=CHUNK)
     track = begin_track(poses, lens, frames, CHUNK) if state is None else state.continue_track(poses, lens, frames)
     plan = RolloutPlan(
-        patcher=_on_one_device(patcher), positive=positive, frame=frame, latent_frames=geometry.lat_f, track=track,
+        patcher=patcher, positive=positive, frame=frame, latent_frames=geometry.lat_f, track=track,
         schedule=few_step_schedule(release.indices if indices is None else indices, shift),
         window=window, sink=sink, state=state, release=release.name,
-        notes=(ONE_DEVICE,) if copies_on_other_devices(patcher) else (), start=start,
+        notes=notes, start=start,
     )  # fmt: skip
     return _with_notes(plan, camera, frames)
 
@@ -192,15 +191,6 @@ def _previewer(patcher) -> latent_preview.LatentPreviewer:
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
 
 
-def _on_one_device(patcher):
-    """The MODEL without the copies that MultiGPU CFG Split has made of it."""
-    if not copies_on_other_devices(patcher):
-        return patcher
-    alone = patcher.clone()
-    alone.remove_additional_models("multigpu")
-    return alone
-
-
 def _config(patcher):
     causal = is_causal(patcher)
     if causal is None:
@@ -210,18 +200,6 @@ def _config(patcher):
     if config.control == 7:
         raise CameraError("this is a causal model that takes actions; only those that take a camera work")
     return config
-
-
-def _check_prompt(positive: list, config) -> None:
-    if len(positive) != 1 or positive[0][0].shape[0] != 1:
-        raise InputError("positive holds several prompts; a rollout takes one: connect one text node's output")
-    text, extras = positive[0]
-    if text.shape[2] != config.text_dim:
-        raise InputError(f"the prompt has embeddings of {text.shape[2]} values, the model takes {config.text_dim}: "
-                         "encode it with the umt5-xxl text encoder")  # fmt: skip
-    if CAMERA in extras or "concat_latent_image" in extras:
-        raise InputError("positive comes through WanImageToVideo or Apply LingBot-World Camera: connect the text node "
-                         "itself; start image and camera have inputs of their own")  # fmt: skip
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
@@ -259,7 +237,7 @@ def _video_latent(samples: Tensor) -> Tensor:
 
 def _with_notes(plan: RolloutPlan, camera: CameraPath | None, frames: int) -> RolloutPlan:
     notes = [*plan.notes] if camera is not None else [*plan.notes, STANDING_STILL]
-    if plan.video_frames < frames:
+    if plan.video_frames != frames:
         reason = "Frames come in whole chunks: 9, 21, 33 and so on, and 12 a chunk where a video goes on"
         if camera is not None and len(camera) < frames:
             reason = f"The camera path has {len(camera)} poses"
