@@ -36,7 +36,10 @@ _ABOUT_STEPS = {
 }  # fmt: skip
 """Model options that a rollout has no use for: it has one prompt, no mask, and a window of its own."""
 
-_RUN_OPTIONS = {"transformer_options", "to_load_options", "registered_hooks", "multigpu_clones", "multigpu_thread_pool"}
+_RUN_OPTIONS = {
+    "transformer_options", "to_load_options", "registered_hooks", "multigpu_clones", "multigpu_thread_pool",
+    "multigpu_options",
+}  # fmt: skip
 OPTIONS = {*_ABOUT_STEPS, *_RUN_OPTIONS, "model_function_wrapper", "torch_compile_kwargs"}
 """Keys of model_options that ComfyUI's sampling uses."""
 

@@ -236,9 +236,14 @@ def outputs(name, number):
     return models[0] if models else None, [each for socket, each in made if socket == "CONDITIONING"]
 
 
+NOT_RUN = {"TorchCompileModel": "see the guider's checks", "ModelSamplingStableCascade": "it takes 4 s for a model"}
+
+
 def before(name, front):
     """Models and prompts of a front with a node before it."""
     models, prompts = list(MODELS), prompts_of(front)
+    if name in NOT_RUN:
+        raise MissingError(NOT_RUN[name])
     for number in (2,) if front == "rollout" else (0, 1):
         model, conditionings = outputs(name, number)
         models[number] = model or models[number]
@@ -273,7 +278,7 @@ def became(name, front):
 
 def in_question(kind):
     """Whether a node makes a CONDITIONING, or changes a MODEL. ModelMergeBlocks stands for its like for other models."""
-    if issubclass(kind, CORE["ModelMergeBlocks"]) and kind is not CORE["ModelMergeBlocks"]:
+    if "ModelMergeBlocks" in [base.__name__ for base in kind.__mro__[1:]]:
         return False
     taken = [socket for _, socket, _, _ in sockets(kind)]
     return "CONDITIONING" in kind.RETURN_TYPES or ("MODEL" in kind.RETURN_TYPES and "MODEL" in taken)
