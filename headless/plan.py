@@ -14,8 +14,11 @@ from ..errors import InputError, require
 from ..loaders import Checkpoint, Package, find_package, open_checkpoint
 from ..loaders.lora import refuse_for_one_expert
 from ..loaders.package import open_experts
+from ..model.config import ModelConfig
 from ..options import SHIFT, LoraFile, PerExpert, torch_dtype
 from ..pipeline.geometry import first_frame
+from ..pipeline.memory import SamplingWork
+from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups
 from ..sampling import guide_scales
 from ..text import load_tokenizer
 from ..text.encoder import check_vocabulary
@@ -34,7 +37,7 @@ from .checks import (
 )
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
 from .pictures import read_image
-from .rollout_plan import RolloutPlan, plan_rollout
+from .rollout_plan import RolloutPlan, plan_causal
 from .video import check_target, find_target
 
 
@@ -47,8 +50,21 @@ class SamplingPlan(Plan):
     shift: float
 
     @property
+    def config(self) -> ModelConfig:
+        return self.experts.high.config
+
+    @property
+    def work(self) -> str:
+        return f"{self.options.sampling_steps} steps"
+
+    def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
+        """What memory depends on."""
+        return SamplingWork(
+            self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
+        )
+
+    @property
     def guided(self) -> bool:
-        """Whether a negative prompt takes part."""
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 
@@ -82,7 +98,7 @@ def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_an
     plan: SamplingPlan | RolloutPlan
     if package.causal is not None:
         refuse_for_one_expert(options.lora, package.causal)
-        plan = plan_rollout(options, open_file(open_checkpoint, package.causal, options.lora), image, opened)
+        plan = plan_causal(options, open_file(open_checkpoint, package.causal, options.lora), image, opened)
     else:
         assert package.experts is not None  # a package has either
         plan = _plan_sampling(options, open_file(open_experts, package.experts, options.lora), image, opened)

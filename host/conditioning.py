@@ -85,22 +85,23 @@ def check_text(text: Tensor | None, config: ModelConfig) -> None:
                          "encode it with the umt5-xxl text encoder")  # fmt: skip
 
 
-def text_of_rollout(positive: list, config: ModelConfig) -> tuple[list, str]:
-    """The CONDITIONING that a rollout uses of the one it is given, and what is said of the rest. Raises InputError for
-    several prompts, for a prompt of another encoder, and for one that is meant for a part of the video."""
-    if len(positive) != 1 or positive[0][0].shape[0] != 1:
-        raise InputError("positive holds several prompts; a rollout takes one: connect one text node's output")
-    text, extras = positive[0]
+def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
+    """The CONDITIONING that a rollout uses of the one it is given as `name`, and what is said of the rest. Raises
+    InputError for several prompts, for one of another encoder, and for one that is meant for a part of the video."""
+    if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
+        raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
+    text, extras = prompt[0]
     check_text(text, config)
     if CAMERA in extras or "concat_latent_image" in extras or "concat_mask" in extras:
-        raise InputError("positive comes through WanImageToVideo or Apply LingBot-World Camera: connect the text node "
+        raise InputError(f"{name} comes through WanImageToVideo or Apply LingBot-World Camera: connect the text node "
                          "itself; start image and camera have inputs of their own")  # fmt: skip
     parts = dict.fromkeys(words for key, words in _PARTS.items() if key in extras)
     if parts:
-        raise InputError(f"positive has {' and '.join(parts)}; the prompt of a rollout counts for the whole of its "
-                         "frames: connect the text node itself, and another Rollout for another prompt")  # fmt: skip
+        raise InputError(f"{name} has {' and '.join(parts)}; a rollout's prompt counts for all of its frames and "
+                         "steps: connect the text node itself, and another Rollout for another prompt")  # fmt: skip
     kept = {key: value for key, value in extras.items() if key in BY_ROLLOUT}
-    return [[text, kept]], words_for(not_read([extras], BY_ROLLOUT))
+    unread = words_for(not_read([extras], BY_ROLLOUT))
+    return [[text, kept]], [unread] if unread else []
 
 
 def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:

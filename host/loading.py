@@ -17,7 +17,7 @@ from ..loaders.tensors import MappedFile
 from ..model.attention_8bit import attention_note, choose_attention
 from ..model.linear_8bit import arithmetic_note, choose_arithmetic
 from ..model.memory import activation_bytes
-from ..options import CHUNK, DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Progress, torch_dtype
+from ..options import CHUNK, DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Precision, Progress, torch_dtype
 from ..sampling import release_of
 from .base_model import LingBotWorldExpert, Role
 from .before_sampling import add_checks
@@ -120,9 +120,7 @@ def _log_memory(
 ) -> None:
     causal, (height, width) = checkpoint.config.causal, (60, 104)
     frames, made = (CHUNK, "a chunk") if causal else (21, "81 frames")
-    step = activation_bytes(
-        checkpoint.config, frames, height, width, dtype=dtype, arithmetic=arithmetic, attention=attention
-    )
+    step = activation_bytes(checkpoint.config, frames, height, width, Precision(dtype, arithmetic, attention))
     name = "/".join(checkpoint.path.parts[-2:])  # both experts' files are often called model.safetensors
     logging.info(
         "%s: %.2f GB of weights (%s), and %.2f GB besides for a step at 480x832, %s",

@@ -34,7 +34,7 @@ _ABOUT_STEPS = {
     **dict.fromkeys(_GUIDANCE, "guidance"), "denoise_mask_function": "Differential Diffusion",
     "context_handler": "context windows",
 }  # fmt: skip
-"""Model options that a rollout has no use for: it has one prompt, no mask, and a window of its own."""
+"""Model options that a rollout has no use for: it has steps, guidance and a window of its own, and no mask."""
 
 _RUN_OPTIONS = {
     "transformer_options", "to_load_options", "registered_hooks", "multigpu_clones", "multigpu_thread_pool",
@@ -199,8 +199,8 @@ def for_rollout(patcher) -> tuple[Any, list[str]]:
                            if not str(name).startswith("ContextWindows"))  # fmt: skip
     found |= dict.fromkeys(_REPLACED[name] for name in _REPLACED if name in patcher.object_patches)
     if found:
-        notes.append(f"A rollout goes without {', '.join(found)} on the model: it has one prompt, a few steps a chunk "
-                     "and a window of its own.")  # fmt: skip
+        notes.append(f"A rollout goes without {', '.join(found)} on the model: it has steps, guidance and a window of "
+                     "its own.")  # fmt: skip
         patcher = patcher.clone()
         _take_off(patcher, steps)
     return patcher, notes

@@ -16,20 +16,20 @@ class RolloutInputs(NamedTuple):
 
     patcher: Any
     positive: list
-    notes: tuple[str, ...]
+    notes: list[str]
 
 
 def rollout_inputs(patcher, positive: list, image: Tensor | None) -> RolloutInputs:
     """Takes a causal model's MODEL. Raises InputError for a CONDITIONING that a rollout cannot use."""
     notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
-    positive, unread = text_of_rollout(positive, patcher.model.diffusion_model.config)
+    positive, unread = text_of_rollout("positive", positive, patcher.model.diffusion_model.config)
     if image is not None and len(image) > 1:
         notes.append(f"start_image holds {len(image)} images; the video begins with the first.")
     if copies_on_other_devices(patcher):
         notes.append(ONE_DEVICE)
     patcher, left_out = for_rollout(_on_one_device(patcher))
     patcher.model.watch_options()
-    return RolloutInputs(patcher, positive, (*notes, *left_out, *filter(None, [unread])))
+    return RolloutInputs(patcher, positive, [*notes, *left_out, *unread])
 
 
 def _on_one_device(patcher):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -27,6 +28,21 @@ class FewStepSchedule:
     timesteps: tuple[int, ...]
     sigmas: tuple[float, ...]
     renoise_sigmas: tuple[float, ...]
+    guide_scale: ClassVar[float] = 1
+    """There is no negative prompt."""
+
+    def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
+        """The clean latent x0 (float32) that `predict` makes of the noise `x` (float32) in these steps.
+
+        `renoise(shape)` gives fresh standard normal noise; it is called before every step but the first."""
+        denoised = x
+        for step, timestep in enumerate(self.timesteps):
+            if step > 0:
+                sigma = self.renoise_sigmas[step - 1]
+                x = (1 - sigma) * denoised + sigma * renoise(tuple(x.shape)).to(x)
+            velocity = predict(x, timestep)
+            denoised = (x.double() - self.sigmas[step] * velocity.double()).float()
+        return denoised
 
 
 def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
@@ -50,20 +66,6 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
         tuple(sigmas[first] for first in firsts),
         tuple(sigmas[second] for second in seconds[1:]),
     )
-
-
-def sample_few_steps(predict: Predict, x: Tensor, schedule: FewStepSchedule, renoise: Callable[..., Tensor]) -> Tensor:
-    """The clean latent x0 (float32) that `predict` makes of the noise `x` (float32) in the schedule's steps.
-
-    `renoise(shape)` gives fresh standard normal noise; it is called before every step but the first."""
-    denoised = x
-    for step, timestep in enumerate(schedule.timesteps):
-        if step > 0:
-            sigma = schedule.renoise_sigmas[step - 1]
-            x = (1 - sigma) * denoised + sigma * renoise(tuple(x.shape)).to(x)
-        velocity = predict(x, timestep)
-        denoised = (x.double() - schedule.sigmas[step] * velocity.double()).float()
-    return denoised
 
 
 def release_of(names: Iterable[str]) -> Release:

@@ -41,7 +41,7 @@ from lingbot_world.options import LoraFile
 from lingbot_world.pipeline import World
 from lingbot_world.pipeline.geometry import Geometry
 from lingbot_world.pipeline.state import WorldState, load_state
-from lingbot_world.pipeline.two_experts import Together
+from lingbot_world.pipeline.two_experts import ParallelGroups
 from lingbot_world.sampling import release_of
 from lingbot_world.vae import VideoDecoder, decode_latent, load_vae
 from PIL import Image
@@ -816,9 +816,9 @@ def test_decoded_weights_stay_where_there_is_room(free, arithmetic, blocks, full
 
 @pytest.mark.parametrize(("free", "kept"), [(80, True), (30, True), (23.5, True), (14, False), (7.5, False)])
 def test_a_model_that_fits_beside_the_text_encoder_is_loaded_meanwhile(free, kept, full_size):
-    found = preparation._with_room_for_all(full_size, int(free * 1e9), int(64e9), ALONE, Together())
+    found = preparation._with_room_for_all(full_size, int(free * 1e9), int(64e9), ALONE, ParallelGroups())
     assert (found is not None) == kept
-    shared = Together(weights=object())
+    shared = ParallelGroups(weights=object())
     assert preparation._with_room_for_all(full_size, int(free * 1e9), int(64e9), ALONE, shared) is None
 
 
@@ -839,7 +839,7 @@ def test_a_video_without_a_window_is_refused_with_one_that_fits(full_size):
 def test_too_little_memory_is_said_before_the_text_encoder_works(full_size, monkeypatch):
     monkeypatch.setattr(preparation, "free_memory", lambda _device: int(2e9))
     monkeypatch.setattr(preparation, "available_host_memory", lambda: int(64e9))
-    together = Together(None, None, None)
+    together = ParallelGroups(None, None, None)
     with pytest.raises(InputError, match="too little for keys and values"):
         preparation.prepare(full_size, pytest.fail, None, ALONE, together)
 

@@ -146,11 +146,9 @@ def _add_toy(commands: Any) -> None:
 def _generate(arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
-    from ...options import CHUNK
     from ..plan import make_plan
     from ..processes import joined
     from ..profile import silent, table
-    from ..rollout_plan import RolloutPlan
     from ..run import run
     from ..video import STDOUT, files_left
 
@@ -163,12 +161,9 @@ def _generate(arguments: argparse.Namespace) -> None:
             run(plan, silent, processes)
             return
         size, steps = plan.geometry, arguments.sampling_steps
-        work, before = f"{steps} steps", 0
-        if isinstance(plan, RolloutPlan):
-            work, before = f"{size.lat_f // CHUNK} chunks", plan.frames_before
         told = sys.stderr if arguments.output == STDOUT else sys.stdout
-        first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
-        print(first, *plan.notes, *files_left(plan.target, before + size.frames), sep="\n", file=told)
+        first = f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}"
+        print(first, *plan.notes, *files_left(plan.target, plan.frames_before + size.frames), sep="\n", file=told)
         result = run(plan, progress_bar, processes)
         arguments.interrupted = "the video is whole"
         if arguments.reuse_threshold:
