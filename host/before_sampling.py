@@ -9,6 +9,7 @@ import torch
 from comfy.patcher_extension import WrappersMP, add_wrapper_with_key
 from torch import Tensor
 
+from ..errors import LingBotError
 from ..options import BOUNDARY
 from ..sampling import is_high_noise
 from .base_model import CAMERA
@@ -45,7 +46,9 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
         return executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError) as error:
+    except LingBotError:
+        raise
+    except Exception as error:
         raise_for_node(error)
         raise
 

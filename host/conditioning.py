@@ -196,7 +196,7 @@ def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
     starts = area[len(size) :]
     lengths = [min(area[axis], size[axis] - starts[axis]) for axis in range(len(size))]
     if min(lengths) < 1 or lengths[-1] % 2 or lengths[-2] % 2:
-        height, width = (CELL * length for length in lengths[-2:])
+        height, width = (CELL * length for length in area[len(size) - 2 : len(size)])
         raise InputError(
             f"a prompt's area begins at x {CELL * starts[-1]}, y {CELL * starts[-2]} and has {width}x{height} pixels "
             f"in a video of {CELL * size[-1]}x{CELL * size[-2]}: it has to lie inside, with sides in multiples of "

@@ -4,144 +4,47 @@ Argument: the toy package. Reports, for each node and front, what became of it: 
 `idle` (nothing changed, and nothing was said), `refused` in a sentence, `fails` by itself, `not run` without a model of
 its own, or the traceback of an error that no user should see."""
 
+import os
 import sys
 
 from embed import embed
 
-TOY = sys.argv[1]
+os.environ["TOY"] = sys.argv[1]
 embed()
 
-import asyncio  # noqa: E402
-import logging  # noqa: E402
 import traceback  # noqa: E402
 from functools import cache  # noqa: E402
-from pathlib import Path  # noqa: E402
 from tempfile import TemporaryDirectory  # noqa: E402
 
 import comfy.clip_vision  # noqa: E402
 import comfy.controlnet  # noqa: E402
-import comfy.sd  # noqa: E402
-import comfy.utils  # noqa: E402
 import folder_paths  # noqa: E402
+import rule_cases  # noqa: E402, F401  reported with these
 import torch  # noqa: E402
 from comfy_execution.utils import CurrentNodeContext  # noqa: E402
 from common import check, report  # noqa: E402
-from lingbot_world.camera import read_pose_folder  # noqa: E402
-from lingbot_world.camera.path import CameraPath  # noqa: E402
 from lingbot_world.errors import LingBotError  # noqa: E402
-from lingbot_world.host.clip import load_clip  # noqa: E402
-from lingbot_world.host.loading import load_causal, load_experts  # noqa: E402
-from lingbot_world.nodes.camera import LingBotWorldApplyCamera  # noqa: E402
-from lingbot_world.nodes.rollout import LingBotWorldRollout  # noqa: E402
-from lingbot_world.nodes.sampling import LingBotWorldGuider, LingBotWorldSampler  # noqa: E402
-from lingbot_world.options import PerExpert  # noqa: E402
+from rule_setup import (  # noqa: E402
+    CLIP,
+    CORE,
+    FRAMES,
+    FRONTS,
+    HEIGHT,
+    IMAGE,
+    LATENT,
+    MASK,
+    MODELS,
+    PLAIN,
+    TEXTS,
+    VAE,
+    WHOLE,
+    WIDTH,
+    lora,
+    prompts_of,
+    run,
+    sample,
+)
 from safetensors.torch import save_file  # noqa: E402
-
-import nodes  # noqa: E402
-
-torch.set_num_threads(1)
-torch.inference_mode().__enter__()  # as ComfyUI runs nodes
-asyncio.run(nodes.init_extra_nodes(init_custom_nodes=False, init_api_nodes=False))
-CORE = {name: kind for name, kind in nodes.NODE_CLASS_MAPPINGS.items() if not name.startswith("LingBot")}
-
-WIDTH, HEIGHT, FRAMES = 64, 32, 9
-PACKAGE = Path(TOY)
-VAE = comfy.sd.VAE(sd=comfy.utils.load_torch_file(f"{TOY}/Wan2.1_VAE.pth"))
-CLIP = load_clip(PACKAGE / "models_t5_umt5-xxl-enc-bf16.pth", PACKAGE / "tokenizer/tokenizer.json")
-FOLDER = read_pose_folder(PACKAGE / "example/poses.npy", lens=PACKAGE / "example/intrinsics.npy")
-PATH = CameraPath(FOLDER.c2w, FOLDER.intrinsics)[:FRAMES]
-IMAGE = torch.rand(1, HEIGHT, WIDTH, 3, generator=torch.Generator().manual_seed(1))
-MASK = torch.zeros(1, HEIGHT, WIDTH)
-MASK[..., : WIDTH // 2] = 1
-EXPERTS = load_experts(PerExpert(*(PACKAGE / f"{role}_noise_model_bnb_nf4" for role in ("high", "low"))), "fp32")
-CAUSAL = load_causal(PACKAGE / "lingbot_world_fast", "fp32")
-
-
-def run(name, **inputs):
-    """A node's outputs."""
-    kind = CORE[name]
-    made = getattr(kind if hasattr(kind, "GET_SCHEMA") else kind(), kind.FUNCTION)(**inputs)
-    return getattr(made, "args", made)
-
-
-TEXTS = [run("CLIPTextEncode", clip=CLIP, text=text)[0] for text in ("a castle", "blurred")]
-positive, negative, LATENT = run("WanImageToVideo", positive=TEXTS[0], negative=TEXTS[1], vae=VAE, width=WIDTH,
-                                 height=HEIGHT, length=FRAMES, batch_size=1, start_image=IMAGE)  # fmt: skip
-WHOLE = LingBotWorldApplyCamera.execute(positive, negative, PATH, LATENT, "camera").args
-
-
-class Said(logging.Handler):
-    """What our nodes say."""
-
-    def __init__(self):
-        super().__init__()
-        self.texts = []
-
-    def emit(self, record):
-        if record.pathname.endswith("notice.py"):
-            self.texts.append(record.getMessage())
-
-
-SAID = Said()
-logging.getLogger().addHandler(SAID)
-logging.getLogger().setLevel(logging.INFO)
-
-
-class Latents:
-    """A VAE for rollouts, whose frames are not looked at."""
-
-    encoded = VAE.encode(torch.cat([IMAGE, torch.full((FRAMES - 1, HEIGHT, WIDTH, 3), 0.5)]))
-
-    @classmethod
-    def encode(cls, pixels):
-        return cls.encoded.clone()
-
-    @staticmethod
-    def decode(latent):
-        return torch.empty(1, 4 * latent.shape[2] - 3, HEIGHT, WIDTH, 3)
-
-
-def sampler(models, prompts):
-    made = LingBotWorldSampler.execute(*models[:2], *prompts, LATENT, 1, 2, 5.0, 3.0, 3.0, 0.947, "unipc")
-    return made.args[0]["samples"]
-
-
-def guider(models, prompts):
-    made = LingBotWorldGuider.execute(*models[:2], *prompts, 3.0, 3.0, 0.947).args[0]
-    noise = run("RandomNoise", noise_seed=1)[0]
-    sigmas = torch.tensor([0.99, 0.8, 0.0])
-    euler = run("KSamplerSelect", sampler_name="euler")[0]
-    return run("SamplerCustomAdvanced", noise=noise, guider=made, sampler=euler, sigmas=sigmas, latent_image=LATENT)[0][
-        "samples"
-    ]
-
-
-def ksampler(models, prompts):
-    return run("KSampler", model=models[1], seed=1, steps=1, cfg=3.0, sampler_name="euler", scheduler="simple",
-               positive=prompts[0], negative=prompts[1], latent_image=LATENT, denoise=0.5)[0]["samples"]  # fmt: skip
-
-
-def rollout(models, prompts):
-    return LingBotWorldRollout.execute(models[2], prompts[0], Latents, FRAMES, 1, "Fast", 10.0, "", -1, -1, "auto",
-                                       start_image=IMAGE, camera=PATH).args[0]["samples"]  # fmt: skip
-
-
-FRONTS = {"sampler": sampler, "guider": guider, "ksampler": ksampler, "rollout": rollout}
-MODELS = (*EXPERTS, CAUSAL)
-
-
-def prompts_of(front):
-    return [TEXTS[0]] if front == "rollout" else list(WHOLE)
-
-
-def sample(front, models=MODELS, prompts=None):
-    """The latent, and what was said."""
-    SAID.texts.clear()
-    made = FRONTS[front](models, prompts or prompts_of(front))
-    return made, list(dict.fromkeys(SAID.texts))
-
-
-PLAIN = {front: sample(front) for front in FRONTS}
 
 
 def sockets(kind):
@@ -161,13 +64,6 @@ class Control(comfy.controlnet.ControlBase):
         copied = Control()
         self.copy_to(copied)
         return copied
-
-
-def lora():
-    """A LoRA that changes one layer of the toy's models."""
-    random, layer = torch.Generator().manual_seed(1), "diffusion_model.blocks.1.ffn.0"
-    return {f"{layer}.lora_{side}.weight": torch.randn(shape, generator=random)
-            for side, shape in (("B", (512, 4)), ("A", (4, 256)))}  # fmt: skip
 
 
 FOLDERS = TemporaryDirectory()
@@ -227,8 +123,9 @@ def value(name, socket, options, number, changes):
 def outputs(name, number):
     """A node's MODEL or None, and its CONDITIONINGs, made of the model of this number."""
     kind, inputs, changes = CORE[name], {}, CHANGES.get(name, {})
+    optional = set() if name.startswith("TextEncode") else OPTIONAL  # these make pictures of a megapixel first
     for each, socket, options, required in sockets(kind):
-        if required or each in changes or socket in OPTIONAL:
+        if required or each in changes or socket in optional:
             inputs[each] = value(each, socket, options if isinstance(options, dict) else {}, number, changes)
     with CurrentNodeContext("prompt", "node"):
         made = list(zip(kind.RETURN_TYPES, run(name, **inputs), strict=False))
@@ -277,7 +174,7 @@ def became(name, front):
 
 
 def in_question(kind):
-    """Whether a node makes a CONDITIONING, or changes a MODEL. ModelMergeBlocks stands for its like for other models."""
+    """Whether a node makes a CONDITIONING or changes a MODEL. ModelMergeBlocks stands for its like for other models."""
     if "ModelMergeBlocks" in [base.__name__ for base in kind.__mro__[1:]]:
         return False
     taken = [socket for _, socket, _, _ in sockets(kind)]
