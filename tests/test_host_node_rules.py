@@ -112,6 +112,12 @@ def test_rollout_says_that_it_begins_with_the_first_of_several_images(found):
     assert found["images"] == "start_image holds 2 images; the video begins with the first."
 
 
+def test_poses_that_the_video_does_not_follow_are_said(found):
+    odd, whole = found["frames"]
+    assert odd.startswith("The camera path has 8 poses, the video 5 frames")
+    assert whole == ""
+
+
 def test_text_that_is_not_what_was_asked_for_is_said(found):
     layer, embedding, plain = (found["texts"][name][1] for name in ("layer", "embedding", "plain"))
     assert "takes the text from layer -2 of umt5" in layer

@@ -18,6 +18,7 @@ from rule_setup import (
     TEXTS,
     WHOLE,
     Latents,
+    LingBotWorldApplyCamera,
     LingBotWorldGuider,
     LingBotWorldRollout,
     LingBotWorldSampler,
@@ -175,6 +176,18 @@ def images():
     LingBotWorldRollout.execute(MODELS[2], TEXTS[0], Latents, 9, 1, "Fast", 10.0, "", -1, -1, "auto",
                                 start_image=IMAGE.repeat(2, 1, 1, 1), camera=PATH)  # fmt: skip
     return " ".join(SAID.texts)
+
+
+@check
+def frames():
+    """What Apply Camera says of 8 poses, of which WanImageToVideo makes 5 frames, and of as many poses as frames."""
+    found = []
+    for poses in (PATH[:8], PATH[:5]):
+        SAID.texts.clear()
+        latent = run("EmptyHunyuanLatentVideo", width=64, height=32, length=len(poses), batch_size=1)[0]
+        LingBotWorldApplyCamera.execute(TEXTS[0], TEXTS[1], poses, latent, "camera")
+        found.append(" ".join(SAID.texts))
+    return found
 
 
 @check
