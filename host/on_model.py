@@ -109,11 +109,11 @@ def _kind(number: Any) -> tuple[str, ...]:
 def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
     """The words for what transformer_options ask for in the middle of a run, beyond their usual keys."""
     later = options.keys() - usual - TRANSFORMER_OPTIONS
-    return _changes_nothing([*not_called(options, blocks), *sorted(later | (_FOREIGN & options.keys()))])
+    return _changes_nothing("asks for", [*not_called(options, blocks), *sorted(later | (_FOREIGN & options.keys()))])
 
 
-def _changes_nothing(names: list[str]) -> str:
-    return (f"A node on the model asks for {', '.join(names)}, which neither LingBot-World nor ComfyUI's Wan has: it "
+def _changes_nothing(does: str, names: list[str]) -> str:
+    return (f"A node on the model {does} {', '.join(names)}, which neither LingBot-World nor ComfyUI's Wan has: it "
             "changes nothing.") if names else ""  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def not_called_words(patcher) -> Iterator[str]:
     blocks = len(patcher.model.diffusion_model.blocks)
     names = not_called(patcher.model_options.get("transformer_options", {}), blocks)
     if names:
-        yield _changes_nothing(names)
+        yield _changes_nothing("patches", names)
 
 
 def unknown(patcher) -> Iterator[str]:
@@ -149,8 +149,9 @@ def on_one_only(high, low) -> str:
 def _features(patcher) -> set[str]:
     options = patcher.model_options
     transformer = options.get("transformer_options", {})
-    names = {_ABOUT_STEPS.get(name, name) for name in options.keys() - _RUN_OPTIONS}
-    names |= {f"patch {name}" for kind in ("patches", "patches_replace") for name in transformer.get(kind, {})}
+    names = {_ABOUT_STEPS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
+    patches = transformer.get("patches", {}).keys() | transformer.get("patches_replace", {}).keys()
+    names |= patches & (PATCHES | {REPLACED})
     names |= transformer.keys() & {"optimized_attention_override", "rope_options"}
     return names | (_wrappers(patcher) - {KEY, "lazycache"}) | (patcher.object_patches.keys() - _REPLACED.keys())
 
