@@ -18,7 +18,7 @@ from ..pipeline.geometry import first_frame
 from ..pipeline.rollout_memory import Decoder, RolloutPlanner, RolloutWork
 from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, load_state
-from ..sampling import guide_scales, release_of, step_indices
+from ..sampling import guide_scales, step_indices
 from ..vae import vae_width
 from .checks import Plan, arithmetic_notes, geometry_of, lora_notes, pose_folder, refuse_options
 from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
@@ -63,7 +63,8 @@ def plan_causal(
     options: GenerateOptions, checkpoint: Checkpoint, image: np.ndarray | None, opened: dict[str, Any]
 ) -> RolloutPlan:
     """Checks what is asked of a causal model. Raises a LingBotError."""
-    release = release_of(checkpoint.names)
+    release = checkpoint.release
+    assert release is not None  # a causal model has one
     _refuse_others_options(options, release)
     arithmetic = arithmetic_notes(options, opened["device"], checkpoint)
     state = None if options.continue_from is None else load_state(options.continue_from)
@@ -73,7 +74,6 @@ def plan_causal(
     folder = None if options.action_path is None else _pose_folder(Path(options.action_path), checkpoint, chunk)
     frame = _frame(options, image, chunk, state)
     spec = plan_rollout(checkpoint.config, release, _request(options, release), folder, frame, state)
-    named = f"{release.name} ({release.licence}): {checkpoint.name}"
     own = () if folder is None else folder.notes
     return RolloutPlan(
         **opened,
@@ -81,7 +81,8 @@ def plan_causal(
         frame=spec.frame,
         geometry=spec.geometry,
         spec=spec,
-        notes=(named, *lora_notes(options), *arithmetic, *own, *spec.notes, *_state_notes(options, spec)),
+        notes=(*checkpoint.release_lines, *lora_notes(options), *arithmetic, *own, *spec.notes,
+               *_state_notes(options, spec)),
     )
 
 

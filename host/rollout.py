@@ -18,7 +18,6 @@ from ..pipeline.rollout import Chunk, ChunkCallback
 from ..pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
 from ..pipeline.state import Prompt, WorldState
 from ..pipeline.world import check_causal
-from ..sampling import release_of
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
 from .base_model import is_causal
@@ -66,7 +65,7 @@ def prepare_rollout(
 
     Raises InputError and CameraError before anything is loaded."""
     config = _config(patcher)
-    release = release_of(patcher.model.checkpoint.names)
+    release = patcher.model.checkpoint.release
     patcher, positive, notes = rollout_inputs(patcher, prompts[0], image)
     if camera is not None and config.control is None:
         raise CameraError("this checkpoint has no camera layers that take a path: disconnect the camera, or load a "

@@ -24,6 +24,8 @@ State = io.Custom("LINGBOT_STATE")
 AS_TRAINED, CUSTOM = "as the model was trained", "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
 UNSET = -1
+THE_RELEASES = 0.0
+"""The shift that stands for the release's own."""
 
 
 def _latent_frames(name: str, tooltip: str) -> io.Int.Input:
@@ -95,12 +97,13 @@ class LingBotWorldRollout(io.ComfyNode):
                 ),
                 io.Float.Input(
                     "shift",
-                    default=CAUSAL_SHIFT,
-                    min=0.01,
+                    default=THE_RELEASES,
+                    min=THE_RELEASES,
                     max=100.0,
                     step=0.1,
                     round=0.0001,
-                    tooltip="Moves the steps towards strong noise. 10 is what the official command takes.",
+                    tooltip="Moves the steps towards strong noise. 0: what the model was made for, 10 for Fast and 2.0 "
+                    "14B, 5 for 2.0 1.3B.",
                 ),
                 io.String.Input(
                     "indices",
@@ -131,6 +134,7 @@ class LingBotWorldRollout(io.ComfyNode):
                     "chunk",
                     options=[AS_TRAINED, *map(str, CHUNKS)],
                     default=AS_TRAINED,
+                    optional=True,  # prompts and workflows of earlier versions lack it
                     advanced=True,
                     tooltip="Latent frames, of four frames each, made at a time. More cost less a frame. A state goes "
                     "on in chunks of its own size.",
@@ -141,6 +145,7 @@ class LingBotWorldRollout(io.ComfyNode):
                     default=GUIDED_STEPS,
                     min=1,
                     max=1000,
+                    optional=True,  # prompts and workflows of earlier versions lack it
                     advanced=True,
                     tooltip="For causal-pretrain alone: steps of each chunk, in place of the few of `steps`.",
                 ),
@@ -151,6 +156,7 @@ class LingBotWorldRollout(io.ComfyNode):
                     min=0.0,
                     max=100.0,
                     step=0.1,
+                    optional=True,  # prompts and workflows of earlier versions lack it
                     advanced=True,
                     tooltip="For causal-pretrain alone: how far the video is led from the negative prompt; 1 leaves it "
                     "out and halves the work.",
@@ -186,7 +192,7 @@ class LingBotWorldRollout(io.ComfyNode):
         asked = RolloutRequest(
             frames=frames, chunk=None if chunk == AS_TRAINED else int(chunk),
             window=None if window == UNSET else window, sink=None if sink == UNSET else sink,
-            indices=_indices(steps, indices), shift=shift, steps=guided_steps, guide_scale=guide_scale,
+            indices=_indices(steps, indices), shift=shift or None, steps=guided_steps, guide_scale=guide_scale,
         )  # fmt: skip
         run = prepare_rollout(
             model, (positive, negative), asked, image=start_image, camera=camera, state=state, latent=start_latent

@@ -217,7 +217,7 @@ class RolloutPlanner:
         if resident is None or self.wishes.shard:
             return 0
         streamed = streamed_weights(self.checkpoint, resident).values()
-        return sum(entry.nbytes for names in streamed for entry in self.checkpoint.entries(names))
+        return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _with_what_is_left(self, memory: RolloutMemory, room: int) -> RolloutMemory:
         """With the camera cache and, where all else is on the GPU, recorded kernels if they gain something, and then,

@@ -14,7 +14,7 @@ from ..camera import CameraTrack, begin_track, pose_embedding
 from ..errors import InputError
 from ..model.config import ModelConfig
 from ..options import CHUNKS, GUIDE_SCALE, STEPS, Release, SolverName, Window
-from ..sampling import GuidedSchedule, few_step_schedule
+from ..sampling import GuidedSchedule, chosen_shift, few_step_schedule
 from .geometry import Geometry, explicit_geometry
 from .rollout import Chunk, ChunkLoop
 from .state import Prompt, WorldState
@@ -156,7 +156,8 @@ def plan_rollout(
     """Checks what is asked of the model of this `config`. A video begins with `frame` [3, H, W], or goes on from
     `state`. Without a `path` the camera stands still. Raises InputError and CameraError."""
     check_causal(config)
-    schedule = _schedule(release, asked)
+    shift, shift_notes = chosen_shift(asked.shift, release)
+    schedule = _schedule(release, asked, shift)
     chunk = chunk_of(asked.chunk, release, state)
     window = (release if state is None else state).window.changed(asked.window, asked.sink, chunk)
     if state is not None:
@@ -169,7 +170,7 @@ def plan_rollout(
     if state is not None:
         geometry = replace(geometry, frames=4 * geometry.lat_f)
     track = _track(config, asked.frames, chunk, path, state)
-    notes = *_notes(asked.frames, geometry, chunk, path, state), *track.notes
+    notes = *shift_notes, *_notes(asked.frames, geometry, chunk, path, state), *track.notes
     if state is not None:
         notes += state.notes(release.name, window)
     return RolloutSpec(
@@ -187,8 +188,7 @@ def chunk_of(asked: int | None, release: Release, state: WorldState | None) -> i
     return release.chunk if state is None else state.chunk
 
 
-def _schedule(release: Release, asked: RolloutRequest) -> Schedule:
-    shift = release.shift if asked.shift is None else asked.shift
+def _schedule(release: Release, asked: RolloutRequest, shift: float) -> Schedule:
     if not release.guided:
         return few_step_schedule(release.indices if asked.indices is None else asked.indices, shift)
     schedule = GuidedSchedule(asked.steps, shift, asked.guide_scale, asked.solver)

@@ -1,7 +1,7 @@
 """Schedules, solvers and the choice between the two experts: pure functions, no model and no user interface."""
 
 from .experts import first_low_step, guide, guide_scales, is_high_noise
-from .few_steps import FewStepSchedule, few_step_schedule, release_of, step_indices
+from .few_steps import FewStepSchedule, chosen_shift, few_step_schedule, step_indices
 from .guided import SOLVERS, GuidedSchedule
 from .reuse import StepReuse
 from .schedule import TRAIN_TIMESTEPS, flow_sigmas, flow_timesteps
@@ -16,6 +16,7 @@ __all__ = [
     "FewStepSchedule",
     "GuidedSchedule",
     "StepReuse",
+    "chosen_shift",
     "few_step_schedule",
     "first_low_step",
     "flow_sigmas",
@@ -23,7 +24,6 @@ __all__ = [
     "guide",
     "guide_scales",
     "is_high_noise",
-    "release_of",
     "sample_flow_dpmpp",
     "sample_flow_unipc",
     "step_indices",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
 from ..errors import InputError
-from ..options import FAST_INDICES, RELEASES, V2_INDICES, Release
+from ..options import FAST_INDICES, SCHEDULES, V2_INDICES, Release
 from .schedule import flow_sigmas, flow_timesteps
 
 TABLE_STEPS = 1000
@@ -68,13 +67,6 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
     )
 
 
-def release_of(names: Iterable[str]) -> Release:
-    """The release of a checkpoint with these `names` (`Checkpoint.names`). The files of both are alike: they are told
-    by the first name that has v2 or fast in it. 2.0's own has both."""
-    told = (name.lower() for name in names if re.search("v2|fast", name.lower()))
-    return RELEASES["v2" if "v2" in next(told, "") else "v1"]
-
-
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
     """The steps that a `schedule` names: v1, v2 or indices such as 0,250,500,750; None takes the release's own.
     Raises InputError."""
@@ -82,9 +74,16 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
         return release.indices
     if isinstance(schedule, tuple):
         return schedule
-    if schedule in RELEASES:
-        return RELEASES[schedule].indices
+    if schedule in SCHEDULES:
+        return SCHEDULES[schedule]
     try:
         return tuple(int(index) for index in schedule.split(","))
     except ValueError:
         raise InputError(f"`schedule` {schedule}: expected v1, v2 or indices such as 0,250,500,750") from None
+
+
+def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
+    """The shift that is asked for, None the release's own; with a note where it is another than the release's."""
+    if shift is None or shift == release.shift:
+        return release.shift, ()
+    return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

@@ -42,7 +42,6 @@ from lingbot_world.pipeline import World
 from lingbot_world.pipeline.geometry import Geometry
 from lingbot_world.pipeline.state import WorldState, load_state
 from lingbot_world.pipeline.two_experts import ParallelGroups
-from lingbot_world.sampling import release_of
 from lingbot_world.vae import VideoDecoder, decode_latent, load_vae
 from PIL import Image
 from safetensors import safe_open
@@ -461,22 +460,6 @@ def test_releases_have_schedules_and_windows_of_their_own(causal, toy_package):
     plan = make_plan(causal(schedule="v2", window=9, sink=3, shift=5.0))
     assert (plan.window, plan.sink, plan.schedule.timesteps, plan.held_frames) == (9, 3, (999, 937, 833, 624), 6)
     assert make_plan(causal(schedule="0,500")).schedule.timesteps == (999, 908)
-
-
-@pytest.mark.parametrize(("place", "name"), [
-    ("lw_v2/models/lingbot-world-fast-nf4", "LingBot-World Fast"),
-    ("lingbot-world-base-cam/lingbot_world_fast", "LingBot-World Fast"), ("toy/rooms", "LingBot-World Fast"),
-    ("lingbot-world-v2-14b-causal-fast", "LingBot-World 2.0"), ("lingbot-world-v2-14b/model", "LingBot-World 2.0"),
-])  # fmt: skip
-def test_the_nearest_name_tells_the_release_and_so_does_a_link(causal, toy_package, tmp_path, place, name):
-    folder = tmp_path / "disk" / place
-    shutil.copytree(toy_package / "lingbot_world_fast", folder)
-    (tmp_path / "link").symlink_to(folder, target_is_directory=True)
-    for opened in (folder, tmp_path / "link"):
-        checkpoint = open_checkpoint(opened)
-        assert release_of(checkpoint.names).name == name
-    quantized = replace(checkpoint, source="lingbot-world-v2-14b-causal-fast")
-    assert release_of(quantized.names).name == "LingBot-World 2.0"
 
 
 @pytest.mark.parametrize(
