@@ -6,7 +6,6 @@ from workflow_graph import Graph
 from workflow_nodes import Node, Output, Server
 from workflow_parts import DOWNLOAD, GREEN, RED, RUN, SAMPLER_ROOM, UMT5, Parts
 
-
 HAND_OVER = "ceil(a * 0.219)"
 """Of `a` steps those of the high-noise expert: at shift 5, sigma is 0.947 where 0.219 of the way is done."""
 
@@ -14,9 +13,9 @@ HAND_OVER = "ceil(a * 0.219)"
 def core_nodes(server: Server) -> Graph:
     note = f"""## ComfyUI's own nodes around the experts
 
-The experts as ordinary MODELs in two *KSampler (Advanced)*. **Steps** is for both; *Hand over* computes the step at which
-the official boundary lies, with shift 5 and the scheduler *simple*: 9 of 40. Each starts its solver afresh, so the result
-differs a little from *LingBot-World Sampler*.
+The experts as ordinary MODELs in two *KSampler (Advanced)*. **Steps** is for both; *Hand over* computes the step at
+which the official boundary lies, with shift 5 and the scheduler *simple*: 9 of 40. Each starts its solver afresh, so the
+result differs a little from *LingBot-World Sampler*.
 
 Text by *Load CLIP*, type **wan**, with ComfyUI's umt5 file (**{UMT5}** in models/text_encoders).
 
