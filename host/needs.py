@@ -84,6 +84,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "camera_make": (
         *_CAMERA,
         *_names("comfy_api.latest", "io.Autogrow io.FolderType.temp io.Load3DCamera ui.ImageSaveHelper.save_images"),
+        *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
     ),
     "camera_files": _CAMERA,
     "camera_preview": (*_CAMERA, *_names("comfy_api.latest", "ui.PreviewImage")),
