@@ -67,6 +67,7 @@ _SAMPLING = (
     *_names("comfy.utils", "PROGRESS_BAR_ENABLED"),
     *_names("latent_preview", "prepare_callback"),
 )
+_STATE = _names("folder_paths", "get_output_directory get_save_image_path")
 NEEDS: dict[str, tuple[str, ...]] = {
     "load_models": (*_MODEL, *_names("comfy.sd", "VAE.encode")),
     "text": (
@@ -92,9 +93,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "sampling": (*_SAMPLING, *_names("comfy_api.latest", "io.Guider io.Sampler io.Sigmas")),
     "rollout": (
         *_SAMPLING,
+        *_STATE,
         *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
         *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
     ),
+    "state": _STATE,
     "quantize": (
         *_names("comfy.model_management", "get_torch_device throw_exception_if_processing_interrupted"),
         *_names("comfy.utils", "ProgressBar"),

@@ -98,6 +98,33 @@ def test_own_sampler_gives_what_the_one_node_gives(server):
     assert not torch.equal(own, other)
 
 
+def test_denoise_changes_a_video_as_the_separate_nodes_do(server):
+    """From a video's latent: pieces and Sampler give the same bits; less of the video stays where denoise is more."""
+    pieces, seed = as_toy("own_sampler"), {"seed": 5}
+    values = {**as_toy("camera")[as_toy("camera").node_id("LingBotWorldSampler")]["inputs"], **seed}
+    values |= pieces[pieces.node_id("LingBotWorldGuider")]["inputs"] | {"latent": pieces.link("WanImageToVideo", 2)}
+    prompt = pieces.add("video", "LingBotWorldSampler", **values | {"seed": 4})
+    values["latent"] = ["video", 0]
+    prompt = prompt.set("RandomNoise", noise_seed=5).set("LingBotWorldSigmas", denoise=0.35)
+    prompt = prompt.set("SamplerCustomAdvanced", latent_image=["video", 0])
+    for denoise in (0.35, 0.8):
+        prompt = prompt.add(f"at {denoise}", "LingBotWorldSampler", **values, denoise=denoise)
+    kept = {"dpieces": pieces.link("SamplerCustomAdvanced"), "dvideo": ["video", 0], "dlittle": ["at 0.35", 0],
+            "dmuch": ["at 0.8", 0]}  # fmt: skip
+    for name, latent in kept.items():
+        prompt = prompt.add(f"save {name}", "SaveLatent", samples=latent, filename_prefix=name)
+    server.queue(prompt)
+    own, video, little, much = (saved_latent(server, name) for name in kept)
+    assert torch.equal(own, little)
+    assert 0 < (little - video).abs().mean() < 0.85 * (much - video).abs().mean()
+
+
+def test_a_denoise_below_one_over_an_empty_latent_is_said(server):
+    prompt = as_toy("camera").set("LingBotWorldSampler", denoise=0.5)
+    run = server.queue(prompt)
+    assert any("The latent is empty, and denoise 0.5" in text for _, text in run.texts)
+
+
 def saved_latent(server: ComfyServer, name: str) -> torch.Tensor:
     (path,) = (server.base / "output").glob(f"{name}_*.latent")
     return load_file(path)["latent_tensor"]

@@ -11,6 +11,7 @@ CANVAS_ONLY = {"MarkdownNote"}
 NODES = WORKFLOWS.parent / "nodes"
 IN_NO_WORKFLOW = {
     "LingBotWorldQuantize",  # works by itself
+    "LingBotWorldLoadState",  # its file is one's own
     "LingBotWorldMeasureCamera",  # needs OpenCV, which ComfyUI does not bring: a template with it would be refused
 }
 REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/main/"
