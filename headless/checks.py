@@ -16,9 +16,11 @@ from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
 from ..model.attention_8bit import attention_note, choose_attention
+from ..model.config import ModelConfig
 from ..model.linear_8bit import arithmetic_note, choose_arithmetic
-from ..options import SHIFT, LoraFile
+from ..options import SHIFT, LoraFile, Precision
 from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
+from ..pipeline.memory import MemoryWishes
 from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
 from ..text.weights import UMT5Weights
@@ -43,6 +45,35 @@ class Plan:
     device: torch.device
     dtype: torch.dtype
     notes: tuple[str, ...]
+
+    @property
+    def config(self) -> ModelConfig:
+        """Of the model, or of each expert."""
+        raise NotImplementedError
+
+    @property
+    def guided(self) -> bool:
+        """Whether a negative prompt takes part."""
+        raise NotImplementedError
+
+    @property
+    def work(self) -> str:
+        """How much there is to do, in words."""
+        raise NotImplementedError
+
+    @property
+    def frames_before(self) -> int:
+        """Frames of the video that were made before."""
+        return 0
+
+    def precision(self, processes: int = 1) -> Precision:
+        """What a forward computes in, by so many processes."""
+        return Precision(self.dtype, self.options.arithmetic, self.options.attention, processes)
+
+    @property
+    def wishes(self) -> MemoryWishes:
+        """What is asked of memory."""
+        return MemoryWishes(**{field.name: getattr(self.options, field.name) for field in fields(MemoryWishes)})
 
     @property
     def cells(self) -> tuple[int, int]:

@@ -11,17 +11,18 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..options import ShowProgress
-from ..pipeline.two_experts import Conditioning, Together, Video
+from ..pipeline.memory import choose_residency, free_memory
+from ..pipeline.two_experts import Conditioning, Video
 from ..sampling import StepReuse
+from .checks import Plan
 from .decoding import decode_together
-from .memory import choose_residency, free_memory
 from .options import GenerateOptions
 from .plan import SamplingPlan, make_plan
 from .processes import ALONE, Processes
 from .profile import Stage, StageRecorder, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
-from .stages import camera_map, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
+from .stages import RunContext, camera_map, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .starting import triton_starting
 from .video import write_frames
 
@@ -59,31 +60,31 @@ def _run_stages(
     plan: SamplingPlan | RolloutPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse
 ) -> Path:
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
-    config = (plan.checkpoint if isinstance(plan, RolloutPlan) else plan.experts.high).config
-    together = processes.divide(config, isinstance(plan, SamplingPlan) and plan.guided, plan.options.shard)
-    generator = torch.Generator(plan.options.noise_device).manual_seed(seed)
-    noise = draw_noise(plan.geometry, generator)
+    of_base = isinstance(plan, SamplingPlan)
+    together = processes.divide(plan.config, of_base and plan.guided, plan.options.shard)
+    run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
+    noise = draw_noise(plan.geometry, generator.manual_seed(seed))
     if isinstance(plan, RolloutPlan):
-
-        def prompt() -> Tensor:
-            return processes.share(_prompts(plan, stages, processes), 0)[0]
-
-        return run_rollout(plan, prompt, noise, generator, stages, processes, together)
-    prompts = _prompts(plan, stages, processes)
+        return run_rollout(plan, lambda: processes.share(_prompts(plan, run), 0), noise, generator, run)
+    prompts = _prompts(plan, run)
     y = encode_image(plan, stages.begin("VAE encode", "chunk")) if processes.takes(1) else None
     context, *negative = processes.share(prompts, 0)
     y = processes.share(y, 1)
-    latent = _sample(plan, stages, noise, y, context, negative[0] if negative else None, together, reuse)
+    stages.begin("camera")
+    conditioning = Conditioning(y, context, negative[0] if negative else None, camera_map(plan)).to(plan.device)
+    latent = _sample(plan, run, Video(noise.to(plan.device), lambda: conditioning, reuse))
     frames = decode_together(plan, latent, stages.begin("VAE decode", "chunk"), processes)
     if frames is None:
         return plan.target.path
     return write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
 
 
-def _prompts(plan: SamplingPlan | RolloutPlan, stages: StageRecorder, processes: Processes) -> list[Tensor] | None:
+def _prompts(plan: Plan, run: RunContext) -> list[Tensor] | None:
     """The embedded prompts, in the process that encodes them."""
     with triton_starting(plan.device):
-        return encode_prompts(prompts_of(plan), plan, stages.begin("text", "block")) if processes.takes(0) else None
+        if not run.processes.takes(0):
+            return None
+        return encode_prompts(prompts_of(plan), plan, run.stages.begin("text", "block"))
 
 
 def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:
@@ -91,19 +92,7 @@ def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:
     return InputError(f"the GPU's memory ran out in stage {stage!r}; try {remedy} ({str(error).splitlines()[0]})")
 
 
-def _sample(
-    plan: SamplingPlan,
-    stages: StageRecorder,
-    noise: Tensor,
-    y: Tensor,
-    context: Tensor,
-    context_null: Tensor | None,
-    together: Together,
-    reuse: StepReuse,
-) -> Tensor:
-    stages.begin("camera")
-    camera = camera_map(plan)
-    conditioning = Conditioning(y, context, context_null, camera).to(plan.device)
-    residency = choose_residency(plan, free_memory(plan.device), together)
-    video = Video(noise.to(plan.device), lambda: conditioning, reuse)
-    return run_steps(plan, [video], stages, residency, together)[0]
+def _sample(plan: SamplingPlan, run: RunContext, video: Video) -> Tensor:
+    work = plan.sampling_work(run.together)
+    residency = choose_residency(work, plan.wishes, plan.device, free_memory(plan.device))
+    return run_steps(plan, [video], run.stages, residency, run.together)[0]

@@ -19,7 +19,7 @@ from ..loaders import Checkpoint
 from ..model.cache import CameraCache
 from ..model.dit import check_camera
 from ..model.memory import activation_bytes, camera_cache_bytes
-from ..options import CHUNK, SHIFT, CameraCacheMode
+from ..options import CHUNKS, SHIFT, CameraCacheMode, Precision
 from .model import CAMERA_CACHE, TIMESTEP, HostModel
 
 CAMERA = "lingbot_camera"
@@ -45,8 +45,8 @@ ONLY_ROLLOUT = (
 
 
 class ChunkInputs(NamedTuple):
-    """What a rollout gives the model for three latent frames, in place of what ComfyUI has prepared: image conditioning
-    [1, 20, 3, h, w], prompt [1, L, D] and camera [1, 384, 3, h, w]."""
+    """What a rollout gives the model for the f latent frames of a chunk, in place of what ComfyUI has prepared: image
+    conditioning [1, 20, f, h, w], prompt [1, L, D] and camera [1, 384, f, h, w] (448 of an action model)."""
 
     y: Tensor
     context: Tensor
@@ -155,8 +155,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         rows, _, frames, height, width = shape
         config, dtype = self.diffusion_model.config, self.get_dtype_inference()
         if config.causal:
-            rows, frames = 1, CHUNK
-        return activation_bytes(config, frames, height, width, batch=rows, dtype=dtype)
+            rows, frames = 1, min(frames, CHUNKS[-1])
+        return activation_bytes(config, frames, height, width, Precision(dtype), batch=rows)
 
     def camera_cache_for_step(
         self, mode: CameraCacheMode, latent_size: tuple[int, int, int], step_bytes: int

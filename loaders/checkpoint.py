@@ -11,16 +11,15 @@ import torch
 
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
-from ..options import LoraFile
+from ..options import LoraFile, Release
 from .files import read_json, read_tensors
 from .four_bit import FourBitWeight, component_owner, find_four_bit
 from .lora import Changes, change_bytes, read_loras
+from .release import names_of, release_called, release_note, tell_release
 from .tensors import TensorEntry
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _ONLY_IN_CONFIG = ("num_heads", "text_len", "eps")
-CAUSAL_CLASS = "WanModelFast"
-"""`_class_name` in the config.json of LingBot-World Fast and 2.0."""
 _CAMERAS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action (7 values a pixel)"}
 
 _KEYS_OF_OTHER_KINDS = (
@@ -43,7 +42,8 @@ _EXPECTED = "expected a LingBot-World expert: bitsandbytes NF4 or FP4, bf16, fp1
 class Checkpoint:
     """One model on disk. `tensors` are all tensors by official name, those that make up 4-bit weights included;
     `four_bit` the 4-bit weights; `shapes` the logical shape of every parameter; `source` the name of the folder that a
-    quantizer made it from, where it says so; `changes` what LoRAs add to parameters."""
+    quantizer made it from, where it says so; `changes` what LoRAs add to parameters; `release` what a causal model was
+    made for, None for an expert; `taken`: somebody has said so, not its files."""
 
     path: Path
     config: ModelConfig
@@ -52,6 +52,8 @@ class Checkpoint:
     shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
     source: str = ""
     changes: Changes = field(default_factory=dict, repr=False)
+    release: Release | None = None
+    taken: bool = False
 
     @property
     def name(self) -> str:
@@ -59,9 +61,28 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the model is called, the surest first: its source, its own name and those of two folders around it; and
-        the same where a link leads."""
-        return (self.source, *reversed(self.path.parts[-3:]), *reversed(self.path.resolve().parts[-3:]))
+        """What the model is called, the surest first (see `names_of`)."""
+        return names_of(self.path, self.source)
+
+    @property
+    def release_lines(self) -> tuple[str, ...]:
+        """A causal model's release and licence, and what should be said where its release is a guess."""
+        if self.release is None:
+            return ()
+        note = None if self.taken else release_note(self.names, self.config)
+        named = f"{self.release.name} ({self.release.licence}): {self.name}"
+        return (named,) if note is None else (named, note)
+
+    def rounded(self, dtype: torch.dtype) -> "Checkpoint":
+        """The same model, whose parameters of more bits than `dtype` are rounded to it as they are read: no device and
+        no buffer ever holds them as the file does."""
+        tensors = {name: entry.rounded(dtype) if name in self.plain else entry for name, entry in self.tensors.items()}
+        return dataclasses.replace(self, tensors=tensors)
+
+    def taken_for(self, release: str) -> "Checkpoint":
+        """The same model as the causal release that an option names, whatever its files tell. Raises InputError."""
+        config = dataclasses.replace(self.config, causal=True)
+        return dataclasses.replace(self, config=config, release=release_called(release), taken=True)
 
     @property
     def kind(self) -> str:
@@ -119,7 +140,8 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     """Read the headers of a model, a folder of the community package or any file that `read_tensors` takes, and of the
     LoRAs that it is to be loaded with.
 
-    A `config.json` beside the weights says what tensors cannot: num_heads, text_len, eps, and whether it is causal.
+    A `config.json` beside the weights says what tensors cannot: num_heads, text_len, eps, and whether it is causal;
+    where there is none, the names of its folders say the last (see release.py).
     Raises CheckpointError for a file that is broken, of another kind, or whose tensors are not exactly those of the
     model that its shapes describe, all wrong tensors named in one message; and for a LoRA that does not fit.
     """
@@ -136,8 +158,11 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     _check_keys(path.name, shapes, config.parameter_shapes())
     _check_config(path.name, config, stated)
     meta = _json_in(folder, "quantization_meta.json")
+    source = str(meta.get("source", ""))
+    release = tell_release(names_of(path, source), str(stated.get("_class_name") or ""), config)
+    config = dataclasses.replace(config, causal=release is not None)
     changes = read_loras([lora for lora in loras if lora.strength], shapes)
-    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes, str(meta.get("source", "")), changes)
+    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes, source, changes, release)
     _check_meta(checkpoint, meta)
     return checkpoint
 
@@ -159,7 +184,7 @@ def _config(name: str, shapes: Mapping[str, tuple], stated: dict) -> ModelConfig
     known = {key: stated[key] for key in _ONLY_IN_CONFIG if isinstance(stated.get(key), int | float)}
     sizes = {key: known[key] for key in ("num_heads", "text_len") if key in known}
     try:
-        config = ModelConfig.from_shapes(shapes, **sizes, causal=stated.get("_class_name") == CAUSAL_CLASS)
+        config = ModelConfig.from_shapes(shapes, **sizes)
     except CheckpointError as error:
         raise CheckpointError(f"{name}: {error}") from error
     return dataclasses.replace(config, eps=float(known.get("eps", config.eps)))

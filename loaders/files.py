@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from ..errors import CheckpointError
 from .tensors import TensorEntry, read_safetensors, read_torch_file, unreadable
@@ -65,8 +65,11 @@ def _indexed_files(index: Path) -> list[Path]:
     names = read_json(index).get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise CheckpointError(f"{index}: no weight_map in this index of shards; download it again")
-    # Only the last part of each name counts: an index must not lead out of its folder.
-    return _existing(index, [index.parent / (Path(name).name or ".") for name in sorted(set(names.values()))])
+    elsewhere = next((name for name in names.values() if PureWindowsPath(name).name != name), None)
+    if elsewhere is not None:
+        raise CheckpointError(f"{index}: names {elsewhere!r:.200}, expected the name of a file beside it; download it "
+                              "again, from a source that you trust")  # fmt: skip
+    return _existing(index, [index.parent / name for name in sorted(set(names.values()))])
 
 
 def _shard_files(path: Path, shard: re.Match) -> list[Path]:

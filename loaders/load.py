@@ -54,7 +54,7 @@ def load_expert(
     The model is built on the meta device, so that no weight is made twice. On the CPU the weights are views of the
     mapped file, or with `copy` in memory of their own; on another device they are uploaded, and `progress(bytes,
     total)` is called meanwhile. Raises CheckpointError for bad files, whatever `progress` raises; nothing of
-    the expert is left on the device then.
+    the expert is left on the device then. Weights of more bits than `dtype` are rounded on their way, chunk by chunk.
 
     For a GPU that is too small, only the first `resident_blocks` blocks stay there; the weights of the others come from
     the file in every forward (see offload.py), which then raises what loading may raise. The processes of `shared_by`
@@ -70,7 +70,7 @@ def load_expert(
     LoRAs that `path` was opened with are added to its weights whenever these are used, in `dtype`; 4-bit weights stay
     as they are. They need plain `operations`.
     """
-    checkpoint = path if isinstance(path, Checkpoint) else open_checkpoint(path)
+    checkpoint = (path if isinstance(path, Checkpoint) else open_checkpoint(path)).rounded(dtype)
     build = partial(LingBotWorldModel, operations=operations, attention=attention, device="meta", dtype=dtype)
     device, streamed = torch.device(device), streamed_weights(checkpoint, resident_blocks)
     arithmetic = choose_arithmetic(arithmetic, device, checkpoint.config)

@@ -9,14 +9,19 @@ from pathlib import Path
 import torch
 
 from ..errors import CheckpointError
-from ..options import LoraFile, PerExpert
-from .checkpoint import CAUSAL_CLASS, Checkpoint, open_checkpoint
+from ..options import RELEASES, LoraFile, PerExpert
+from .checkpoint import Checkpoint, open_checkpoint
 from .files import WEIGHT_SUFFIXES, read_json
 from .lora import loras_for
+from .release import names_of, release_called, told_causal
 
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
 """Where packages have the tokenizer."""
+ASSETS = ("text_encoder", "tokenizer", "vae")
+"""The parts that are no model. All releases have the same."""
+ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
+"""Where they are downloaded from."""
 _PARTS = {
     "high": "the high-noise expert (high_noise_model*)",
     "low": "the low-noise expert (low_noise_model*)",
@@ -38,15 +43,20 @@ class Package:
     vae: Path | None
 
 
-def find_package(folder: str | Path | None, **overrides: str | Path | None) -> Package:
+def find_package(
+    folder: str | Path | None, *, assets: str | Path | None = None, release: str | None = None,
+    **overrides: str | Path | None,
+) -> Package:  # fmt: skip
     """The parts of a package, found by their names. `high`, `low`, `text_encoder`, `tokenizer` and `vae` name parts
-    that are somewhere else; `folder` may be None when both experts are named.
+    that are somewhere else, `assets` a folder that has the last three; `folder` may be None when both experts are
+    named.
 
     The community NF4 layout and the official one are known. Where an expert is there in both, the NF4 one is taken.
     `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it, beside it, or in
-    a folder beside it, such as base-cam's; or one that holds a causal model's folder and no experts.
-    Raises CheckpointError for an expert that is missing, naming what was found, and for a named part that does not
-    exist. The other parts are None where they are missing.
+    a folder beside it, such as base-cam's; or one that holds a causal model's folder and no experts. With a `release`
+    (a key of RELEASES) the one model in the folder is that causal one, whatever its files tell.
+    Raises CheckpointError for an expert that is missing, naming what was found, for a file of another model, and for a
+    named part that does not exist. The other parts are None where they are missing.
     """
     root = None if folder is None else Path(folder).expanduser()
     if root is not None and not root.is_dir():
@@ -56,14 +66,27 @@ def find_package(folder: str | Path | None, **overrides: str | Path | None) -> P
         if not path.exists():
             raise CheckpointError(f"{path}: no such file or folder, given as {_PARTS[part]}")
     items = sorted(root.iterdir()) if root else []
+    given = ({} if assets is None else _assets(Path(assets).expanduser())) | given
     parts = {part: given.get(part) or find(items) for part, find in _FINDERS.items()}
     high, low = parts.pop("high"), parts.pop("low")
-    causal = None if root is None or high or low else _causal_model(root, items)
+    causal = None if root is None or high or low else _causal_model(root, items, release)
     if causal is not None:
         return Package(None, causal, **{part: path or _beside(causal, part) for part, path in parts.items()})
     if high is None or low is None:
         raise _missing_experts(root, items, {"high": high, "low": low, **parts})
     return Package(PerExpert(high, low), None, **parts)
+
+
+def _assets(folder: Path) -> dict[str, Path]:
+    """Text encoder, tokenizer and VAE of a folder that was named for them, as far as it has them."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder, given as `assets_dir`")
+    items = sorted(folder.iterdir())
+    found = {part: path for part in ASSETS if (path := _FINDERS[part](items)) is not None}
+    if not found:
+        raise CheckpointError(f"{folder}: neither text encoder, tokenizer nor VAE in it, given as `assets_dir`; name "
+                              "the folder that has them, such as that of the 14B")  # fmt: skip
+    return found
 
 
 def _beside(model: Path, part: str) -> Path | None:
@@ -80,15 +103,24 @@ def _beside(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Whether a folder holds a causal model, as its config.json says."""
-    config = folder / "config.json"
-    if not is_expert_folder(folder) or not config.is_file():
+    """Whether a folder holds a causal model, as its config.json, a name or else its shapes tell."""
+    if not is_expert_folder(folder):
         return False
-    return read_json(config).get("_class_name") == CAUSAL_CLASS
+    config = folder / "config.json"
+    told = told_causal(names_of(folder.absolute()), read_json(config) if config.is_file() else {})
+    if told is None and any(folder.glob("*.safetensors")):
+        with suppress(CheckpointError):  # said by whoever opens it
+            return open_checkpoint(folder).config.causal
+    return bool(told)
 
 
-def _causal_model(root: Path, items: list[Path]) -> Path | None:
-    return next((folder for folder in (root, *items) if is_causal_folder(folder)), None)
+def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | None:
+    folders = (root, *items)
+    if release is not None:
+        release_called(release)
+        return next(filter(is_expert_folder, folders), None)
+    found = [folder for folder in folders if is_causal_folder(folder)]
+    return min(found, key=lambda folder: "transformer_causal" in folder.name, default=None)
 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
@@ -114,7 +146,11 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
     missing = [_PARTS[part] for part in ("high", "low") if parts[part] is None]
     found = [f"{part}: {path.name}" for part, path in parts.items() if path is not None]
     content = ", ".join(item.name for item in items[:8]) or "nothing"
-    hint = " This is the folder of one expert; give the folder above it." if root and is_expert_folder(root) else ""
+    hint = ""
+    if root is not None and is_expert_folder(root):
+        kind = open_checkpoint(root).kind  # raises for another model
+        hint = (f" This is the folder of one {kind}; give the folder above it, or, if it is a causal model, `release` "
+                f"{', '.join(RELEASES)}.")  # fmt: skip
     return CheckpointError(f"{root or 'package'}: missing {' and '.join(missing)}; found "
                            f"{', '.join(found) or 'no part'} (the folder holds {content}).{hint}")  # fmt: skip
 

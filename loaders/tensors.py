@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -107,7 +107,8 @@ def _written(status: os.stat_result) -> tuple[int, int]:
 @dataclass(frozen=True)
 class TensorEntry:
     """A tensor in a file. `source` is the file with the tensor at byte `offset`; for a torch.save file it is the mapped
-    tensor itself."""
+    tensor itself. `stored` is the dtype of a file whose values are to be rounded to `dtype` as they are read; None
+    where both are the same."""
 
     name: str
     path: Path
@@ -115,16 +116,33 @@ class TensorEntry:
     shape: tuple[int, ...]
     source: MappedFile | Tensor = field(repr=False)
     offset: int = 0
+    stored: torch.dtype | None = None
 
     @property
     def nbytes(self) -> int:
+        """Bytes that the tensor takes in memory."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def file_dtype(self) -> torch.dtype:
+        return self.stored or self.dtype
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes that the tensor takes in its file."""
+        return math.prod(self.shape) * self.file_dtype.itemsize
+
+    def rounded(self, dtype: torch.dtype) -> "TensorEntry":
+        """The same tensor as it is in memory that has `dtype` for floats; one of fewer bits, and integers, stay."""
+        if not self.dtype.is_floating_point or self.file_dtype.itemsize <= dtype.itemsize:
+            return self
+        return replace(self, dtype=dtype, stored=self.file_dtype)
+
     def view(self) -> Tensor:
-        """The tensor as a view of the mapped file."""
+        """The tensor as a view of the mapped file; a copy where it is rounded."""
         if isinstance(self.source, Tensor):
-            return self.source
-        return self.source.view(self.offset, self.shape, self.dtype)
+            return self.source.to(self.dtype)
+        return self.source.view(self.offset, self.shape, self.file_dtype).to(self.dtype)
 
 
 def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:

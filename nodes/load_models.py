@@ -148,8 +148,8 @@ class LingBotWorldLoadCausal(io.ComfyNode):
                     display_name="model",
                     options=choices,
                     default=choices[0],
-                    tooltip="A folder whose config.json says WanModelFast: in models/diffusion_models, a package of "
-                    "models/lingbot_world, or lingbot_world_fast inside one.",
+                    tooltip="A causal model's folder, with the name that it was released with: in "
+                    "models/diffusion_models, a package of models/lingbot_world, or lingbot_world_fast inside one.",
                 ),
                 _weight_dtype(),
                 _arithmetic(),

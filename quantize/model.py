@@ -31,7 +31,8 @@ WRITERS = 4
 @dataclass(frozen=True)
 class QuantizeOptions:
     """`search` chooses scales of least error; `keep` names layers that stay bf16; `loras` are merged before; with `t5`
-    the text encoder of a package is quantized as well. `device` None: the GPU if there is one."""
+    the text encoder of a package is quantized as well. `assets` names a folder with text encoder, tokenizer and VAE for
+    a package. `device` None: the GPU if there is one."""
 
     search: bool = False
     keep: tuple[str, ...] = ()
@@ -39,6 +40,7 @@ class QuantizeOptions:
     loras: tuple[LoraFile, ...] = ()
     t5: bool = False
     device: str | None = None
+    assets: str | Path | None = None
 
 
 class LayerError(NamedTuple):

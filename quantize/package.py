@@ -80,7 +80,7 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
 
 
 def _plan_package(root: Path, destination: Path, options: QuantizeOptions) -> QuantizePlan:
-    package = find_package(root)
+    package = find_package(root, assets=options.assets)
     jobs = list(_models(package, options))
     copies, notes = _unchanged_parts(root, package)
     if options.t5:

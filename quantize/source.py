@@ -91,4 +91,5 @@ def _picked(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> froze
 
 def _config(checkpoint: Checkpoint) -> dict:
     beside = checkpoint.files[0].parent / CONFIG
-    return read_json(beside) if beside.is_file() else config_json(checkpoint.config)
+    guided = checkpoint.release is not None and checkpoint.release.guided
+    return read_json(beside) if beside.is_file() else config_json(checkpoint.config, guided)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..loaders.checkpoint import CAUSAL_CLASS
 from ..loaders.codec import NESTED_BLOCKSIZE, Scales, components, encode
+from ..loaders.release import CAUSAL_CLASS, GUIDED_CLASS
 from ..loaders.tensors import DTYPES
 from ..model.config import ModelConfig
 
@@ -244,10 +244,11 @@ def write_expert_folder(folder: str | Path, config: ModelConfig, tensors: Iterab
     write_json(folder / "quantization_meta.json", {"quant": QUANT})
 
 
-def config_json(config: ModelConfig) -> dict:
-    """What the config.json beside an expert says, as officially."""
+def config_json(config: ModelConfig, guided: bool = False) -> dict:
+    """What the config.json beside a model says, as officially; a `guided` one is causal-pretrain."""
+    causal = GUIDED_CLASS if guided else CAUSAL_CLASS
     return {
-        "_class_name": CAUSAL_CLASS if config.causal else "WanModel", "model_type": "i2v",
+        "_class_name": causal if config.causal else "WanModel", "model_type": "i2v",
         "text_len": config.text_len, "in_dim": config.in_dim,
         "dim": config.dim, "ffn_dim": config.ffn_dim, "freq_dim": config.freq_dim, "out_dim": config.out_dim,
         "num_heads": config.num_heads, "num_layers": config.num_layers, "eps": config.eps,

@@ -21,6 +21,7 @@ import pytest
 import torch
 from browser_runner import run_script
 from comfy_server import PACK_NAME, ComfyServer
+from release_cases import write_toy_shards
 from safetensors.torch import load_file, save_file
 from toy_prompt import (
     CANVAS_FILES,
@@ -55,6 +56,7 @@ def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
     """The shared server with toys under the names of the files that the workflows want."""
     package = comfy_server.base / "models" / "lingbot_world"
     shutil.copytree(package / "toy", package / PACKAGE)
+    small = write_toy_shards(package / "lingbot-world-v2-1.3b-causal-fast")
     write_loras(comfy_server.base / "models" / "loras")
     write_enlargers(comfy_server)
     write_paths(comfy_server.base / "input", package / "toy" / "example")
@@ -64,6 +66,7 @@ def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
     save_file({"a": torch.zeros(1)}, encoder)
     yield comfy_server
     shutil.rmtree(package / PACKAGE)
+    shutil.rmtree(small)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -156,9 +156,10 @@ def test_other_files_are_named(tmp_path, start, kind):
     refused(tmp_path / "model.safetensors", kind)
 
 
-def test_an_index_does_not_lead_out_of_its_folder(tmp_path):
-    (tmp_path / "x.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../../secret.safetensors"}}))
-    refused(tmp_path, "secret.safetensors", f"missing in {tmp_path}")
+@pytest.mark.parametrize("name", ["../../secret.safetensors", "/etc/passwd", r"..\\secret.pt", "below/a.safetensors"])
+def test_an_index_does_not_lead_out_of_its_folder(tmp_path, name):
+    (tmp_path / "x.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    refused(tmp_path, f"names {name!r}, expected the name of a file beside it")
 
 
 def test_an_empty_folder_and_a_missing_path_are_named(tmp_path):

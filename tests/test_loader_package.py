@@ -100,11 +100,11 @@ def test_a_folder_without_weights_is_no_expert(community):
         find_package(community)
 
 
-def test_the_folder_of_one_expert_is_recognised(community):
+def test_the_folder_of_one_expert_is_recognised(community, golden):
     assert package.is_expert_folder(community / "high_noise_model_bnb_nf4")
     assert not package.is_expert_folder(community)
-    with pytest.raises(CheckpointError, match="give the folder above it"):
-        find_package(community / "high_noise_model_bnb_nf4")
+    with pytest.raises(CheckpointError, match="of one LingBot-World expert; give the folder above it, or, .*`release`"):
+        find_package(golden / "nf4/high_noise_model_bnb_nf4")
 
 
 @pytest.mark.parametrize("arguments", [("nowhere", {}), (".", {"vae": "nowhere"})])

@@ -21,6 +21,7 @@ from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValueCache
 from lingbot_world.model.memory import activation_bytes
+from lingbot_world.options import Precision
 from lingbot_world.quantize import writer
 from model_cases import SMALL, random_inputs, random_state, with_state
 from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms
@@ -237,7 +238,7 @@ def test_a_full_size_step_holds_what_the_formula_says(monkeypatch, grid):
             layer.attention = lambda q, k, v, heads, options: fp8_attention.cudnn_attention(q, k, v, heads)
     shapes = {"x": (2, 36, *grid), "timestep": (2,), "context": (2, 512, 4096), "camera": (1, 384, *grid)}
     inputs = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    formula = activation_bytes(config, *grid, attention="8bit")
+    formula = activation_bytes(config, *grid, Precision(torch.bfloat16, attention="8bit"))
     assert 0.99 * formula < peak_bytes_on_meta(model, inputs) <= formula
 
 

@@ -18,6 +18,7 @@ from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.processes import Processes
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.parallel import SequenceParallel
+from lingbot_world.options import Precision
 from model_cases import SMALL
 from PIL import Image
 
@@ -120,7 +121,8 @@ def test_heads_that_do_not_divide_are_refused_with_what_does():
 
 
 def test_each_process_needs_less_memory():
-    whole, half, quarter = (activation_bytes(SMALL, 21, 60, 104, processes=count) for count in (1, 2, 4))
+    each = (Precision(torch.bfloat16, processes=count) for count in (1, 2, 4))
+    whole, half, quarter = (activation_bytes(SMALL, 21, 60, 104, precision) for precision in each)
     assert quarter < half < whole
 
 

@@ -13,7 +13,7 @@ from lingbot_world.headless.plan import make_plan
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.options import PerExpert
-from lingbot_world.pipeline.two_experts import Together
+from lingbot_world.pipeline.two_experts import ParallelGroups
 from lingbot_world.quantize.writer import write_expert
 from lingbot_world.toy.weights import EXPERT, Weights
 
@@ -62,7 +62,7 @@ def test_memory_goes_to_the_camera_cache_first(spare, residency, both, cached, p
 
 @pytest.mark.parametrize("processes", [2, 4])
 def test_divided_weights_leave_their_room_to_the_camera_cache(processes, plan):
-    together = Together(weights=SimpleNamespace(size=lambda: processes))
+    together = ParallelGroups(weights=SimpleNamespace(size=lambda: processes))
     checkpoint = plan.experts.high
     assert weight_bytes(checkpoint, 0, processes) < weight_bytes(checkpoint, None)
     options = {"camera": True, "resident_blocks": 0, "holders": processes}

@@ -20,12 +20,12 @@ from safetensors.torch import load_file
 CASES = json.loads((Path(__file__).parent / "golden/causal/manifest.json").read_text())
 EVERY_CASE = pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 STORAGES = {
-    "host": {"on_host": True},
-    "host and device": {"on_host": True, "device_blocks": 1},
-    "8bit": {"eight_bit": True},
-    "host8bit": {"eight_bit": True, "on_host": True},
-    "host8bit and device": {"eight_bit": True, "on_host": True, "device_blocks": 2},
-    "host8bit but on the device": {"eight_bit": True, "on_host": True, "device_blocks": 3},
+    "host": KeyValuePlace(on_host=True),
+    "host and device": KeyValuePlace(on_host=True, device_blocks=1),
+    "8bit": KeyValuePlace(eight_bit=True),
+    "host8bit": KeyValuePlace(eight_bit=True, on_host=True),
+    "host8bit and device": KeyValuePlace(eight_bit=True, on_host=True, device_blocks=2),
+    "host8bit but on the device": KeyValuePlace(eight_bit=True, on_host=True, device_blocks=3),
 }
 
 
@@ -129,7 +129,7 @@ def test_the_last_block_of_a_clean_forward_computes_keys_and_values_alone(golden
 @pytest.mark.parametrize("storage", ["host", "host and device"])
 @EVERY_CASE
 def test_keys_and_values_in_host_memory_give_the_same_bits(case, storage, golden, model, plain):
-    assert torch.equal(by_chunk(model, case, arrays(golden, case), **STORAGES[storage]), plain(case))
+    assert torch.equal(by_chunk(model, case, arrays(golden, case), STORAGES[storage]), plain(case))
 
 
 @pytest.mark.parametrize(("window", "sink"), [(3, 0), (4, 0), (4, 1), (5, 0), (6, 3), (7, 3), (8, 4), (9, 6), (12, 2)])
@@ -221,7 +221,7 @@ def test_a_caller_that_goes_on_after_an_interrupt_gets_the_same_video_or_hears_t
 def test_keys_and_values_in_8_bits_cost_less_than_bf16_does(case, storage, golden, model):
     """bf16 is 5e-3 away from fp32 (see the goldens' README); 8 bits may be twice as far, and are a tenth of it."""
     given = arrays(golden, case)
-    error = (by_chunk(model, case, given, **STORAGES[storage]) - given["latent"]).norm() / given["latent"].norm()
+    error = (by_chunk(model, case, given, STORAGES[storage]) - given["latent"]).norm() / given["latent"].norm()
     assert 1e-6 < error < 5e-4
 
 
@@ -465,12 +465,12 @@ def test_on_a_gpu_it_does_not_matter_where_keys_and_values_lie(storage, golden, 
     on_gpu.load_state_dict({name: tensor.to(device="cuda") for name, tensor in model.state_dict().items()}, assign=True)
     there = {"eight_bit": True} if "host8bit" in storage else {}
     if storage == "8bit":
-        error = by_chunk(on_gpu, case, given, device="cuda", **STORAGES[storage]) - given["latent"]
+        error = by_chunk(on_gpu, case, given, place=STORAGES[storage], device="cuda") - given["latent"]
         assert error.norm() / given["latent"].norm() < 2e-3  # float32 products are tf32 here
         return
     wanted = by_chunk(on_gpu, case, given, device="cuda", **there)
     for _ in range(3):
-        assert torch.equal(by_chunk(on_gpu, case, given, device="cuda", **STORAGES[storage]), wanted)
+        assert torch.equal(by_chunk(on_gpu, case, given, place=STORAGES[storage], device="cuda"), wanted)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

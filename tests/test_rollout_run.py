@@ -41,8 +41,7 @@ from lingbot_world.options import LoraFile
 from lingbot_world.pipeline import World
 from lingbot_world.pipeline.geometry import Geometry
 from lingbot_world.pipeline.state import WorldState, load_state
-from lingbot_world.pipeline.two_experts import Together
-from lingbot_world.sampling import release_of
+from lingbot_world.pipeline.two_experts import ParallelGroups
 from lingbot_world.vae import VideoDecoder, decode_latent, load_vae
 from PIL import Image
 from safetensors import safe_open
@@ -463,22 +462,6 @@ def test_releases_have_schedules_and_windows_of_their_own(causal, toy_package):
     assert make_plan(causal(schedule="0,500")).schedule.timesteps == (999, 908)
 
 
-@pytest.mark.parametrize(("place", "name"), [
-    ("lw_v2/models/lingbot-world-fast-nf4", "LingBot-World Fast"),
-    ("lingbot-world-base-cam/lingbot_world_fast", "LingBot-World Fast"), ("toy/rooms", "LingBot-World Fast"),
-    ("lingbot-world-v2-14b-causal-fast", "LingBot-World 2.0"), ("lingbot-world-v2-14b/model", "LingBot-World 2.0"),
-])  # fmt: skip
-def test_the_nearest_name_tells_the_release_and_so_does_a_link(causal, toy_package, tmp_path, place, name):
-    folder = tmp_path / "disk" / place
-    shutil.copytree(toy_package / "lingbot_world_fast", folder)
-    (tmp_path / "link").symlink_to(folder, target_is_directory=True)
-    for opened in (folder, tmp_path / "link"):
-        checkpoint = open_checkpoint(opened)
-        assert release_of(checkpoint.names).name == name
-    quantized = replace(checkpoint, source="lingbot-world-v2-14b-causal-fast")
-    assert release_of(quantized.names).name == "LingBot-World 2.0"
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -816,9 +799,9 @@ def test_decoded_weights_stay_where_there_is_room(free, arithmetic, blocks, full
 
 @pytest.mark.parametrize(("free", "kept"), [(80, True), (30, True), (23.5, True), (14, False), (7.5, False)])
 def test_a_model_that_fits_beside_the_text_encoder_is_loaded_meanwhile(free, kept, full_size):
-    found = preparation._with_room_for_all(full_size, int(free * 1e9), int(64e9), ALONE, Together())
+    found = preparation._with_room_for_all(full_size, int(free * 1e9), int(64e9), ALONE, ParallelGroups())
     assert (found is not None) == kept
-    shared = Together(weights=object())
+    shared = ParallelGroups(weights=object())
     assert preparation._with_room_for_all(full_size, int(free * 1e9), int(64e9), ALONE, shared) is None
 
 
@@ -839,7 +822,7 @@ def test_a_video_without_a_window_is_refused_with_one_that_fits(full_size):
 def test_too_little_memory_is_said_before_the_text_encoder_works(full_size, monkeypatch):
     monkeypatch.setattr(preparation, "free_memory", lambda _device: int(2e9))
     monkeypatch.setattr(preparation, "available_host_memory", lambda: int(64e9))
-    together = Together(None, None, None)
+    together = ParallelGroups(None, None, None)
     with pytest.raises(InputError, match="too little for keys and values"):
         preparation.prepare(full_size, pytest.fail, None, ALONE, together)
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ...errors import InputError, LingBotError
-from ...options import ARITHMETICS, DTYPE_NAMES, Progress
+from ...options import ARITHMETICS, DTYPE_NAMES, RELEASES, Progress
 from ..client.queue import add_queue_command
 from ..interrupts import told_by_signals
 from ..options import PARTS, GenerateOptions
@@ -129,6 +129,8 @@ def _add_inspect(commands: Any) -> None:
     parser.add_argument("path", help="a package's folder, an expert, a text encoder or a VAE")
     parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16", help="of `generate`")
     parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto", help="of `generate`")
+    parser.add_argument("--assets_dir", metavar="PATH", help="of `generate`")
+    parser.add_argument("--release", choices=tuple(RELEASES), help="of `generate`, for a causal model")
     parser.add_argument("--window", type=int, help="of `generate`, for a causal model; left out: its own")
     parser.add_argument("--sink", type=int, help="of `generate`, for a causal model; left out: its own")
     add_size(parser, "height*width of the video")
@@ -146,11 +148,9 @@ def _add_toy(commands: Any) -> None:
 def _generate(arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
-    from ...options import CHUNK
     from ..plan import make_plan
     from ..processes import joined
     from ..profile import silent, table
-    from ..rollout_plan import RolloutPlan
     from ..run import run
     from ..video import STDOUT, files_left
 
@@ -163,12 +163,9 @@ def _generate(arguments: argparse.Namespace) -> None:
             run(plan, silent, processes)
             return
         size, steps = plan.geometry, arguments.sampling_steps
-        work, before = f"{steps} steps", 0
-        if isinstance(plan, RolloutPlan):
-            work, before = f"{size.lat_f // CHUNK} chunks", plan.frames_before
         told = sys.stderr if arguments.output == STDOUT else sys.stdout
-        first = f"{size.width}x{size.height}, {size.frames} frames, {work} on {plan.device}"
-        print(first, *plan.notes, *files_left(plan.target, before + size.frames), sep="\n", file=told)
+        first = f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}"
+        print(first, *plan.notes, *files_left(plan.target, plan.frames_before + size.frames), sep="\n", file=told)
         result = run(plan, progress_bar, processes)
         arguments.interrupted = "the video is whole"
         if arguments.reuse_threshold:
@@ -191,7 +188,7 @@ def _batch(arguments: argparse.Namespace) -> None:
 
     _spare_imports(arguments)
     values = settings_of(arguments)
-    for name in ("ckpt_dir", "action_path", *PARTS):  # other processes start elsewhere
+    for name in ("ckpt_dir", "assets_dir", "action_path", *PARTS):  # other processes start elsewhere
         values[name] = None if values[name] is None else Path(values[name]).absolute()
     folder = Path(arguments.out).absolute()
     values["lora"] = tuple(replace(lora, path=lora.path.absolute()) for lora in values["lora"])
@@ -214,7 +211,8 @@ def _inspect(arguments: argparse.Namespace) -> None:
     if arguments.width or arguments.height:
         height, width = arguments.height or height, arguments.width or width
     print(describe(arguments.path, width, height, arguments.frame_num, arguments.dtype, arguments.arithmetic,
-                   arguments.window, arguments.sink))  # fmt: skip
+                   arguments.window, arguments.sink, assets=arguments.assets_dir, release=arguments.release)
+          )  # fmt: skip
 
 
 def _toy(arguments: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from typing import Any
 
-from ...options import FRAMES, SIZE
+from ...options import FRAMES, RELEASES, SIZE
 from ..options import CHOICES, LORA, PARTS, GenerateOptions, lora_of, two_sides
 
 
@@ -26,7 +26,8 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     add("action_path", "folder with poses.npy and intrinsics.npy; left out: no camera control")
     add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
     add("sampling_steps", "steps of both experts together")
-    add("shift", "of the noise schedule: higher spends more steps on the layout; left out: 5, causal 10", type=float)
+    add("shift", "of the noise schedule: higher spends more steps on the layout; left out: what the model was made for",
+        type=float)  # fmt: skip
     add("boundary", "share of the noise above which the high-noise expert works")
     add("guide_scale", "1 leaves the negative prompt out", type=_scales, metavar="LOW[,HIGH]")
     add("solver", "what makes a step out of the model's prediction")
@@ -46,10 +47,14 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     add("vae_dtype", "of decoding; auto: fp16 on a GPU, and fp32 again where a number is too large; several GPUs: fp32")
     add("lora", "added to the weights whenever they are used, 4-bit ones too; for one expert or both; strength 1 if "
         "none is named", type=lora_of, nargs="+", metavar=LORA)  # fmt: skip
+    add("assets_dir", "folder with T5, tokenizer and VAE, such as the 14B's for the 1.3B; left out: looked for in the "
+        "model's folder and beside it", metavar="PATH")  # fmt: skip
     for name in PARTS:
         add(name, "in place of the package's own", metavar="PATH")
     causal = parser.add_argument_group("causal models (Fast, 2.0)", "left out: what the model was made for")
     add = adder(causal)
+    add("release", "which one it is, where its files leave a doubt", choices=tuple(RELEASES))
+    add("chunk", "latent frames, of four frames each, made at a time: more cost less a frame", type=int)
     add("window", "latent frames that a chunk looks back on, itself included; 0: the whole video", type=int)
     add("sink", "of these, latent frames from the video's beginning, which are never dropped", type=int)
     add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750")

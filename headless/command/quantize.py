@@ -23,6 +23,7 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     add("--lora", nargs="+", default=[], type=lora_of, metavar=LORA, help="merged into the weights before; for one "
         "expert or both")  # fmt: skip
     add("--blocksize", "--block_size", type=int, default=64, choices=BLOCK_SIZES, help="values that share a scale")
+    add("--assets_dir", metavar="PATH", help="folder with T5, tokenizer and VAE for the package, as of `generate`")
     add("--device", help="left out: the GPU if there is one")
 
 
@@ -41,6 +42,7 @@ def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
     options = QuantizeOptions(
         search=arguments.search, keep=tuple(arguments.keep), blocksize=arguments.blocksize, t5=arguments.t5,
         loras=tuple(arguments.lora), device=str(find_device(arguments.device)),
+        assets=arguments.assets_dir,
     )  # fmt: skip
     plan = plan_quantize(arguments.source, arguments.dest, options)
     for note in plan.notes:

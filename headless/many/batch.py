@@ -18,9 +18,9 @@ from ...camera.formats.numpy_files import write_lingbot
 from ...camera.moves import path_from_keys, preset_path
 from ...errors import LingBotError
 from ...options import ShowProgress
+from ...pipeline.memory import choose_residency
 from ...pipeline.two_experts import Conditioning, Video
 from ...sampling import StepReuse
-from ..memory import choose_residency
 from ..options import GenerateOptions
 from ..plan import SamplingPlan, make_plan
 from ..profile import StageRecorder, silent
@@ -150,7 +150,7 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> li
     first = plans[0]
     prompts = _prompts(plans, stages)
     encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), kept.vae(plan)).cpu() for plan in plans]
-    residency = choose_residency(first, kept.free(first.device))
+    residency = choose_residency(first.sampling_work(), first.wishes, first.device, kept.free(first.device))
     videos = [Video(_noise(plan), partial(_conditioning, plan, y, prompts), StepReuse(first.options.reuse_threshold))
               for plan, y in zip(plans, encoded, strict=True)]  # fmt: skip
     return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=kept.expert)]

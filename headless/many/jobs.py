@@ -19,8 +19,8 @@ from ..options import PARTS, GenerateOptions, two_sides
 
 MANIFEST = "manifest.jsonl"
 DONE, FAILED = "done", "failed"
-FOR_ALL = ("ckpt_dir", "output", "device", "dtype", "residency", "camera_cache", "vae_tiling", "vae_dtype", "lora",
-           "shard", "kv_cache", "save_state")  # fmt: skip
+FOR_ALL = ("ckpt_dir", "assets_dir", "release", "output", "device", "dtype", "residency", "camera_cache", "vae_tiling",
+           "vae_dtype", "lora", "shard", "kv_cache", "save_state")  # fmt: skip
 """The options that a batch has once, not for each job."""
 CAMERAS = ("action_path", "preset", "keys")
 _WHOLE = ("width", "height", "frame_num", "sampling_steps", "seed", "window", "sink", "fps")

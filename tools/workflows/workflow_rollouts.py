@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 from workflow_graph import Graph
 from workflow_nodes import PREVIEW_HEIGHT, Node, Output, Server
-from workflow_parts import GREEN, GREY, HUGGING_FACE, PACKAGE, RED, VIOLET, Parts
+from workflow_parts import FILES, GREEN, GREY, HUGGING_FACE, PACKAGE, RED, VIOLET, Parts
 
 FAST = f"{PACKAGE}/lingbot_world_fast"
+SMALL = "lingbot-world-v2-1.3b-causal-fast"
+TEN_SECONDS = 157
 FAST_LORA = "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1.safetensors"
 REWARD_FOLDER = f"{HUGGING_FACE}/alibaba-pai/Wan2.2-Fun-Reward-LoRAs/resolve/main"
 SHOT_FRAMES, WINDOW, SINK = 321, 18, 6
@@ -52,6 +54,25 @@ Template *07 Fast* tells how the model is made."""
     return _one_shot(Parts(server, "fast_lora", note, note_height=330), "arc_left", _with_lora)
 
 
+def real_time(server: Server) -> Graph:
+    note = f"""## LingBot-World 2.0, 1.3B
+
+The small model of 2.0: sixteen frames, a second of video, in 0.7 s on an H200 at 480x832 (random weights of its sizes).
+Steps, shift, window and sink are its own by themselves.
+
+**Model** (6.8 GB): where the folder *ComfyUI* lies,
+
+hf download robbyant/{SMALL} --local-dir ComfyUI/models/lingbot_world/{SMALL}
+
+Then press **R**. The folder's name says which release it is: keep it. CC BY-NC-SA 4.0, for non-commercial use.
+
+It comes without text encoder and VAE: these are in ComfyUI's list of missing models, and
+[tokenizer.json]({FILES}/tokenizer/tokenizer.json) goes into *{PACKAGE}/tokenizer*.
+"""
+    parts = Parts(server, "real_time", note, note_height=450)
+    return _one_shot(parts, "dolly_in", model_name=SMALL, frames=TEN_SECONDS)
+
+
 def _with_lora(parts: Parts, model: Output) -> Output:
     with parts.graph.group("LoRA", parts.column, RED):
         offer = parts.offer(FAST_LORA, FAST_LORA, "loras", REWARD_FOLDER)
@@ -59,11 +80,17 @@ def _with_lora(parts: Parts, model: Output) -> Output:
         return parts.graph.add("LoraLoaderModelOnly", title="LoRA", model=model, **values)["MODEL"]
 
 
-def _one_shot(parts: Parts, move: str, patch: Callable[[Parts, Output], Output] | None = None) -> Graph:
+def _one_shot(
+    parts: Parts,
+    move: str,
+    patch: Callable[[Parts, Output], Output] | None = None,
+    model_name: str = FAST,
+    **length: int,
+) -> Graph:
     """An image, a camera's move and one Rollout, with what `patch` makes of the model."""
     image = parts.image()
-    path = parts.camera("LingBotWorldCameraPreset", preset=move)
-    model, vae = parts.causal_model(FAST), parts.vae()
+    path = parts.camera("LingBotWorldCameraPreset", preset=move, **length)
+    model, vae = parts.causal_model(model_name), parts.vae()
     model = patch(parts, model) if patch else model
     text, _ = parts.text()
     with parts.graph.group("Rollout", 3, GREEN):
