@@ -1,14 +1,19 @@
 """States of causal models as files in ComfyUI's folders: written below its output folder, read there and in the input
 folder. Names may come from a stranger's workflow: they lead nowhere else."""
 
+from __future__ import annotations
+
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import folder_paths
 
 from ..errors import InputError
-from ..pipeline.state import WorldState, load_state
 from .names import parts_of
+
+if TYPE_CHECKING:
+    from ..pipeline.state import WorldState
 
 SUFFIX, OF_OUTPUT = ".state", " [output]"
 """Of a state's file; of the name of one in the output folder, as ComfyUI writes such names."""
@@ -36,6 +41,8 @@ def choices() -> list[str]:
 
 def load(name: str) -> WorldState:
     """Raises InputError, CheckpointError for what is not there, not below its folder, or no whole state."""
+    from ..pipeline.state import load_state  # not at the start of ComfyUI: it imports the model
+
     return load_state(resolve(name))
 
 
