@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
 
+from .errors import InputError
+
 if TYPE_CHECKING:
     import torch
 
@@ -27,6 +29,8 @@ Arithmetic = Literal["auto", "bf16", "fp8", "int8"]
 """How the blocks' linear layers multiply. bf16 means the compute dtype, whichever it is; auto means bf16."""
 AttentionMode = Literal["auto", "exact", "8bit"]
 """How the blocks' self-attention is computed; auto means exact."""
+QuantizeFormat = Literal["nf4", "comfy-fp8"]
+"""What `quantize` makes: 4-bit weights as bitsandbytes has them, or 8-bit ones that ComfyUI's own loaders read too."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "fp32"]
 """What the VAE decodes in."""
@@ -38,6 +42,7 @@ KEY_VALUE_MODES: tuple[KeyValueMode, ...] = get_args(KeyValueMode)
 DTYPE_NAMES: tuple[DtypeName, ...] = get_args(DtypeName)
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
+QUANTIZE_FORMATS: tuple[QuantizeFormat, ...] = get_args(QuantizeFormat)
 NOISE_DEVICES: tuple[NoiseDevice, ...] = get_args(NoiseDevice)
 VAE_DTYPES: tuple[VaeDtype, ...] = get_args(VaeDtype)
 
@@ -49,7 +54,8 @@ SIZE = 480, 832
 CELL = 8
 """Pixels of a latent cell, each way."""
 CHUNK = 3
-"""Latent frames that a causal model makes at a time."""
+"""Latent frames that a causal model makes at a time, unless it is told or was made for another number of CHUNKS."""
+CHUNKS = (1, 2, 3, 4)
 BLOCK_SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Values of a 4-bit weight that may share a scale."""
 
@@ -74,6 +80,44 @@ class PerExpert(Generic[T]):
 
 
 @dataclass(frozen=True)
+class Precision:
+    """What a forward computes in, and how many processes share its tokens."""
+
+    dtype: torch.dtype
+    arithmetic: Arithmetic = "auto"
+    attention: AttentionMode = "auto"
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class Window:
+    """How far a chunk of a causal model's video looks back, in latent frames: it sees `frames`, its own included, of
+    which the first `sink` are always the video's first ones. 0 `frames` are the whole video."""
+
+    frames: int = 0
+    sink: int = 0
+
+    def check(self, chunk: int) -> None:
+        """Raises InputError for a window that its sink leaves no room in for a chunk."""
+        if self.sink < 0 or self.frames < 0 or (self.frames and self.frames < self.sink + chunk):
+            raise InputError(
+                f"`window` {self.frames} and `sink` {self.sink}: a window holds its sink and a chunk of {chunk} latent "
+                f"frames, so at least {max(self.sink, 0) + chunk}, or 0 for the whole video"
+            )
+
+    def changed(self, frames: int | None, sink: int | None, chunk: int) -> Window:
+        """This one, or what is asked for in its place; None asks for nothing. Raises InputError."""
+        chosen = Window(self.frames if frames is None else frames, self.sink if sink is None else sink)
+        chosen.check(chunk)
+        return chosen
+
+    def held(self, frames: int, chunk: int) -> Window:
+        """What is held at once of a video of `frames` latent frames, and how many of them stay for good."""
+        held = min(self.frames, frames) if self.frames else frames
+        return Window(held, min(self.sink, held - chunk))
+
+
+@dataclass(frozen=True)
 class LoraFile:
     """A LoRA's file and strength; `expert` is "high" or "low" where it is meant for one expert only."""
 
@@ -84,23 +128,28 @@ class LoraFile:
 
 @dataclass(frozen=True)
 class Release:
-    """What a release of the causal model was made for; `window`, `sink` and `chunk` in latent frames, a window of 0 is
-    the whole video. `guided`: it takes a negative prompt and many steps a chunk; `indices` then mean nothing."""
+    """What a release of the causal model was made for; `chunk` in latent frames. `guided`: it takes a negative prompt
+    and many steps a chunk; `indices` then mean nothing."""
 
     name: str
     indices: tuple[int, ...]
-    window: int
-    sink: int
+    window: Window
     licence: str
     shift: float = CAUSAL_SHIFT
     chunk: int = CHUNK
     guided: bool = False
 
 
+_LICENCE_V2 = "CC BY-NC-SA 4.0, for non-commercial use"
 RELEASES = {
-    "v1": Release("LingBot-World Fast", FAST_INDICES, 0, 0, "Apache-2.0"),
-    "v2": Release("LingBot-World 2.0", V2_INDICES, 18, 6, "CC BY-NC-SA 4.0, for non-commercial use"),
+    "v1": Release("LingBot-World Fast", FAST_INDICES, Window(), "Apache-2.0"),
+    "v2": Release("LingBot-World 2.0", V2_INDICES, Window(18, 6), _LICENCE_V2, chunk=4),
+    "v2-1.3b": Release("LingBot-World 2.0 1.3B", V2_INDICES, Window(18, 6), _LICENCE_V2, shift=5.0, chunk=4),
+    "v2-pretrain": Release("LingBot-World 2.0 causal-pretrain", (), Window(), _LICENCE_V2, guided=True),
 }
+"""Chunk, window and sink are those of the official commands, the shift as well."""
+SCHEDULES = {"v1": FAST_INDICES, "v2": V2_INDICES}
+"""Steps by the name of what they were published with."""
 
 
 def torch_dtype(name: DtypeName) -> torch.dtype:

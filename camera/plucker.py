@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..errors import CameraError
 from ..options import CELL
+from ..typed import checked
 from .poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_actions, check_intrinsics, check_poses, frame_count
 from .rotation import interpolate, inverse, nearest_rotation
 
@@ -21,10 +22,14 @@ def latent_poses(c2w: np.ndarray, frames: int, chunk: int = 1) -> np.ndarray:
 
     If `chunk` cuts latent frames off, the poses that remain are taken at even distances from the whole path.
     """
-    used, kept = (frame_count(frames, len(c2w), size) for size in (1, chunk))
-    if kept == used:
-        return c2w[:used:4].copy()
-    return interpolate(c2w[:used], np.linspace(0, used - 1, (kept - 1) // 4 + 1))
+    times = latent_times(len(c2w), frames, chunk)
+    return interpolate(c2w, times) if times.dtype.kind == "f" else c2w[times].copy()
+
+
+def latent_times(n_poses: int, frames: int, chunk: int = 1) -> np.ndarray:
+    """Where on a path of so many poses the latent frames lie: whole numbers, or with frames cut off by `chunk` not."""
+    used, kept = (frame_count(frames, n_poses, size) for size in (1, chunk))
+    return np.arange(0, used, 4) if kept == used else np.linspace(0, used - 1, (kept - 1) // 4 + 1)
 
 
 def framewise_relative(c2w: np.ndarray) -> np.ndarray:
@@ -117,6 +122,7 @@ def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
     return cells.reshape(3, CELL * CELL, -1)
 
 
+@checked
 def camera_embedding(
     c2w: ArrayLike,
     intrinsics: ArrayLike,
@@ -146,9 +152,14 @@ def camera_embedding(
     return pose_embedding(poses, intrinsics, height=height, width=width)
 
 
-def pose_embedding(poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int) -> torch.Tensor:
-    """`camera_embedding` of latent frames [f, 4, 4] as `model_poses` gives them: all of a video's, or some of them."""
+def pose_embedding(
+    poses: np.ndarray, intrinsics: ArrayLike, *, height: int, width: int, flags: np.ndarray | None = None
+) -> torch.Tensor:
+    """`camera_embedding` of latent frames [f, 4, 4] as `model_poses` gives them: all of a video's, or some of them.
+    With the `flags` [f, 4] of an action model it is their `action_embedding`."""
     _check_size(height, width)
+    if flags is not None:
+        return _action_embedding(poses, intrinsics, flags, height, width)
     embedding = np.empty((6, CELL * CELL, len(poses), height // CELL * (width // CELL)), np.float32)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]
     _write_directions(embedding[3:], poses, pixel_rays(intrinsics, height, width))
@@ -169,6 +180,12 @@ def action_embedding(
     flags = rows[::4][: len(poses)]
     if len(flags) < len(poses):
         raise CameraError(f"actions: {len(rows)} rows, expected at least {4 * len(poses) - 3}, as many as poses")
+    return _action_embedding(poses, intrinsics, flags, height, width)
+
+
+def _action_embedding(
+    poses: np.ndarray, intrinsics: ArrayLike, flags: np.ndarray, height: int, width: int
+) -> torch.Tensor:
     embedding = np.empty((7, CELL * CELL, len(poses), height // CELL * (width // CELL)), np.float32)
     _write_directions(embedding[:3], poses, pixel_rays(intrinsics, height, width))
     embedding[3:] = flags.T[:, None, :, None]

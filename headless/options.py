@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, get_type_hints
 
 from ..options import (
     ARITHMETICS,
@@ -33,6 +34,21 @@ from ..options import (
     SolverName,
     VaeDtype,
 )
+from ..typed import check_types
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+    ImageInput = str | Path | Image.Image | np.ndarray
+else:
+    ImageInput = object  # checked by `read_image`, which imports what it needs for that
+
+CAMERAS = ("action_path", "preset", "keys")
+"""The options that give a camera, one of them at a time."""
+
+STDOUT = "-"
+"""The output that is standard output."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "solver": SOLVER_NAMES,
@@ -57,7 +73,13 @@ PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 BASE_ONLY = ("negative", "sampling_steps", "boundary", "guide_scale", "solver", "reuse_threshold", "high", "low")
 """The options that say nothing to a causal model."""
 
-CAUSAL_ONLY = ("window", "sink", "schedule", "kv_cache", "save_state", "continue_from")
+GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
+"""Those of them that causal-pretrain takes."""
+
+FEW_STEPS_ONLY = ("schedule",)
+"""The options that say nothing to causal-pretrain."""
+
+CAUSAL_ONLY = ("release", "chunk", "window", "sink", "schedule", "kv_cache", "save_state", "continue_from")
 """The options that say nothing to the base model's two experts."""
 
 
@@ -68,24 +90,36 @@ class GenerateOptions:
     The video has at most `max_area` pixels in the image's aspect ratio, or exactly `width` times `height`, which are
     given together. `guide_scale` is one number or (low, high). None stands for: a `seed` that is drawn, the default
     `negative` prompt, the GPU if there is one as `device`, bf16 there and fp32 on the CPU as `dtype`, the package's
-    own parts as `high`, `low`, `text_encoder`, `tokenizer` and `vae`; and a `shift` of 5 for the base model, 10 for a
-    causal one. The `lora` files are added to the models' weights, which stay as they are, 4-bit ones too.
+    own parts as `high`, `low`, `text_encoder`, `tokenizer` and `vae`; and a `shift` of 5 for the base model, for a
+    causal one of what it was made for. `assets_dir` names a folder with text encoder, tokenizer and VAE. The `lora`
+    files are added to the models' weights, which stay as they are, 4-bit ones too.
+
+    The camera is that of a folder, `action_path`, or a `preset` of `camera.moves` at its defaults, or of `keys` held,
+    such as "w-10,iw-15"; without one of them the base model has no camera control, and a causal one stands still.
+
+    `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. An `output` that is there already is refused,
+    unless `overwrite` allows that it is replaced; with None nothing is written, and the result has the frames.
 
     Several processes divide the weights of an expert among them with `shard`, whatever `residency` says.
 
-    Causal models (LingBot-World Fast and 2.0) take none of BASE_ONLY, and the base model none of CAUSAL_ONLY.
-    `schedule` is "v1", "v2" or the indices of the steps; `window` and `sink` count latent frames, a window of 0 is the
-    whole video. None takes what the checkpoint was trained for. `continue_from` names a file that `save_state` wrote;
-    `image` is then not needed, and the video has the frames that come after the state's; PNG files are numbered on. Its
-    path begins where the camera stood, with the path's own first pose, in the units of the first path that moved.
+    Causal models (LingBot-World Fast and 2.0) take none of BASE_ONLY, causal-pretrain those in GUIDED, and the base
+    model none of CAUSAL_ONLY. `release` names one of RELEASES where the model's files leave a doubt which it is.
+    `chunk` is the latent frames that are made at a time, 1 to 4. `schedule` is "v1", "v2" or the indices of the steps;
+    `window` and `sink` count latent frames, a window of 0 is the whole video. None takes what the checkpoint was
+    trained for. `continue_from` names a file that `save_state` wrote; `image` is then not needed, and the video has the
+    frames that come after the state's; PNG files are numbered on. Its path begins where the camera stood, with the
+    path's own first pose, in the units of the first path that moved.
     """
 
     ckpt_dir: str | Path
     prompt: str
-    output: str | Path
-    image: str | Path | None = None
+    output: str | Path | None
+    image: ImageInput | None = None
+    overwrite: bool = False
     negative: str | None = None
     action_path: str | Path | None = None
+    preset: str | None = None
+    keys: str | None = None
     max_area: int = SIZE[0] * SIZE[1]
     width: int | None = None
     height: int | None = None
@@ -108,6 +142,8 @@ class GenerateOptions:
     vae_dtype: VaeDtype = "auto"
     lora: tuple[LoraFile, ...] = ()
     shard: bool = False
+    release: str | None = None
+    chunk: int | None = None
     window: int | None = None
     sink: int | None = None
     schedule: str | tuple[int, ...] | None = None
@@ -115,11 +151,16 @@ class GenerateOptions:
     save_state: str | Path | None = None
     continue_from: str | Path | None = None
     fps: int = FPS
+    assets_dir: str | Path | None = None
     high: str | Path | None = None
     low: str | Path | None = None
     text_encoder: str | Path | None = None
     tokenizer: str | Path | None = None
     vae: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a value of a wrong type."""
+        check_types(vars(self), get_type_hints(type(self)))
 
 
 def lora_of(text: str) -> LoraFile:

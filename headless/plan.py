@@ -4,38 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from ..camera.advice import path_warnings
 from ..camera.pose_folder import PoseFolder
 from ..errors import InputError, require
 from ..loaders import Checkpoint, Package, find_package, open_checkpoint
 from ..loaders.lora import refuse_for_one_expert
-from ..loaders.package import open_experts
+from ..loaders.package import ASSETS_PAGES, open_experts
+from ..loaders.release import base_release
+from ..model.config import ModelConfig
 from ..options import SHIFT, LoraFile, PerExpert, torch_dtype
-from ..pipeline.geometry import first_frame
+from ..pipeline.geometry import Geometry, first_frame
+from ..pipeline.memory import SamplingWork
+from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups
 from ..sampling import guide_scales
 from ..text import load_tokenizer
 from ..text.encoder import check_vocabulary
-from ..text.weights import open_weights
+from ..text.weights import UMT5Weights, open_weights
 from ..vae import read_vae
 from .checks import (
     Plan,
     arithmetic_notes,
+    camera_of,
     check_settings,
     find_device,
     frame_notes,
     geometry_of,
     lora_notes,
-    pose_folder,
+    many,
     refuse_options,
 )
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
 from .pictures import read_image
-from .rollout_plan import RolloutPlan, plan_rollout
-from .video import check_target, find_target
+from .rollout_plan import RolloutPlan, plan_causal
+from .target import check_new, check_target, find_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +55,21 @@ class SamplingPlan(Plan):
     shift: float
 
     @property
+    def config(self) -> ModelConfig:
+        return self.experts.high.config
+
+    @property
+    def work(self) -> str:
+        return many(self.options.sampling_steps, "step")
+
+    def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
+        """What memory depends on."""
+        return SamplingWork(
+            self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
+        )
+
+    @property
     def guided(self) -> bool:
-        """Whether a negative prompt takes part."""
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 
@@ -62,14 +83,16 @@ def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_an
     check_settings(options)
     device = find_device(options.device)
     target = find_target(options.output)
-    if target.pattern is None:
+    if target.pattern is None and target.kept is None:
         require("av", '"lingbot-world[cli]"')
     image = None if options.image is None else read_image(options.image)
-    package = find_package(options.ckpt_dir, **{name: getattr(options, name) for name in PARTS})
+    named = {name: getattr(options, name) for name in PARTS}
+    package = find_package(options.ckpt_dir, assets=options.assets_dir, release=options.release, **named)
     paths = _parts(package, options.ckpt_dir)
     tokenizer = open_file(load_tokenizer, paths["tokenizer"])
     text_encoder = open_file(open_weights, paths["text_encoder"])
     check_vocabulary(tokenizer, text_encoder)
+    dtype = torch_dtype(options.dtype or ("fp32" if device.type == "cpu" else "bf16"))
     opened = {
         "options": options,
         "tokenizer": tokenizer,
@@ -77,17 +100,40 @@ def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_an
         "vae": open_file(read_vae, paths["vae"]),
         "target": target,
         "device": device,
-        "dtype": torch_dtype(options.dtype or ("fp32" if device.type == "cpu" else "bf16")),
+        "dtype": dtype,
     }
     plan: SamplingPlan | RolloutPlan
     if package.causal is not None:
         refuse_for_one_expert(options.lora, package.causal)
-        plan = plan_rollout(options, open_file(open_checkpoint, package.causal, options.lora), image, opened)
+        checkpoint = open_file(_model_opener(dtype), package.causal, options.lora)
+        checkpoint = checkpoint if options.release is None else checkpoint.taken_for(options.release)
+        _check_width(text_encoder, checkpoint.config)
+        plan = plan_causal(options, checkpoint, image, opened)
     else:
         assert package.experts is not None  # a package has either
-        plan = _plan_sampling(options, open_file(open_experts, package.experts, options.lora), image, opened)
+        experts = open_file(_experts_opener(dtype), package.experts, options.lora)
+        _check_width(text_encoder, experts.high.config)
+        plan = _plan_sampling(options, experts, image, opened)
     check_target(target, plan.geometry)
+    check_new(target, plan.frames_before, plan.geometry.frames, options.image, options.overwrite)
     return plan
+
+
+@cache  # what was opened is kept with its opener
+def _model_opener(dtype: torch.dtype) -> Callable[..., Checkpoint]:
+    return lambda path, loras: open_checkpoint(path, loras).rounded(dtype)
+
+
+@cache
+def _experts_opener(dtype: torch.dtype) -> Callable[..., PerExpert[Checkpoint]]:
+    return lambda paths, loras: PerExpert(*(expert.rounded(dtype) for expert in open_experts(paths, loras)))
+
+
+def _check_width(encoder: UMT5Weights, config: ModelConfig) -> None:
+    """Raises InputError for a text encoder whose embeddings the model cannot read."""
+    if encoder.config.dim != config.text_dim:
+        raise InputError(f"`text_encoder` {encoder.path}: its embeddings have {encoder.config.dim} values, the model "
+                         f"reads {config.text_dim}; give the umt5-xxl encoder that the model came with")  # fmt: skip
 
 
 def _plan_sampling(
@@ -96,8 +142,10 @@ def _plan_sampling(
     refuse_options(options, CAUSAL_ONLY, "the base model makes a video as a whole; causal models take it")
     if image is None:
         raise InputError("`image` is missing: the video's first frame")
-    notes = (*lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
-    camera = None if options.action_path is None else pose_folder(Path(options.action_path), experts.high)
+    assumed = base_release(experts.high.names)[2]
+    notes = () if assumed is None else (assumed,)
+    notes += (*lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
+    camera = camera_of(options, experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     return SamplingPlan(
         **opened,
@@ -106,8 +154,12 @@ def _plan_sampling(
         frame=first_frame(image, geometry),
         geometry=geometry,
         shift=SHIFT if options.shift is None else options.shift,
-        notes=(*notes, *frame_notes(options, geometry, camera)),
+        notes=tuple(dict.fromkeys((*notes, *frame_notes(options, geometry, camera), *_warnings(camera, geometry)))),
     )
+
+
+def _warnings(camera: PoseFolder | None, geometry: Geometry) -> list[str]:
+    return [] if camera is None else path_warnings(camera.c2w, camera.intrinsics, geometry.frames)
 
 
 def _parts(package: Package, folder: str | Path) -> dict[str, Path]:
@@ -117,5 +169,6 @@ def _parts(package: Package, folder: str | Path) -> dict[str, Path]:
     if missing:
         beside = " nor beside it" if package.causal is not None else ""
         raise InputError(f"`ckpt_dir` {folder}: no {', '.join(missing)} in this package{beside}; name the path as "
-                         f"{', '.join(f'`{name}`' for name in missing)}")  # fmt: skip
+                         f"{', '.join(f'`{name}`' for name in missing)}, or as `assets_dir` a folder that has them, "
+                         f"such as those of {ASSETS_PAGES}")  # fmt: skip
     return paths

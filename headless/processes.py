@@ -23,7 +23,7 @@ from torch import Tensor, distributed
 from ..errors import InputError, LingBotError
 from ..model.config import ModelConfig
 from ..model.parallel import SequenceParallel
-from ..pipeline.two_experts import Together
+from ..pipeline.two_experts import ParallelGroups
 
 T = TypeVar("T")
 
@@ -89,14 +89,14 @@ class Processes:
             raise InputError(f"`device` {asked}: {self.size} processes use a GPU each; leave it out, or give cpu")
         return f"cuda:{os.environ.get('LOCAL_RANK', self.rank)}" if torch.cuda.is_available() else None
 
-    def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> Together:
+    def divide(self, config: ModelConfig, guided: bool, shard: bool = False) -> ParallelGroups:
         """Who computes what of a forward: half of them the prompt and half the negative prompt where there is one, and
         within each half an equal share of the tokens. With `shard` all of them divide the weights. Raises InputError
         where the model's heads do not allow it, or where there is nobody to divide with."""
         if self.size == 1:
             if shard:
                 raise InputError("`shard` divides the weights among several GPUs: give `gpus` too")
-            return Together()
+            return ParallelGroups()
         halves = 2 if guided and self.size % 2 == 0 else 1
         together = self.size // halves
         groups = [distributed.new_group(range(half * together, (half + 1) * together)) for half in range(halves)]
@@ -104,7 +104,8 @@ class Processes:
         sequence = SequenceParallel(groups[self.rank // together])
         sequence.check(config)
         weights = distributed.new_group(range(self.size)) if shard else None
-        return Together(sequence if together > 1 else None, pairs[self.rank % together] if pairs else None, weights)
+        guidance = pairs[self.rank % together] if pairs else None
+        return ParallelGroups(sequence if together > 1 else None, guidance, weights)
 
 
 ALONE = Processes()

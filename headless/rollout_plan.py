@@ -1,106 +1,108 @@
-"""A run of a causal model (LingBot-World Fast, 2.0) that can start."""
+"""A run of a causal model (LingBot-World Fast, 2.0) that can start: the engine's spec with this front's files."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from ..camera import CameraTrack, begin_track
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
-from ..options import CAUSAL_SHIFT, CHUNK
-from ..pipeline.geometry import Geometry, explicit_geometry, first_frame
+from ..model.config import ModelConfig
+from ..options import Release
+from ..pipeline.geometry import first_frame
+from ..pipeline.rollout_memory import Decoder, RolloutPlanner, RolloutWork
+from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, load_state
-from ..pipeline.world import chosen_window, held_frames
-from ..sampling import FewStepSchedule, few_step_schedule, release_of, step_indices
-from .checks import Plan, arithmetic_notes, frame_notes, geometry_of, lora_notes, pose_folder, refuse_options
-from .options import BASE_ONLY, GenerateOptions
-from .video import Target, check_folder
-
-STANDING_STILL = "There is no `action_path`: the camera stands still."
-FEWEST_FRAMES = 4 * CHUNK - 3
-NEW_CHUNKS, LATER_CHUNKS = "whole chunks, so 9, 21, 33 and so on", "chunks of 12 where a video goes on"
+from ..sampling import guide_scales, step_indices
+from ..vae import vae_width
+from .checks import Plan, arithmetic_notes, camera_of, geometry_of, lora_notes, many, refuse_options
+from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
+from .target import Target, check_folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutPlan(Plan):
-    """A run of a causal model, of the `release` of that name. `window` and `sink` count latent frames, a window of 0 is
-    the whole video; `state` is what the run goes on from."""
+    """A run of a causal model; `spec` says what is made."""
 
     checkpoint: Checkpoint
-    track: CameraTrack
-    schedule: FewStepSchedule
-    window: int
-    sink: int
-    state: WorldState | None
-    release: str
+    spec: RolloutSpec
 
     @property
-    def held_frames(self) -> int:
-        """Latent frames whose keys and values are held at once."""
-        return self._held[0]
+    def config(self) -> ModelConfig:
+        return self.checkpoint.config
 
     @property
-    def held_sink(self) -> int:
-        """Of them, the video's first ones, which stay for good."""
-        return self._held[1]
+    def guided(self) -> bool:
+        return self.spec.guided
 
     @property
-    def _held(self) -> tuple[int, int]:
-        return held_frames(self.window, self.sink, self.made_frames + self.geometry.lat_f)
-
-    @property
-    def made_frames(self) -> int:
-        """Latent frames of the state that the run goes on from."""
-        return 0 if self.state is None else self.state.latent.shape[2]
+    def work(self) -> str:
+        return many(self.spec.geometry.lat_f // self.spec.chunk, "chunk")
 
     @property
     def frames_before(self) -> int:
         """Frames of the state. PNG files go on with this number, so that a folder may hold the whole video."""
-        return 0 if self.state is None else self.state.frames
+        return 0 if self.spec.state is None else self.spec.state.frames
+
+    def planner(self, processes: int = 1) -> RolloutPlanner:
+        """What decides what is kept where."""
+        spec = self.spec
+        work = RolloutWork(
+            self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
+        )
+        decoder = Decoder(vae_width(self.vae), self.decodes_in_half)
+        return RolloutPlanner(work, self.checkpoint, decoder, self.wishes, self.device)
 
 
-def plan_rollout(
+def plan_causal(
     options: GenerateOptions, checkpoint: Checkpoint, image: np.ndarray | None, opened: dict[str, Any]
 ) -> RolloutPlan:
     """Checks what is asked of a causal model. Raises a LingBotError."""
-    refuse_options(options, BASE_ONLY, "a causal model takes a few unguided steps a chunk, and is one model")
-    if checkpoint.config.control == 7:
-        raise CameraError(f"{checkpoint.path}: a causal model that takes actions; only those that take a camera work")
+    release = checkpoint.release
+    assert release is not None  # a causal model has one
+    _refuse_others_options(options, release)
     arithmetic = arithmetic_notes(options, opened["device"], checkpoint)
-    release = release_of(checkpoint.names)
     state = None if options.continue_from is None else load_state(options.continue_from)
-    window, sink = chosen_window(options.window, options.sink, state or release)
-    if state is not None:
-        state.check(checkpoint.config)
+    chunk = chunk_of(options.chunk, release, state)
     if options.save_state is not None:
         _check_saved(Path(options.save_state), opened["target"])
-    folder = None if options.action_path is None else _pose_folder(Path(options.action_path), checkpoint)
-    geometry, frame = _geometry_and_frame(options, image, folder, state)
-    track = _track(options, folder, state)
-    shift = CAUSAL_SHIFT if options.shift is None else options.shift
-    named = f"{release.name} ({release.licence}): {checkpoint.name}"
-    told = _notes(options, geometry, folder, track, state)
-    if state is not None:
-        told += state.notes(release.name, window, sink)
+    folder = _camera(options, checkpoint, chunk)
+    frame = _frame(options, image, chunk, state)
+    spec = plan_rollout(checkpoint.config, release, _request(options, release), folder, frame, state)
+    own = () if folder is None else folder.notes
     return RolloutPlan(
         **opened,
         checkpoint=checkpoint,
-        frame=frame,
-        geometry=geometry,
-        track=track,
-        schedule=few_step_schedule(step_indices(options.schedule, release), shift),
-        window=window,
-        sink=sink,
-        state=state,
-        release=release.name,
-        notes=(named, *lora_notes(options), *arithmetic, *told),
+        frame=spec.frame,
+        geometry=spec.geometry,
+        spec=spec,
+        notes=(*checkpoint.release_lines, *lora_notes(options), *arithmetic, *own, *spec.notes,
+               *_state_notes(options, spec)),
     )
+
+
+def _refuse_others_options(options: GenerateOptions, release: Release) -> None:
+    if release.guided:
+        refuse_options(options, FEW_STEPS_ONLY, f"{release.name} takes `sampling_steps` guided steps a chunk")
+    own = GUIDED if release.guided else ()
+    others = [name for name in BASE_ONLY if name not in own]
+    refuse_options(options, others, "a causal model takes a few unguided steps a chunk, and is one model")
+
+
+def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
+    scales = guide_scales(options.guide_scale)
+    if release.guided and scales.high != scales.low:
+        raise InputError(f"`guide_scale` {options.guide_scale}: {release.name} is one model, give one number")
+    return RolloutRequest(
+        frames=options.frame_num, chunk=options.chunk, window=options.window, sink=options.sink,
+        indices=step_indices(options.schedule, release), shift=options.shift, steps=options.sampling_steps,
+        guide_scale=scales.low, solver=options.solver,
+    )  # fmt: skip
 
 
 def _check_saved(path: Path, target: Target) -> None:
@@ -112,49 +114,33 @@ def _check_saved(path: Path, target: Target) -> None:
     check_folder("save_state", path, path.parent)
 
 
-def _pose_folder(path: Path, checkpoint: Checkpoint) -> PoseFolder:
-    """The camera of a folder. Raises CameraError for one with fewer poses than a chunk has frames."""
-    folder = pose_folder(path, checkpoint)
-    if len(folder.c2w) < FEWEST_FRAMES:
-        raise CameraError(f"`action_path` {path}: {len(folder.c2w)} poses; a causal model needs at least "
-                          f"{FEWEST_FRAMES}, a chunk of {CHUNK} latent frames")  # fmt: skip
-    return folder
+def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
+    """The camera that the options name. Raises CameraError for one with fewer poses than a chunk has frames."""
+    camera, fewest = camera_of(options, checkpoint), 4 * chunk - 3
+    if camera is not None and len(camera.c2w) < fewest:
+        given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"
+        raise CameraError(f"{given}: {len(camera.c2w)} poses; a causal model needs at least {fewest}, a chunk of "
+                          f"{chunk} latent frames")  # fmt: skip
+    return camera
 
 
-def _geometry_and_frame(
-    options: GenerateOptions, image: np.ndarray | None, folder: PoseFolder | None, state: WorldState | None
-) -> tuple[Geometry, Tensor]:
-    n_poses = None if folder is None else len(folder.c2w)
+def _frame(
+    options: GenerateOptions, image: np.ndarray | None, chunk: int, state: WorldState | None
+) -> Tensor | None:
+    """The image as first frame, in the size that is asked for. Raises InputError for another size than the state's."""
     if state is None:
-        if image is None:
-            raise InputError("`image` is missing: the video's first frame; or name a state to `continue_from`")
-        geometry = geometry_of(options, image, n_poses, CHUNK)
-        return geometry, first_frame(image, geometry)
+        return None if image is None else first_frame(image, geometry_of(options, image, None, chunk))
     height, width = state.frame.shape[1:]
     if (options.width, options.height) not in ((None, None), (width, height)):
         raise InputError(f"`width` and `height`: the state is of {width}x{height}; leave them out")
-    geometry = explicit_geometry(width, height, options.frame_num, n_poses, chunk=CHUNK)
-    return replace(geometry, frames=4 * geometry.lat_f), state.frame
+    return None
 
 
-def _track(options: GenerateOptions, folder: PoseFolder | None, state: WorldState | None) -> CameraTrack:
-    """The path over a new video's latent frames, or over those that go on from a state."""
-    c2w, lens = (None, None) if folder is None else (folder.c2w, folder.intrinsics[0])
-    if state is None:
-        return begin_track(c2w, lens, options.frame_num, CHUNK)
-    return state.continue_track(c2w, lens, options.frame_num)
-
-
-def _notes(
-    options: GenerateOptions, geometry: Geometry, folder: PoseFolder | None, track: CameraTrack,
-    state: WorldState | None,
-) -> tuple[str, ...]:  # fmt: skip
-    steps = NEW_CHUNKS if state is None else LATER_CHUNKS
-    notes = *(() if folder is not None else (STANDING_STILL,)), *frame_notes(options, geometry, folder, steps)
-    notes = *notes, *track.notes
-    if state is None:
-        return notes
-    after = f"{options.continue_from} holds {state.frames} frames; this video has the {geometry.frames} that follow."
+def _state_notes(options: GenerateOptions, spec: RolloutSpec) -> tuple[str, ...]:
+    if spec.state is None:
+        return ()
+    frames = spec.geometry.frames
+    after = f"{options.continue_from} holds {spec.state.frames} frames; this video has the {frames} that follow."
     if options.image is not None:
         after += " `image` is not needed: the size and what was made stay."
-    return (*notes, after)
+    return (after,)

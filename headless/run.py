@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..options import ShowProgress
-from ..pipeline.two_experts import Conditioning, Together, Video
+from ..options import Progress, ShowProgress
+from ..pipeline.memory import choose_residency, free_memory
+from ..pipeline.two_experts import Conditioning, Video
 from ..sampling import StepReuse
+from ..typed import checked
+from .checks import Plan
 from .decoding import decode_together
-from .memory import choose_residency, free_memory
 from .options import GenerateOptions
 from .plan import SamplingPlan, make_plan
 from .processes import ALONE, Processes
-from .profile import Stage, StageRecorder, silent
+from .profile import Stage, StageRecorder, observed, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
-from .stages import camera_map, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
+from .stages import RunContext, camera_map, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .starting import triton_starting
 from .video import write_frames
 
@@ -29,17 +33,32 @@ from .video import write_frames
 @dataclass(frozen=True)
 class Result:
     """The video file or the folder of PNG files, the seed that makes the same again, and what each stage took.
-    `model_steps`: those that the base model predicted; fewer than all with a `reuse_threshold`."""
+    `model_steps`: those that the base model predicted; fewer than all with a `reuse_threshold`. `frames`: the video
+    uint8 [F, H, W, 3], where `output` is None and there is no path."""
 
-    path: Path
+    path: Path | None
     seed: int
     stages: list[Stage]
     model_steps: int
+    frames: np.ndarray | None = None
 
 
-def generate(options: GenerateOptions, show: ShowProgress = silent) -> Result:
-    """Checks, then runs. Raises a LingBotError for what is wrong with `options` before it loads anything."""
-    return run(make_plan(options), show)
+@checked
+def generate(
+    options: GenerateOptions,
+    show: ShowProgress = silent,
+    *,
+    on_progress: Progress | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Result:
+    """Checks, then runs. Raises a LingBotError for what is wrong with `options` before it loads anything.
+
+    `on_progress(done, total)` is called after each step of the base model, or for the frames after each chunk of a
+    causal one. `cancel()` is asked there and in every other stage; if it says True, the run ends with CancelledError.
+    A causal run then leaves the video, and with `save_state` the state, of the chunks that are done. `show(name, unit)`
+    gives each stage's own display."""
+    plan = make_plan(options)
+    return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
 
 
 def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
@@ -52,38 +71,41 @@ def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes
             path = _run_stages(plan, stages, seed, processes, reuse)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(stages.running or "noise", error) from error
-    return Result(path, seed, stages.stages, reuse.calls)
+    kept = plan.target.kept
+    if not kept:
+        return Result(path, seed, stages.stages, reuse.calls)
+    return Result(None, seed, stages.stages, reuse.calls, np.concatenate(kept))
 
 
 def _run_stages(
     plan: SamplingPlan | RolloutPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse
 ) -> Path:
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
-    config = (plan.checkpoint if isinstance(plan, RolloutPlan) else plan.experts.high).config
-    together = processes.divide(config, isinstance(plan, SamplingPlan) and plan.guided, plan.options.shard)
-    generator = torch.Generator(plan.options.noise_device).manual_seed(seed)
-    noise = draw_noise(plan.geometry, generator)
+    of_base = isinstance(plan, SamplingPlan)
+    together = processes.divide(plan.config, of_base and plan.guided, plan.options.shard)
+    run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
+    noise = draw_noise(plan.geometry, generator.manual_seed(seed))
     if isinstance(plan, RolloutPlan):
-
-        def prompt() -> Tensor:
-            return processes.share(_prompts(plan, stages, processes), 0)[0]
-
-        return run_rollout(plan, prompt, noise, generator, stages, processes, together)
-    prompts = _prompts(plan, stages, processes)
+        return run_rollout(plan, lambda: processes.share(_prompts(plan, run), 0), noise, generator, run)
+    prompts = _prompts(plan, run)
     y = encode_image(plan, stages.begin("VAE encode", "chunk")) if processes.takes(1) else None
     context, *negative = processes.share(prompts, 0)
     y = processes.share(y, 1)
-    latent = _sample(plan, stages, noise, y, context, negative[0] if negative else None, together, reuse)
+    stages.begin("camera")
+    conditioning = Conditioning(y, context, negative[0] if negative else None, camera_map(plan)).to(plan.device)
+    latent = _sample(plan, run, Video(noise.to(plan.device), lambda: conditioning, reuse))
     frames = decode_together(plan, latent, stages.begin("VAE decode", "chunk"), processes)
     if frames is None:
         return plan.target.path
     return write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
 
 
-def _prompts(plan: SamplingPlan | RolloutPlan, stages: StageRecorder, processes: Processes) -> list[Tensor] | None:
+def _prompts(plan: Plan, run: RunContext) -> list[Tensor] | None:
     """The embedded prompts, in the process that encodes them."""
     with triton_starting(plan.device):
-        return encode_prompts(prompts_of(plan), plan, stages.begin("text", "block")) if processes.takes(0) else None
+        if not run.processes.takes(0):
+            return None
+        return encode_prompts(prompts_of(plan), plan, run.stages.begin("text", "block"))
 
 
 def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:
@@ -91,19 +113,7 @@ def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:
     return InputError(f"the GPU's memory ran out in stage {stage!r}; try {remedy} ({str(error).splitlines()[0]})")
 
 
-def _sample(
-    plan: SamplingPlan,
-    stages: StageRecorder,
-    noise: Tensor,
-    y: Tensor,
-    context: Tensor,
-    context_null: Tensor | None,
-    together: Together,
-    reuse: StepReuse,
-) -> Tensor:
-    stages.begin("camera")
-    camera = camera_map(plan)
-    conditioning = Conditioning(y, context, context_null, camera).to(plan.device)
-    residency = choose_residency(plan, free_memory(plan.device), together)
-    video = Video(noise.to(plan.device), lambda: conditioning, reuse)
-    return run_steps(plan, [video], stages, residency, together)[0]
+def _sample(plan: SamplingPlan, run: RunContext, video: Video) -> Tensor:
+    work = plan.sampling_work(run.together)
+    residency = choose_residency(work, plan.wishes, plan.device, free_memory(plan.device))
+    return run_steps(plan, [video], run.stages, residency, run.together)[0]

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..camera import action_embedding, camera_embedding
-from ..loaders import load_expert, warm
+from ..loaders import Checkpoint, load_expert, warm
 from ..model.dit import LingBotWorldModel
 from ..options import PerExpert, Progress
 from ..pipeline.geometry import Geometry, image_conditioning
-from ..pipeline.two_experts import ALONE, Together, Video, sample_videos
+from ..pipeline.memory import Residency
+from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups, Video, sample_videos
 from ..sampling import first_low_step, flow_timesteps
 from ..text import NEGATIVE_PROMPT, encode
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae
 from ..vae.network import LATENT_CHANNELS
 from .checks import Plan
-from .memory import Residency
 from .plan import SamplingPlan
+from .processes import ALONE, Processes
 from .profile import StageRecorder, release
 
 log = logging.getLogger(__name__)
@@ -29,9 +31,19 @@ AGAIN = "The frames are decoded again, in fp32: %s. With `vae_dtype` fp32 they a
 """Said when a number was too large for fp16."""
 
 
+@dataclass(frozen=True)
+class RunContext:
+    """What a run has beside its plan: its stages, the processes that make the video, and who of them computes what of a
+    forward."""
+
+    stages: StageRecorder
+    processes: Processes = ALONE
+    together: ParallelGroups = ONE_PROCESS
+
+
 def prompts_of(plan: Plan) -> list[str]:
     """The prompt, and the negative prompt where guidance uses it."""
-    if not (isinstance(plan, SamplingPlan) and plan.guided):
+    if not plan.guided:
         return [plan.options.prompt]
     return [plan.options.prompt, NEGATIVE_PROMPT if plan.options.negative is None else plan.options.negative]
 
@@ -109,7 +121,7 @@ def run_steps(
     videos: Sequence[Video],
     stages: StageRecorder,
     residency: Residency,
-    together: Together = ALONE,
+    together: ParallelGroups = ONE_PROCESS,
     keep: Keep = load_anew,
 ) -> list[Tensor]:
     """The latents [1, 16, f, h, w] of videos of one size, with the experts and settings of `plan`."""
@@ -137,7 +149,7 @@ class Experts:
         stages: StageRecorder,
         residency: Residency,
         videos: int,
-        together: Together,
+        together: ParallelGroups,
         keep: Keep,
     ) -> None:
         self._plan, self._stages, self._residency, self._together = plan, stages, residency, together
@@ -176,8 +188,21 @@ class Experts:
     def _load(self, name: str, keep: bool = False) -> LingBotWorldModel:
         progress = self._stages.begin(f"load {name}-noise expert", "B", keep=keep)
         plan, expert = self._plan, getattr(self._plan.experts, name)
-        return self._keep(plan, name, lambda: load_expert(
-            expert, plan.device, plan.dtype, progress=progress,
-            resident_blocks=self._residency.resident_blocks, shared_by=self._together.weights,
-            arithmetic=plan.options.arithmetic, attention_mode=plan.options.attention,
-        ))  # fmt: skip
+        blocks = self._residency.resident_blocks
+        return self._keep(plan, name, lambda: load_model(plan, expert, self._together, progress, blocks))
+
+
+def load_model(
+    plan: Plan,
+    checkpoint: Checkpoint,
+    together: ParallelGroups,
+    progress: Progress,
+    resident_blocks: int | None,
+    decoded_blocks: int = 0,
+) -> LingBotWorldModel:
+    """A model as the plan wants it, with so many of its blocks on the device (None: all)."""
+    return load_expert(
+        checkpoint, plan.device, plan.dtype, progress=progress, resident_blocks=resident_blocks,
+        arithmetic=plan.options.arithmetic, attention_mode=plan.options.attention, shared_by=together.weights,
+        decoded_blocks=decoded_blocks,
+    )  # fmt: skip

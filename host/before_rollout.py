@@ -5,8 +5,7 @@ from typing import Any
 
 from ..camera.poses import frame_count
 from ..errors import InputError
-from ..options import CHUNK
-from ..pipeline.world import check_window
+from ..options import CHUNK, CHUNKS, Window
 from .prompt_values import Prompt, PromptValues, UnknownError, is_link
 from .queued_prompt import node_in_question
 from .wired_models import LOAD_EXPERTS, loader_of
@@ -25,11 +24,13 @@ def check_rollout() -> None:
                          "LingBot-World Fast or 2.0: connect Load LingBot-World Causal Model")  # fmt: skip
     check_start(*(inputs.get(name) is not None for name in ("start_image", "start_latent", "state")))
     window, sink = inputs.get("window"), inputs.get("sink")
+    chunk = inputs.get("chunk")
+    chunk = int(chunk) if chunk in map(str, CHUNKS) else CHUNK  # no model was made for less
     if _is_set(window) and _is_set(sink):
-        check_window(window, sink)
+        Window(window, sink).check(chunk)
     frames = _frames_from_elsewhere(prompt, inputs)
     if frames is not None:
-        frame_count(frames, chunk=CHUNK)
+        frame_count(frames, chunk=chunk)
 
 
 def check_start(image: bool, latent: bool, state: bool) -> None:

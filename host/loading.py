@@ -17,8 +17,7 @@ from ..loaders.tensors import MappedFile
 from ..model.attention_8bit import attention_note, choose_attention
 from ..model.linear_8bit import arithmetic_note, choose_arithmetic
 from ..model.memory import activation_bytes
-from ..options import CHUNK, DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Progress, torch_dtype
-from ..sampling import release_of
+from ..options import CHUNK, DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Precision, Progress, torch_dtype
 from .base_model import LingBotWorldExpert, Role
 from .before_sampling import add_checks
 from .model import HostModel
@@ -49,8 +48,8 @@ def load_causal(
     """A causal model as a MODEL; its release and licence are a line in the log. Raises CheckpointError, and InputError
     for an arithmetic or an attention that the device lacks."""
     patcher = load_patcher(folder, weight_dtype, arithmetic=arithmetic, attention=attention)
-    release = release_of(patcher.model.checkpoint.names)
-    logging.info("%s (%s): %s", release.name, release.licence, patcher.model.checkpoint.name)
+    for line in patcher.model.checkpoint.release_lines:
+        logging.info("%s", line)
     return patcher
 
 
@@ -66,9 +65,9 @@ def load_patcher(
 
     ComfyUI calls this too, when it has to make the MODEL anew. Raises CheckpointError, and InputError for an
     `arithmetic` or `attention` that the device lacks."""
-    checkpoint = source if isinstance(source, Checkpoint) else open_checkpoint(source)
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
+    checkpoint = (source if isinstance(source, Checkpoint) else open_checkpoint(source)).rounded(dtype)
     check_8_bits(checkpoint, arithmetic, attention)
     model = HostModel(checkpoint.config, dtype)
     model.set_arithmetic(arithmetic)
@@ -120,9 +119,7 @@ def _log_memory(
 ) -> None:
     causal, (height, width) = checkpoint.config.causal, (60, 104)
     frames, made = (CHUNK, "a chunk") if causal else (21, "81 frames")
-    step = activation_bytes(
-        checkpoint.config, frames, height, width, dtype=dtype, arithmetic=arithmetic, attention=attention
-    )
+    step = activation_bytes(checkpoint.config, frames, height, width, Precision(dtype, arithmetic, attention))
     name = "/".join(checkpoint.path.parts[-2:])  # both experts' files are often called model.safetensors
     logging.info(
         "%s: %.2f GB of weights (%s), and %.2f GB besides for a step at 480x832, %s",
@@ -145,7 +142,7 @@ def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:
     mapped = {
         entry.view().data_ptr(): entry
         for entry in checkpoint.tensors.values()
-        if not isinstance(entry.source, Tensor) and entry.nbytes
+        if not isinstance(entry.source, Tensor) and entry.nbytes and not entry.stored
     }
 
     @cache

@@ -1,80 +1,51 @@
 """A rollout of a causal model as a node runs it: checked, sampled chunk by chunk, decoded, and kept as a state."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import comfy.samplers
 import comfy.utils
 import latent_preview
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..camera import CameraTrack, begin_track, pose_embedding
 from ..camera.path import CameraPath
 from ..errors import CameraError, InputError
-from ..options import CELL, CHUNK, KeyValueMode
-from ..pipeline.geometry import STEP, explicit_geometry
-from ..pipeline.state import WorldState, grow
-from ..pipeline.world import World, check_causal, chosen_window, chunk_conditioning, held_frames
-from ..sampling import FewStepSchedule, few_step_schedule, release_of
+from ..options import CELL, KeyValueMode
+from ..pipeline.geometry import STEP
+from ..pipeline.rollout import Chunk, ChunkCallback
+from ..pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
+from ..pipeline.state import Prompt, WorldState
+from ..pipeline.world import check_causal
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
-from .base_model import CAMERA, is_causal
+from .base_model import is_causal
 from .before_rollout import check_start
-from .patcher import copies_on_other_devices
+from .conditioning import text_of_rollout
+from .rollout_inputs import rollout_inputs
 from .rollout_sampler import LATENT_CHANNELS, RolloutSampler, draws, plan_key_values
 
-STANDING_STILL = "No camera is connected: it stands still."
-ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does without: it runs on one device."
+Chunks = Callable[[ChunkCallback], Iterator[Tensor]]
+"""chunks(callback) runs the loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutPlan:
-    """A rollout that can start. `frame` [3, H, W], -1..1: the video's first. `latent_frames` and `video_frames` count
-    what this run makes, `made` the latent frames of the state that it goes on from; `release` names the model's;
-    `notes` are for the user. With `start`, a latent [1, 16, n, h, w] as VAEs take it, `frame` is that video's last one,
-    which is there when `run_rollout` has decoded it."""
+class NodeRollout:
+    """What a node's rollout needs beside the engine's `spec`. With `start`, a latent [1, 16, n, h, w] as VAEs take it,
+    the video begins with that one's last frame, which is there when `run_rollout` has decoded it."""
 
     patcher: object
-    positive: list
-    frame: Tensor
-    latent_frames: int
-    track: CameraTrack
-    schedule: FewStepSchedule
-    window: int
-    sink: int
-    state: WorldState | None
-    release: str
+    spec: RolloutSpec
+    prompts: tuple[list, ...]
     notes: tuple[str, ...]
     start: Tensor | None = None
 
     @property
-    def context(self) -> Tensor:
-        """The prompt's embedding [1, L, D], as long as the model reads it."""
-        return self.positive[0][0][:, : self.patcher.model.diffusion_model.config.text_len].float()
-
-    @property
-    def made(self) -> int:
-        return 0 if self.state is None else self.state.latent.shape[2]
-
-    @property
-    def video_frames(self) -> int:
-        return self.frames_until(self.latent_frames)
-
-    def frames_until(self, latent_frames: int) -> int:
-        """Frames that the first so many of this run's latent frames make."""
-        return max(0, 4 * latent_frames - (0 if self.made else 3))
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width of the latent."""
-        return self.frame.shape[1] // CELL, self.frame.shape[2] // CELL
-
-    @property
-    def held(self) -> tuple[int, int]:
-        """Latent frames whose keys and values are held, and how many of them stay for good."""
-        return held_frames(self.window, self.sink, self.made + self.latent_frames)
+    def contexts(self) -> list[Tensor]:
+        """The prompts' embeddings [1, L, D], as long as the model reads them; the negative prompt's where it takes
+        part."""
+        return [prompt[0][0][:, : self.spec.config.text_len].float() for prompt in self.prompts]
 
 
 class Made(NamedTuple):
@@ -85,104 +56,94 @@ class Made(NamedTuple):
     state: WorldState
 
 
-def plan_rollout(
-    patcher, positive: list, image: Tensor | None, camera: CameraPath | None, state: WorldState | None, *, frames: int,
-    indices: tuple[int, ...] | None, shift: float, window: int | None, sink: int | None, latent: dict | None = None,
-) -> RolloutPlan:  # fmt: skip
-    """Checks what a rollout is asked for; None stands for what the model was made for, or what the state has. The video
-    begins with an image, with the last frame of a LATENT, or goes on from a state.
+def prepare_rollout(
+    patcher, prompts: tuple[list, list | None], asked: RolloutRequest, *, image: Tensor | None = None,
+    camera: CameraPath | None = None, state: WorldState | None = None, latent: dict | None = None,
+) -> NodeRollout:  # fmt: skip
+    """Checks what a rollout is asked for. The video begins with an image, with the last frame of a LATENT, or goes on
+    from a state. `prompts`: positive and, for causal-pretrain, negative.
 
     Raises InputError and CameraError before anything is loaded."""
     config = _config(patcher)
-    _check_prompt(positive, config)
-    if camera is not None and config.control != 6:
+    release = patcher.model.checkpoint.release
+    patcher, positive, notes = rollout_inputs(patcher, prompts[0], image)
+    if camera is not None and config.control is None:
         raise CameraError("this checkpoint has no camera layers that take a path: disconnect the camera, or load a "
                           "LingBot-World model that takes one")  # fmt: skip
-    checkpoint = patcher.model.checkpoint
-    release = release_of(checkpoint.names)
-    window, sink = chosen_window(window, sink, state or release)
-    if state is not None:
-        state.check(config)
     check_start(image is not None, latent is not None, state is not None)
     start = None if latent is None else _video_latent(latent["samples"])
     frame = _first_frame(image, state) if start is None else torch.zeros(3, *(CELL * side for side in start.shape[3:]))
-    poses, lens = (None, None) if camera is None else (camera.c2w, camera.intrinsics[0])
-    height, width = frame.shape[1:]
-    geometry = explicit_geometry(width, height, frames, None if poses is None else len(poses), chunk=CHUNK)
-    track = begin_track(poses, lens, frames, CHUNK) if state is None else state.continue_track(poses, lens, frames)
-    plan = RolloutPlan(
-        patcher=_on_one_device(patcher), positive=positive, frame=frame, latent_frames=geometry.lat_f, track=track,
-        schedule=few_step_schedule(release.indices if indices is None else indices, shift),
-        window=window, sink=sink, state=state, release=release.name,
-        notes=(ONE_DEVICE,) if copies_on_other_devices(patcher) else (), start=start,
-    )  # fmt: skip
-    return _with_notes(plan, camera, frames)
+    spec = plan_rollout(config, release, asked, camera, frame, state)
+    used = [positive]
+    if spec.guided:
+        used.append(_negative(prompts[1], release.name, config, notes))
+    elif prompts[1] is not None:
+        notes.append(f"{release.name} takes no negative prompt: it has no effect here.")
+    run = NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=(), start=start)
+    given, read = positive[0][0].shape[1], run.contexts[0].shape[1]
+    if given > read:
+        notes.append(f"The prompt has {given} tokens; a rollout reads the first {read}.")
+    return replace(run, notes=(*notes, *spec.notes))
 
 
-def run_rollout(plan: RolloutPlan, vae, seed: int, mode: KeyValueMode = "auto") -> Made:
+def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> Made:
     """Samples and decodes. ComfyUI shows the newest frame after each chunk, and can interrupt every forward."""
-    if plan.start is not None:
-        plan = replace(plan, frame=_as_frame(_decode_last(vae, plan.start, 1)[-1:]))
-    model = plan.patcher.model
-    key_values = plan_key_values(plan.patcher, plan.held[0], plan.size, mode)
-    conditioning = chunk_conditioning(_encode_image(plan, vae))
-    chunks = _Chunks(plan, conditioning, seed)
-    guider = comfy.samplers.CFGGuider(plan.patcher)
-    guider.inner_set_conds({"positive": plan.positive})
-    sampler = RolloutSampler(chunks.make, plan.schedule, plan.size, plan.held, key_values.place)
-    chunk = torch.zeros(1, 16, CHUNK, *plan.size)
-    sigmas = torch.tensor([*plan.schedule.sigmas, 0.0], dtype=torch.float32)
-    model.key_value_bytes = key_values.on_device
+    if run.start is not None:
+        run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
+    spec, model = run.spec, run.patcher.model
+    place, on_device = plan_key_values(run.patcher, spec, mode)
+    chunks = _Chunks(run, _encode_image(run, vae), seed)
+    guider = comfy.samplers.CFGGuider(run.patcher)
+    guider.inner_set_conds({"positive": run.prompts[0]})
+    sampler = RolloutSampler(spec.loop, chunks.given(), chunks.renoise, chunks.show, place)
+    chunk = torch.zeros(1, LATENT_CHANNELS, spec.chunk, *spec.size)
+    sigmas = torch.tensor([*spec.schedule.sigmas, 0.0], dtype=torch.float32)
+    model.key_value_bytes = on_device
     try:
         guider.sample(chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed)
     finally:
         model.key_value_bytes = 0
-    state = grow(
-        plan.state, torch.cat(chunks.latents, dim=2), plan.track, "", plan.context, frame=plan.frame,
-        window=plan.window, sink=plan.sink, config=model.diffusion_model.config, release=plan.release,
-    )  # fmt: skip
+    state = spec.state_after(torch.cat(chunks.latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
     whole = model.process_latent_out(state.latent.clone())
-    return Made({"samples": whole}, _decode(plan, vae, whole), state)
+    return Made({"samples": whole}, _decode(spec, vae, whole), state)
 
 
 class _Chunks:
-    """The chunks of a rollout, made one after the other on a World."""
+    """The chunks of a rollout: what they are made of, and what becomes of them."""
 
-    def __init__(self, plan: RolloutPlan, conditioning, seed: int):
-        self._plan, self._conditioning = plan, conditioning
-        self._noise, self._renoise = draws(seed, plan.latent_frames, plan.size)
-        self._dtype = plan.patcher.model.get_dtype_inference()
+    def __init__(self, run: NodeRollout, image: Tensor, seed: int):
+        self._run, self._image = run, image
+        self._noise, self.renoise = draws(seed, run.spec.geometry.lat_f, run.spec.size)
         self.latents: list[Tensor] = []
 
-    def make(self, world: World) -> None:
-        """Remember the chunks of the state, then make the new ones."""
-        plan, bar = self._plan, comfy.utils.ProgressBar(self._plan.video_frames)
-        previewer = _previewer(plan.patcher)
-        if plan.state is not None:
-            world.continue_from(plan.state, self._conditioning, self._camera, bar.update_absolute)
-        world.prompt = plan.context
-        forwards = len(plan.schedule.timesteps) + 1
-        for chunk in range(plan.latent_frames // CHUNK):
-            part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
-            first, last = map(plan.frames_until, (part.start, part.stop))
+    def given(self) -> Iterator[Chunk]:
+        """What the loop takes. The camera is in the model's dtype from the start: the camera cache knows a tensor that
+        comes back from one that is new."""
+        dtype = self._run.patcher.model.get_dtype_inference()
+        for chunk in self._run.spec.chunks(self._image, self._noise, *self._run.contexts):
+            yield chunk if chunk.camera is None else chunk._replace(camera=chunk.camera.to(dtype))
 
-            def told(forward: int, first=first, last=last) -> None:
-                bar.update_absolute(first + (last - first) * forward // forwards, plan.video_frames)
+    def show(self, chunks: Chunks) -> None:
+        """Run the loop, whose `chunks(told)` calls `told(chunk, forward)`: a bar goes on with each forward, and a
+        preview appears with each chunk that is new."""
+        spec, done = self._run.spec, self._run.spec.made // self._run.spec.chunk
+        bar, previewer = comfy.utils.ProgressBar(spec.geometry.frames), _previewer(self._run.patcher)
+        forwards = len(spec.schedule.timesteps) + 1
 
-            camera = self._camera(plan.track.poses[part], plan.track.lens[None])
-            latent = world.chunk(
-                self._noise[:, :, part], next(self._conditioning), camera, plan.schedule, self._renoise, told
-            )
+        def frames(number: int) -> int:
+            return spec.frames_until((number - done) * spec.chunk)
+
+        def told(number: int, forward: int) -> None:
+            first, last = frames(number), frames(number + 1)
+            bar.update_absolute(first + (last - first) * forward // forwards, spec.geometry.frames)
+
+        for number, latent in enumerate(chunks(told)):
+            if number < done:
+                bar.update_absolute(number + 1, done)
+                continue
             self.latents.append(latent.cpu())
             picture = previewer.decode_latent_to_preview_image("JPEG", latent[:, :, -1:])
-            bar.update_absolute(last, plan.video_frames, picture)
-
-    def _camera(self, poses: np.ndarray, lens: np.ndarray) -> Tensor | None:
-        if self._plan.patcher.model.diffusion_model.config.control is None:
-            return None
-        height, width = self._plan.frame.shape[1:]
-        # In the model's dtype from the start: the camera cache knows a tensor that comes back from one that is new.
-        return pose_embedding(poses, lens, height=height, width=width).to(self._dtype)
+            bar.update_absolute(frames(number + 1), spec.geometry.frames, picture)
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
@@ -192,36 +153,21 @@ def _previewer(patcher) -> latent_preview.LatentPreviewer:
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
 
 
-def _on_one_device(patcher):
-    """The MODEL without the copies that MultiGPU CFG Split has made of it."""
-    if not copies_on_other_devices(patcher):
-        return patcher
-    alone = patcher.clone()
-    alone.remove_additional_models("multigpu")
-    return alone
-
-
 def _config(patcher):
     causal = is_causal(patcher)
     if causal is None:
         raise InputError("model is not a LingBot-World model: connect Load LingBot-World Causal Model")
     config = patcher.model.diffusion_model.config
     check_causal(config)
-    if config.control == 7:
-        raise CameraError("this is a causal model that takes actions; only those that take a camera work")
     return config
 
 
-def _check_prompt(positive: list, config) -> None:
-    if len(positive) != 1 or positive[0][0].shape[0] != 1:
-        raise InputError("positive holds several prompts; a rollout takes one: connect one text node's output")
-    text, extras = positive[0]
-    if text.shape[2] != config.text_dim:
-        raise InputError(f"the prompt has embeddings of {text.shape[2]} values, the model takes {config.text_dim}: "
-                         "encode it with the umt5-xxl text encoder")  # fmt: skip
-    if CAMERA in extras or "concat_latent_image" in extras:
-        raise InputError("positive comes through WanImageToVideo or Apply LingBot-World Camera: connect the text node "
-                         "itself; start image and camera have inputs of their own")  # fmt: skip
+def _negative(prompt: list | None, release: str, config, notes: list[str]) -> list:
+    if prompt is None:
+        raise InputError(f"{release} is guided by a negative prompt: connect one to negative, or set guide_scale to 1")
+    text, unread = text_of_rollout("negative", prompt, config)
+    notes.extend(unread)
+    return text
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:
@@ -257,33 +203,18 @@ def _video_latent(samples: Tensor) -> Tensor:
     return samples
 
 
-def _with_notes(plan: RolloutPlan, camera: CameraPath | None, frames: int) -> RolloutPlan:
-    notes = [*plan.notes] if camera is not None else [*plan.notes, STANDING_STILL]
-    if plan.video_frames < frames:
-        reason = "Frames come in whole chunks: 9, 21, 33 and so on, and 12 a chunk where a video goes on"
-        if camera is not None and len(camera) < frames:
-            reason = f"The camera path has {len(camera)} poses"
-        notes.append(f"{reason}. This video has {plan.video_frames} frames, not {frames}.")
-    notes += plan.track.notes
-    if plan.state is not None:
-        notes += plan.state.notes(plan.release, plan.window, plan.sink)
-    given, read = plan.positive[0][0].shape[1], plan.context.shape[1]
-    if given > read:
-        notes.append(f"The prompt has {given} tokens; a rollout reads the first {read}.")
-    return replace(plan, notes=tuple(notes))
-
-
-def _encode_image(plan: RolloutPlan, vae) -> Tensor:
+def _encode_image(run: NodeRollout, vae) -> Tensor:
     """The start image and grey frames after it as a normalised latent [1, 16, n, h, w], up to where they repeat."""
-    frames = 4 * min(plan.made + plan.latent_frames, SETTLED) - 3
-    pixels = torch.full((frames, *plan.frame.shape[1:], 3), 0.5)
-    pixels[0] = (plan.frame.permute(1, 2, 0) + 1) / 2
-    return plan.patcher.model.process_latent_in(vae.encode(pixels).float().cpu())
+    spec = run.spec
+    frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
+    pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)
+    pixels[0] = (spec.frame.permute(1, 2, 0) + 1) / 2
+    return run.patcher.model.process_latent_in(vae.encode(pixels).float().cpu())
 
 
-def _decode(plan: RolloutPlan, vae, whole: Tensor) -> Tensor:
+def _decode(spec: RolloutSpec, vae, whole: Tensor) -> Tensor:
     """The new frames, IMAGE [n, H, W, 3], of the whole video's LATENT."""
-    return _decode_last(vae, whole, plan.latent_frames)[-plan.video_frames :]
+    return _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:

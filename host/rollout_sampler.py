@@ -1,60 +1,46 @@
-"""The sampler of a rollout: the engine's `World` makes chunk after chunk, and ComfyUI runs each of its forwards.
+"""The sampler of a rollout: the engine's loop makes chunk after chunk, and ComfyUI runs each of its forwards.
 
-ComfyUI prepares the run for one chunk of three latent frames. What changes from chunk to chunk travels with each
+ComfyUI prepares the run for the latent frames of one chunk. What changes from chunk to chunk travels with each
 forward in transformer_options: the cache of keys and values, and a `ChunkInputs`, which LingBotWorldExpert gives to the
 model. So LoRAs, hooks, wrappers and memory management are ComfyUI's own."""
 
-from collections.abc import Callable
-from operator import attrgetter
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
 import comfy.model_management as management
 import comfy.samplers
 import torch
 from torch import Tensor
 
-from ..errors import InputError
-from ..model.attention_8bit import takes_operands
-from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
-from ..model.memory import activation_bytes
-from ..options import CHUNK, KeyValueMode
-from ..pipeline.world import World
-from ..sampling import FewStepSchedule
+from ..model.kv_cache import HOST_SHARE, KeyValuePlace
+from ..options import KeyValueMode, Precision
+from ..pipeline.rollout import Chunk, ChunkCallback, ChunkLoop
+from ..pipeline.rollout_memory import Free, RolloutWork, choose_place
+from ..pipeline.spec import RolloutSpec
+from ..pipeline.world import Renoise, Schedule, WorldMemory
 from .base_model import CHUNK_INPUTS, ChunkInputs
 from .model import TIMESTEP
 
 LATENT_CHANNELS = 16
 
 
-class KeyValuePlan(NamedTuple):
-    """Where a run's keys and values lie, and how many bytes that takes."""
-
-    place: KeyValuePlace
-    nbytes: KeyValueBytes
-
-    @property
-    def on_device(self) -> int:
-        return self.nbytes.device + self.nbytes.working
-
-
 class RolloutSampler(comfy.samplers.Sampler):
-    """Runs `work(world)` with a World whose model is the prepared MODEL.
-
-    size: height and width of the latent. held and sink: latent frames, see `world.held_frames`."""
+    """Runs the engine's loop with the prepared MODEL: `work(chunks)` takes what `chunks(callback)` yields."""
 
     def __init__(
-        self, work: Callable[[World], None], schedule: FewStepSchedule, size: tuple[int, int], held: tuple[int, int],
-        place: KeyValuePlace,
+        self, loop: ChunkLoop, given: Iterator[Chunk], renoise: Renoise,
+        work: Callable[[Callable[[ChunkCallback], Iterator[Tensor]]], None], place: KeyValuePlace,
     ):  # fmt: skip
-        self.work, self.schedule, self.size, self.held, self.place = work, schedule, size, held, place
+        self.loop, self.given, self.renoise, self.work, self.place = loop, given, renoise, work, place
 
     def sample(
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
     ):
         """What ComfyUI gets back are zeros: the chunks went to `work`."""
-        model = _PreparedModel(model_wrap, extra_args, self.schedule)
-        world = World(model, self.size, *self.held, device=noise.device, **self.place._asdict(), camera_cache_bytes=0)
-        self.work(world)
+        model = _PreparedModel(model_wrap, extra_args, self.loop.schedule)
+        memory = WorldMemory(self.place, camera_cache_bytes=0)
+        self.work(lambda told: self.loop.run(
+            model, self.given, self.renoise, device=noise.device, memory=memory, callback=told
+        ))  # fmt: skip
         return torch.zeros_like(noise)
 
 
@@ -63,7 +49,7 @@ class _PreparedModel:
 
     ComfyUI gives x - sigma * velocity."""
 
-    def __init__(self, model_wrap, extra_args: dict, schedule: FewStepSchedule):
+    def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
         model = model_wrap.inner_model
         self.config, self.compute_dtype = model.diffusion_model.config, model.get_dtype_inference()
         self._wrap, self._extra = model_wrap, extra_args
@@ -91,30 +77,17 @@ def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callab
     return noise, lambda shape: torch.randn(shape, generator=generator)
 
 
-def plan_key_values(patcher, held: int, size: tuple[int, int], mode: KeyValueMode) -> KeyValuePlan:
-    """Where the keys and values of `held` latent frames go: the best place that leaves room for all of the weights, or
-    else the best one in host memory, or the one that leaves most. Raises InputError where not even that fits beside a
-    forward."""
-    config, dtype = patcher.model.diffusion_model.config, patcher.model.get_dtype_inference()
-    device = patcher.load_device
-    tokens, attention = size[0] * size[1] // 4, patcher.model.diffusion_model.attention_mode
-    fp8 = takes_operands(attention, device, config)
-    plans = [KeyValuePlan(place, key_value_bytes(config, held, tokens, dtype, place))
-             for place in key_value_places(mode, fp8)]
-    if device.type != "cuda":
-        return plans[0]
-    forward = activation_bytes(config, CHUNK, *size, batch=1, dtype=dtype) + management.extra_reserved_memory()
-    room, host_room = _room(device), HOST_SHARE * management.get_free_memory(torch.device("cpu"))
-    fitting = [plan for plan in plans if plan.nbytes.host <= host_room and plan.on_device + forward <= room]
-    if not fitting:
-        raise InputError(
-            f"the GPU can have {room / 1e9:.1f} GB free and the host {host_room / 1e9:.1f} for pinning: too little for "
-            f"keys and values of {held} latent frames with kv_cache {mode}; use a smaller window, a smaller video, or "
-            "kv_cache auto"
-        )
-    whole = (plan for plan in fitting if plan.on_device + forward + patcher.model_size() <= room)
-    away = (plan for plan in fitting if plan.place.on_host)
-    return next(whole, None) or next(away, None) or min(fitting, key=attrgetter("on_device"))
+def plan_key_values(patcher, spec: RolloutSpec, mode: KeyValueMode) -> tuple[KeyValuePlace, int]:
+    """Where a rollout's keys and values go, beside the weights, which ComfyUI manages; and their bytes on the device.
+    Raises InputError where they do not fit anywhere."""
+    model, device = patcher.model.diffusion_model, patcher.load_device
+    precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
+    work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)
+    room = _room(device) - management.extra_reserved_memory() if device.type == "cuda" else 0
+    host_room = int(HOST_SHARE * management.get_free_memory(torch.device("cpu")))
+    place = choose_place(work, mode, device, Free(room, host_room), patcher.model_size())
+    held = work.key_values(place)
+    return place, held.device + held.working
 
 
 def _room(device: torch.device) -> int:

@@ -35,14 +35,32 @@ def layer_of(name: str) -> str:
 
 
 class Target(NamedTuple):
-    """Bytes [start, start + nbytes) of a uint8 device buffer."""
+    """Bytes [start, start + nbytes) of a uint8 device buffer. `rounded`: the dtypes of file and buffer, where the
+    file's values are rounded on their way."""
 
     buffer: Tensor
     start: int
     nbytes: int
+    rounded: tuple[torch.dtype, torch.dtype] | None = None
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the file that these are made of."""
+        return self.in_file(self.nbytes)
+
+    def in_file(self, nbytes: int) -> int:
+        """Bytes of the file that so many of the buffer are made of."""
+        return nbytes if self.rounded is None else nbytes // self.rounded[1].itemsize * self.rounded[0].itemsize
 
     def view(self) -> Tensor:
         return self.buffer.narrow(0, self.start, self.nbytes)
+
+    def fill(self, staged: Tensor, start: int, non_blocking: bool = False) -> None:
+        """Copy from byte `start` of `staged` (uint8, host). A GPU does the rounding, if the copy does not block."""
+        values, target = staged[start : start + self.file_bytes], self.view()
+        if self.rounded is not None:
+            values, target = values.view(self.rounded[0]), target.view(self.rounded[1])
+        target.copy_(values, non_blocking=non_blocking)
 
 
 @dataclass
@@ -57,7 +75,7 @@ class Chunk:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of tensors in it, without the gaps between them."""
+        """Bytes of tensors in it as they are in memory, without the gaps between them."""
         return sum(target.nbytes for _, target in self.copies)
 
 
@@ -76,7 +94,11 @@ def buffer_bytes(entries: list[TensorEntry]) -> int:
 
 def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, Target]:
     """Where each entry goes in the uint8 buffer, by name."""
-    return {entry.name: Target(buffer, start, entry.nbytes) for entry, start in _layout(entries)[0]}
+    targets = {}
+    for entry, start in _layout(entries)[0]:
+        rounded = None if entry.stored is None else (entry.stored, entry.dtype)
+        targets[entry.name] = Target(buffer, start, entry.nbytes, rounded)
+    return targets
 
 
 def allocate(entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]) -> dict[str, Target]:
@@ -112,16 +134,18 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int)
     chunk: Chunk | None = None
     for entry in in_file_order(entries):
         source = entry.source.view(-1).view(torch.uint8) if isinstance(entry.source, Tensor) else entry.source
-        buffer, first, _ = targets[entry.name]
+        target = targets[entry.name]
+        item, kept = (1, 1) if entry.stored is None else (entry.stored.itemsize, entry.dtype.itemsize)
         done = 0
-        while done < entry.nbytes:
+        while done < entry.file_bytes:
             begin = entry.offset + done
-            if chunk is None or not _reaches(chunk, source, begin, size):
+            if chunk is None or not _reaches(chunk, source, begin, size, item):
                 if chunk is not None:
                     yield chunk
                 chunk = Chunk(source, begin, begin, [])
-            count = min(entry.nbytes - done, chunk.start + size - begin)
-            _add(chunk.copies, begin - chunk.start, Target(buffer, first + done, count))
+            count = min(entry.file_bytes - done, chunk.start + size - begin) // item * item
+            start, nbytes = (part // item * kept for part in (done, count))
+            _add(chunk.copies, begin - chunk.start, target._replace(start=target.start + start, nbytes=nbytes))
             chunk.stop = begin + count
             done += count
     if chunk is not None:
@@ -132,26 +156,29 @@ def clipped(chunks: Iterable[Chunk], first: int, stop: int, buffer: Tensor) -> I
     """Of chunks that fill one buffer, what goes to its bytes [first, stop), sent to the start of another `buffer`."""
     for chunk in chunks:
         copies: list[tuple[int, Target]] = []
-        for begin, (_, start, nbytes) in chunk.copies:
-            low, high = max(start, first), min(start + nbytes, stop)
+        for begin, target in chunk.copies:
+            low, high = max(target.start, first), min(target.start + target.nbytes, stop)
             if low < high:
-                copies.append((begin + low - start, Target(buffer, low - first, high - low)))
+                skipped = target.in_file(low - target.start)
+                copies.append((begin + skipped, Target(buffer, low - first, high - low, target.rounded)))
         if copies:
             skipped, (last, target) = copies[0][0], copies[-1]
             moved = [(begin - skipped, each) for begin, each in copies]
-            yield Chunk(chunk.source, chunk.start + skipped, chunk.start + last + target.nbytes, moved)
+            yield Chunk(chunk.source, chunk.start + skipped, chunk.start + last + target.file_bytes, moved)
 
 
-def _reaches(chunk: Chunk, source: MappedFile | Tensor, begin: int, size: int) -> bool:
-    """Whether byte `begin` of the source belongs in the chunk too."""
-    return chunk.source is source and 0 <= begin - chunk.stop <= _GAP and begin < chunk.start + size
+def _reaches(chunk: Chunk, source: MappedFile | Tensor, begin: int, size: int, item: int) -> bool:
+    """Whether the value of `item` bytes at byte `begin` of the source belongs in the chunk too, aligned there."""
+    at = begin - chunk.start
+    return chunk.source is source and 0 <= begin - chunk.stop <= _GAP and at + item <= size and at % item == 0
 
 
 def _add(copies: list[tuple[int, Target]], start: int, target: Target) -> None:
     """Append a copy, or lengthen the last one by it."""
     if copies:
         begin, last = copies[-1]
-        if begin + last.nbytes == start and last.buffer is target.buffer and last.start + last.nbytes == target.start:
+        beside = begin + last.file_bytes == start and last.start + last.nbytes == target.start
+        if beside and last.buffer is target.buffer and last.rounded == target.rounded:
             copies[-1] = begin, last._replace(nbytes=last.nbytes + target.nbytes)
             return
     copies.append((start, target))

@@ -1,22 +1,30 @@
 """A folder with everything for one video: two experts or a causal model, text encoder, tokenizer, VAE."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
 
 from ..errors import CheckpointError
-from ..options import LoraFile, PerExpert
-from .checkpoint import CAUSAL_CLASS, Checkpoint, open_checkpoint
-from .files import WEIGHT_SUFFIXES, read_json
+from ..options import RELEASES, LoraFile, PerExpert
+from .checkpoint import Checkpoint, open_checkpoint
+from .files import WEIGHT_SUFFIXES, gguf_refusal, read_json
 from .lora import loras_for
+from .release import names_of, release_called, told_causal
 
 TOKENIZER_FILES = ("tokenizer.json", "spiece.model")
 TOKENIZER_FOLDERS = ("tokenizer", "google/umt5-xxl")
 """Where packages have the tokenizer."""
+ASSETS = ("text_encoder", "tokenizer", "vae")
+"""The parts that are no model. All releases have the same."""
+ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
+"""Where they are downloaded from."""
+PART_FOLDERS = ("text_encoder", "vae")
+"""What diffusers calls the folders of parts that are no model, besides the tokenizer's."""
 _PARTS = {
     "high": "the high-noise expert (high_noise_model*)",
     "low": "the low-noise expert (low_noise_model*)",
@@ -38,32 +46,67 @@ class Package:
     vae: Path | None
 
 
-def find_package(folder: str | Path | None, **overrides: str | Path | None) -> Package:
+def find_package(
+    folder: str | Path | None, *, assets: str | Path | None = None, release: str | None = None,
+    **overrides: str | Path | None,
+) -> Package:  # fmt: skip
     """The parts of a package, found by their names. `high`, `low`, `text_encoder`, `tokenizer` and `vae` name parts
-    that are somewhere else; `folder` may be None when both experts are named.
+    that are somewhere else, `assets` a folder that has the last three; `folder` may be None when both experts are
+    named.
 
-    The community NF4 layout and the official one are known. Where an expert is there in both, the NF4 one is taken.
-    `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it, beside it, or in
-    a folder beside it, such as base-cam's; or one that holds a causal model's folder and no experts.
-    Raises CheckpointError for an expert that is missing, naming what was found, and for a named part that does not
-    exist. The other parts are None where they are missing.
+    The community NF4 layout, the official one and diffusers' are known. Where an expert is there in both, the NF4 one
+    is taken. `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it, beside
+    it, or in a folder beside it, such as base-cam's; one that holds a causal model's folder and no experts; or a causal
+    model's one file. With a `release` (a key of RELEASES) the one model there is that causal one, whatever its files
+    tell.
+    Raises CheckpointError for an expert that is missing, naming what was found, for a file of another model, and for a
+    named part that does not exist. The other parts are None where they are missing.
     """
     root = None if folder is None else Path(folder).expanduser()
-    if root is not None and not root.is_dir():
+    if root is not None and root.suffix == ".gguf" and root.is_file():
+        raise gguf_refusal(root)
+    if root is not None and not root.exists():
         raise CheckpointError(f"{root}: no such folder; give the folder of the downloaded package")
     given = {part: Path(path).expanduser() for part, path in overrides.items() if path is not None}
     for part, path in given.items():
         if not path.exists():
             raise CheckpointError(f"{path}: no such file or folder, given as {_PARTS[part]}")
+    given = ({} if assets is None else _assets(Path(assets).expanduser())) | given
+    if root is not None and root.is_file():
+        return _one_file(root.absolute(), given, release)
     items = sorted(root.iterdir()) if root else []
     parts = {part: given.get(part) or find(items) for part, find in _FINDERS.items()}
     high, low = parts.pop("high"), parts.pop("low")
-    causal = None if root is None or high or low else _causal_model(root, items)
+    causal = None if root is None or high or low else _causal_model(root, items, release)
     if causal is not None:
         return Package(None, causal, **{part: path or _beside(causal, part) for part, path in parts.items()})
     if high is None or low is None:
         raise _missing_experts(root, items, {"high": high, "low": low, **parts})
     return Package(PerExpert(high, low), None, **parts)
+
+
+def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
+    """The package of a causal model that is one file. Its folder counts as the model's."""
+    if release is not None:
+        release_called(release)
+    elif not is_causal_file(file):
+        kind = open_checkpoint(file).kind  # raises for another model
+        raise CheckpointError(f"{file}: a file of one {kind}; give the package's folder, or, if it is a causal model, "
+                              f"`release` {', '.join(RELEASES)}")  # fmt: skip
+    parts = {part: given.get(part) or _beside(file, part) or _beside(file.parent, part) for part in ASSETS}
+    return Package(None, file, **parts)
+
+
+def _assets(folder: Path) -> dict[str, Path]:
+    """Text encoder, tokenizer and VAE of a folder that was named for them, as far as it has them."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder, given as `assets_dir`")
+    items = sorted(folder.iterdir())
+    found = {part: path for part in ASSETS if (path := _FINDERS[part](items)) is not None}
+    if not found:
+        raise CheckpointError(f"{folder}: neither text encoder, tokenizer nor VAE in it, given as `assets_dir`; name "
+                              "the folder that has them, such as that of the 14B")  # fmt: skip
+    return found
 
 
 def _beside(model: Path, part: str) -> Path | None:
@@ -80,15 +123,35 @@ def _beside(model: Path, part: str) -> Path | None:
 
 
 def is_causal_folder(folder: Path) -> bool:
-    """Whether a folder holds a causal model, as its config.json says."""
-    config = folder / "config.json"
-    if not is_expert_folder(folder) or not config.is_file():
+    """Whether a folder holds a causal model, as its config.json, a name or else its shapes tell."""
+    if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
-    return read_json(config).get("_class_name") == CAUSAL_CLASS
+    config = folder / "config.json"
+    told = told_causal(names_of(folder.absolute()), read_json(config) if config.is_file() else {})
+    if told is None and any(folder.glob("*.safetensors")):
+        with suppress(CheckpointError):  # said by whoever opens it
+            return open_checkpoint(folder).config.causal
+    return bool(told)
 
 
-def _causal_model(root: Path, items: list[Path]) -> Path | None:
-    return next((folder for folder in (root, *items) if is_causal_folder(folder)), None)
+def is_causal_file(file: Path) -> bool:
+    """Whether a file of weights holds a causal model, as a name or else its shapes tell."""
+    if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
+        return False
+    if told_causal(names_of(file.absolute()), {}):
+        return True
+    with suppress(CheckpointError):  # said by whoever opens it
+        return open_checkpoint(file).config.causal
+    return False
+
+
+def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | None:
+    folders = (root, *items)
+    if release is not None:
+        release_called(release)
+        return next(filter(is_expert_folder, folders), None)
+    found = [folder for folder in folders if is_causal_folder(folder)]
+    return min(found, key=lambda folder: "transformer_causal" in folder.name, default=None)
 
 
 def open_experts(paths: PerExpert[Path], loras: Sequence[LoraFile] = ()) -> PerExpert[Checkpoint]:
@@ -111,17 +174,30 @@ def is_expert_folder(path: str | Path) -> bool:
 
 
 def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path | None]) -> CheckpointError:
+    for item in items:
+        if item.suffix == ".gguf":
+            return gguf_refusal(item)
     missing = [_PARTS[part] for part in ("high", "low") if parts[part] is None]
     found = [f"{part}: {path.name}" for part, path in parts.items() if path is not None]
     content = ", ".join(item.name for item in items[:8]) or "nothing"
-    hint = " This is the folder of one expert; give the folder above it." if root and is_expert_folder(root) else ""
+    hint = ""
+    if root is not None and is_expert_folder(root):
+        kind = open_checkpoint(root).kind  # raises for another model
+        hint = (f" This is the folder of one {kind}; give the folder above it, or, if it is a causal model, `release` "
+                f"{', '.join(RELEASES)}.")  # fmt: skip
     return CheckpointError(f"{root or 'package'}: missing {' and '.join(missing)}; found "
                            f"{', '.join(found) or 'no part'} (the folder holds {content}).{hint}")  # fmt: skip
 
 
 def _expert(role: str) -> Callable[[list[Path]], Path | None]:
+    """Finds what is named for its role. Diffusers calls the high-noise model of two `transformer`, the other
+    `transformer_2`."""
+
     def find(items: list[Path]) -> Path | None:
         named = [item for item in items if f"{role}_noise" in item.name.lower() and _holds_weights(item)]
+        folders = {item.name: item for item in items if is_expert_folder(item)}
+        if not named and "transformer_2" in folders:
+            return folders.get("transformer" if role == "high" else "transformer_2")
         return min(named, key=lambda item: ("nf4" not in item.name.lower(), item.name), default=None)
 
     return find
@@ -131,10 +207,13 @@ def _holds_weights(item: Path) -> bool:
     return is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES)
 
 
-def _weights_named(word: str) -> Callable[[list[Path]], Path | None]:
+def _weights_named(word: str, folder: str) -> Callable[[list[Path]], Path | None]:
+    """Finds the file with `word` in its name, else the `folder` that diffusers has for it."""
+
     def find(items: list[Path]) -> Path | None:
         files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
-        return next((file for file in files if word in file.name.lower()), None)
+        folders = (item for item in items if item.name == folder and is_expert_folder(item))
+        return next(chain((file for file in files if word in file.name.lower()), folders), None)
 
     return find
 
@@ -148,9 +227,9 @@ def _tokenizer(items: list[Path]) -> Path | None:
 _FINDERS = {
     "high": _expert("high"),
     "low": _expert("low"),
-    "text_encoder": _weights_named("t5"),
+    "text_encoder": _weights_named("t5", PART_FOLDERS[0]),
     "tokenizer": _tokenizer,
-    "vae": _weights_named("vae"),
+    "vae": _weights_named("vae", PART_FOLDERS[1]),
 }
 
 

@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -42,6 +42,8 @@ class MappedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.metadata: dict[str, str] = {}
+        """What a safetensors header says besides its tensors."""
         self._written = _written(path.stat())
 
     def open(self) -> io.FileIO:
@@ -107,7 +109,8 @@ def _written(status: os.stat_result) -> tuple[int, int]:
 @dataclass(frozen=True)
 class TensorEntry:
     """A tensor in a file. `source` is the file with the tensor at byte `offset`; for a torch.save file it is the mapped
-    tensor itself."""
+    tensor itself. `stored` is the dtype of a file whose values are to be rounded to `dtype` as they are read; None
+    where both are the same."""
 
     name: str
     path: Path
@@ -115,16 +118,33 @@ class TensorEntry:
     shape: tuple[int, ...]
     source: MappedFile | Tensor = field(repr=False)
     offset: int = 0
+    stored: torch.dtype | None = None
 
     @property
     def nbytes(self) -> int:
+        """Bytes that the tensor takes in memory."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def file_dtype(self) -> torch.dtype:
+        return self.stored or self.dtype
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes that the tensor takes in its file."""
+        return math.prod(self.shape) * self.file_dtype.itemsize
+
+    def rounded(self, dtype: torch.dtype) -> "TensorEntry":
+        """The same tensor as it is in memory that has `dtype` for floats; one of fewer bits, and integers, stay."""
+        if not self.dtype.is_floating_point or self.file_dtype.itemsize <= dtype.itemsize:
+            return self
+        return replace(self, dtype=dtype, stored=self.file_dtype)
+
     def view(self) -> Tensor:
-        """The tensor as a view of the mapped file."""
+        """The tensor as a view of the mapped file; a copy where it is rounded."""
         if isinstance(self.source, Tensor):
-            return self.source
-        return self.source.view(self.offset, self.shape, self.dtype)
+            return self.source.to(self.dtype)
+        return self.source.view(self.offset, self.shape, self.file_dtype).to(self.dtype)
 
 
 def in_file_order(entries: Iterable[TensorEntry]) -> list[TensorEntry]:
@@ -137,6 +157,8 @@ def read_safetensors(path: Path) -> dict[str, TensorEntry]:
     try:
         source = MappedFile(path)
         header, data_start = _read_header(path)
+        metadata = header.pop("__metadata__", None)
+        source.metadata = metadata if isinstance(metadata, dict) else {}
         data_bytes = path.stat().st_size - data_start
     except OSError as error:
         raise unreadable(path, error) from error
@@ -159,7 +181,7 @@ def read_safetensors(path: Path) -> dict[str, TensorEntry]:
 
 
 def _read_header(path: Path) -> tuple[dict, int]:
-    """The header without its metadata, and the byte at which the tensors begin."""
+    """The header, and the byte at which the tensors begin."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -173,7 +195,6 @@ def _read_header(path: Path) -> tuple[dict, int]:
         raise CheckpointError(f"{path}: the safetensors header is not JSON ({error}); download it again") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the safetensors header is a {type(header).__name__}, expected an object")
-    header.pop("__metadata__", None)
     longest = max(map(len, header), default=0)
     if len(header) > _MOST_TENSORS or longest > _LONGEST_NAME:
         raise CheckpointError(f"{path}: {len(header):,} tensors, the longest name of {longest:,} characters; expected "

@@ -186,7 +186,7 @@ class Lane:
         ends early, was replaced, or cannot be read."""
         self.read(chunk, self._buffer)
         for start, target in chunk.copies:
-            target.view().copy_(self._buffer[start : start + target.nbytes])
+            target.fill(self._buffer, start)
         return None
 
     def read(self, chunk: Chunk, buffer: Tensor) -> None:
@@ -234,7 +234,7 @@ class CudaLane(Lane):
         self.read(chunk, buffer)
         with torch.cuda.stream(self._stream):
             for start, target in chunk.copies:
-                target.view().copy_(buffer[start : start + target.nbytes], non_blocking=True)
+                target.fill(buffer, start, non_blocking=True)
             sent = self._sent[turn] = torch.cuda.Event(blocking=self._sleep)
             sent.record(self._stream)
         return sent

@@ -3,9 +3,10 @@
 The rows of the batch are the prompts of classifier-free guidance. A layer prepares its weight once for all rows;
 activations exist for one row at a time, which saves memory. The residual stream is fp32 and written in place."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from .attention import Attention
 from .attention_fp8_cudnn import Operand
 from .cache import CameraCache, Pair
 from .config import ModelConfig
+from .forward import Camera, ForwardOptions, Rope
 from .linear_8bit import Rows, activated, normed, shared
 from .operations import Layer, Operations, norm_parameters, prepared
 from .parallel import TokenShare
@@ -32,15 +34,6 @@ NEEDS_ALL = {"token_share", "block_graphs"}
 """Options with which a block does all its work: other processes wait for it, or it is recorded for every forward."""
 
 Extend = Callable[[Tensor, Tensor], "Pair | tuple[Operand, Operand]"]
-Rope = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True)
-class Camera:
-    """The embedded camera: `tokens` [1 or rows, tokens, dim]; `cache` may hold the scale and shift made from them."""
-
-    tokens: Tensor
-    cache: CameraCache | None = None
 
 
 class _Attention(nn.Module):
@@ -51,7 +44,7 @@ class _Attention(nn.Module):
         self.norm_q = operations.RMSNorm(config.dim, eps=config.eps, **factory)
         self.norm_k = operations.RMSNorm(config.dim, eps=config.eps, **factory)
 
-    def _attend(self, q: Tensor, k: Any, v: Any, options: Mapping) -> Tensor:
+    def _attend(self, q: Tensor, k: Any, v: Any, options: ForwardOptions) -> Tensor:
         """Attention of q to k and v [tokens, columns], of as many heads as there are columns for. k and v may be
         Operands, if the attention takes them."""
         k, v = (x[None] if isinstance(x, Tensor) else x for x in (k, v))
@@ -67,7 +60,7 @@ class SelfAttention(_Attention):
         modulation: Tensor,
         rope: Rope,
         reference: Tensor,
-        options: Mapping,
+        options: ForwardOptions,
         extend: Extend | None = None,
     ) -> None:
         """x [rows, tokens, dim] += gate * attention(norm(x) * (1 + scale) + shift); modulation [rows, 3, dim].
@@ -102,13 +95,13 @@ class SelfAttention(_Attention):
             yield rms_rope_(layer(y), norm, *rope, self.eps)
         yield layers[2](y)
 
-    def _attended(self, projected: Iterator[Tensor], extend: Extend | None, options: Mapping) -> Tensor:
+    def _attended(self, projected: Iterator[Tensor], extend: Extend | None, options: ForwardOptions) -> Tensor:
         q, k, v = projected
         keys, values = (k, v) if extend is None else extend(k, v)
         return self._attend(q, keys, values, options)
 
     def _attended_together(
-        self, share: TokenShare, projected: Iterator[Tensor], extend: Extend | None, options: Mapping
+        self, share: TokenShare, projected: Iterator[Tensor], extend: Extend | None, options: ForwardOptions
     ) -> Tensor:
         """As `_attended`, of this process's tokens."""
         return share.to_tokens(self._attended(iter(share.to_heads(projected)), extend, options))
@@ -125,7 +118,7 @@ class CrossAttention(_Attention):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
             return torch.stack(keys), torch.stack([to_v(prompt) for prompt in context])
 
-    def update_(self, x: Tensor, norm: Pair, keys_values: Pair, context: Tensor, options: Mapping) -> None:
+    def update_(self, x: Tensor, norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions) -> None:
         """x [rows, tokens, dim] += attention(norm(x), prompts). `norm` is the norm's weight and bias, `keys_values` are
         those of the prompts `context`. GEMMs run in the dtype of `context`."""
         norm_q = norm_parameters(self.norm_q, x)[0]
@@ -181,7 +174,7 @@ class Block(nn.Module):
         context: Tensor,
         camera: Camera | None,
         rope: Rope,
-        options: Mapping,
+        options: ForwardOptions,
         inplace: bool = False,
     ) -> Tensor:
         """The residual stream x [rows, tokens, dim] after this block; `inplace` writes it over x.

@@ -7,7 +7,7 @@ faster."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .block import Camera, Rope
+from .forward import Camera, ForwardOptions, Rope
 from .kv_cache import KeyValueCache
 
-Blocks = Callable[[Tensor, Tensor, Tensor, "Camera | None", Rope, Mapping], Tensor]
+Blocks = Callable[[Tensor, Tensor, Tensor, "Camera | None", Rope, ForwardOptions], Tensor]
 """(x, e0, context, camera, rope, options) -> x after all blocks. Arguments as in `Block.forward`; writes over x."""
 
 
@@ -98,7 +98,7 @@ class BlockGraphs:
 
     def run(
         self, blocks: Blocks, x: Tensor, e0: Tensor, context: Tensor, camera: Camera | None, rope: Rope,
-        options: Mapping,
+        options: ForwardOptions,
     ) -> Tensor:  # fmt: skip
         """The residual stream x [1, tokens, dim] after all blocks. A replay returns memory that the next one writes
         over."""
@@ -118,7 +118,7 @@ class BlockGraphs:
         self._recordings[state].replay()
         return fixed.x
 
-    def _record(self, state: Hashable, blocks: Blocks, given: _Inputs, options: Mapping) -> None:
+    def _record(self, state: Hashable, blocks: Blocks, given: _Inputs, options: ForwardOptions) -> None:
         """Nothing is computed meanwhile. All recordings share their working memory: no two are replayed at once."""
         fixed = self._inputs.setdefault(given.shapes, given.clone())
         recording, share = _Recording(self._pool), options.get("token_share")

@@ -4,9 +4,7 @@ Parameter names and arithmetic are the official implementation's. With a bf16 co
 modulation, time embedding and head are fp32, as under the official autocast."""
 
 import logging
-from collections.abc import Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,15 +16,15 @@ from ..errors import CameraError, InputError
 from ..options import Arithmetic, AttentionMode
 from .attention import Attention, sdpa
 from .attention_8bit import attend_8bit
-from .block import Block, Camera, Rope, SelfAttention, prepared_layers, residual_mlp
+from .block import Block, SelfAttention, prepared_layers, residual_mlp
 from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
+from .forward import NO_OPTIONS, Camera, ForwardOptions, Rope
 from .operations import Layer, Operations, TorchOperations, prepared
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices
 from .rope import AS_TRAINED, RopeScale, rope_table
 
-NO_OPTIONS: Mapping = MappingProxyType({})
 EMBEDDING_TOKENS = 8192
 """Tokens in the camera's embedding and in the fp32 head at once."""
 
@@ -99,7 +97,7 @@ class LingBotWorldModel(nn.Module):
         timestep: Tensor,
         context: Tensor,
         camera: Tensor | None = None,
-        options: Mapping = NO_OPTIONS,
+        options: ForwardOptions = NO_OPTIONS,
     ) -> Tensor:
         """Velocity [B, 16, F, H, W] in fp32.
 
@@ -107,12 +105,9 @@ class LingBotWorldModel(nn.Module):
         [B or 1, L, text_dim]; those shorter than text_len are padded with zeros here. camera: [B or 1, 384, F, H, W]
         (448 for an action model); one camera is computed once and used for every row. The arguments are not written to.
 
-        options go to the attention function. options["camera_cache"] may be a CameraCache. If memory runs out with it,
-        the forward empties it for good and is repeated. torch.compile ignores it. options["kv_cache"] may be the
-        KeyValueCache of a causal model; x [1, 36, 3, H, W] is then its running chunk; it knows which forwards are not
-        `repeatable`. options["sequence_parallel"] may be the SequenceParallel that several processes compute the
-        forward with; none of them then repeats it alone. options["block_graphs"] may be BlockGraphs, which record and
-        replay the blocks of a causal model.
+        options: see ForwardOptions. If memory runs out with a camera cache, the forward empties it for good and is
+        repeated, unless keys and values would not be `repeatable` or other processes take part. torch.compile ignores
+        the cache.
 
         Raises InputError and CameraError for wrong shapes."""
         self._check(x, timestep, context, camera)
@@ -135,7 +130,7 @@ class LingBotWorldModel(nn.Module):
         return isinstance(error, torch.OutOfMemoryError)
 
     def _velocity(
-        self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: Mapping
+        self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: ForwardOptions
     ) -> Tensor:
         rows = len(x)
         residual = residual_dtype(self.compute_dtype)
@@ -161,13 +156,13 @@ class LingBotWorldModel(nn.Module):
         return rearrange(cells, "b (f h w) (p q c) -> b c f (h p) (w q)", f=frames, h=height, w=width, p=2, q=2)
 
     def _through_blocks(
-        self, x: Tensor, e0: Tensor, context: Tensor, camera: Camera | None, rope: Rope, options: Mapping
+        self, x: Tensor, e0: Tensor, context: Tensor, camera: Camera | None, rope: Rope, options: ForwardOptions
     ) -> Tensor:
         for index, block in enumerate(self.blocks):
             x = self.run_block(index, block, x, e0, context, camera, rope, options)
         return x
 
-    def _share(self, grid: tuple[int, int, int], options: Mapping) -> tuple[WholeVideo, Mapping]:
+    def _share(self, grid: tuple[int, int, int], options: ForwardOptions) -> tuple[WholeVideo, ForwardOptions]:
         """This process's tokens, and the options with them where other processes have the rest."""
         parallel = options.get("sequence_parallel")
         if parallel is None:
@@ -176,7 +171,7 @@ class LingBotWorldModel(nn.Module):
         share = parallel.share(grid)
         return share, {**options, "token_share": share}
 
-    def rope_scale(self, options: Mapping) -> RopeScale:  # noqa: ARG002
+    def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
         """What positions are scaled and shifted by. Hosts may override this."""
         return AS_TRAINED
 
@@ -189,7 +184,7 @@ class LingBotWorldModel(nn.Module):
         context: Tensor,
         camera: Camera | None,
         rope: Rope,
-        options: Mapping,
+        options: ForwardOptions,
     ) -> Tensor:
         """The residual stream after block `index`; x may be overwritten. Hosts may override this. They call the block
         without `inplace` where x has to stay as it is."""

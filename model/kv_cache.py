@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..options import CHUNK, KeyValueMode
+from ..options import CHUNK, KeyValueMode, Window
 from .attention_fp8_cudnn import FP8, Operand, Scaling, padding, sample, scaling
 from .cache import Pair
 from .config import ModelConfig
@@ -52,6 +52,9 @@ class KeyValuePlace(NamedTuple):
         return [block for block in range(layers) if block * there // layers < (block + 1) * there // layers]
 
 
+ON_DEVICE = KeyValuePlace()
+
+
 class Own(NamedTuple):
     """Neighbouring tokens of the running chunk, and where attention sees them."""
 
@@ -78,29 +81,26 @@ class KeyValueCache:
         self,
         config: ModelConfig,
         frame_tokens: int,
-        window: int,
-        sink: int = 0,
+        held: Window,
         *,
+        chunk: int = CHUNK,
         device: torch.device | str,
         dtype: torch.dtype,
-        eight_bit: bool = False,
-        on_host: bool = False,
-        fp8: bool = False,
-        device_blocks: int = 0,
+        place: KeyValuePlace = ON_DEVICE,
     ) -> None:
-        """`frame_tokens`: tokens of a latent frame. `window`: latent frames that a chunk sees, its own included.
-        `dtype`: of the model's keys and values. The others are those of a KeyValuePlace; `fp8`, for a model whose
-        attention `takes_operands`, goes before `eight_bit`. Raises InputError for a window that has no room for `sink`
-        frames that stay and a chunk."""
-        if not 0 <= sink <= window - CHUNK:
-            raise InputError(f"window is {window} latent frames, expected at least sink ({sink}) + {CHUNK}")
-        self.window, self.sink, self.keep = window, sink, False
+        """`frame_tokens`: tokens of a latent frame. `held`: latent frames that a chunk of `chunk` sees, never 0.
+        `dtype`: of the model's keys and values. A `place` in fp8, for a model whose attention `takes_operands`, is not
+        in 8 bits besides. Raises InputError for a window that has no room for the sink and a chunk."""
+        window, sink = held.frames, held.sink
+        if not 0 <= sink <= window - chunk:
+            raise InputError(f"window is {window} latent frames, expected at least sink ({sink}) + {chunk}")
+        self.window, self.sink, self.keep, self._chunk = window, sink, False, chunk
         self.first_frame, self._next, self._used = 0, 0, 0
         self._frame_tokens, self._heads = frame_tokens, config.num_heads
         self._own: list[Own] = []
         self._kept: list[Kept] = []
         self._past: list[Past] = []
-        self._place = KeyValuePlace(eight_bit and not fp8, on_host, fp8, device_blocks)
+        self._place = place._replace(eight_bit=place.eight_bit and not place.fp8)
         self._on_device = frozenset(self._place.on_device(config.num_layers))
         self._storage = self._stored_on(torch.device(device), config, dtype)
         self._decoded = (window * frame_tokens, config.dim), dtype
@@ -108,10 +108,10 @@ class KeyValueCache:
 
     def _stored_on(self, device: torch.device, config: ModelConfig, dtype: torch.dtype) -> Storage:
         blocks, there = config.num_layers, len(self._on_device)
-        shapes = _shapes(config, self.window, self._frame_tokens, dtype, self._place)
+        shapes = _shapes(config, (self.window, self._chunk), self._frame_tokens, dtype, self._place)
         if there == blocks:
             return DeviceStorage(shapes, blocks, device)
-        host = HostStorage(shapes, (self.window - CHUNK) * self._frame_tokens, blocks - there, device)
+        host = HostStorage(shapes, (self.window - self._chunk) * self._frame_tokens, blocks - there, device)
         return SplitStorage(DeviceStorage(shapes, there, device), host, self._on_device, blocks)
 
     @property
@@ -136,10 +136,10 @@ class KeyValueCache:
         return self.keep and block == len(self._scalings) - 1
 
     def begin(self, again: bool = False) -> None:
-        """The next three latent frames of the video are the running chunk from now on; `again`: the running chunk's own
-        are, since it was not finished."""
+        """The video's next latent frames are the running chunk from now on; `again`: the running chunk's own are, since
+        it was not finished."""
         first = self.first_frame = self.first_frame if again else self._next
-        after = self._next = first + CHUNK
+        after = self._next = first + self._chunk
         own, past = range(first, after), [frame for frame in range(first) if self._looked_back_on(frame, first)]
         kept = [frame for frame in own if self._looked_back_on(frame, after)]
         self._own = [Own(*run) for run in self._runs((frame - first, self._seen(frame)) for frame in own)]
@@ -201,7 +201,7 @@ class KeyValueCache:
 
     def _looked_back_on(self, frame: int, first: int) -> bool:
         """Whether the chunk that begins with the frame `first` sees this earlier one."""
-        return frame < self.sink or frame >= first + CHUNK - (self.window - self.sink)
+        return frame < self.sink or frame >= first + self._chunk - (self.window - self.sink)
 
     def _seen(self, frame: int) -> int:
         """The frame's slot where attention sees it."""
@@ -209,7 +209,7 @@ class KeyValueCache:
 
     def _stored(self, frame: int) -> int:
         """The frame's slot where it is stored, if that is elsewhere."""
-        return self._slot(frame, self.window - CHUNK)
+        return self._slot(frame, self.window - self._chunk)
 
     def _slot(self, frame: int, slots: int) -> int:
         return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)
@@ -227,15 +227,15 @@ class KeyValueCache:
 
 
 def _shapes(
-    config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
+    config: ModelConfig, frames: tuple[int, int], frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
 ) -> list[tuple[tuple[int, int], torch.dtype]]:
     """Shape and dtype of what a block's `fetch` gives: keys and values of the window, in fp8 with tokens of zeros
-    behind them; in int8 with scales, and without the running chunk's three frames."""
-    tokens = window * frame_tokens
+    behind them; in int8 with scales, and without the running chunk's frames. `frames`: of the window and of a chunk."""
+    tokens = frames[0] * frame_tokens
     if place.fp8:
         return [((tokens + padding(tokens), config.dim), FP8)] * 2
     if place.eight_bit:
-        tokens -= CHUNK * frame_tokens
+        tokens -= frames[1] * frame_tokens
         return [((tokens, config.dim), torch.int8), ((tokens, config.num_heads), torch.float32)] * 2
     return [((tokens, config.dim), dtype)] * 2
 
@@ -249,14 +249,15 @@ class KeyValueBytes(NamedTuple):
 
 
 def key_value_bytes(
-    config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace
+    config: ModelConfig, window: int, frame_tokens: int, dtype: torch.dtype, place: KeyValuePlace, chunk: int = CHUNK
 ) -> KeyValueBytes:
     """What a KeyValueCache over `window` latent frames of `frame_tokens` tokens each takes."""
-    block = _nbytes(_shapes(config, window, frame_tokens, dtype, place))
+    shapes = _shapes(config, (window, chunk), frame_tokens, dtype, place)
+    block = _nbytes(shapes)
     working = 2 * window * frame_tokens * config.dim * dtype.itemsize if place.eight_bit and not place.fp8 else 0
     there = len(place.on_device(config.num_layers))
     away = config.num_layers - there
-    stored = _nbytes(_shapes(config, window, frame_tokens, dtype, place), (window - CHUNK) * frame_tokens)
+    stored = _nbytes(shapes, (window - chunk) * frame_tokens)
     return KeyValueBytes((there + min(away, 1) * HostStorage.BUFFERS) * block, working, away * stored)
 
 
@@ -266,11 +267,11 @@ def _nbytes(shapes: Shapes, most: int | None = None) -> int:
                for (rows, columns), dtype in shapes)  # fmt: skip
 
 
-_GPU, _HOST = KeyValuePlace(), KeyValuePlace(on_host=True)
+_HOST = KeyValuePlace(on_host=True)
 _8BIT, _8BIT_ON_HOST = KeyValuePlace(eight_bit=True), KeyValuePlace(eight_bit=True, on_host=True)
 _PLACES: dict[KeyValueMode, tuple[KeyValuePlace, ...]] = {
-    "auto": (_GPU, _8BIT, _HOST, _8BIT_ON_HOST),
-    "gpu": (_GPU,),
+    "auto": (ON_DEVICE, _8BIT, _HOST, _8BIT_ON_HOST),
+    "gpu": (ON_DEVICE,),
     "8bit": (_8BIT, _8BIT_ON_HOST),
     "host": (_HOST,),
 }

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..options import Arithmetic, AttentionMode
+from ..options import Arithmetic, AttentionMode, Precision
 from .attention import MIN_KEYS_TO_SPLIT, TILE
 from .attention_fp8_cudnn import padding
 from .block import CAMERA_TOKENS, FFN_TOKENS
@@ -10,6 +10,8 @@ from .config import ModelConfig
 from .dit import EMBEDDING_TOKENS
 from .linear_8bit import DTYPES, PRODUCT_TOKENS
 from .pointwise import residual_dtype
+
+BF16 = Precision(torch.bfloat16)
 
 
 def token_count(frames: int, height: int, width: int) -> int:
@@ -22,21 +24,19 @@ def activation_bytes(
     frames: int,
     height: int,
     width: int,
+    precision: Precision = BF16,
     *,
     batch: int = 2,
-    dtype: torch.dtype = torch.bfloat16,
     camera: bool = True,
-    processes: int = 1,
-    arithmetic: Arithmetic = "auto",
-    attention: AttentionMode = "auto",
 ) -> int:
     """Peak bytes of a forward over the stored weights, for a latent of `frames`, `height` and `width` latent cells.
 
     Counted: what exists during all blocks (the residual stream of every row, the camera's tokens, rope tables, prompts,
     modulation), and the largest stage with the weights that it decodes. Weights stored in `dtype` need no decoding: for
     them the result is too high by 0.3 GB at most. Not counted: inputs and output, the camera cache, GEMM workspaces.
-    All rows are taken to have the same camera. `processes` share the tokens equally, and this is one's peak. With an
-    `arithmetic` of 8 bits a weight is decoded to a byte a value. `attention` in 8 bits is counted as cuDNN's."""
+    All rows are taken to have the same camera. Processes share the tokens equally, and this is one's peak. With an
+    arithmetic of 8 bits a weight is decoded to a byte a value. Attention in 8 bits is counted as cuDNN's."""
+    dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
     tokens = -(-whole // processes)
     camera = camera and config.control is not None
@@ -48,7 +48,7 @@ def activation_bytes(
     residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
     embedding = max(_time_stage(config, dtype), camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
-        _self_attention(config, tokens, size, arithmetic, attention)
+        _self_attention(config, tokens, size, arithmetic, precision.attention)
         + (4 * row if processes > 1 else 0),  # q, k and v as they are sent; y
         row + config.in_dim * tokens * 4 * size,
         2 * row + 2 * config.dim**2 * size + 2 * prompts,

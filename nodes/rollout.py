@@ -5,14 +5,27 @@ from comfy_api.latest import io
 from ..errors import InputError
 from ..host.notice import show_warning
 from ..host.queued_prompt import known_inputs
-from ..options import CAUSAL_SHIFT, FAST_INDICES, KEY_VALUE_MODES, RELEASES, V2_INDICES
+from ..options import (
+    CAUSAL_SHIFT,
+    CHUNKS,
+    FAST_INDICES,
+    GUIDE_SCALE,
+    KEY_VALUE_MODES,
+    RELEASES,
+    V2_INDICES,
+)
+from ..options import (
+    STEPS as GUIDED_STEPS,
+)
 from .camera_sockets import Camera, frames_input
 from .refusal import refusal
+from .state import State
 
-State = io.Custom("LINGBOT_STATE")
 AS_TRAINED, CUSTOM = "as the model was trained", "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
 UNSET = -1
+THE_RELEASES = 0.0
+"""The shift that stands for the release's own."""
 
 
 def _latent_frames(name: str, tooltip: str) -> io.Int.Input:
@@ -27,9 +40,9 @@ class LingBotWorldRollout(io.ComfyNode):
             node_id="LingBotWorldRollout",
             display_name="LingBot-World Rollout",
             category="LingBot-World/sampling",
-            description="Makes a video with LingBot-World Fast or 2.0: chunks of twelve frames, a few steps each, for "
-            "as long as you like. The newest frame is shown after every chunk. Wire the state into another Rollout to "
-            "go on with another camera and prompt.",
+            description="Makes a video with LingBot-World Fast or 2.0: a few latent frames at a time, in a few "
+            "steps, for as long as you like. The newest frame is shown after every chunk. Wire the state into "
+            "another Rollout to go on with another camera and prompt.",
             search_aliases=[
                 "lingbot", "fast", "causal", "autoregressive", "sampler", "long video", "infinite", "world",
             ],  # fmt: skip
@@ -62,7 +75,7 @@ class LingBotWorldRollout(io.ComfyNode):
                     "remembers more of it.",
                 ),
                 frames_input(
-                    "Frames to make, in chunks of twelve: 9, 21, 33, ... 81, and twelve a chunk where a video goes on. "
+                    "Frames to make, in whole chunks: of three latent frames 9, 21, 33, ... 81, and twelve more each. "
                     "A shorter camera path shortens the video.",
                     least=9,
                 ),
@@ -84,12 +97,13 @@ class LingBotWorldRollout(io.ComfyNode):
                 ),
                 io.Float.Input(
                     "shift",
-                    default=CAUSAL_SHIFT,
-                    min=0.01,
+                    default=THE_RELEASES,
+                    min=THE_RELEASES,
                     max=100.0,
                     step=0.1,
                     round=0.0001,
-                    tooltip="Moves the steps towards strong noise. 10 is what the official command takes.",
+                    tooltip="Moves the steps towards strong noise. 0: what the model was made for, 10 for Fast and 2.0 "
+                    "14B, 5 for 2.0 1.3B.",
                 ),
                 io.String.Input(
                     "indices",
@@ -100,12 +114,12 @@ class LingBotWorldRollout(io.ComfyNode):
                 _latent_frames(
                     "window",
                     "Latent frames (four frames each) that a chunk looks back on, itself included. 0: the whole video, "
-                    f"which takes more and more memory. {UNSET}: as the model was trained, for 2.0 {v2.window}.",
+                    f"which takes more and more memory. {UNSET}: as the model was trained, for 2.0 {v2.window.frames}.",
                 ),
                 _latent_frames(
                     "sink",
                     f"Of the window, the video's first latent frames, which stay for good. {UNSET}: as the model was "
-                    f"trained, for 2.0 {v2.sink}.",
+                    f"trained, for 2.0 {v2.window.sink}.",
                 ),
                 io.Combo.Input(
                     "kv_cache",
@@ -115,6 +129,42 @@ class LingBotWorldRollout(io.ComfyNode):
                     advanced=True,
                     tooltip="Where the keys and values of the frames before lie: on the gpu, there in 8bit (half the "
                     "memory, nearly the same video), or in host memory (the same video). auto: by what is free.",
+                ),
+                io.Combo.Input(
+                    "chunk",
+                    options=[AS_TRAINED, *map(str, CHUNKS)],
+                    default=AS_TRAINED,
+                    optional=True,  # prompts and workflows of earlier versions lack it
+                    advanced=True,
+                    tooltip="Latent frames, of four frames each, made at a time. More cost less a frame. A state goes "
+                    "on in chunks of its own size.",
+                ),
+                io.Int.Input(
+                    "guided_steps",
+                    display_name="guided steps",
+                    default=GUIDED_STEPS,
+                    min=1,
+                    max=1000,
+                    optional=True,  # prompts and workflows of earlier versions lack it
+                    advanced=True,
+                    tooltip="For causal-pretrain alone: steps of each chunk, in place of the few of `steps`.",
+                ),
+                io.Float.Input(
+                    "guide_scale",
+                    display_name="guidance scale",
+                    default=GUIDE_SCALE,
+                    min=0.0,
+                    max=100.0,
+                    step=0.1,
+                    optional=True,  # prompts and workflows of earlier versions lack it
+                    advanced=True,
+                    tooltip="For causal-pretrain alone: how far the video is led from the negative prompt; 1 leaves it "
+                    "out and halves the work.",
+                ),
+                io.Conditioning.Input(
+                    "negative",
+                    optional=True,
+                    tooltip="For causal-pretrain alone: the negative prompt, straight from the text node.",
                 ),
             ],
             outputs=[
@@ -133,16 +183,22 @@ class LingBotWorldRollout(io.ComfyNode):
     @classmethod
     def execute(
         cls, model, positive, vae, frames, seed, steps, shift, indices, window, sink, kv_cache,
-        start_image=None, camera=None, state=None, start_latent=None,
+        chunk=AS_TRAINED, guided_steps=GUIDED_STEPS, guide_scale=GUIDE_SCALE,
+        start_image=None, camera=None, state=None, start_latent=None, negative=None,
     ) -> io.NodeOutput:  # fmt: skip
-        from ..host.rollout import plan_rollout, run_rollout
+        from ..host.rollout import prepare_rollout, run_rollout
+        from ..pipeline.spec import RolloutRequest
 
-        plan = plan_rollout(
-            model, positive, start_image, camera, state, frames=frames, indices=_indices(steps, indices), shift=shift,
-            window=None if window == UNSET else window, sink=None if sink == UNSET else sink, latent=start_latent,
+        asked = RolloutRequest(
+            frames=frames, chunk=None if chunk == AS_TRAINED else int(chunk),
+            window=None if window == UNSET else window, sink=None if sink == UNSET else sink,
+            indices=_indices(steps, indices), shift=shift or None, steps=guided_steps, guide_scale=guide_scale,
         )  # fmt: skip
-        show_warning(" ".join(plan.notes))
-        return io.NodeOutput(*run_rollout(plan, vae, seed, kv_cache))
+        run = prepare_rollout(
+            model, (positive, negative), asked, image=start_image, camera=camera, state=state, latent=start_latent
+        )
+        show_warning(" ".join(run.notes))
+        return io.NodeOutput(*run_rollout(run, vae, seed, kv_cache))
 
 
 def _told(indices: tuple[int, ...]) -> str:

@@ -1,18 +1,20 @@
-"""A causal model's video from noise, prompt and camera, chunk by chunk."""
+"""A causal model's video, chunk by chunk: the one loop that all fronts run, and `rollout` for Python programs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..errors import InputError
 from ..model.parallel import SequenceParallel
-from ..options import CHUNK
-from ..sampling import FewStepSchedule
-from .world import World, check_window, held_frames
+from ..options import CHUNK, GUIDE_SCALE, STEPS, SolverName, Window
+from ..sampling import FewStepSchedule, GuidedSchedule
+from .world import ALL_ON_DEVICE, CausalModel, Renoise, Schedule, World, WorldMemory
 
 if TYPE_CHECKING:
     from ..model.dit import LingBotWorldModel
@@ -20,6 +22,64 @@ if TYPE_CHECKING:
 ChunkCallback = Callable[[int, int], None]
 """callback(chunk, forward), after each forward of a chunk: the one that remembers the chunk before (the first chunk has
 none), then one for each step."""
+
+
+class Chunk(NamedTuple):
+    """What a chunk is made of. `latent` [1, 16, chunk, h, w]: its noise, or, where it was `made` before, itself. `y`
+    [1, 20, chunk, h, w]: mask and image latent. `camera` [1, 384, chunk, h, w] (448 of an action model). `context` and
+    `negative` [1, L, D]: the prompts."""
+
+    latent: Tensor
+    y: Tensor
+    camera: Tensor | None
+    context: Tensor
+    negative: Tensor | None = None
+    made: bool = False
+
+
+@dataclass(frozen=True)
+class ChunkLoop:
+    """What all chunks of a video have in common. `size`: height and width of the latent. `held`: the latent frames
+    whose keys and values are held at once (`Window.held`). `chunk`: latent frames of a chunk."""
+
+    size: tuple[int, int]
+    held: Window
+    chunk: int
+    schedule: Schedule
+
+    def run(
+        self,
+        model: CausalModel,
+        chunks: Iterable[Chunk],
+        renoise: Renoise,
+        *,
+        device: torch.device | str,
+        memory: WorldMemory = ALL_ON_DEVICE,
+        sequence_parallel: SequenceParallel | None = None,
+        callback: ChunkCallback | None = None,
+    ) -> Iterator[Tensor]:
+        """Yields the latent of each chunk, float32 [1, 16, chunk, h, w] on `device`, also of those made before.
+
+        A chunk is asked for when the one before was taken, at the last moment: so a camera that is steered is read
+        then. The other arguments are those of `rollout` and `World`."""
+        # 1. No chunk has keys and values yet.
+        world = World(
+            model, self.size, self.held.frames, self.held.sink, chunk=self.chunk,
+            guided=self.schedule.guide_scale != 1, device=device, memory=memory, sequence_parallel=sequence_parallel,
+        )  # fmt: skip
+        for number, given in enumerate(chunks):
+            # 2. The prompt may change from chunk to chunk.
+            world.prompt = given.context.to(device)
+            if given.negative is not None:
+                world.negative = given.negative.to(device)
+            # 3. A chunk that was made before is only remembered: one forward at timestep 0.
+            if given.made:
+                world.replay(given.latent, given.y, given.camera)
+                yield given.latent
+                continue
+            # 4. The chunk before is remembered, then this one's noise becomes its latent, step by step.
+            told = None if callback is None else partial(callback, number)
+            yield world.chunk(given.latent, given.y, given.camera, self.schedule, renoise, told)
 
 
 def rollout(
@@ -32,32 +92,82 @@ def rollout(
     schedule: FewStepSchedule,
     window: int | None = None,
     sink: int = 0,
-    renoise: Callable[[tuple[int, ...]], Tensor],
+    chunk: int = CHUNK,
+    renoise: Renoise,
     callback: ChunkCallback | None = None,
     sequence_parallel: SequenceParallel | None = None,
 ) -> Iterator[Tensor]:
-    """Yields the latent chunk by chunk, float32 [1, 16, 3, h, w] each, on the device of `noise`.
+    """Yields the latent chunk by chunk, float32 [1, 16, chunk, h, w] each, on the device of `noise`.
 
-    model: causal; there is no negative prompt. noise [1, 16, f, h, w], f a multiple of three. y [1, 20, f, h, w]: mask
-    and image latent. context [1, L, D]: the prompt. camera [1, 384, f, h, w]. schedule: from
+    model: causal; there is no negative prompt. noise [1, 16, f, h, w], f a multiple of `chunk`. y [1, 20, f, h, w]:
+    mask and image latent. context [1, L, D]: the prompt. camera [1, 384, f, h, w]. schedule: from
     `sampling.few_step_schedule`. window: latent frames that a chunk attends to, its own included (None: all). Of these,
-    the first `sink` are always the video's first ones. `renoise(shape)` returns new standard normal noise; it is called
-    before every step but a chunk's first. `sequence_parallel`: the processes that make the video together, all of them
-    with the same arguments. Raises InputError for a model that is not causal and sizes that do not fit.
+    the first `sink` are always the video's first ones. chunk: latent frames that are made at a time. `renoise(shape)`
+    returns new standard normal noise; it is called before every step but a chunk's first. `sequence_parallel`: the
+    processes that make the video together, all of them with the same arguments. Raises InputError for a model that is
+    not causal and sizes that do not fit.
     """
+    loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
+    return loop.run(
+        model, _cut(chunk, noise, y, camera, context), renoise, device=noise.device,
+        sequence_parallel=sequence_parallel, callback=callback,
+    )  # fmt: skip
+
+
+def rollout_guided(
+    model: LingBotWorldModel,
+    noise: Tensor,
+    y: Tensor,
+    context: Tensor,
+    negative: Tensor,
+    camera: Tensor | None = None,
+    *,
+    steps: int = STEPS,
+    shift: float,
+    guide_scale: float = GUIDE_SCALE,
+    solver: SolverName = "unipc",
+    chunk: int = CHUNK,
+    window: int | None = None,
+    sink: int = 0,
+    callback: ChunkCallback | None = None,
+    sequence_parallel: SequenceParallel | None = None,
+) -> Iterator[Tensor]:
+    """`rollout` of a causal-pretrain model: `steps` guided steps for each chunk, in which the solver begins anew.
+
+    negative [1, L, D]: the negative prompt. It has keys and values of its own, so they take twice the memory; with a
+    `guide_scale` of 1 it is not used. No noise is added between steps. Officially there is no window. The other
+    arguments are those of `rollout` and `sample`."""
+    schedule = GuidedSchedule(steps, shift, guide_scale, solver)
+    loop = _loop(noise, y, camera, schedule, Window(window or 0, sink), chunk)
+    return loop.run(
+        model, _cut(chunk, noise, y, camera, context, negative), _no_noise, device=noise.device,
+        sequence_parallel=sequence_parallel, callback=callback,
+    )  # fmt: skip
+
+
+def _loop(
+    noise: Tensor, y: Tensor, camera: Tensor | None, schedule: Schedule, window: Window, chunk: int
+) -> ChunkLoop:
+    """Raises InputError for sizes that do not fit."""
     frames, height, width = noise.shape[2:]
-    if not frames or frames % CHUNK:
-        raise InputError(f"the noise has {frames} latent frames, expected a multiple of {CHUNK}")
+    if chunk < 1 or not frames or frames % chunk:
+        raise InputError(f"the noise has {frames} latent frames, expected a multiple of {chunk}, at least 1")
     for name, given in (("y", y), ("camera", camera)):
         if given is not None and given.shape[2:] != noise.shape[2:]:
             raise InputError(f"frames, height and width of `{name}` are {list(given.shape[2:])}, of the noise "
                              f"{list(noise.shape[2:])}; make both for the same video")  # fmt: skip
-    check_window(window or 0, sink)
-    held = held_frames(window or 0, sink, frames)
-    world = World(model, (height, width), *held, device=noise.device, sequence_parallel=sequence_parallel)
-    world.prompt = context.to(noise.device)
-    for chunk in range(frames // CHUNK):
-        part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
-        chunk_camera = None if camera is None else camera[:, :, part]
-        chunk_callback = None if callback is None else partial(callback, chunk)
-        yield world.chunk(noise[:, :, part], y[:, :, part], chunk_camera, schedule, renoise, chunk_callback)
+    window.check(chunk)
+    return ChunkLoop((height, width), window.held(frames, chunk), chunk, schedule)
+
+
+def _cut(
+    chunk: int, noise: Tensor, y: Tensor, camera: Tensor | None, context: Tensor, negative: Tensor | None = None
+) -> Iterator[Chunk]:
+    for first in range(0, noise.shape[2], chunk):
+        part = slice(first, first + chunk)
+        of_chunk = None if camera is None else camera[:, :, part]
+        yield Chunk(noise[:, :, part], y[:, :, part], of_chunk, context, negative)
+
+
+def _no_noise(shape: tuple[int, ...]) -> Tensor:
+    raise AssertionError(f"a guided chunk asked for noise {shape}")

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from ..camera import CameraTrack, check_intrinsics, check_poses, continue_track
+from ..camera.poses import check_actions
 from ..errors import CheckpointError, InputError
 from ..loaders.tensors import read_safetensors
 from ..model.config import ModelConfig
-from ..options import CHUNK
+from ..options import CHUNK, CHUNKS, Window
 from .geometry import PATCH
-from .world import check_window
 
 FORMAT = "lingbot-world state 1"
 _TENSORS = {
@@ -37,11 +37,13 @@ _TENSORS = {
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, its embedding [1, L, D], and how many chunks were made with it."""
+    """A prompt, its embedding [1, L, D], and how many chunks were made with it; of a guided run, the negative prompt's
+    embedding too."""
 
     text: str
     context: Tensor
     chunks: int
+    negative: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class WorldState:
     latent [1, 16, f, h, w] float32. frame [3, H, W] float32: the VAE's input for the first frame. poses [f, 4, 4] and
     lens [f, 4] float64: the camera in the form that the model gets (`camera.model_poses`). last_pose [4, 4]: the last
     latent frame's pose in the world of the path. scale: the length by which translations were divided, 0 as long as
-    the camera has not moved. window and sink: latent frames, as in `pipeline.rollout`. release: the name of the one
-    that made the last frames (see `release_of`), empty in files that do not tell it."""
+    the camera has not moved. chunk: latent frames that were made at a time. release: the name of the one that made the
+    last frames, empty in files that do not tell it. flags [f, 4] float64: the keys W, A, S, D of an action model."""
 
     latent: Tensor
     frame: Tensor
@@ -61,47 +63,54 @@ class WorldState:
     last_pose: Tensor
     scale: float
     prompts: tuple[Prompt, ...]
-    window: int
-    sink: int
+    window: Window
     config: ModelConfig
     release: str = ""
+    chunk: int = CHUNK
+    flags: Tensor | None = None
 
     @property
     def chunks(self) -> int:
-        return self.latent.shape[2] // CHUNK
+        return self.latent.shape[2] // self.chunk
 
     @property
     def frames(self) -> int:
         """Frames that the latent decodes to."""
         return 4 * self.latent.shape[2] - 3
 
-    def contexts(self) -> list[Tensor]:
-        """The prompt's embedding of each chunk."""
-        return [prompt.context for prompt in self.prompts for _ in range(prompt.chunks)]
-
-    def check(self, config: ModelConfig) -> None:
-        """Raises InputError unless the video can be continued with this model."""
+    def check(self, config: ModelConfig, chunk: int | None, guided: bool) -> None:
+        """Raises InputError unless the video can be continued with this model, and by chunks of this size (None: its
+        own)."""
         made, given = dataclasses.asdict(self.config), dataclasses.asdict(config)
         sizes = ", ".join(f"{key} {made[key]}, not {given[key]}" for key in made if made[key] != given[key])
         if sizes:
             raise InputError(f"the state was made with another model: {sizes}; go on with the same")
+        if chunk not in (None, self.chunk):
+            raise InputError(f"`chunk` {chunk}: the state was made in chunks of {self.chunk} latent frames, in which "
+                             "its keys and values are computed again; it goes on with these: leave `chunk` out")
+        if guided != (self.prompts[-1].negative is not None):
+            raise InputError("the state was made with guidance by a negative prompt, or without, and this run is not; "
+                             "go on with the same model, and the same side of a guidance scale of 1")  # fmt: skip
 
-    def notes(self, release: str, window: int, sink: int) -> tuple[str, ...]:
-        """What the user is told where this `release` goes on with the video, with this window and sink. The models are
-        alike in size, and a video may well go on with the other one; so it may with a smaller window."""
+    def notes(self, release: str, window: Window) -> tuple[str, ...]:
+        """What the user is told where this `release` goes on with the video, with this window. The models are alike in
+        size, and a video may well go on with the other one; so it may with a smaller window."""
         notes = []
         if self.release not in ("", release):
             notes.append(f"The video so far was made by {self.release}; {release} goes on.")
-        if (self.window, self.sink) != (window, sink):
-            notes.append(f"The video so far was made with window {self.window} and sink {self.sink}; it goes on with "
-                         f"{window} and {sink}.")  # fmt: skip
+        if self.window != window:
+            notes.append(f"The video so far was made with window {self.window.frames} and sink {self.window.sink}; it "
+                         f"goes on with {window.frames} and {window.sink}.")  # fmt: skip
         return tuple(notes)
 
-    def continue_track(self, c2w: np.ndarray | None, lens: np.ndarray | None, frames: int) -> CameraTrack:
+    def continue_track(
+        self, c2w: np.ndarray | None, lens: np.ndarray | None, frames: int, actions: np.ndarray | None = None
+    ) -> CameraTrack:
         """A path's first `frames` poses over the latent frames that come next; without a path the camera stands still,
         without a `lens` it keeps the last one. Raises CameraError."""
         lens = self.lens[-1].numpy() if lens is None else lens
-        return continue_track(c2w, lens, frames, CHUNK, before=self.last_pose.numpy(), scale=self.scale)
+        before = self.last_pose.numpy()
+        return continue_track(c2w, lens, frames, self.chunk, before=before, scale=self.scale, actions=actions)
 
     def save(self, path: str | Path) -> None:
         """Writes a safetensors file beside `path` and renames it when complete. Raises InputError."""
@@ -110,9 +119,15 @@ class WorldState:
 
         path = Path(path)
         tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
-        tensors |= {f"prompt.{index}": prompt.context.contiguous() for index, prompt in enumerate(self.prompts)}
+        for index, prompt in enumerate(self.prompts):
+            tensors[f"prompt.{index}"] = prompt.context.contiguous()
+            if prompt.negative is not None:
+                tensors[f"negative.{index}"] = prompt.negative.contiguous()
+        if self.flags is not None:
+            tensors["flags"] = self.flags.contiguous()
         metadata = {
-            "format": FORMAT, "scale": self.scale, "window": self.window, "sink": self.sink,
+            "format": FORMAT, "scale": self.scale, "window": self.window.frames, "sink": self.window.sink,
+            "chunk": self.chunk,
             "config": dataclasses.asdict(self.config), "release": self.release,
             "prompts": [{"text": prompt.text, "chunks": prompt.chunks} for prompt in self.prompts],
         }  # fmt: skip
@@ -145,19 +160,23 @@ def load_state(path: str | Path) -> WorldState:
             raise InputError(f"{path.name}: {name} is missing or not what a state holds; write the state again")
     try:
         prompts = tuple(
-            Prompt(str(prompt["text"]), tensors[f"prompt.{index}"], _whole("chunks", prompt["chunks"]))
+            Prompt(str(prompt["text"]), tensors[f"prompt.{index}"], _whole("chunks", prompt["chunks"]),
+                   tensors.get(f"negative.{index}"))
             for index, prompt in enumerate(metadata["prompts"])
         )
         state = WorldState(
             **{name: tensors[name] for name in _TENSORS}, scale=float(metadata["scale"]), prompts=prompts,
-            window=_whole("window", metadata["window"]), sink=_whole("sink", metadata["sink"]),
+            window=Window(_whole("window", metadata["window"]), _whole("sink", metadata["sink"])),
             config=ModelConfig(**metadata["config"]), release=str(metadata.get("release", "")),
+            chunk=_whole("chunk", metadata.get("chunk", CHUNK)), flags=tensors.get("flags"),
         )  # fmt: skip
         _check_sizes(state)
         _check_camera(state)
         for index, prompt in enumerate(prompts):
             _check_prompt(f"prompt.{index}", prompt.context, state.config)
-        check_window(state.window, state.sink)
+            if prompt.negative is not None:
+                _check_prompt(f"negative.{index}", prompt.negative, state.config)
+        state.window.check(state.chunk)
     except (KeyError, TypeError, ValueError, OverflowError) as error:  # LingBotErrors too, which do not name the file
         raise InputError(f"{path.name}: not a state that can be continued ({error}); write it again") from error
     return state
@@ -183,6 +202,8 @@ def _whole(name: str, number: object) -> int:
 
 
 def _check_sizes(state: WorldState) -> None:
+    if state.chunk not in CHUNKS:
+        raise InputError(f"chunk is {state.chunk}, expected one of {', '.join(map(str, CHUNKS))}")
     frames, (height, width) = state.latent.shape[2], state.latent.shape[3:]
     expected = {
         "latent": (1, 16, frames, height, width),
@@ -195,7 +216,7 @@ def _check_sizes(state: WorldState) -> None:
     if min(height, width) < PATCH or height % PATCH or width % PATCH:
         wrong.append("latent")
     chunks = [prompt.chunks for prompt in state.prompts]
-    if wrong or not frames or frames % CHUNK or min(chunks, default=0) < 1 or sum(chunks) != state.chunks:
+    if wrong or not frames or frames % state.chunk or min(chunks, default=0) < 1 or sum(chunks) != state.chunks:
         raise InputError(f"its parts do not fit together: {', '.join(wrong) or 'chunks'}")
 
 
@@ -203,6 +224,10 @@ def _check_camera(state: WorldState) -> None:
     check_poses(state.poses.numpy(), "poses")
     check_poses(state.last_pose.numpy()[None], "last_pose")
     check_intrinsics(state.lens.numpy(), "lens")
+    if (state.flags is not None) != (state.config.control == 7):
+        raise InputError("flags go with an action model, and with no other")
+    if state.flags is not None and len(check_actions(state.flags.numpy(), "flags")) != len(state.poses):
+        raise InputError(f"flags has {len(state.flags)} rows for {len(state.poses)} poses")
     if not 0 <= state.scale < math.inf:
         raise InputError(f"scale is {state.scale}, expected 0 or a length above it")
 
@@ -215,36 +240,3 @@ def _check_prompt(name: str, context: Tensor, config: ModelConfig) -> None:
                          f"{config.text_dim} values, [1, tokens, {config.text_dim}]")  # fmt: skip
     if context.dtype not in (torch.float32, torch.bfloat16, torch.float16) or not context.isfinite().all():
         raise InputError(f"{name}: expected finite floating-point numbers")
-
-
-def grow(
-    state: WorldState | None,
-    latent: Tensor,
-    track: CameraTrack,
-    prompt: str,
-    context: Tensor,
-    *,
-    frame: Tensor,
-    window: int,
-    sink: int,
-    config: ModelConfig,
-    release: str,
-) -> WorldState:
-    """The state after the latent frames [1, 16, f, h, w] that went on from `state`, or began a video (None).
-
-    `track` may be longer than they are; `context` is the embedding of `prompt`, which was in force for all of them."""
-    done = latent.shape[2]
-    parts = {
-        "latent": latent,
-        "poses": torch.from_numpy(track.poses[:done].copy()),
-        "lens": torch.from_numpy(np.tile(track.lens, (done, 1))),
-    }
-    if state is not None:
-        parts = {name: torch.cat([getattr(state, name), new], dim=2 if name == "latent" else 0)
-                 for name, new in parts.items()}  # fmt: skip
-    prompts = () if state is None else state.prompts
-    return WorldState(
-        **parts, frame=frame, last_pose=torch.from_numpy(track.world[done - 1].copy()), scale=track.scale,
-        prompts=(*prompts, Prompt(prompt, context.cpu(), done // CHUNK)), window=window, sink=sink, config=config,
-        release=release,
-    )  # fmt: skip

@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -14,15 +13,18 @@ from torch import Tensor, distributed
 from ..errors import InputError
 from ..model.cache import CameraCache
 from ..model.dit import LingBotWorldModel
+from ..model.forward import ForwardOptions
 from ..model.parallel import SequenceParallel, gather_rows
 from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
 from ..sampling import SOLVER_STEPS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
 from ..sampling.solvers import Callback, Steps
+from ..typed import checked
 
 Expert = LingBotWorldModel | Callable[[], LingBotWorldModel]
 
 
 @torch.no_grad()
+@checked
 def sample(
     high: Expert,
     low: Expert,
@@ -67,13 +69,13 @@ def sample(
         solver=solver,
         callback=callback,
         camera_cache_bytes=camera_cache_bytes,
-        together=Together(sequence_parallel, guidance_group),
+        together=ParallelGroups(sequence_parallel, guidance_group),
     )
     return latent
 
 
 @dataclass(frozen=True)
-class Together:
+class ParallelGroups:
     """The processes that share the tokens, those that share the prompts, and those that divide the weights; None where
     this process has them all."""
 
@@ -87,7 +89,7 @@ class Together:
         return 1 if self.sequence is None else self.sequence.size
 
 
-ALONE = Together()
+ONE_PROCESS = ParallelGroups()
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def sample_videos(
     solver: SolverName,
     callback: Callback | None = None,
     camera_cache_bytes: int = 0,
-    together: Together = ALONE,
+    together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
     """The latents of several videos; each expert is fetched once, and does its steps of every video. The settings are
     those of `sample`. `callback` is called after each step of each video."""
@@ -197,7 +199,7 @@ def predict(
     conditioning: Conditioning,
     scale: float,
     camera_cache: CameraCache | None = None,
-    together: Together = ALONE,
+    together: ParallelGroups = ONE_PROCESS,
 ) -> Tensor:
     """Guided velocity float32 [1, 16, f, h, w]; prompt and negative prompt go through one forward, both with camera, or
     through a forward each in two processes."""
@@ -210,7 +212,7 @@ def predict(
     if pair is not None:
         context = context[pair.rank() :][:1]
     rows = len(context)
-    options: dict[str, Any] = {"camera_cache": camera_cache}
+    options: ForwardOptions = {"camera_cache": camera_cache}
     if together.sequence is not None:
         options["sequence_parallel"] = together.sequence
     velocity = model(

@@ -1,12 +1,12 @@
 """Schedules, solvers and the choice between the two experts: pure functions, no model and no user interface."""
 
 from .experts import first_low_step, guide, guide_scales, is_high_noise
-from .few_steps import FewStepSchedule, few_step_schedule, release_of, sample_few_steps, step_indices
+from .few_steps import FewStepSchedule, chosen_shift, few_step_schedule, step_indices
+from .guided import SOLVERS, GuidedSchedule
 from .reuse import StepReuse
 from .schedule import TRAIN_TIMESTEPS, flow_sigmas, flow_timesteps
 from .solvers import dpmpp_steps, sample_flow_dpmpp, sample_flow_unipc, unipc_steps
 
-SOLVERS = {"unipc": sample_flow_unipc, "dpmpp": sample_flow_dpmpp}
 SOLVER_STEPS = {"unipc": unipc_steps, "dpmpp": dpmpp_steps}
 
 __all__ = [
@@ -14,7 +14,9 @@ __all__ = [
     "SOLVER_STEPS",
     "TRAIN_TIMESTEPS",
     "FewStepSchedule",
+    "GuidedSchedule",
     "StepReuse",
+    "chosen_shift",
     "few_step_schedule",
     "first_low_step",
     "flow_sigmas",
@@ -22,9 +24,7 @@ __all__ = [
     "guide",
     "guide_scales",
     "is_high_noise",
-    "release_of",
     "sample_flow_dpmpp",
     "sample_flow_unipc",
-    "sample_few_steps",
     "step_indices",
 ]

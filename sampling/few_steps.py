@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from ..errors import InputError
-from ..options import FAST_INDICES, RELEASES, V2_INDICES, Release
+from ..options import FAST_INDICES, SCHEDULES, V2_INDICES, Release
 from .schedule import flow_sigmas, flow_timesteps
 
 TABLE_STEPS = 1000
@@ -27,6 +27,21 @@ class FewStepSchedule:
     timesteps: tuple[int, ...]
     sigmas: tuple[float, ...]
     renoise_sigmas: tuple[float, ...]
+    guide_scale: ClassVar[float] = 1
+    """There is no negative prompt."""
+
+    def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
+        """The clean latent x0 (float32) that `predict` makes of the noise `x` (float32) in these steps.
+
+        `renoise(shape)` gives fresh standard normal noise; it is called before every step but the first."""
+        denoised = x
+        for step, timestep in enumerate(self.timesteps):
+            if step > 0:
+                sigma = self.renoise_sigmas[step - 1]
+                x = (1 - sigma) * denoised + sigma * renoise(tuple(x.shape)).to(x)
+            velocity = predict(x, timestep)
+            denoised = (x.double() - self.sigmas[step] * velocity.double()).float()
+        return denoised
 
 
 def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
@@ -52,27 +67,6 @@ def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:
     )
 
 
-def sample_few_steps(predict: Predict, x: Tensor, schedule: FewStepSchedule, renoise: Callable[..., Tensor]) -> Tensor:
-    """The clean latent x0 (float32) that `predict` makes of the noise `x` (float32) in the schedule's steps.
-
-    `renoise(shape)` gives fresh standard normal noise; it is called before every step but the first."""
-    denoised = x
-    for step, timestep in enumerate(schedule.timesteps):
-        if step > 0:
-            sigma = schedule.renoise_sigmas[step - 1]
-            x = (1 - sigma) * denoised + sigma * renoise(tuple(x.shape)).to(x)
-        velocity = predict(x, timestep)
-        denoised = (x.double() - schedule.sigmas[step] * velocity.double()).float()
-    return denoised
-
-
-def release_of(names: Iterable[str]) -> Release:
-    """The release of a checkpoint with these `names` (`Checkpoint.names`). The files of both are alike: they are told
-    by the first name that has v2 or fast in it. 2.0's own has both."""
-    told = (name.lower() for name in names if re.search("v2|fast", name.lower()))
-    return RELEASES["v2" if "v2" in next(told, "") else "v1"]
-
-
 def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tuple[int, ...]:
     """The steps that a `schedule` names: v1, v2 or indices such as 0,250,500,750; None takes the release's own.
     Raises InputError."""
@@ -80,9 +74,16 @@ def step_indices(schedule: str | tuple[int, ...] | None, release: Release) -> tu
         return release.indices
     if isinstance(schedule, tuple):
         return schedule
-    if schedule in RELEASES:
-        return RELEASES[schedule].indices
+    if schedule in SCHEDULES:
+        return SCHEDULES[schedule]
     try:
         return tuple(int(index) for index in schedule.split(","))
     except ValueError:
         raise InputError(f"`schedule` {schedule}: expected v1, v2 or indices such as 0,250,500,750") from None
+
+
+def chosen_shift(shift: float | None, release: Release) -> tuple[float, tuple[str, ...]]:
+    """The shift that is asked for, None the release's own; with a note where it is another than the release's."""
+    if shift is None or shift == release.shift:
+        return release.shift, ()
+    return shift, (f"The shift is {shift:g}; {release.name} was made for {release.shift:g}.",)

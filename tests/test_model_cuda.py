@@ -13,6 +13,7 @@ from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.matrix_8bit import EightBit
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.pointwise import encode_8bit, implementation, layer_norm_8bit
+from lingbot_world.options import Precision
 from model_cases import random_inputs, random_state, with_state
 from pointwise_cases import NAMES, check
 
@@ -169,7 +170,8 @@ def test_a_forward_in_8_bits_agrees_with_the_cpu(state, arithmetic):
     model.set_arithmetic(arithmetic)
     got = model(**{name: value.to(GPU) for name, value in inputs.items()}).cpu()
     assert 1e-3 < (got - want).norm() / want.norm() < 6e-2
-    assert peak_of_a_second_forward(model, grid) < 1.1 * activation_bytes(MIDDLING, *grid, arithmetic=arithmetic)
+    formula = activation_bytes(MIDDLING, *grid, Precision(torch.bfloat16, arithmetic))
+    assert peak_of_a_second_forward(model, grid) < 1.1 * formula
 
 
 @pytest.mark.parametrize("dim", [96, 5120])
@@ -246,5 +248,5 @@ def test_a_forward_with_attention_in_8_bits_agrees_with_the_cpu(kernel, state, a
     got = model(**{name: value.to(GPU) for name, value in inputs.items()}).cpu()
     assert 1e-3 < (got - want).norm() / want.norm() < 6e-2
     assert 1e-3 < (got - exact).norm() / want.norm() < 5e-2
-    formula = activation_bytes(MIDDLING, *grid, arithmetic=arithmetic, attention="8bit")
+    formula = activation_bytes(MIDDLING, *grid, Precision(torch.bfloat16, arithmetic, "8bit"))
     assert peak_of_a_second_forward(model, grid) < 1.3 * formula  # small models: at full size it is 1.00

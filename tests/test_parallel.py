@@ -18,6 +18,7 @@ from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.processes import Processes
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.parallel import SequenceParallel
+from lingbot_world.options import Precision
 from model_cases import SMALL
 from PIL import Image
 
@@ -43,7 +44,7 @@ def found(request, goldens):
 
 def test_together_they_compute_what_one_process_computes(found):
     processes, (cases, *_) = found
-    assert len(cases) == {2: 24, 4: 13}[processes]
+    assert len(cases) == {2: 30, 4: 15}[processes]
     for name, case in cases.items():
         assert case["difference"] < 1e-5 < case["scale"], (name, case)
         assert case["same everywhere"], name
@@ -52,7 +53,7 @@ def test_together_they_compute_what_one_process_computes(found):
 def test_together_they_compute_the_official_result(found):
     processes, (cases, *_) = found
     official = {name: case["official"] for name, case in cases.items() if "official" in case}
-    assert len(official) == {2: 9, 4: 3}[processes]
+    assert len(official) == {2: 13, 4: 3}[processes]
     assert max(official.values()) < 1e-4, official
 
 
@@ -120,7 +121,8 @@ def test_heads_that_do_not_divide_are_refused_with_what_does():
 
 
 def test_each_process_needs_less_memory():
-    whole, half, quarter = (activation_bytes(SMALL, 21, 60, 104, processes=count) for count in (1, 2, 4))
+    each = (Precision(torch.bfloat16, processes=count) for count in (1, 2, 4))
+    whole, half, quarter = (activation_bytes(SMALL, 21, 60, 104, precision) for precision in each)
     assert quarter < half < whole
 
 

@@ -22,7 +22,9 @@ EMPTY_PATH = json.dumps({
 })  # fmt: skip
 """What the camera editor holds: forward, at toy length."""
 TOY_SIZES = dict.fromkeys(("go_on", "larger"), (2 * TOY_WIDTH, 2 * TOY_HEIGHT))  # of those that enlarge
-TOY_LENGTHS = {"fast_long": TOY_FRAMES + 2 * 12, "go_on": 5 + TOY_FRAMES - 1, "larger": 2 * TOY_FRAMES - 1}
+TOY_CHUNK = 13  # frames that a model with chunks of four latent frames makes at least
+TOY_LENGTHS = {"fast_long": TOY_FRAMES + 2 * 12, "go_on": 5 + TOY_FRAMES - 1, "larger": 2 * TOY_FRAMES - 1,
+               "real_time": TOY_CHUNK}  # fmt: skip
 """Frames, where they are not TOY_FRAMES."""
 TOY_FPS = {"larger": 32}  # else 16
 
@@ -93,10 +95,14 @@ def as_toy(name: str) -> ToyPrompt:
         for length in ("frames", "length"):
             if inputs.get(length) in (33, 81, 321):
                 inputs[length] = TOY_FRAMES
+            if inputs.get(length) == 157:
+                inputs[length] = TOY_CHUNK
         if isinstance(inputs.get("path"), str):
             inputs["path"] = short_flight(inputs["path"])
         if inputs.get("steps") == 40:
             inputs["steps"] = 12
+        if node["class_type"] == "PrimitiveInt" and inputs["value"] == 40:
+            inputs["value"] = 12
     return prompt
 
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, NoReturn
 
-from ...options import FRAMES, SIZE
+from ...options import FRAMES, RELEASES, SIZE
 from ..options import CHOICES, LORA, PARTS, GenerateOptions, lora_of, two_sides
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with words that it cannot read in one line, as the command says everything else."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"lingbot-world: {message}; `{self.prog} --help` says what there is\n")
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -21,12 +28,14 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     """Options of `generate` that may hold for many videos; returns the group of those for causal models."""
     add = adder(parser)
-    add("ckpt_dir", "the package's folder, as `hf download` leaves it")
+    add("ckpt_dir", "the package's folder, as `hf download` leaves it; or a causal model's file")
     add("negative", "negative prompt; left out: a list of usual flaws, in Chinese")
     add("action_path", "folder with poses.npy and intrinsics.npy; left out: no camera control")
     add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
+    add("overwrite", "replace a video that is there already", action="store_true")
     add("sampling_steps", "steps of both experts together")
-    add("shift", "of the noise schedule: higher spends more steps on the layout; left out: 5, causal 10", type=float)
+    add("shift", "of the noise schedule: higher spends more steps on the layout; left out: what the model was made for",
+        type=float)  # fmt: skip
     add("boundary", "share of the noise above which the high-noise expert works")
     add("guide_scale", "1 leaves the negative prompt out", type=_scales, metavar="LOW[,HIGH]")
     add("solver", "what makes a step out of the model's prediction")
@@ -46,10 +55,14 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     add("vae_dtype", "of decoding; auto: fp16 on a GPU, and fp32 again where a number is too large; several GPUs: fp32")
     add("lora", "added to the weights whenever they are used, 4-bit ones too; for one expert or both; strength 1 if "
         "none is named", type=lora_of, nargs="+", metavar=LORA)  # fmt: skip
+    add("assets_dir", "folder with T5, tokenizer and VAE, such as the 14B's for the 1.3B; left out: looked for in the "
+        "model's folder and beside it", metavar="PATH")  # fmt: skip
     for name in PARTS:
         add(name, "in place of the package's own", metavar="PATH")
     causal = parser.add_argument_group("causal models (Fast, 2.0)", "left out: what the model was made for")
     add = adder(causal)
+    add("release", "which one it is, where its files leave a doubt", choices=tuple(RELEASES))
+    add("chunk", "latent frames, of four frames each, made at a time: more cost less a frame", type=int)
     add("window", "latent frames that a chunk looks back on, itself included; 0: the whole video", type=int)
     add("sink", "of these, latent frames from the video's beginning, which are never dropped", type=int)
     add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750")
@@ -74,13 +87,15 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
     return add
 
 
-def add_size(parser: argparse.ArgumentParser, meaning: str) -> None:
-    """The flags of a video's size; `meaning` is what --size says."""
+def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
+    """The flags of a video's size; `meaning` is what --size says. `frames`: it has an end."""
     size = "{}*{}".format(*SIZE)
     parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
     parser.add_argument("--width", type=int, help="exact, a multiple of 16; with --height, in place of --size")
     parser.add_argument("--height", type=int, help="exact, a multiple of 16")
-    parser.add_argument("--frame_num", type=int, default=FRAMES, help="4n+1; a shorter pose file shortens the video")
+    if frames:
+        about = "4n+1; a shorter pose file shortens the video"
+        parser.add_argument("--frame_num", type=int, default=FRAMES, help=about)
 
 
 def count(text: str) -> int:

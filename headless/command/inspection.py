@@ -9,17 +9,17 @@ import torch
 from ...errors import InputError
 from ...loaders import Checkpoint, find_package, open_checkpoint
 from ...loaders.offload import weight_bytes
-from ...loaders.package import is_causal_folder, is_expert_folder
+from ...loaders.package import ASSETS, ASSETS_PAGES, is_causal_folder, is_expert_folder, named_role
+from ...loaders.release import base_release
 from ...model.kv_cache import KeyValuePlace
-from ...model.memory import camera_cache_bytes, decoded_bytes
-from ...options import CHUNK, Arithmetic, DtypeName, torch_dtype
+from ...model.memory import decoded_bytes
+from ...options import RELEASES, Arithmetic, DtypeName, Precision, torch_dtype
 from ...pipeline.geometry import Geometry, explicit_geometry
-from ...pipeline.world import chosen_window, held_frames
-from ...sampling import release_of
+from ...pipeline.memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
+from ...pipeline.rollout_memory import Decoder, RolloutMemory, RolloutWork, estimate_rollout
+from ...pipeline.world import WorldMemory
 from ...text.weights import open_weights
 from ...vae import read_vae, vae_width
-from ..memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
-from ..rollout_memory import RolloutMemory, estimate_rollout
 
 PACKAGE_VAE_WIDTH = 96
 
@@ -39,55 +39,63 @@ class _Work(NamedTuple):
     """What the stages are to compute, and in what."""
 
     geometry: Geometry
-    dtype: torch.dtype
-    arithmetic: Arithmetic
+    precision: Precision
     window: int | None
     sink: int | None
 
 
 def describe(
     path: str | Path, width: int, height: int, frames: int, dtype: DtypeName = "bf16",
-    arithmetic: Arithmetic = "auto", window: int | None = None, sink: int | None = None,
+    arithmetic: Arithmetic = "auto", window: int | None = None, sink: int | None = None, **where: str | None,
 ) -> str:  # fmt: skip
     """What a package's folder, an expert, a text encoder or a VAE is, and the memory of each stage for a video of that
-    size; a causal model's with that window and sink (None: its own). Raises InputError for a size that is not possible,
-    CheckpointError or TextError for a broken file.
+    size; a causal model's with that window and sink (None: its own). `where` may have the `assets` and the `release` of
+    `find_package`. Raises InputError for a size that is not possible, CheckpointError or TextError for a broken file.
     """
     path, geometry = Path(path), explicit_geometry(width, height, frames)
     if not path.exists():
         raise InputError(f"{path}: no such file or folder")
-    report = _report(path, _Work(geometry, torch_dtype(dtype), arithmetic, window, sink))
+    report = _report(path, _Work(geometry, Precision(torch_dtype(dtype), arithmetic), window, sink), where)
     size = f"{geometry.width}x{geometry.height}, {geometry.frames} frames ({geometry.tokens} tokens), {dtype}"
     size += "" if arithmetic in ("auto", dtype) else f", arithmetic {arithmetic}"
     return "\n".join([*report.lines, "", f"Memory on the device for {size}, computed:", *_table(report.stages)])
 
 
-def _report(path: Path, work: _Work) -> Report:
-    if path.is_dir() and (is_causal_folder(path) or not is_expert_folder(path)):
-        return _package(path, work)
-    if path.is_file() and "vae" in path.name.lower():
+def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
+    if path.is_dir() and (where.get("release") or is_causal_folder(path) or not is_expert_folder(path)):
+        return _package(path, work, where)
+    name = path.name.lower()
+    if "vae" in name:
         return _vae(path, work.geometry)
-    if path.is_file() and ("t5" in path.name.lower() or "text_encoder" in path.name.lower()):
-        return _text(path, work.dtype)
+    if "t5" in name or "text_encoder" in name:
+        return _text(path, work.precision.dtype)
     checkpoint = open_checkpoint(path)
     if checkpoint.config.causal:
         return _causal(checkpoint, work)
-    return _expert("expert", checkpoint) + _steps(checkpoint, work)
+    report = _expert("expert", checkpoint)
+    if named_role(checkpoint.path) is None and not (checkpoint.files[0].parent / "config.json").is_file():
+        report.lines.append(f"  or a causal model: nothing tells, so --release {', '.join(RELEASES)} has to")
+    return report + _steps(checkpoint, work)
 
 
-def _package(folder: Path, work: _Work) -> Report:
-    package = find_package(folder)
-    missing = [name for name in ("text_encoder", "tokenizer", "vae") if getattr(package, name) is None]
+def _package(folder: Path, work: _Work, where: dict[str, str | None]) -> Report:
+    package = find_package(folder, **where)
+    missing = [name for name in ASSETS if getattr(package, name) is None]
     report = Report([f"package {folder}"] + [f"  {name}: missing" for name in missing], [])
+    if missing:
+        report.lines.append(f"  {ASSETS_PAGES} have them: put such a folder beside this one, or name it --assets_dir")
     if package.text_encoder is not None:
-        report += _text(package.text_encoder, work.dtype)
+        report += _text(package.text_encoder, work.precision.dtype)
     if package.vae is not None:
         report += _vae(package.vae, work.geometry)
     if package.causal is not None:
         width = PACKAGE_VAE_WIDTH if package.vae is None else vae_width(read_vae(package.vae))
-        return report + _causal(open_checkpoint(package.causal), work, width)
+        checkpoint, release = open_checkpoint(package.causal), where.get("release")
+        return report + _causal(checkpoint.taken_for(release) if release else checkpoint, work, width)
     assert package.experts is not None  # a package has either
     high, low = map(open_checkpoint, package.experts)
+    name, licence, assumed = base_release(high.names)
+    report += Report([f"{name} ({licence})", *([assumed] if assumed else [])], [])
     report += _expert("high-noise expert", high) + _expert("low-noise expert", low)
     return report + _steps(high, work) + Report([], [_sampling([high, low], work)])
 
@@ -98,34 +106,34 @@ def _expert(role: str, checkpoint: Checkpoint) -> Report:
         f"{role}: {summary['kind']}, {summary['parameters'] / 1e6:,.1f} M parameters, {_amount(summary['bytes'])}, "
         f"quantization {summary['quantization']}, control: {summary['camera']}"
     )
-    sizes = f"  {config.num_layers} blocks of {config.dim}, {config.num_heads} heads, in {', '.join(summary['files'])}"
+    first, *more = summary["files"]
+    files = f"{first} and {len(more)} more" if len(more) > 1 else ", ".join((first, *more))
+    sizes = f"  {config.num_layers} blocks of {config.dim}, {config.num_heads} heads, in {files}"
     return Report([line, sizes], [])
 
 
 def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH) -> Report:
     """A causal model and a VAE of that width: keys and values on the GPU, in 8 bits, in host memory; and what is kept
     where there is room."""
-    release = release_of(checkpoint.names)
-    window, sink = chosen_window(work.window, work.sink, release)
-    frames = held_frames(window, sink, max(CHUNK, work.geometry.lat_f // CHUNK * CHUNK))[0]
-    report = _expert(f"{release.name} ({release.licence})", checkpoint)
-    host = KeyValuePlace(on_host=True)
-    modes = [RolloutMemory(), RolloutMemory(KeyValuePlace(eight_bit=True)), RolloutMemory(host),
+    release, config = checkpoint.release, checkpoint.config
+    assert release is not None  # a causal model has one
+    window, lat_f = release.window.changed(work.window, work.sink, release.chunk), work.geometry.lat_f
+    held = window.held(max(release.chunk, lat_f - lat_f % release.chunk), release.chunk)
+    cells = work.geometry.lat_h, work.geometry.lat_w
+    chunks = RolloutWork(config, cells, release.chunk, held.frames, work.precision, release.guided)
+    report = _expert(f"{release.name} ({release.licence})", checkpoint) + Report([*checkpoint.release_lines[1:]], [])
+    host = WorldMemory(KeyValuePlace(on_host=True))
+    modes = [RolloutMemory(), RolloutMemory(WorldMemory(KeyValuePlace(eight_bit=True))), RolloutMemory(host),
              RolloutMemory(host, resident_blocks=0, vae_tiling=True, park_decoder=True)]  # fmt: skip
     for memory in modes:
-        stage, pinned = estimate_rollout(
-            checkpoint.config, work.geometry, work.dtype, memory,
-            weights=weight_bytes(checkpoint, memory.resident_blocks), held_frames=frames, vae_width=width,
-            arithmetic=work.arithmetic, vae_half=True,
-        )  # fmt: skip
+        weights = weight_bytes(checkpoint.rounded(work.precision.dtype), memory.resident_blocks)
+        stage, pinned = estimate_rollout(chunks, memory, weights, Decoder(width, half=True))
         name = f"{stage.name}{f' ({_amount(pinned)})' if pinned else ''}"
         stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
         report += Report([], [stage])
-    cells, dtype = (work.geometry.lat_h, work.geometry.lat_w), work.dtype
-    kept = camera_cache_bytes(checkpoint.config, CHUNK, *cells, batch=1, dtype=dtype)
-    name = "camera cache, used where there is room"
-    if checkpoint.four_bit:
-        kept += checkpoint.config.num_layers * decoded_bytes(checkpoint.config, dtype, work.arithmetic)
+    kept, name = chunks.camera_cache("gpu", 0), "camera cache, used where there is room"
+    if checkpoint.quantized:
+        kept += config.num_layers * decoded_bytes(config, work.precision.dtype, work.precision.arithmetic)
         name = "camera cache and decoded weights, used where there is room"
     return report + Report([], [StageEstimate(name, 0, kept)])
 
@@ -133,16 +141,14 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
 def _steps(checkpoint: Checkpoint, work: _Work) -> Report:
     """The steps of one expert with all of its blocks resident, with none, and its camera cache."""
     stages = [_sampling([checkpoint], work), _if_short(_sampling([checkpoint], work, blocks=0))]
-    cache = estimate_camera_cache(checkpoint, work.geometry, work.dtype)
+    cache = estimate_camera_cache(checkpoint, work.geometry, work.precision.dtype)
     if cache:
         stages.append(StageEstimate("camera cache, used where there is room", 0, cache))
     return Report([], stages)
 
 
 def _sampling(checkpoints: list[Checkpoint], work: _Work, blocks: int | None = None) -> StageEstimate:
-    return estimate_sampling(
-        checkpoints, work.geometry, work.dtype, camera=True, resident_blocks=blocks, arithmetic=work.arithmetic
-    )
+    return estimate_sampling(checkpoints, work.geometry, work.precision, camera=True, resident_blocks=blocks)
 
 
 def _if_short(stage: StageEstimate) -> StageEstimate:
@@ -152,14 +158,14 @@ def _if_short(stage: StageEstimate) -> StageEstimate:
 def _text(path: Path, dtype: torch.dtype) -> Report:
     weights = open_weights(path)
     config, nbytes = weights.config, sum(tensor.nbytes for tensor in weights.tensors.values())
-    line = f"text encoder: umt5, {config.num_layers} blocks of {config.dim}, {_amount(nbytes)} on disk"
+    line = f"text encoder: umt5, {config.num_layers} blocks of {config.dim}, {_amount(nbytes)} on disk, {path}"
     return Report([line], [estimate_text(config, dtype)])
 
 
 def _vae(path: Path, geometry: Geometry) -> Report:
     width = vae_width(read_vae(path))
     plain, tiled = (estimate_vae(width, geometry, tiling=tiling, half=True) for tiling in (False, True))
-    return Report([f"VAE: Wan 2.1, width {width}"], [*plain, *map(_if_short, tiled)])
+    return Report([f"VAE: Wan 2.1, width {width}, {path}"], [*plain, *map(_if_short, tiled)])
 
 
 def _table(stages: list[StageEstimate]) -> list[str]:

@@ -13,8 +13,8 @@ from ...model.attention_8bit import choose_attention
 from ...model.dit import LingBotWorldModel
 from ...model.linear_8bit import choose_arithmetic
 from ...options import LoraFile
+from ...pipeline.memory import MARGIN, choose_residency, estimate_text, estimate_vae, free_memory
 from ...vae import VAE, load_vae, vae_width
-from ..memory import MARGIN, choose_residency, estimate_text, estimate_vae, free_memory
 from ..plan import SamplingPlan
 from ..profile import release
 
@@ -99,4 +99,5 @@ class Kept:
         weights = sum(checkpoint.nbytes for checkpoint in plan.experts)
         vae = max(stage.total for stage in estimate_vae(vae_width(plan.vae), plan.geometry))
         beside = max(vae, estimate_text(plan.text_encoder.config, plan.dtype).total)
-        return choose_residency(plan, free).both and weights + beside + MARGIN <= free
+        residency = choose_residency(plan.sampling_work(), plan.wishes, plan.device, free)
+        return residency.both and weights + beside + MARGIN <= free

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -22,29 +23,35 @@ from bench_kernels import print_profile
 from bench_parts import geometry_of
 from bench_report import GB, Report, free
 from lingbot_world.loaders import load_expert
-from lingbot_world.options import FAST_INDICES
-from lingbot_world.pipeline import CHUNK, World
+from lingbot_world.model.kv_cache import KeyValuePlace
+from lingbot_world.model.parallel import SequenceParallel
+from lingbot_world.options import CHUNK, CHUNKS, FAST_INDICES
+from lingbot_world.pipeline.world import World, WorldMemory
 from lingbot_world.sampling import few_step_schedule
 from memory_watch import Memory, process_bytes
 
 STORAGES = {
-    "gpu": {},
-    "graphs": {"graphs": True},
-    "8bit": {"eight_bit": True},
-    "host": {"on_host": True},
-    "host8bit": {"eight_bit": True, "on_host": True},
-    "half-host": {"on_host": True, "device_blocks": 20},
+    "gpu": WorldMemory(),
+    "graphs": WorldMemory(graphs=True),
+    "8bit": WorldMemory(KeyValuePlace(eight_bit=True)),
+    "host": WorldMemory(KeyValuePlace(on_host=True)),
+    "host8bit": WorldMemory(KeyValuePlace(eight_bit=True, on_host=True)),
+    "half-host": WorldMemory(KeyValuePlace(on_host=True, device_blocks=20)),
 }
 
 
-def bench_rollout(report: Report, model, options: argparse.Namespace, name: str, **storage) -> torch.Tensor:
+def bench_rollout(
+    report: Report, model, options: argparse.Namespace, name: str, memory: WorldMemory,
+    sequence_parallel: SequenceParallel | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Chunks with random inputs; each one's seconds, the GPU's peak, host memory. Returns the last chunk."""
     geometry = geometry_of(options.size, 81)
     size, device = (geometry.lat_h, geometry.lat_w), "cuda"
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     begin, before = time.perf_counter(), process_bytes(os.getpid())
-    world = World(model, size, options.window, options.sink, device=device, **storage)
+    world = World(model, size, options.window, options.sink, chunk=options.chunk, device=device, memory=memory,
+                  sequence_parallel=sequence_parallel)  # fmt: skip
     torch.cuda.synchronize()
     report.add(f"{name}: making the cache", time.perf_counter() - begin, "s",
                f"{(process_bytes(os.getpid()) - before) / GB:.2f} GB anonymous")  # fmt: skip
@@ -56,19 +63,19 @@ def bench_rollout(report: Report, model, options: argparse.Namespace, name: str,
     world.prompt = draw((1, 77, FULL.text_dim))
     schedule, seconds = few_step_schedule(FAST_INDICES, 10.0), []
     for _ in range(options.chunks):
-        noise, y, camera = (draw((1, channels, CHUNK, *size)) for channels in (16, 20, FULL.control_channels))
+        noise, y, camera = (draw((1, channels, options.chunk, *size)) for channels in (16, 20, FULL.control_channels))
         torch.cuda.synchronize()
         begin = time.perf_counter()
         chunk = world.chunk(noise, y, camera, schedule, draw)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
-    graphs = world._options.get("block_graphs")
+    graphs = world._lanes[0].options.get("block_graphs")
     if graphs is not None:
         report.add(f"{name}: states recorded", graphs.recorded, "")
     if options.profile:
         print_profile(lambda: world.chunk(noise, y, camera, schedule, draw))
     peak = torch.cuda.max_memory_allocated() / GB
-    full = -(-options.window // CHUNK)
+    full = -(-options.window // options.chunk)
     for index in sorted({0, 1, full - 1, full, len(seconds) // 2, len(seconds) - 1}):
         if index < len(seconds):
             report.add(f"{name}: chunk {index + 1}", seconds[index], "s")
@@ -88,12 +95,13 @@ sys.exit(main())
 """
 
 
-def bench_command(report: Report, package: Path, options: argparse.Namespace) -> None:
+def bench_command(report: Report, package: Path, path: Path, options: argparse.Namespace) -> None:
     """`generate`: seconds until the first frames are there and until the files are closed, and its memory."""
     example = package / "example"
-    words = ["generate", "--ckpt_dir", package / "lingbot_world_fast", "--image", example / "image.png",
-             "--prompt", "A road through a golden evening.", "--action_path", example, "--width", "832",
-             "--height", "480", "--seed", "0", "--output", package / "video" / "*.png", *options.generate]  # fmt: skip
+    height, width = options.size.split("*")
+    words = ["generate", "--ckpt_dir", path, "--image", example / "image.png",
+             "--prompt", "A road through a golden evening.", "--action_path", example, "--width", width,
+             "--height", height, "--seed", "0", "--output", package / "video" / "*.png", *options.generate]  # fmt: skip
     memory, begin = Memory(), time.perf_counter()
     command = [sys.executable, "-c", COMMAND, str(options.cap or 0), *map(str, words)]
     # pip writes bytecode; an environment that keeps Python from it would compile all of torch's sources in each run
@@ -126,10 +134,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="scratch for the weights")
     parser.add_argument("--storages", nargs="*", choices=STORAGES, default=list(STORAGES))
+    parser.add_argument("--model", choices=("14b", "1.3b"), default="14b")
     parser.add_argument("--size", default="480*832")
     parser.add_argument("--window", type=int, default=18)
     parser.add_argument("--sink", type=int, default=6)
     parser.add_argument("--chunks", type=int, default=9)
+    parser.add_argument("--chunk", type=int, choices=CHUNKS, default=CHUNK, help="latent frames of a chunk")
     parser.add_argument("--resident-blocks", type=int)
     parser.add_argument("--camera-cache", type=float, help="GB at most (default: no limit)")
     parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also in these")
@@ -140,12 +150,12 @@ def main() -> None:
     parser.add_argument("--runs", action="store_true", help="time the command instead")
     parser.add_argument("generate", nargs="*", help="options of `generate`, behind --")
     options, report = parser.parse_args(), Report()
-    path = random_package.causal(options.folder)
+    path = (random_package.small if options.model == "1.3b" else random_package.causal)(options.folder)
     if options.runs:
         random_package.text_encoder(options.folder)
         random_package.vae(options.folder)
         random_package.write_example(options.folder / "example")
-        bench_command(report, options.folder, options)
+        bench_command(report, options.folder, path, options)
         print(report.table())
         return
     if options.cap:
@@ -156,7 +166,7 @@ def main() -> None:
     first = None
     for name in options.storages:
         free()
-        chunk = bench_rollout(report, model, options, name, camera_cache_bytes=limit, **STORAGES[name])
+        chunk = bench_rollout(report, model, options, name, replace(STORAGES[name], camera_cache_bytes=limit))
         first = chunk if first is None else first
         error = ((chunk - first).norm() / first.norm()).item()
         report.add(f"{name}: last chunk against {options.storages[0]}", error, "", "relative RMS")
@@ -165,9 +175,10 @@ def main() -> None:
         free()
         model.set_arithmetic(arithmetic)
         model.set_attention(attention)
-        storage = {**STORAGES[options.storages[0]], "fp8": attention == "8bit"}
+        memory = replace(STORAGES[options.storages[0]], camera_cache_bytes=limit)
+        memory = replace(memory, place=memory.place._replace(fp8=attention == "8bit"))
         name = f"{options.storages[0]}, {arithmetic}, {attention} attention"
-        chunk = bench_rollout(report, model, options, name, camera_cache_bytes=limit, **storage)
+        chunk = bench_rollout(report, model, options, name, memory)
         error = ((chunk - first).norm() / first.norm()).item()
         report.add(f"{name}: last chunk against bf16", error, "", "relative RMS")
     print(report.table())

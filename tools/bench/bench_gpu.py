@@ -38,6 +38,7 @@ from bench_report import GB, Report, free
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
+from lingbot_world.options import Precision
 from torch import Tensor
 
 PARTS = ("kernels", "load", "step", "streamed", "text", "vae", "run", "error")
@@ -81,8 +82,7 @@ def bench_arithmetic(
     model.set_arithmetic(arithmetic)
     try:
         got = bench_step(report, model, inputs, options.repeats, name, cache=not options.cap, plain=False)
-        estimate = activation_bytes(FULL, *inputs["x"].shape[2:], arithmetic=arithmetic,
-                                    attention=attention)  # fmt: skip
+        estimate = activation_bytes(FULL, *inputs["x"].shape[2:], Precision(torch.bfloat16, arithmetic, attention))
     except Exception:
         traceback.print_exc()
         return

@@ -30,8 +30,10 @@ from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.parallel import SequenceParallel
+from lingbot_world.options import Precision
 from lingbot_world.pipeline.geometry import Geometry
-from lingbot_world.pipeline.two_experts import Conditioning, Together, predict
+from lingbot_world.pipeline.two_experts import Conditioning, ParallelGroups, predict
+from lingbot_world.pipeline.world import WorldMemory
 from lingbot_world.vae import load_vae
 from torch import distributed
 
@@ -73,7 +75,7 @@ class Bench:
         self.layouts = {layout: self._together(layout) for layout in LAYOUTS if layout.size <= self.size}
         self._waiting = distributed.new_group(backend="gloo", timeout=LONGEST_WAIT)
 
-    def _together(self, layout: Layout) -> Together | None:
+    def _together(self, layout: Layout) -> ParallelGroups | None:
         """Every process makes all groups, in one order; None where it is in none of the layout's."""
         rows = [range(row * layout.sequence, (row + 1) * layout.sequence) for row in range(layout.halves)]
         sequences = [self._group(*ranks) for ranks in rows]
@@ -82,7 +84,7 @@ class Bench:
             return None
         group = sequences[self.rank // layout.sequence]
         sequence = SequenceParallel(group) if layout.sequence > 1 else None
-        return Together(sequence, pairs[self.rank % layout.sequence] if pairs else None)
+        return ParallelGroups(sequence, pairs[self.rank % layout.sequence] if pairs else None)
 
     def _group(self, *ranks: int) -> distributed.ProcessGroup:
         if ranks not in self._groups:
@@ -94,7 +96,7 @@ class Bench:
             self.report.add(figure, value, unit, note)
 
     @contextmanager
-    def alone(self, layout: Layout) -> Iterator[Together | None]:
+    def alone(self, layout: Layout) -> Iterator[ParallelGroups | None]:
         """A layout's processes work; the others wait until they are done."""
         distributed.barrier(self._waiting)
         yield self.layouts[layout]
@@ -144,7 +146,8 @@ class Step:
     def estimate(self, layout: Layout) -> float:
         """GB over the weights, without the cache."""
         cells = self.geometry.lat_f, self.geometry.lat_h, self.geometry.lat_w
-        return activation_bytes(FULL, *cells, batch=self.rows // layout.halves, processes=layout.sequence) / GB
+        return activation_bytes(FULL, *cells, Precision(torch.bfloat16, processes=layout.sequence),
+                                batch=self.rows // layout.halves) / GB
 
 
 def bench_step(bench: Bench, model: LingBotWorldModel, step: Step, layouts: list[Layout]) -> None:
@@ -190,7 +193,7 @@ def bench_causal(bench: Bench, model: LingBotWorldModel, options: argparse.Names
                 continue
             report = bench.report if bench.rank == 0 else mock.Mock()
             for name, graphs in ((layout.name, False), (f"{layout.name}, recorded", True)):
-                chunk = bench_rollout(report, model, options, name, sequence_parallel=together.sequence, graphs=graphs)
+                chunk = bench_rollout(report, model, options, name, WorldMemory(graphs=graphs), together.sequence)
                 first = chunk if first is None else first
                 bench.add(f"{name}: last chunk from one GPU's", ((chunk - first).norm() / first.norm()).item(), "",
                           "relative RMS")  # fmt: skip
@@ -281,6 +284,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=PARTS, default=PARTS)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--chunks", type=int, default=8)
+    parser.add_argument("--chunk", type=int, default=3, help="latent frames of a chunk")
     parser.set_defaults(size="480*832", window=18, sink=6, profile=False)
     options = parser.parse_args()
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the command does

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 from bench_report import GB, Report, free, synchronize, timed
-from lingbot_world.headless.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import Plan, make_plan
 from lingbot_world.headless.profile import Stage, StageRecorder
@@ -20,6 +19,7 @@ from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.pipeline.geometry import Geometry, explicit_geometry
+from lingbot_world.pipeline.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 from lingbot_world.text import NEGATIVE_PROMPT, encode
 from lingbot_world.text.weights import open_weights
 from lingbot_world.vae import VideoDecoder, load_vae, vae_width
@@ -175,8 +175,8 @@ def _add_stages(report: Report, part: str, stages: list[Stage], memory: StageMem
 def _add_estimates(report: Report, plan: Plan) -> None:
     camera = plan.camera is not None
     width = vae_width(plan.vae)
-    steps = estimate_sampling([plan.experts.high], plan.geometry, plan.dtype, camera=camera, guided=plan.guided)
-    both = estimate_sampling(list(plan.experts), plan.geometry, plan.dtype, camera=camera, guided=plan.guided)
+    steps = estimate_sampling([plan.experts.high], plan.geometry, plan.precision(), camera=camera, guided=plan.guided)
+    both = estimate_sampling(list(plan.experts), plan.geometry, plan.precision(), camera=camera, guided=plan.guided)
     for stage in (steps, both, *estimate_vae(width, plan.geometry)):
         report.add(f"{stage.name}, estimate", stage.total / GB, "GB")
     report.add("camera cache, estimate", estimate_camera_cache(plan.experts.high, plan.geometry, plan.dtype) / GB, "GB")

@@ -7,6 +7,7 @@ weights, as every piece of the text encoder has: what is measured does not depen
 """
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +17,15 @@ from lingbot_world.model.config import ModelConfig
 from lingbot_world.toy import write_example
 from lingbot_world.toy.weights import Weights
 from lingbot_world.vae.weights import vae_shapes
-from make_random_expert import write_random_expert
+from make_random_expert import random_tensors, write_random_expert
 from measure_text_memory import XXL, write_safetensors, write_tokenizer
+from safetensors.torch import save_file
 
 FULL = ModelConfig(dim=5120, ffn_dim=13824, num_heads=40, num_layers=40, freq_dim=256, text_dim=4096)
+SMALL = ModelConfig(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30, freq_dim=256, text_dim=4096)
+"""2.0 1.3B."""
 VAE_WIDTH = 96
+SHARDS = 6
 
 
 def expert(folder: Path, role: str, device: str = "cuda", config: ModelConfig = FULL) -> Path:
@@ -36,6 +41,24 @@ def causal(folder: Path, device: str = "cuda") -> Path:
     path = folder / "lingbot_world_fast"
     if not (path / "model.safetensors").is_file():
         write_random_expert(path, replace(FULL, causal=True), device=device, seed=2, repeat_block=True)
+    return path
+
+
+def small(folder: Path, device: str = "cuda") -> Path:
+    """The 1.3B of 2.0 as `hf download` leaves it, written if need be: six shards of float32 and their index."""
+    path = folder / "lingbot-world-v2-1.3b-causal-fast"
+    path.mkdir(parents=True, exist_ok=True)
+    shapes, places = SMALL.parameter_shapes(), {}
+    names = list(shapes)
+    weights = dict(random_tensors(SMALL, device=device, seed=3, quantized=False))
+    for shard in range(SHARDS):
+        file = f"diffusion_pytorch_model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
+        part = names[shard * len(names) // SHARDS : (shard + 1) * len(names) // SHARDS]
+        places |= dict.fromkeys(part, file)
+        if not (path / file).is_file():
+            save_file({name: weights[name].float().cpu().contiguous() for name in part}, path / file)
+    index = {"metadata": {}, "weight_map": places}
+    (path / "diffusion_pytorch_model.safetensors.index.json").write_text(json.dumps(index))
     return path
 
 

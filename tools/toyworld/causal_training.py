@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from ...options import CHUNK
-from ...sampling import FewStepSchedule, sample_few_steps
+from ...sampling import FewStepSchedule
 from .camera_map import camera_patches, ray_patches
 from .expert_training import SHAPES as EXPERT
 from .expert_training import fastest_block, image_conditioning
@@ -163,6 +163,6 @@ def rollout(
         def fresh(shape: tuple[int, ...]) -> Tensor:
             return torch.randn(shape, device=given.device, generator=random)
 
-        chunk = sample_few_steps(predict, fresh(own[:, 4:].shape), schedule, fresh)
+        chunk = schedule.denoise(predict, fresh(own[:, 4:].shape), fresh)
         made = torch.cat([made, chunk], 2)
     return made

@@ -19,7 +19,7 @@ from workflow_blueprints import BLUEPRINTS, along_a_path, simple, views
 from workflow_graph import Graph, dump
 from workflow_nodes import CORE, PACK, PREVIEW_HEIGHT, Output, Server
 from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, VIOLET, Parts, flight
-from workflow_rollouts import fast, fast_long, fast_lora
+from workflow_rollouts import fast, fast_long, fast_lora, real_time
 from workflow_samplers import core_nodes, easy_cache, own_sampler
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,6 +31,8 @@ def camera(server: Server) -> Graph:
 
 The camera follows the path that you draw in **Camera Editor**: drag its points, choose a move from its list, or press
 **R** and fly with **W A S D** and **I J K L**.
+
+**For a first try** without a download and without a GPU: template *16 Toy*. What this one needs, in this order:
 
 {DOWNLOAD}
 {RUN}"""
@@ -150,7 +152,7 @@ Every node on tiny trained models, on any CPU: a pan through a little room, smal
 """
     parts = Parts(server, "toy", note, package="toy", note_height=170)
     with parts.graph.group("Start image", 0, BLUE):
-        made = parts.graph.add("LingBotWorldToyPackage", extra_height=BUTTON)["image"]
+        made = parts.graph.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
         image = parts.prepare(made, size="width and height", width=160, height=96)
     path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=33, extra_height=BUTTON)
     return parts.film(path, image, steps=8)
@@ -174,6 +176,7 @@ TITLES: dict[Callable[[Server], Graph], str] = {
     core_nodes: "ComfyUI's own samplers and text encoder",
     toy: "Toy - test the installation on a CPU",
     fast_lora: "Fast - with a LoRA",
+    real_time: "Real time - 2.0 1.3B",
 }
 """What a template is called, in the order of the template browser; the number before a title keeps the order. A new one
 comes last, so that the others keep their names."""

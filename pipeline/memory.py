@@ -1,21 +1,20 @@
-"""Memory of a run: what each stage needs, computed from file headers, and what stays on the GPU between steps."""
+"""Memory of a run: what each stage needs, computed from file headers, and what of the base model stays on the GPU."""
 
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ..loaders import Checkpoint
 from ..loaders.offload import weight_bytes
 from ..model.memory import activation_bytes, camera_cache_bytes
-from ..options import Arithmetic, AttentionMode
-from ..pipeline.geometry import Geometry
-from ..pipeline.two_experts import ALONE, Together
+from ..options import CameraCacheMode, KeyValueMode, PerExpert, Precision, ResidencyMode
 from ..text.weights import UMT5Config
 from ..vae.stripes import HALO
-from .plan import SamplingPlan
+from .geometry import Geometry
+from .two_experts import ONE_PROCESS, ParallelGroups
 
 log = logging.getLogger(__name__)
 
@@ -58,24 +57,18 @@ def estimate_text(config: UMT5Config, dtype: torch.dtype) -> StageEstimate:
 def estimate_sampling(
     checkpoints: Sequence[Checkpoint],
     geometry: Geometry,
-    dtype: torch.dtype,
+    precision: Precision,
     *,
     camera: bool,
     guided: bool = True,
     resident_blocks: int | None = None,
-    processes: int = 1,
-    arithmetic: Arithmetic = "auto",
-    attention: AttentionMode = "auto",
     holders: int = 1,
 ) -> StageEstimate:
     """The steps, with all `checkpoints` on the device at once and `resident_blocks` blocks of each (None: all).
-    `processes` share the tokens, and `holders` divide the blocks that are not resident; the bytes are those of one."""
+    `holders` divide the blocks that are not resident; the bytes are those of one process."""
     cells = geometry.lat_f, geometry.lat_h, geometry.lat_w
     config, rows = checkpoints[0].config, 2 if guided else 1
-    step = activation_bytes(
-        config, *cells, batch=rows, dtype=dtype, camera=camera, processes=processes, arithmetic=arithmetic,
-        attention=attention,
-    )  # fmt: skip
+    step = activation_bytes(config, *cells, precision, batch=rows, camera=camera)
     resident = "one expert" if len(checkpoints) == 1 else "both experts"
     if resident_blocks is not None:
         resident = f"{resident_blocks} of {config.num_layers} blocks"
@@ -132,52 +125,73 @@ class Residency:
     resident_blocks: int | None = None
 
 
-def choose_residency(plan: SamplingPlan, free: int, together: Together = ALONE) -> Residency:
-    """What stays when `free` bytes of the plan's device are free before the steps, which may be computed `together`.
+@dataclass(frozen=True)
+class MemoryWishes:
+    """What the user asks of memory. `shard`: several processes divide the weights among them."""
+
+    residency: ResidencyMode = "auto"
+    camera_cache: CameraCacheMode = "auto"
+    kv_cache: KeyValueMode = "auto"
+    vae_tiling: bool = False
+    shard: bool = False
+
+
+@dataclass(frozen=True)
+class SamplingWork:
+    """The base model's steps, as far as memory depends on them; `together`: who computes a step."""
+
+    experts: PerExpert[Checkpoint]
+    geometry: Geometry
+    precision: Precision
+    camera: bool
+    guided: bool
+    together: ParallelGroups = ONE_PROCESS
+
+    def needed(self, experts: int, resident_blocks: int | None = None) -> int:
+        """Bytes with so many experts on the device, the larger first, and so many blocks of each."""
+        weights = self.together.weights
+        larger_first = sorted(self.experts, key=lambda checkpoint: -checkpoint.nbytes)
+        steps = estimate_sampling(
+            larger_first[:experts], self.geometry, replace(self.precision, processes=self.together.size),
+            camera=self.camera, guided=self.guided and self.together.guidance is None,
+            resident_blocks=resident_blocks, holders=1 if weights is None else weights.size(),
+        )  # fmt: skip
+        return steps.total + MARGIN
+
+    def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
+        """Bytes of a camera cache in so much room."""
+        if not self.camera or mode == "off":
+            return 0
+        whole = estimate_camera_cache(self.experts.high, self.geometry, self.precision.dtype)
+        whole = -(-whole // self.together.size)
+        return whole if mode == "gpu" else min(whole, max(0, room))
+
+
+def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.device, free: int) -> Residency:
+    """What stays when `free` bytes of the device are free before the steps.
 
     The mode "auto" gives memory to the camera cache first, as much of it as fits: the cache saves time in every step,
     a second resident expert only the wait at the switch. Where one expert does not fit, as many of its blocks stay as
     do. On the CPU weights are mapped, so that residency and cache gain nothing.
     """
-    mode = plan.options.residency
-    if together.weights is not None:
-        on_gpu = plan.device.type == "cuda"
-        cache = _camera_cache(plan, free - _needed(plan, 1, together, 0), together) if on_gpu else 0
+    mode, on_gpu = wishes.residency, device.type == "cuda"
+    if work.together.weights is not None:
+        cache = work.camera_cache(wishes.camera_cache, free - work.needed(1, 0)) if on_gpu else 0
         return Residency(camera_cache_bytes=cache, resident_blocks=0)
     if mode == "stream":
         return Residency(resident_blocks=0)
-    if plan.device.type != "cuda":
+    if not on_gpu:
         return Residency(both=mode == "both")
-    one, two = (_needed(plan, count, together) for count in (1, 2))
+    one, two = (work.needed(count) for count in (1, 2))
     if mode == "auto" and one > free:
-        return _some_blocks(plan, free, together)
-    cache = _camera_cache(plan, free - (two if mode == "both" else one), together)
+        return _some_blocks(work, free)
+    cache = work.camera_cache(wishes.camera_cache, free - (two if mode == "both" else one))
     return Residency(mode == "both" or (mode == "auto" and two + cache <= free), cache)
 
 
-def _camera_cache(plan: SamplingPlan, free: int, together: Together) -> int:
-    mode = plan.options.camera_cache
-    if plan.camera is None or mode == "off":
-        return 0
-    whole = -(-estimate_camera_cache(plan.experts.high, plan.geometry, plan.dtype) // together.size)
-    return whole if mode == "gpu" else min(whole, max(0, free))
-
-
-def _some_blocks(plan: SamplingPlan, free: int, together: Together) -> Residency:
-    layers = plan.experts.high.config.num_layers
-    resident = next((count for count in range(layers - 1, 0, -1) if _needed(plan, 1, together, count) <= free), 0)
+def _some_blocks(work: SamplingWork, free: int) -> Residency:
+    layers = work.experts.high.config.num_layers
+    resident = next((count for count in range(layers - 1, 0, -1) if work.needed(1, count) <= free), 0)
     log.warning("An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others come "
                 "from the file in every step.", resident, layers)  # fmt: skip
     return Residency(resident_blocks=resident)
-
-
-def _needed(plan: SamplingPlan, experts: int, together: Together, resident_blocks: int | None = None) -> int:
-    larger_first = sorted(plan.experts, key=lambda checkpoint: -checkpoint.nbytes)
-    steps = estimate_sampling(
-        larger_first[:experts], plan.geometry, plan.dtype,
-        camera=plan.camera is not None, guided=plan.guided and together.guidance is None,
-        resident_blocks=resident_blocks, processes=together.size, arithmetic=plan.options.arithmetic,
-        attention=plan.options.attention,
-        holders=1 if together.weights is None else together.weights.size(),
-    )  # fmt: skip
-    return steps.total + MARGIN

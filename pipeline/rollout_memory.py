@@ -1,0 +1,281 @@
+"""Memory of a causal run: where keys and values lie, which blocks stay on the GPU, how the VAE works.
+
+Both fronts plan with the same numbers (`RolloutWork`). For the command everything is decided here (`RolloutPlanner`);
+ComfyUI manages the weights itself, and only the place of keys and values is chosen for it (`choose_place`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from ..errors import InputError
+from ..loaders import Checkpoint
+from ..loaders.offload import streamed_weights, weight_bytes
+from ..model.attention_8bit import takes_operands
+from ..model.config import ModelConfig
+from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
+from ..model.memory import activation_bytes, camera_cache_bytes, decoded_bytes
+from ..options import CameraCacheMode, KeyValueMode, Precision
+from .geometry import Geometry
+from .memory import MARGIN, VAE_DECODE, VAE_STATE, MemoryWishes, StageEstimate, estimate_vae
+from .world import WorldMemory
+
+PAGES_SHARE = 0.85
+"""The share of the free host memory that pinned keys and values may take together with the file's pages that every
+forward reads. Beyond it the disk would be read in every forward, so 8 bits are taken, if that helps."""
+
+RECORDED_TOKENS = 2000
+"""Processes that share a chunk, with no more tokens than this each, wait for Python. On H200s recorded kernels take
+0.68 of the time with 1,170 tokens (480x832 on four); they gain nothing with 2,340 on two, or on one with any number."""
+
+
+class Free(NamedTuple):
+    """Free bytes on the device and in host memory."""
+
+    device: int
+    host: int
+
+
+@dataclass(frozen=True)
+class RolloutWork:
+    """A causal run's chunks, as far as memory depends on them. `size`: height and width of the latent; `held`: latent
+    frames whose keys and values are held; `guided`: they are held for two prompts."""
+
+    config: ModelConfig
+    size: tuple[int, int]
+    chunk: int
+    held: int
+    precision: Precision
+    guided: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Of a latent frame."""
+        return self.size[0] * self.size[1] // 4
+
+    @property
+    def local(self) -> ModelConfig:
+        """The model as the attention of one of the processes sees it."""
+        shares = self.precision.processes
+        return replace(self.config, dim=self.config.dim // shares, num_heads=self.config.num_heads // shares)
+
+    def key_values(self, place: KeyValuePlace) -> KeyValueBytes:
+        """Bytes of all keys and values."""
+        held = key_value_bytes(self.local, self.held, self.tokens, self.precision.dtype, place, self.chunk)
+        prompts = 2 if self.guided else 1
+        return KeyValueBytes(prompts * held.device, held.working, prompts * held.host)
+
+    @property
+    def activations(self) -> int:
+        """What a chunk's forward needs beside weights, keys and values."""
+        return activation_bytes(self.config, self.chunk, *self.size, self.precision, batch=1)
+
+    def forward(self, place: KeyValuePlace) -> int:
+        """What a chunk's forward needs beside weights and stored keys and values. Where attention is in 8 bits, and
+        keys and values are not stored as it takes them, each forward makes 8 bits of a block's."""
+        anew = self.precision.attention == "8bit" and not place.fp8
+        copies = 2 * self.held * self.tokens * self.local.dim if anew else 0
+        return self.activations + self.key_values(place).working + copies
+
+    def camera_cache(self, mode: CameraCacheMode, room: int) -> int:
+        """Bytes of a chunk's camera cache in so much room."""
+        if mode == "off":
+            return 0
+        lanes = 2 if self.guided else 1
+        whole = lanes * camera_cache_bytes(self.config, self.chunk, *self.size, batch=1, dtype=self.precision.dtype)
+        return whole if mode == "gpu" else max(0, min(whole, room))
+
+
+def choose_place(
+    work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int
+) -> KeyValuePlace:
+    """Where keys and values go if another hand keeps the weights, of so many bytes: the best place that leaves room for
+    all of these, or else the best one in host memory, or the one that leaves most. `free`: bytes that can be had on the
+    device, and be pinned on the host. Raises InputError where not even that fits beside a forward."""
+    places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
+    if device.type != "cuda":
+        return places[0]
+    needed = {place: work.key_values(place).device + work.forward(place) for place in places}
+    fitting = [place for place in places if work.key_values(place).host <= free.host and needed[place] <= free.device]
+    if not fitting:
+        raise InputError(
+            f"the GPU can have {free.device / 1e9:.1f} GB free and the host {free.host / 1e9:.1f} for pinning: too "
+            f"little for keys and values of {work.held} latent frames with kv_cache {mode}; use a smaller window, a "
+            "smaller video, or kv_cache auto"
+        )
+    whole = (place for place in fitting if needed[place] + weights <= free.device)
+    away = (place for place in fitting if place.on_host)
+    return next(whole, None) or next(away, None) or min(fitting, key=needed.__getitem__)
+
+
+@dataclass(frozen=True)
+class RolloutMemory:
+    """Where a causal run keeps what: `world`, keys and values and what is cached beside them; how many blocks' weights
+    stay on the GPU (None: all); the VAE in tiles, and its state in host memory between chunks. So many
+    `decoded_blocks` keep the decoded weights of their main layers. Recorded kernels take a second forward's memory."""
+
+    world: WorldMemory = WorldMemory(camera_cache_bytes=0)
+    resident_blocks: int | None = None
+    vae_tiling: bool = False
+    park_decoder: bool = False
+    decoded_blocks: int = 0
+
+    @property
+    def place(self) -> KeyValuePlace:
+        """Of keys and values."""
+        return self.world.place
+
+
+class Decoder(NamedTuple):
+    """The VAE that decodes: its width, and whether in fp16."""
+
+    width: int
+    half: bool = False
+
+
+@dataclass(frozen=True)
+class RolloutPlanner:
+    """All that decides where a causal run on `device` keeps what."""
+
+    work: RolloutWork
+    checkpoint: Checkpoint
+    decoder: Decoder
+    wishes: MemoryWishes
+    device: torch.device
+
+    def choose(self, free: Free, whole_video: bool = False) -> RolloutMemory:
+        """What is kept where, with so much free. Each of several processes has its share of the keys and values, and of
+        the host's memory.
+
+        The VAE stays whole if it can, since tiles leave seams, with its state in host memory between chunks if need be;
+        then come the keys and values, then the model's blocks, then the camera cache. Where the GPU has room neither
+        for all keys and values nor for all blocks, the weights of no block stay, and the keys and values of some blocks
+        do: in host memory they are pinned, while weights are pages of the file, which the system may drop. Raises
+        InputError where nothing fits; `whole_video` says that no window was asked for."""
+        wishes, precision = self.wishes, self.work.precision
+        fp8 = takes_operands(precision.attention, self.device, self.checkpoint.config)
+        if self.device.type != "cuda":
+            place = KeyValuePlace(wishes.kv_cache == "8bit" and not fp8, wishes.kv_cache == "host", fp8)
+            resident = 0 if wishes.shard else None
+            return RolloutMemory(WorldMemory(place, 0), resident_blocks=resident, vae_tiling=wishes.vae_tiling)
+        free_host = free.host // precision.processes
+        weights, pages = cache(self._weights), cache(self._pages)
+        best: RolloutMemory | None = None  # of those for which the disk is read in every forward
+        for memory in self._ways(key_value_places(wishes.kv_cache, fp8)):
+            stage = estimate_rollout(self.work, memory, weights(memory.resident_blocks), self.decoder)[0]
+            room = free.device - MARGIN - stage.total
+            if room < 0 or (wishes.vae_tiling and not memory.vae_tiling):
+                continue
+            kept = self._with_what_is_left(memory, room)
+            pinned = self.work.key_values(kept.place).host
+            if pinned > HOST_SHARE * free_host:
+                continue
+            if pinned + pages(kept.resident_blocks) // precision.processes <= PAGES_SHARE * free_host:
+                return kept
+            best = best or kept
+        if best is not None:
+            return best
+        window = "a smaller `window`"
+        if whole_video:
+            window = "`window` 18 and `sink` 6, since without a window all frames are held"
+        elsewhere = "" if wishes.kv_cache == "auto" else ", or `kv_cache` auto"
+        raise InputError(
+            f"the GPU has {free.device / 1e9:.1f} GB free and the host {free_host / 1e9:.1f}: too little for keys and "
+            f"values of {self.work.held} latent frames with `kv_cache` {wishes.kv_cache}; use {window}, a smaller video"
+            f"{elsewhere}"
+        )
+
+    def _ways(self, places: Sequence[KeyValuePlace]) -> Iterator[RolloutMemory]:
+        """What may be kept where, the best way first. Blocks that are streamed cost about as much time as a VAE in
+        tiles does; but in fp32 the whole VAE takes the room of twice as many as in fp16."""
+        wishes = self.wishes
+        places, exact_first = list(places), sorted(places, key=attrgetter("eight_bit"))
+        if wishes.shard or wishes.residency != "stream":
+            whole = 0 if wishes.shard else None
+            for place, park in ((place, park) for place in places for park in (False, True)):
+                yield RolloutMemory(WorldMemory(place, 0), whole, park_decoder=park)
+            for place in places:
+                yield RolloutMemory(WorldMemory(place, 0), whole, vae_tiling=True, park_decoder=True)
+        counts = {"auto": range(self.checkpoint.config.num_layers - 1, -1, -1), "stream": range(1)}
+        for tiles in (False, True) if self.decoder.half else (True,):
+            for place in exact_first:
+                for resident in () if wishes.shard else counts.get(wishes.residency, ()):
+                    if not resident or not place.on_host or wishes.kv_cache == "host":
+                        yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
+
+    def _weights(self, resident: int | None) -> int:
+        return weight_bytes(self.checkpoint, resident, self.work.precision.processes if self.wishes.shard else 1)
+
+    def _pages(self, resident: int | None) -> int:
+        """Bytes of the file that every forward reads."""
+        if resident is None or self.wishes.shard:
+            return 0
+        streamed = streamed_weights(self.checkpoint, resident).values()
+        return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
+
+    def _with_what_is_left(self, memory: RolloutMemory, room: int) -> RolloutMemory:
+        """With the camera cache and, where all else is on the GPU, recorded kernels if they gain something, and then,
+        at twice the margin, decoded weights."""
+        if memory.place.on_host and self.wishes.kv_cache != "host":
+            return self._with_keys_and_values(memory, room)
+        work, processes = self.work, self.work.precision.processes
+        cache = work.camera_cache(self.wishes.camera_cache, room)
+        few = work.chunk * work.tokens <= RECORDED_TOKENS * processes
+        whole = memory.resident_blocks is None and memory.place.in_place
+        torchs = work.precision.attention != "8bit"  # nobody has tried to record another package's kernel
+        graphs = processes > 1 and few and whole and torchs and work.activations <= room - cache
+        room -= cache + graphs * work.activations + MARGIN
+        decoded = self._decoded_blocks(room) if whole else 0
+        world = WorldMemory(memory.place, cache, graphs)
+        return replace(memory, world=world, decoded_blocks=decoded)
+
+    def _with_keys_and_values(self, memory: RolloutMemory, room: int) -> RolloutMemory:
+        """With the keys and values of as many blocks as there is room for on the GPU. Where no weights of blocks stay,
+        they come before a camera cache that nobody asked for."""
+        work, mode, place = self.work, self.wishes.camera_cache, memory.place
+        none, one = (work.key_values(place._replace(device_blocks=count)).device for count in (0, 1))
+        first = memory.resident_blocks is None or mode == "gpu"
+        cache = work.camera_cache(mode, room) if first else 0
+        blocks = min(work.config.num_layers, max(0, room - cache) // (one - none))
+        cache = cache or work.camera_cache(mode, room - blocks * (one - none))
+        return replace(memory, world=WorldMemory(place._replace(device_blocks=blocks), cache))
+
+    def _decoded_blocks(self, room: int) -> int:
+        """Blocks whose decoded weights have room. Decoding takes a fortieth of a chunk on an H200, a tenth where four
+        share it."""
+        config, precision = self.checkpoint.config, self.work.precision
+        block = decoded_bytes(config, precision.dtype, precision.arithmetic)
+        return min(config.num_layers, max(0, room) // block) if self.checkpoint.quantized else 0
+
+
+def estimate_rollout(
+    work: RolloutWork, memory: RolloutMemory, weights: int, decoder: Decoder
+) -> tuple[StageEstimate, int]:
+    """A causal run's chunks: `weights` (`offload.weight_bytes`), keys and values, the VAE and a forward's work, without
+    the camera cache; and the bytes of host memory that are pinned. Processes share tokens, heads and, but in tiles, the
+    frames. The bytes are those of the first. One process decodes in fp16 if `decoder` says so."""
+    place, processes = memory.place, work.precision.processes
+    held, forward = work.key_values(place), work.forward(place)
+    chunk = Geometry(8 * work.size[0], 8 * work.size[1], 4 * work.chunk)
+    half = decoder.half and (processes == 1 or memory.vae_tiling)
+    vae = estimate_vae(decoder.width, chunk, tiling=memory.vae_tiling, processes=processes, half=half)[1]
+    state = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
+    where = "in 8 bits " * (place.eight_bit or place.fp8)
+    where += "in host memory" if place.on_host else "on the GPU"
+    name = f"chunks, keys and values of {work.held} latent frames {where}"
+    return StageEstimate(name, weights + vae.weights, held.device + max(forward + state, vae.work)), held.host
+
+
+def available_host_memory() -> int:
+    """Bytes of host memory that can be had without swapping; without limit where the system does not tell."""
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.is_file():
+        return 2**62
+    line = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable:"))
+    return int(line.split()[1]) * 1024

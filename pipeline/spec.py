@@ -1,0 +1,229 @@
+"""A rollout that can start: what was asked of a causal model, checked once for all fronts against model and state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..camera import CameraTrack, begin_track, pose_embedding
+from ..errors import InputError
+from ..model.config import ModelConfig
+from ..options import CHUNKS, GUIDE_SCALE, STEPS, Release, SolverName, Window
+from ..sampling import GuidedSchedule, chosen_shift, few_step_schedule
+from .geometry import Geometry, explicit_geometry
+from .rollout import Chunk, ChunkLoop
+from .state import Prompt, WorldState
+from .world import Schedule, check_causal, chunk_conditioning
+
+STANDING_STILL = "There is no camera path: the camera stands still."
+
+
+class PathLike(Protocol):
+    """A camera path: poses c2w [n, 4, 4], lens rows, and an action model's flags [n, 4]."""
+
+    @property
+    def c2w(self) -> np.ndarray: ...
+
+    @property
+    def intrinsics(self) -> np.ndarray: ...
+
+    @property
+    def actions(self) -> np.ndarray | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutRequest:
+    """What is asked for; None stands for what the release was made for, or what the state has. `indices` are a few-step
+    model's steps; `steps`, `guide_scale` and `solver` a guided one's."""
+
+    frames: int
+    chunk: int | None = None
+    window: int | None = None
+    sink: int | None = None
+    indices: tuple[int, ...] | None = None
+    shift: float | None = None
+    steps: int = STEPS
+    guide_scale: float = GUIDE_SCALE
+    solver: SolverName = "unipc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutSpec:
+    """`frame` [3, H, W], -1..1: the video's first. `geometry` counts the frames that this run makes. `release` is the
+    name of the model's. `notes` are for the user."""
+
+    config: ModelConfig
+    release: str
+    frame: Tensor
+    geometry: Geometry
+    track: CameraTrack
+    schedule: Schedule
+    window: Window
+    chunk: int
+    state: WorldState | None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the latent."""
+        return self.geometry.lat_h, self.geometry.lat_w
+
+    @property
+    def made(self) -> int:
+        """Latent frames of the state that the run goes on from."""
+        return 0 if self.state is None else self.state.latent.shape[2]
+
+    @property
+    def guided(self) -> bool:
+        """Whether a negative prompt takes part."""
+        return self.schedule.guide_scale != 1
+
+    @property
+    def held(self) -> Window:
+        """Latent frames whose keys and values are held at once, and how many of them stay for good."""
+        return self.window.held(self.made + self.geometry.lat_f, self.chunk)
+
+    @property
+    def loop(self) -> ChunkLoop:
+        """The loop that makes the video."""
+        return ChunkLoop(self.size, self.held, self.chunk, self.schedule)
+
+    def frames_until(self, latent_frames: int) -> int:
+        """Frames that the first so many of this run's latent frames make."""
+        return max(0, 4 * latent_frames - (0 if self.made else 3))
+
+    def chunks(self, image: Tensor, noise: Tensor, context: Tensor, negative: Tensor | None = None) -> Iterator[Chunk]:
+        """The state's chunks, then this run's, each when the loop asks for it.
+
+        image: the start image and the grey frames after it as a latent [1, 16, n, h, w], up to where they repeat. noise
+        [1, 16, f, h, w]. context and negative [1, L, D]: the prompts of this run."""
+        state, conditioning = self.state, chunk_conditioning(image, self.chunk)
+        prompts = [] if state is None else [prompt for prompt in state.prompts for _ in range(prompt.chunks)]
+        for first in range(0, self.made + self.geometry.lat_f, self.chunk):
+            y = next(conditioning)
+            if state is not None and first < self.made:
+                part, prompt = slice(first, first + self.chunk), prompts[first // self.chunk]
+                flags = None if state.flags is None else state.flags[part].numpy()
+                camera = self._camera(state.poses[part].numpy(), state.lens[part].numpy(), flags)
+                yield Chunk(state.latent[:, :, part], y, camera, prompt.context, prompt.negative, made=True)
+                continue
+            part, track = slice(first - self.made, first - self.made + self.chunk), self.track
+            flags = None if track.flags is None else track.flags[part]
+            camera = self._camera(track.poses[part], track.lens[None], flags)
+            yield Chunk(noise[:, :, part], y, camera, context, negative)
+
+    def _camera(self, poses: np.ndarray, lens: np.ndarray, flags: np.ndarray | None) -> Tensor | None:
+        if self.config.control is None:
+            return None
+        return pose_embedding(poses, lens, height=self.geometry.height, width=self.geometry.width, flags=flags)
+
+    def state_after(self, latent: Tensor, prompt: Prompt) -> WorldState:
+        """The state after the first latent frames [1, 16, f, h, w] of this run; what it goes on from is part of it.
+
+        `prompt` was in force for all of them; its chunks are counted here."""
+        done, track, before = latent.shape[2], self.track, self.state
+        prompt = replace(prompt, context=prompt.context.cpu(), chunks=done // self.chunk)
+        parts: dict[str, Tensor | None] = {
+            "latent": latent,
+            "poses": torch.from_numpy(track.poses[:done].copy()),
+            "lens": torch.from_numpy(np.tile(track.lens, (done, 1))),
+            "flags": None if track.flags is None else torch.from_numpy(track.flags[:done].copy()),
+        }
+        if before is not None:
+            parts = {name: None if new is None else torch.cat([getattr(before, name), new], dim=2 * (name == "latent"))
+                     for name, new in parts.items()}  # fmt: skip
+        return WorldState(
+            **parts,  # type: ignore[arg-type]
+            frame=self.frame, last_pose=torch.from_numpy(track.world[done - 1].copy()), scale=track.scale,
+            prompts=(*(() if before is None else before.prompts), prompt), window=self.window, config=self.config,
+            release=self.release, chunk=self.chunk,
+        )  # fmt: skip
+
+
+def plan_rollout(
+    config: ModelConfig,
+    release: Release,
+    asked: RolloutRequest,
+    path: PathLike | None = None,
+    frame: Tensor | None = None,
+    state: WorldState | None = None,
+) -> RolloutSpec:
+    """Checks what is asked of the model of this `config`. A video begins with `frame` [3, H, W], or goes on from
+    `state`. Without a `path` the camera stands still. Raises InputError and CameraError."""
+    check_causal(config)
+    shift, shift_notes = chosen_shift(asked.shift, release)
+    schedule = _schedule(release, asked, shift)
+    chunk = chunk_of(asked.chunk, release, state)
+    window = (release if state is None else state).window.changed(asked.window, asked.sink, chunk)
+    if state is not None:
+        state.check(config, asked.chunk, schedule.guide_scale != 1)
+        frame = state.frame
+    if frame is None:
+        raise InputError("`image` is missing: the video's first frame; or name a state to `continue_from`")
+    height, width = frame.shape[1:]
+    geometry = explicit_geometry(width, height, asked.frames, None if path is None else len(path.c2w), chunk=chunk)
+    if state is not None:
+        geometry = replace(geometry, frames=4 * geometry.lat_f)
+    track = _track(config, asked.frames, chunk, path, state)
+    notes = *shift_notes, *_notes(asked.frames, geometry, chunk, path, state), *track.notes
+    if state is not None:
+        notes += state.notes(release.name, window)
+    return RolloutSpec(
+        config=config, release=release.name, frame=frame, geometry=geometry, track=track, schedule=schedule,
+        window=window, chunk=chunk, state=state, notes=notes,
+    )  # fmt: skip
+
+
+def chunk_of(asked: int | None, release: Release, state: WorldState | None) -> int:
+    """Latent frames of a chunk. Raises InputError for a number of them that no model was trained with."""
+    if asked is not None and asked not in CHUNKS:
+        raise InputError(f"`chunk` {asked}: expected {', '.join(map(str, CHUNKS[:-1]))} or {CHUNKS[-1]} latent frames")
+    if asked is not None:
+        return asked
+    return release.chunk if state is None else state.chunk
+
+
+def _schedule(release: Release, asked: RolloutRequest, shift: float) -> Schedule:
+    if not release.guided:
+        return few_step_schedule(release.indices if asked.indices is None else asked.indices, shift)
+    schedule = GuidedSchedule(asked.steps, shift, asked.guide_scale, asked.solver)
+    assert schedule.timesteps  # or it raises
+    return schedule
+
+
+def _track(
+    config: ModelConfig, frames: int, chunk: int, path: PathLike | None, state: WorldState | None
+) -> CameraTrack:
+    """The path over a new video's latent frames, or over those that go on from a state."""
+    c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
+    actions = actions if config.control == 7 else None
+    if config.control == 7 and path is not None and actions is None:
+        raise InputError("this model takes the keys W, A, S, D besides the poses, and the path has none: give an "
+                         "action.npy, or a path made of keys")  # fmt: skip
+    if state is None:
+        track = begin_track(c2w, lens, frames, chunk, actions)
+    else:
+        track = state.continue_track(c2w, lens, frames, actions)
+    if config.control == 7 and track.flags is None:
+        return replace(track, flags=np.zeros((len(track.poses), 4)))
+    return track
+
+
+def _notes(
+    asked: int, geometry: Geometry, chunk: int, path: PathLike | None, state: WorldState | None
+) -> tuple[str, ...]:
+    notes = [] if path is not None else [STANDING_STILL]
+    if geometry.frames != asked:
+        starts = ", ".join(str(4 * chunk * count - 3) for count in (1, 2, 3))
+        reason = f"Frames come in whole chunks, so {starts} and so on"
+        if state is not None:
+            reason = f"Frames come in chunks of {4 * chunk} where a video goes on"
+        if path is not None and len(path.c2w) < asked:
+            reason = f"The camera path holds {len(path.c2w)} poses"
+        notes.append(f"{reason}: the video has {geometry.frames} frames, not {asked}.")
+    return tuple(notes)
