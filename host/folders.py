@@ -15,7 +15,7 @@ import folder_paths
 
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
-from ..loaders.package import TOKENIZER_FOLDERS, is_causal_file, is_causal_folder, tokenizer_in
+from ..loaders.package import TOKENIZER_FOLDERS, is_causal_file, is_causal_folder, is_expert_folder, tokenizer_in
 from ..loaders.release import named_causal
 from .names import parts_of
 
@@ -25,6 +25,8 @@ TOY = "toy"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
+_TEXT_ENCODER, _VAE = "text_encoder", "vae"
+"""Folders of these names are parts of a package in diffusers' layout."""
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 
 
@@ -86,22 +88,28 @@ def _is_causal(path: Path) -> bool:
 
 def text_encoder_choices() -> list[str]:
     """Text encoder files of `text_encoders` and the T5 of each package, the best default first."""
-    return _best_first({*_listed("text_encoders"), *_package_files("*t5*")}, ("*/*umt5*", "*umt5*"))
+    packages = _package_parts("*t5*", _TEXT_ENCODER)
+    return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
-    """The file of a text encoder. Raises InputError."""
-    return resolve(name, ("text_encoders", PACKAGES), "text encoder", Path.is_file)
+    """The file of a text encoder, or its folder in diffusers' layout. Raises InputError."""
+    return resolve(name, ("text_encoders", PACKAGES), "text encoder", _holds_weights)
 
 
 def vae_choices() -> list[str]:
     """VAE files of `vae` and the VAE of each package, the best default first."""
-    return _best_first({*_listed("vae"), *_package_files("*vae*")}, ("*/*wan2.1*", "*wan*2*1*vae*"))
+    packages = _package_parts("*vae*", _VAE)
+    return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
-    """The file of a VAE. Raises InputError."""
-    return resolve(name, ("vae", PACKAGES), "VAE", Path.is_file)
+    """The file of a VAE, or its folder in diffusers' layout. Raises InputError."""
+    return resolve(name, ("vae", PACKAGES), "VAE", _holds_weights)
+
+
+def _holds_weights(path: Path) -> bool:
+    return path.is_file() or is_expert_folder(path)
 
 
 def tokenizer_choices() -> list[str]:
@@ -156,19 +164,23 @@ def _unfinished(folder: Path) -> bool:
 
 
 def _packages() -> Iterator[Path]:
-    return (folder for folder in _folders() if any(folder.glob("high_noise*")))
+    return (folder for folder in _folders() if any(folder.glob("high_noise*")) or (folder / "transformer_2").is_dir())
 
 
 def _package_experts() -> Iterator[str]:
     for package in _folders():
         patterns = ("*/*", "*_noise*", *(() if _is_causal(package) else ("model.safetensors",)))
-        files = (file for pattern in patterns for file in package.glob(pattern) if not _unfinished(file.parent))
+        files = (file for pattern in patterns for file in package.glob(pattern)
+                 if not _unfinished(file.parent) and file.parent.name not in (_TEXT_ENCODER, _VAE))  # fmt: skip
         weights = (file for file in files if file.suffix in _WEIGHTS and file.is_file())
         yield from (f"{package.name}/{file.relative_to(package).as_posix()}" for file in weights)
 
 
-def _package_files(pattern: str) -> Iterator[str]:
+def _package_parts(pattern: str, part: str) -> Iterator[str]:
+    """Files of packages whose names fit the pattern, and folders called `part`."""
     for package in _folders():
+        if is_expert_folder(package / part):
+            yield f"{package.name}/{part}"
         found = (file for file in package.glob("*") if file.suffix in _WEIGHTS and file.is_file())
         yield from (f"{package.name}/{file.name}" for file in found if fnmatch(file.name.lower(), pattern))
 

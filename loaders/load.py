@@ -24,9 +24,10 @@ from ..model.operations import Linear, TorchOperations, materialise
 from ..options import Arithmetic, AttentionMode, Progress
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
-from .four_bit import FourBitParameter, check_finite, four_bit_tensors, frozen_parameter
+from .four_bit import FourBitParameter, frozen_parameter
 from .lora import Changes
 from .offload import BlockStreamer, staying_weights, streamed_weights
+from .quantized import check_finite, quantized_tensors
 from .tensors import TensorEntry
 from .uploader import Uploader
 
@@ -140,24 +141,25 @@ def state_tensors(
     progress: Progress | None = None,
     quantized: bool = True,
 ) -> dict[str, Tensor]:
-    """Official names to frozen parameters on `device`. 4-bit weights become comfy_kitchen QuantizedTensors declared as
-    `dtype`, or, if not `quantized`, FourBitParameters; the others are cast to `dtype`. `names` picks some of them.
+    """Official names to frozen parameters on `device`. Weights in 4 and 8 bits become comfy_kitchen QuantizedTensors
+    declared as `dtype`, or, if not `quantized`, FourBitParameters and ScaledParameters; the others are cast to `dtype`.
+    `names` picks some of them.
 
     On the CPU they are views of the mapped file wherever no cast is needed. On another device, and on the CPU with
     `copy`, they lie in memory of their own; those whose names have the same `buffer_key` share a buffer.
     Raises CheckpointError for scales that are not finite.
     """
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
-    four_bit = {name: checkpoint.four_bit[name] for name in picked if name in checkpoint.four_bit}
+    weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}
     source = _mapped if device.type == "cpu" and not copy else _uploaded
     # Ordinary tensors even under inference_mode: they outlive it.
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
-        checking = pool.submit(check_finite, checkpoint.name, four_bit.values())
+        checking = pool.submit(check_finite, checkpoint.name, weights.values())
         with source(checkpoint.entries(picked), device, buffer_key, progress) as tensors:
-            state = four_bit_tensors(four_bit, tensors, dtype if quantized else None, device)
+            state = quantized_tensors(weights, tensors, dtype if quantized else None, device)
         checking.result()
         for name in picked:
-            if name not in four_bit:
+            if name not in weights:
                 state[name] = frozen_parameter(tensors.pop(name).to(dtype))
         return state
 

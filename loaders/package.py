@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -51,10 +52,11 @@ def find_package(
     that are somewhere else, `assets` a folder that has the last three; `folder` may be None when both experts are
     named.
 
-    The community NF4 layout and the official one are known. Where an expert is there in both, the NF4 one is taken.
-    `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it, beside it, or in
-    a folder beside it, such as base-cam's; one that holds a causal model's folder and no experts; or a causal model's
-    one file. With a `release` (a key of RELEASES) the one model there is that causal one, whatever its files tell.
+    The community NF4 layout, the official one and diffusers' are known. Where an expert is there in both, the NF4 one
+    is taken. `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it, beside
+    it, or in a folder beside it, such as base-cam's; one that holds a causal model's folder and no experts; or a causal
+    model's one file. With a `release` (a key of RELEASES) the one model there is that causal one, whatever its files
+    tell.
     Raises CheckpointError for an expert that is missing, naming what was found, for a file of another model, and for a
     named part that does not exist. The other parts are None where they are missing.
     """
@@ -181,8 +183,14 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 
 
 def _expert(role: str) -> Callable[[list[Path]], Path | None]:
+    """Finds what is named for its role. Diffusers calls the high-noise model of two `transformer`, the other
+    `transformer_2`."""
+
     def find(items: list[Path]) -> Path | None:
         named = [item for item in items if f"{role}_noise" in item.name.lower() and _holds_weights(item)]
+        folders = {item.name: item for item in items if is_expert_folder(item)}
+        if not named and "transformer_2" in folders:
+            return folders.get("transformer" if role == "high" else "transformer_2")
         return min(named, key=lambda item: ("nf4" not in item.name.lower(), item.name), default=None)
 
     return find
@@ -192,10 +200,13 @@ def _holds_weights(item: Path) -> bool:
     return is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES)
 
 
-def _weights_named(word: str) -> Callable[[list[Path]], Path | None]:
+def _weights_named(word: str, folder: str) -> Callable[[list[Path]], Path | None]:
+    """Finds the file with `word` in its name, else the `folder` that diffusers has for it."""
+
     def find(items: list[Path]) -> Path | None:
         files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
-        return next((file for file in files if word in file.name.lower()), None)
+        folders = (item for item in items if item.name == folder and is_expert_folder(item))
+        return next(chain((file for file in files if word in file.name.lower()), folders), None)
 
     return find
 
@@ -209,9 +220,9 @@ def _tokenizer(items: list[Path]) -> Path | None:
 _FINDERS = {
     "high": _expert("high"),
     "low": _expert("low"),
-    "text_encoder": _weights_named("t5"),
+    "text_encoder": _weights_named("t5", "text_encoder"),
     "tokenizer": _tokenizer,
-    "vae": _weights_named("vae"),
+    "vae": _weights_named("vae", "vae"),
 }
 
 

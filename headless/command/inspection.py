@@ -64,9 +64,10 @@ def describe(
 def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
     if path.is_dir() and (where.get("release") or is_causal_folder(path) or not is_expert_folder(path)):
         return _package(path, work, where)
-    if path.is_file() and "vae" in path.name.lower():
+    name = path.name.lower()
+    if "vae" in name:
         return _vae(path, work.geometry)
-    if path.is_file() and ("t5" in path.name.lower() or "text_encoder" in path.name.lower()):
+    if "t5" in name or "text_encoder" in name:
         return _text(path, work.precision.dtype)
     checkpoint = open_checkpoint(path)
     if checkpoint.config.causal:
