@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .camera import camera_embedding
+    from .errors import CancelledError
     from .headless.options import GenerateOptions
     from .headless.run import generate
     from .loaders import load_expert
@@ -12,13 +13,14 @@ if TYPE_CHECKING:
     from .options import LoraFile
     from .pipeline import sample
 
-__all__ = ["GenerateOptions", "LoraFile", "camera_embedding", "generate", "load_expert", "sample"]
+__all__ = ["CancelledError", "GenerateOptions", "LoraFile", "camera_embedding", "generate", "load_expert", "sample"]
 
 __version__ = "0.1.0"
 
 WEB_DIRECTORY = "./web"
 
 _PUBLIC = {
+    "CancelledError": ".errors",
     "GenerateOptions": ".headless.options",
     "LoraFile": ".options",
     "generate": ".headless.run",

@@ -15,7 +15,15 @@ import folder_paths
 
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
-from ..loaders.package import PART_FOLDERS, TOKENIZER_FOLDERS, is_causal_folder, is_expert_folder, tokenizer_in
+from ..loaders.package import (
+    PART_FOLDERS,
+    TOKENIZER_FOLDERS,
+    is_causal_file,
+    is_causal_folder,
+    is_expert_folder,
+    tokenizer_in,
+)
+from ..loaders.release import named_causal
 from .names import parts_of
 
 PACKAGES = "lingbot_world"
@@ -60,11 +68,13 @@ def resolve_expert(name: str, what: str = "expert") -> Path:
 
 
 def causal_choices() -> list[str]:
-    """Folders of causal models (LingBot-World Fast, 2.0), as their config.json says: in `diffusion_models`, packages
-    themselves, and folders in them."""
-    names = {name.rpartition("/")[0] for name in _listed("diffusion_models")} - {""}
+    """Folders of causal models (LingBot-World Fast, 2.0; see `is_causal_folder`): in `diffusion_models`, packages
+    themselves, and folders in them; and single files of `diffusion_models` that are named as causal models are."""
+    files = list(_listed("diffusion_models"))
+    names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
     found = {name for root in roots for name in names if _is_causal(root / name)}
+    found |= {name for name in files if named_causal([name.rpartition("/")[2]]) and not _SHARD.search(name)}
     for package in _folders():
         folders = (package, *sorted(folder for folder in package.iterdir() if not _unfinished(folder)))
         found |= {folder.relative_to(package.parent).as_posix() for folder in folders if _is_causal(folder)}
@@ -72,13 +82,13 @@ def causal_choices() -> list[str]:
 
 
 def resolve_causal(name: str) -> Path:
-    """The folder of a causal model. Raises InputError, also for a folder that holds something else."""
+    """The folder or file of a causal model. Raises InputError, also for what holds something else."""
     return resolve(name, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
 
-def _is_causal(folder: Path) -> bool:
+def _is_causal(path: Path) -> bool:
     with suppress(CheckpointError):
-        return is_causal_folder(folder)
+        return is_causal_folder(path) or is_causal_file(path)
     return False
 
 

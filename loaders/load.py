@@ -22,6 +22,7 @@ from ..model.dit import LingBotWorldModel
 from ..model.linear_8bit import choose_arithmetic
 from ..model.operations import Linear, TorchOperations, materialise
 from ..options import Arithmetic, AttentionMode, Progress
+from ..typed import checked
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
 from .four_bit import frozen_parameter
@@ -35,6 +36,7 @@ _ADVISED_BYTES = 32 << 20
 _READ_BYTES = 1 << 20
 
 
+@checked
 def load_expert(
     path: str | Path | Checkpoint,
     device: str | torch.device = "cpu",

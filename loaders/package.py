@@ -1,7 +1,7 @@
 """A folder with everything for one video: two experts or a causal model, text encoder, tokenizer, VAE."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -56,22 +56,25 @@ def find_package(
 
     The community NF4 layout, the official one and diffusers' are known. Where an expert is there in both, the NF4 one
     is taken. `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it, beside
-    it, or in a folder beside it, such as base-cam's; or one that holds a causal model's folder and no experts. With a
-    `release` (a key of RELEASES) the one model in the folder is that causal one, whatever its files tell.
+    it, or in a folder beside it, such as base-cam's; one that holds a causal model's folder and no experts; or a causal
+    model's one file. With a `release` (a key of RELEASES) the one model there is that causal one, whatever its files
+    tell.
     Raises CheckpointError for an expert that is missing, naming what was found, for a file of another model, and for a
     named part that does not exist. The other parts are None where they are missing.
     """
     root = None if folder is None else Path(folder).expanduser()
-    if root is not None and not root.is_dir():
-        if root.suffix == ".gguf" and root.is_file():
-            raise gguf_refusal(root)
+    if root is not None and root.suffix == ".gguf" and root.is_file():
+        raise gguf_refusal(root)
+    if root is not None and not root.exists():
         raise CheckpointError(f"{root}: no such folder; give the folder of the downloaded package")
     given = {part: Path(path).expanduser() for part, path in overrides.items() if path is not None}
     for part, path in given.items():
         if not path.exists():
             raise CheckpointError(f"{path}: no such file or folder, given as {_PARTS[part]}")
-    items = sorted(root.iterdir()) if root else []
     given = ({} if assets is None else _assets(Path(assets).expanduser())) | given
+    if root is not None and root.is_file():
+        return _one_file(root.absolute(), given, release)
+    items = sorted(root.iterdir()) if root else []
     parts = {part: given.get(part) or find(items) for part, find in _FINDERS.items()}
     high, low = parts.pop("high"), parts.pop("low")
     causal = None if root is None or high or low else _causal_model(root, items, release)
@@ -80,6 +83,18 @@ def find_package(
     if high is None or low is None:
         raise _missing_experts(root, items, {"high": high, "low": low, **parts})
     return Package(PerExpert(high, low), None, **parts)
+
+
+def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
+    """The package of a causal model that is one file. Its folder counts as the model's."""
+    if release is not None:
+        release_called(release)
+    elif not is_causal_file(file):
+        kind = open_checkpoint(file).kind  # raises for another model
+        raise CheckpointError(f"{file}: a file of one {kind}; give the package's folder, or, if it is a causal model, "
+                              f"`release` {', '.join(RELEASES)}")  # fmt: skip
+    parts = {part: given.get(part) or _beside(file, part) or _beside(file.parent, part) for part in ASSETS}
+    return Package(None, file, **parts)
 
 
 def _assets(folder: Path) -> dict[str, Path]:
@@ -117,6 +132,17 @@ def is_causal_folder(folder: Path) -> bool:
         with suppress(CheckpointError):  # said by whoever opens it
             return open_checkpoint(folder).config.causal
     return bool(told)
+
+
+def is_causal_file(file: Path) -> bool:
+    """Whether a file of weights holds a causal model, as a name or else its shapes tell."""
+    if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
+        return False
+    if told_causal(names_of(file.absolute()), {}):
+        return True
+    with suppress(CheckpointError):  # said by whoever opens it
+        return open_checkpoint(file).config.causal
+    return False
 
 
 def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | None:

@@ -85,8 +85,8 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
     """What should be said of a causal model whose release is a guess; None where it is none."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
-    return (f"Nothing in its name tells which causal release this is: taken for {RELEASES['v1'].name}; `release` "
-            f"{', '.join(RELEASES)} says another.")  # fmt: skip
+    return (f"Nothing in its name tells which causal release this is: taken for {RELEASES['v1'].name}. The name that "
+            f"it was released with says another, or the command's `release` ({', '.join(RELEASES)}).")  # fmt: skip
 
 
 def release_called(name: str) -> Release:

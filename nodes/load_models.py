@@ -218,8 +218,8 @@ def _causal_path(name: str) -> Path:
     """Raises InputError."""
     if name == NO_CAUSAL:
         raise InputError(
-            "there is no causal model yet: put LingBot-World Fast or 2.0 at models/lingbot_world/<package>, with its "
-            "config.json, and press R"
+            "there is no causal model yet: put LingBot-World Fast or 2.0 at models/lingbot_world/<package>, under the "
+            "name that it was released with, and press R"
         )
     return folders.resolve_causal(name)
 
