@@ -71,6 +71,7 @@ _SAMPLING = (
     *_names("comfy.utils", "PROGRESS_BAR_ENABLED"),
     *_names("latent_preview", "prepare_callback"),
 )
+_STATE = _names("folder_paths", "get_output_directory get_save_image_path")
 NEEDS: dict[str, tuple[str, ...]] = {
     "load_models": (*_MODEL, *_names("comfy.sd", "VAE.encode")),
     "text": (
@@ -89,6 +90,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "camera_make": (
         *_CAMERA,
         *_names("comfy_api.latest", "io.Autogrow io.FolderType.temp io.Load3DCamera ui.ImageSaveHelper.save_images"),
+        *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
     ),
     "camera_files": _CAMERA,
     "camera_preview": (*_CAMERA, *_names("comfy_api.latest", "ui.PreviewImage")),
@@ -96,9 +98,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "sampling": (*_SAMPLING, *_names("comfy_api.latest", "io.Guider io.Sampler io.Sigmas")),
     "rollout": (
         *_SAMPLING,
+        *_STATE,
         *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
         *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
     ),
+    "state": _STATE,
     "quantize": (
         *_names("comfy.model_management", "get_torch_device throw_exception_if_processing_interrupted"),
         *_names("comfy.utils", "ProgressBar"),

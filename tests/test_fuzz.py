@@ -129,7 +129,7 @@ def test_indexes_of_shards(tmp_path):
     fuzz(lambda: read_tensors(tmp_path), content.encode(), index)
 
 
-@pytest.mark.parametrize("name", ["x" * 3000, "a\0b", "", "..", "/etc/passwd"])
+@pytest.mark.parametrize("name", ["x" * 3000, "a\0b", "", ".."])
 def test_names_in_an_index_that_are_no_files(tmp_path, name):
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": name}}))
