@@ -210,7 +210,7 @@ class _Delivery:
         needed = estimate_vae(vae.width, replace(plan.geometry, frames=4 * chunk))[1].work + MARGIN
         vae.use_tiling = plan.options.vae_tiling or needed > free_memory(plan.device)
         self._decoder = VideoDecoder(vae, *plan.cells, park=True)
-        self._show([*self._before, *self.latents][-(-REACH // chunk) :])
+        self._show([*self._before, *self.latents][-REACH // chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
         """Have the decoder see chunks whose frames were made before."""
