@@ -134,8 +134,8 @@ class ExactPatches(_AnyPatcher):
     def state_dict_for_saving(self, *args, **kwargs):
         if any(is_quantized(getattr(module, "weight", None)) for module in self.model.modules()):
             raise InputError(
-                "a 4-bit LingBot-World expert cannot be saved from ComfyUI: its LoRAs are applied while it runs and "
-                "never become part of the weights. Keep the original file and load the LoRA beside it."
+                "a quantized LingBot-World expert cannot be saved from ComfyUI: its LoRAs are applied while it runs "
+                "and never become part of the weights. Keep the original file and load the LoRA beside it."
             )
         return super().state_dict_for_saving(*args, **kwargs)
 

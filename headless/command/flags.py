@@ -28,7 +28,7 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     """Options of `generate` that may hold for many videos; returns the group of those for causal models."""
     add = adder(parser)
-    add("ckpt_dir", "the package's folder, as `hf download` leaves it")
+    add("ckpt_dir", "the package's folder, as `hf download` leaves it; or a causal model's file")
     add("negative", "negative prompt; left out: a list of usual flaws, in Chinese")
     add("action_path", "folder with poses.npy and intrinsics.npy; left out: no camera control")
     add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
