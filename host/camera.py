@@ -131,6 +131,10 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
     latent_frames, height, width = samples.shape[2:]
     actions = check_fit(path, latent_frames, control)
+    show_warning("")
+    if len(path) != latent_frames * 4 - 3:
+        show_warning(f"The camera path has {len(path)} poses, the video {latent_frames * 4 - 3} frames, as frames come "
+                     "as 4n+1 (5, 9, 13, ... 81): the last poses are not used.")  # fmt: skip
     size = {"frames": frame_count(len(path), len(path)), "height": height * CELL, "width": width * CELL}
     if actions is None:
         return camera_embedding(path.c2w, path.intrinsics, **size)

@@ -6,6 +6,7 @@ up below these folders only. Nodes list names with forward slashes, and read bot
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -31,6 +32,7 @@ AUTO = "auto"
 TOY = "toy"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
+_EXAMPLE = Path(__file__).parent.parent / "toy" / "trained" / "example" / "image.png"
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
@@ -45,6 +47,15 @@ def toy_folder() -> Path:
     """Where the toy package is, or goes: the first folder of packages that ComfyUI looks into."""
     roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
     return next((root / TOY for root in roots if (root / TOY).is_dir()), roots[0] / TOY)
+
+
+def lay_out_example() -> None:
+    """An `example.png` for an input folder without any file, as ComfyUI's own has one: workflows begin with it."""
+    folder = Path(folder_paths.get_input_directory())
+    with suppress(OSError):  # a folder that cannot be written to: Load Image says what it lacks
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(path.is_file() for path in folder.iterdir()):
+            shutil.copyfile(_EXAMPLE, folder / "example.png")
 
 
 def package_choices() -> list[str]:

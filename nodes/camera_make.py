@@ -63,7 +63,13 @@ class LingBotWorldCameraPreset(io.ComfyNode):
                     tooltip="Degrees of handheld shake on top of the move.",
                 ),
                 io.Int.Input(
-                    "seed", default=0, min=0, max=2**32 - 1, advanced=True, tooltip="One seed is one handheld shake."
+                    "seed",
+                    default=0,
+                    min=0,
+                    max=2**32 - 1,
+                    control_after_generate=io.ControlAfterGenerate.fixed,
+                    advanced=True,
+                    tooltip="One seed is one handheld shake. Without shake it changes nothing.",
                 ),
                 fov_input(),
             ],

@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
-make_environment cli
+make_environment cli,live
 move=${MOVE:-pan_right}
 case $move in pan_* | tilt_* | roll_*) amount=25 ;; *) amount=2 ;; esac
 
@@ -22,3 +22,5 @@ say "the video, 33 frames in 8 steps on the CPU"
     --action_path "out/$move" \
     --width 160 --height 96 --frame_num 33 --sampling_steps 8 --guide_scale 1 --seed 1 --device cpu --overwrite \
     --output "$PWD/out/demo.mp4" "$@"
+echo
+echo "To walk in that room in the browser: .venv/bin/lingbot-world live out/toy --width 160 --height 96"

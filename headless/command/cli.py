@@ -24,6 +24,7 @@ from ..options import PARTS, STDOUT, GenerateOptions
 from ..starting import start_cuda
 from .completion import add_completion_command
 from .flags import Help, Parser, add_settings, add_size, adder, count, settings_of
+from .live import add_live_command
 from .quantize import add_quantize_command, add_verify_command
 
 BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
@@ -91,6 +92,7 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     add_quantize_command(commands, progress_bar)
     add_verify_command(commands, progress_bar)
     add_queue_command(commands)
+    add_live_command(commands, progress_bar)
     add_completion_command(commands, parser)
     if argv[:1] in (["camera"], ["completion"]):
         from .camera import add_camera_command

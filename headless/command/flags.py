@@ -87,13 +87,15 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
     return add
 
 
-def add_size(parser: argparse.ArgumentParser, meaning: str) -> None:
-    """The flags of a video's size; `meaning` is what --size says."""
+def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
+    """The flags of a video's size; `meaning` is what --size says. `frames`: it has an end."""
     size = "{}*{}".format(*SIZE)
     parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
     parser.add_argument("--width", type=int, help="exact, a multiple of 16; with --height, in place of --size")
     parser.add_argument("--height", type=int, help="exact, a multiple of 16")
-    parser.add_argument("--frame_num", type=int, default=FRAMES, help="4n+1; a shorter pose file shortens the video")
+    if frames:
+        about = "4n+1; a shorter pose file shortens the video"
+        parser.add_argument("--frame_num", type=int, default=FRAMES, help=about)
 
 
 def count(text: str) -> int:
