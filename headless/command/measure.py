@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ..pictures import colour_frames, frame_rate
 
 HELP = """Says when a video falls apart: as words, a table, a picture or JSON.
 
@@ -33,6 +32,7 @@ def add_measure_command(subparsers: Any) -> None:
 
 def _measure(arguments: argparse.Namespace) -> None:
     from ...drift import as_values, find_faults, measure_frames, render_drift, table, words  # drawing imports torch
+    from ..files.pictures import colour_frames, frame_rate
 
     fps = frame_rate(arguments.video) if arguments.fps is None else arguments.fps
     if not 0 < fps < 1000:

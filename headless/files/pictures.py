@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from ..errors import InputError, require
-from ..options import FPS
+from ...errors import InputError, require
+from ...options import FPS
 
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
