@@ -40,13 +40,12 @@ def find_faults(figures: Figures) -> list[Fault]:
 
 def _drifts(figures: Figures) -> list[Fault]:
     second = max(round(figures.fps), 2)
-    sharp, pale = (values / max(float(np.median(values[:second])), 1e-9)
-                   for values in (figures.sharpness, figures.colourfulness))  # fmt: skip
+    sharpness, colours = (float(np.median(values[:second])) for values in (figures.sharpness, figures.colourfulness))
     tint, light = (np.abs(values - np.median(values[:second])) for values in (figures.hue, figures.brightness))
     found = []
     for name, off, words in (
-        ("sharpness", sharp < BLURRED, f"less than {BLURRED:.0%} as sharp as at first"),
-        ("colour", pale < PALE, f"less than {PALE:.0%} as colourful as at first"),
+        ("sharpness", figures.sharpness < BLURRED * sharpness, f"less than {BLURRED:.0%} as sharp as at first"),
+        ("colour", figures.colourfulness < PALE * colours, f"less than {PALE:.0%} as colourful as at first"),
         ("tint", tint > TINTED, f"tinted: red against blue is more than {TINTED:.0f} of 255 off"),
         ("brightness", light > DARKER, f"brighter or darker than at first by more than {DARKER:.0f} of 255"),
     ):

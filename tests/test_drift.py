@@ -68,7 +68,7 @@ def test_a_fault_is_named_with_its_second(clip, spoil, name, begins_s, within_s)
 
 
 def test_a_clean_clip_and_one_that_stands_still_have_no_fault(clip):
-    for frames in (clip, np.repeat(clip[:1], FRAMES, 0)):
+    for frames in (clip, np.repeat(clip[:1], FRAMES, 0), np.repeat(clip[..., :1], 3, 3), np.zeros_like(clip)):
         figures = measure_frames(frames, FPS)
         assert find_faults(figures) == []
         assert words(figures, []) == ["No drift found in 81 frames, 5.1 s."]
