@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 from ..camera import action_embedding, camera_embedding, frame_count, read_pose_folder
+from ..camera.advice import warnings
 from ..camera.formats.sniff import looks_like_camera, looks_like_lens, looks_like_poses
 from ..camera.measure import floor_words, measure_camera, render_measurement, summary, table
 from ..camera.path import CameraPath, lens_from_fov
@@ -47,7 +48,7 @@ def lens_choices() -> list[str]:
 
 def camera_files() -> list[str]:
     """Files that a camera format reads, in the input folder and in packages."""
-    return _named(looks_like_camera, ".npz", ".txt", ".json", ".npy")
+    return _named(looks_like_camera, ".npz", ".txt", ".json", ".npy", ".bin")
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
@@ -130,6 +131,10 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
     latent_frames, height, width = samples.shape[2:]
     actions = check_fit(path, latent_frames, control)
+    show_warning("")
+    if len(path) != latent_frames * 4 - 3:
+        show_warning(f"The camera path has {len(path)} poses, the video {latent_frames * 4 - 3} frames, as frames come "
+                     "as 4n+1 (5, 9, 13, ... 81): the last poses are not used.")  # fmt: skip
     size = {"frames": frame_count(len(path), len(path)), "height": height * CELL, "width": width * CELL}
     if actions is None:
         return camera_embedding(path.c2w, path.intrinsics, **size)
@@ -150,6 +155,13 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
     if path.actions is None:
         raise CameraError("this camera path has no actions: make it with LingBot-World Camera Keys, or load action.npy")
     return path.actions
+
+
+def show_warnings(path: CameraPath, frames: int) -> None:
+    """What the model will not follow of a path in a video of `frames` frames, on the running node."""
+    show_warning("")
+    for words in warnings(path, frames):
+        show_warning(words)
 
 
 def with_camera(conditioning, embedding: torch.Tensor):

@@ -21,13 +21,14 @@ def register(server) -> None:
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """The drawing as a PNG; 204 where a run must tell; 400 with the reason where there is no path."""
+        """The drawing as a PNG, or as JSON why there is no path, as before the toy is made; 204 where a run must tell;
+        400 for what is no question."""
         try:
             picture = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:
             return web.Response(status=204)
         except (LingBotError, OSError) as error:
-            return web.json_response({"error": str(error)}, status=400)
+            return web.json_response({"error": str(error)})
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             return web.json_response({"error": f"not a preview node and what is before it: {error!r}"}, status=400)
         return web.Response(body=picture, content_type="image/png")

@@ -6,6 +6,7 @@ up below these folders only. Nodes list names with forward slashes, and read bot
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -15,7 +16,14 @@ import folder_paths
 
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
-from ..loaders.package import TOKENIZER_FOLDERS, is_causal_file, is_causal_folder, is_expert_folder, tokenizer_in
+from ..loaders.package import (
+    PART_FOLDERS,
+    TOKENIZER_FOLDERS,
+    is_causal_file,
+    is_causal_folder,
+    is_expert_folder,
+    tokenizer_in,
+)
 from ..loaders.release import named_causal
 from .names import parts_of
 
@@ -24,9 +32,9 @@ AUTO = "auto"
 TOY = "toy"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
+_EXAMPLE = Path(__file__).parent.parent / "toy" / "trained" / "example" / "image.png"
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
-_TEXT_ENCODER, _VAE = "text_encoder", "vae"
-"""Folders of these names are parts of a package in diffusers' layout."""
+_TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 
 
@@ -39,6 +47,15 @@ def toy_folder() -> Path:
     """Where the toy package is, or goes: the first folder of packages that ComfyUI looks into."""
     roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
     return next((root / TOY for root in roots if (root / TOY).is_dir()), roots[0] / TOY)
+
+
+def lay_out_example() -> None:
+    """An `example.png` for an input folder without any file, as ComfyUI's own has one: workflows begin with it."""
+    folder = Path(folder_paths.get_input_directory())
+    with suppress(OSError):  # a folder that cannot be written to: Load Image says what it lacks
+        folder.mkdir(parents=True, exist_ok=True)
+        if not any(path.is_file() for path in folder.iterdir()):
+            shutil.copyfile(_EXAMPLE, folder / "example.png")
 
 
 def package_choices() -> list[str]:
@@ -171,7 +188,7 @@ def _package_experts() -> Iterator[str]:
     for package in _folders():
         patterns = ("*/*", "*_noise*", *(() if _is_causal(package) else ("model.safetensors",)))
         files = (file for pattern in patterns for file in package.glob(pattern)
-                 if not _unfinished(file.parent) and file.parent.name not in (_TEXT_ENCODER, _VAE))  # fmt: skip
+                 if not _unfinished(file.parent) and file.parent.name not in PART_FOLDERS)  # fmt: skip
         weights = (file for file in files if file.suffix in _WEIGHTS and file.is_file())
         yield from (f"{package.name}/{file.relative_to(package).as_posix()}" for file in weights)
 

@@ -49,11 +49,15 @@ _MODEL = (
     *_names("comfy.model_patcher", "ModelPatcher.partially_unload ModelPatcher.patch_hook_weight_to_device"),
     *_names("comfy.model_patcher", "ModelPatcher.patch_hooks ModelPatcher.patch_weight_to_device"),
     *_names("comfy.model_patcher", "ModelPatcher.state_dict_for_saving ModelPatcher.unpatch_model"),
+    *_names("comfy.model_sampling", "CONST"),
     *_names("comfy.ops", "cast_bias_weight uncast_bias_weight run_every_op manual_cast.Linear manual_cast.Conv3d"),
     *_names("comfy.ops", "manual_cast.LayerNorm manual_cast.RMSNorm"),
     *_names("comfy.patcher_extension", "WrapperExecutor.new_class_executor add_wrapper get_all_wrappers"),
     *_names("comfy.patcher_extension", "add_wrapper_with_key"),
     *_names("comfy.patcher_extension", "WrappersMP.DIFFUSION_MODEL WrappersMP.PREPARE_SAMPLING"),
+    *_names("comfy.patcher_extension", "WrappersMP.OUTER_SAMPLE WrappersMP.SAMPLER_SAMPLE WrappersMP.PREDICT_NOISE"),
+    *_names("comfy.patcher_extension", "WrappersMP.CALC_COND_BATCH"),
+    *_names("comfy.samplers", "add_area_dims resolve_areas_and_cond_masks_multidim"),
     *_names("comfy.supported_models", "WAN21_T2V"),
     *_names("comfy.utils", "ProgressBar get_attr load_torch_file set_attr_param"),
     *_names("comfy.weight_adapter", "LoRAAdapter"),
@@ -67,13 +71,15 @@ _SAMPLING = (
     *_names("comfy.utils", "PROGRESS_BAR_ENABLED"),
     *_names("latent_preview", "prepare_callback"),
 )
+_STATE = _names("folder_paths", "get_output_directory get_save_image_path")
 NEEDS: dict[str, tuple[str, ...]] = {
     "load_models": (*_MODEL, *_names("comfy.sd", "VAE.encode")),
     "text": (
         *_names("comfy.model_management", "free_memory get_free_memory get_torch_device intermediate_device"),
         *_names("comfy.model_management", "should_use_bf16 soft_empty_cache throw_exception_if_processing_interrupted"),
         *_names("comfy.sd", "CLIP"),
-        *_names("comfy.sd1_clip", "SDTokenizer.tokenize_with_weights"),
+        *_names("comfy.sd1_clip", "SDTokenizer.tokenize_with_weights SDTokenizer._try_get_embedding"),
+        *_names("comfy.sd1_clip", "SD1ClipModel.set_clip_options"),
         *_names("comfy.text_encoders.sd3_clip", "t5_xxl_detect"),
         *_names("comfy.text_encoders.wan", "WanT5Tokenizer te"),
         *_names("comfy.utils", "ProgressBar calculate_parameters convert_old_quants load_torch_file"),
@@ -84,6 +90,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "camera_make": (
         *_CAMERA,
         *_names("comfy_api.latest", "io.Autogrow io.FolderType.temp io.Load3DCamera ui.ImageSaveHelper.save_images"),
+        *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
     ),
     "camera_files": _CAMERA,
     "camera_preview": (*_CAMERA, *_names("comfy_api.latest", "ui.PreviewImage")),
@@ -91,9 +98,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "sampling": (*_SAMPLING, *_names("comfy_api.latest", "io.Guider io.Sampler io.Sigmas")),
     "rollout": (
         *_SAMPLING,
+        *_STATE,
         *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
         *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
     ),
+    "state": _STATE,
     "quantize": (
         *_names("comfy.model_management", "get_torch_device throw_exception_if_processing_interrupted"),
         *_names("comfy.utils", "ProgressBar"),

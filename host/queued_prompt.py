@@ -13,6 +13,7 @@ from comfy_execution.utils import get_executing_context
 
 from .prompt_values import Prompt, UnknownError, is_link
 
+PRESET = "LingBotWorldCameraPreset"
 _queued: ContextVar[Prompt] = ContextVar("lingbot_world_queued_prompt", default={})  # noqa: B039, never written to
 
 
@@ -20,10 +21,21 @@ def register(server) -> None:
     """`server` is ComfyUI's PromptServer."""
 
     def keep(request: dict) -> dict:
-        _queued.set(request.get("prompt") or {})
+        prompt = request.get("prompt") or {}
+        _still_seeds(prompt)
+        _queued.set(prompt)
         return request
 
     server.add_on_prompt_handler(keep)
+
+
+def _still_seeds(prompt: Prompt) -> None:
+    """The seed of a camera without shake, which changes nothing, becomes 0: a canvas that draws a new one for each run
+    would have everything behind the camera made again."""
+    for node in prompt.values():
+        inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
+        if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
+            inputs["seed"] = 0
 
 
 def known_inputs() -> Mapping[str, Any]:
@@ -33,6 +45,16 @@ def known_inputs() -> Mapping[str, Any]:
     except UnknownError:
         return {}
     return {name: value for name, value in prompt[node]["inputs"].items() if not is_link(value)}
+
+
+def kind_of(node: str) -> str:
+    """The class of a node of the prompt that is running, or its number where that is not known."""
+    from server import PromptServer
+
+    queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)
+    running = [] if queue is None else queue.get_current_queue_volatile()[0]
+    kinds = [item[2][node]["class_type"] for item in running if node in item[2]]
+    return kinds[0] if kinds else f"Node {node}"
 
 
 def node_in_question() -> tuple[Prompt, str]:

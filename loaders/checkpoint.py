@@ -56,9 +56,9 @@ class Checkpoint:
     shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
     source: str = ""
     changes: Changes = field(default_factory=dict, repr=False)
-    scaled: Mapping[str, ScaledWeight] = field(default_factory=dict, repr=False)
     release: Release | None = None
     taken: bool = False
+    scaled: Mapping[str, ScaledWeight] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -75,8 +75,11 @@ class Checkpoint:
         if self.release is None:
             return ()
         note = None if self.taken else release_note(self.names, self.config)
-        named = f"{self.release.name} ({self.release.licence}): {self.name}"
-        return (named,) if note is None else (named, note)
+        named, shift = f"{self.release.name} ({self.release.licence}): {self.name}", self.release.shift
+        stated = diffusers_names.stated_shift(self.path)
+        other = (None if stated in (None, shift) else f"The scheduler's config beside it says shift {stated:g}; taken "
+                 f"is {self.release.name}'s {shift:g}, unless `shift` names another.")  # fmt: skip
+        return (named, *(line for line in (note, other) if line is not None))
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
         """The same model, whose parameters of more bits than `dtype` are rounded to it as they are read: no device and
@@ -169,7 +172,7 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     release = tell_release(names_of(path, source), str(stated.get("_class_name") or ""), config)
     config = dataclasses.replace(config, causal=release is not None)
     changes = read_loras([lora for lora in loras if lora.strength], shapes)
-    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes, source, changes, scaled, release)
+    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes, source, changes, release, scaled=scaled)
     _check_meta(checkpoint, meta)
     return checkpoint
 

@@ -9,7 +9,10 @@ block are expected as they are officially.
 """
 
 import re
+from pathlib import Path
 from typing import Any
+
+from .files import read_json
 
 MARKS = ("condition_embedder.", ".attn1.to_q.")
 """Parts of names that only diffusers gives."""
@@ -57,3 +60,11 @@ def official_config(stated: dict[str, Any]) -> dict[str, Any]:
     heads, width = stated.get("num_attention_heads"), stated.get("attention_head_dim")
     sizes = {"dim": heads * width} if isinstance(heads, int) and isinstance(width, int) else {}
     return stated | {ours: stated[theirs] for theirs, ours in _CONFIG.items() if theirs in stated} | sizes
+
+
+def stated_shift(model: Path) -> float | None:
+    """`flow_shift` in the config of the scheduler beside a model's folder; None where nothing says one. Raises
+    CheckpointError for a file that is no JSON."""
+    file = model.parent / "scheduler" / "scheduler_config.json"
+    shift = read_json(file).get("flow_shift") if file.is_file() else None
+    return float(shift) if isinstance(shift, int | float) else None

@@ -57,7 +57,7 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
             names = ", ".join(item.name for item in preferred[:5])
             raise CheckpointError(f"{folder}: several weight files ({names}); give the one that is meant")
     for other in sorted(folder.glob("*.gguf")):
-        raise _gguf(other)
+        raise gguf_refusal(other)
     content = ", ".join(sorted(item.name for item in folder.iterdir())[:8]) or "nothing"
     raise CheckpointError(f"{folder}: no weights in this folder (it holds {content}); expected model.safetensors, "
                           "model.pt or a set of shards with their index")  # fmt: skip
@@ -109,14 +109,15 @@ def _refuse_other_formats(file: Path, start: bytes) -> None:
     if not start:
         raise CheckpointError(f"{file}: the file is empty; download it again")
     if start.startswith(b"GGUF"):
-        raise _gguf(file)
+        raise gguf_refusal(file)
     if start.startswith(b"version https://git-lfs"):
         raise CheckpointError(f"{file}: a git-lfs pointer, not the weights; fetch them with `git lfs pull`")
     if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
         raise CheckpointError(f"{file}: a web page, not weights; the download went wrong, download it again")
 
 
-def _gguf(file: Path) -> CheckpointError:
+def gguf_refusal(file: Path) -> CheckpointError:
+    """What is said of a GGUF file."""
     return CheckpointError(f"{file}: a GGUF file, whose blocks are not decoded here; use safetensors weights, or make "
                            "4-bit ones of the official files with `lingbot-world quantize`")  # fmt: skip
 

@@ -19,6 +19,7 @@ from ..model.pointwise import encode_8bit, or_else
 from ..options import BLOCK_SIZES, T
 from . import codec
 from .codec import CODES, NESTED_BLOCKSIZE, Scales, decode, decode_rows, is_standard_code
+from .quantized import DecodedParameter
 from .tensors import TensorEntry
 
 _COMPONENT = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__(\w+))$")
@@ -77,15 +78,11 @@ class FourBitWeight:
         ))  # fmt: skip
 
 
-class FourBitParameter(torch.nn.Parameter):
-    """A 4-bit weight as a model outside ComfyUI has it: the packed bytes, and beside them what decodes them.
-
-    It needs nothing but torch: importing comfy_kitchen and bitsandbytes takes six seconds, half of it for torch's
-    compiler. In ComfyUI a QuantizedTensor takes its place, which the host can move and patch."""
+class FourBitParameter(DecodedParameter):
+    """A 4-bit weight: the packed bytes, and beside them what decodes them."""
 
     scales: Scales
     weight_shape: tuple[int, ...]
-    _kept: dict[torch.dtype, Any] | None = None
 
     @classmethod
     def of(cls, packed: Tensor, scales: Scales, shape: tuple[int, ...]) -> "FourBitParameter":
@@ -94,23 +91,14 @@ class FourBitParameter(torch.nn.Parameter):
         parameter.scales, parameter.weight_shape = scales, tuple(shape)
         return parameter
 
-    def keep(self) -> None:
-        """From now on what `decode` and `recode` make stays beside the 4-bit weight, and is given again."""
-        self._kept = {}
-
     def decode(self, dtype: torch.dtype) -> Tensor:
         """The weight in `dtype`, bit-equal to what bitsandbytes makes of it."""
-        return self._kept_or_made(dtype, _fastest("decode_4bit", decode, self.device.type))
+        run = _fastest("decode_4bit", decode, self.device.type)
+        return self._kept_or_made(dtype, lambda: run(self.data, self.scales, self.weight_shape, dtype))
 
     def recode(self, dtype: torch.dtype) -> EightBit:
         """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
-        return self._kept_or_made(dtype, recode)
-
-    def _kept_or_made(self, dtype: torch.dtype, make: Callable[..., T]) -> T:
-        kept = {} if self._kept is None else self._kept
-        if dtype not in kept:
-            kept[dtype] = make(self.data, self.scales, self.weight_shape, dtype)
-        return kept[dtype]
+        return self._kept_or_made(dtype, lambda: recode(self.data, self.scales, self.weight_shape, dtype))
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:

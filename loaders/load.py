@@ -22,12 +22,13 @@ from ..model.dit import LingBotWorldModel
 from ..model.linear_8bit import choose_arithmetic
 from ..model.operations import Linear, TorchOperations, materialise
 from ..options import Arithmetic, AttentionMode, Progress
+from ..typed import checked
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
-from .four_bit import FourBitParameter, frozen_parameter
+from .four_bit import frozen_parameter
 from .lora import Changes
 from .offload import BlockStreamer, staying_weights, streamed_weights
-from .quantized import check_finite, quantized_tensors
+from .quantized import DecodedParameter, check_finite, quantized_tensors
 from .tensors import TensorEntry
 from .uploader import Uploader
 
@@ -35,6 +36,7 @@ _ADVISED_BYTES = 32 << 20
 _READ_BYTES = 1 << 20
 
 
+@checked
 def load_expert(
     path: str | Path | Checkpoint,
     device: str | torch.device = "cpu",
@@ -62,7 +64,7 @@ def load_expert(
     keep a piece of these blocks each instead, and gather them in every forward, which they all have to call.
 
     The first `decoded_blocks` blocks keep the decoded weights of their main layers from their first forward on, beside
-    the 4-bit ones (see `memory.decoded_bytes`): a decoding less in every forward.
+    those of fewer bits (see `memory.decoded_bytes`): a decoding less in every forward.
 
     `arithmetic` is that of the blocks' linear layers (see model/linear_8bit.py), "auto" means `dtype`. With an
     `attention_mode` of "8bit" self-attention is that of model/attention_8bit.py, else it is `attention`. Raises
@@ -114,7 +116,7 @@ def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.devic
 
 def _keep_decoded(blocks: Iterable[torch.nn.Module]) -> None:
     for layer in chain.from_iterable(cast(Block, block).main_layers for block in blocks):
-        if isinstance(layer.weight, FourBitParameter):
+        if isinstance(layer.weight, DecodedParameter):
             layer.weight.keep()
 
 

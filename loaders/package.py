@@ -12,7 +12,7 @@ import torch
 from ..errors import CheckpointError
 from ..options import RELEASES, LoraFile, PerExpert
 from .checkpoint import Checkpoint, open_checkpoint
-from .files import WEIGHT_SUFFIXES, read_json
+from .files import WEIGHT_SUFFIXES, gguf_refusal, read_json
 from .lora import loras_for
 from .release import names_of, release_called, told_causal
 
@@ -23,6 +23,8 @@ ASSETS = ("text_encoder", "tokenizer", "vae")
 """The parts that are no model. All releases have the same."""
 ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
 """Where they are downloaded from."""
+PART_FOLDERS = ("text_encoder", "vae")
+"""What diffusers calls the folders of parts that are no model, besides the tokenizer's."""
 _PARTS = {
     "high": "the high-noise expert (high_noise_model*)",
     "low": "the low-noise expert (low_noise_model*)",
@@ -61,6 +63,8 @@ def find_package(
     named part that does not exist. The other parts are None where they are missing.
     """
     root = None if folder is None else Path(folder).expanduser()
+    if root is not None and root.suffix == ".gguf" and root.is_file():
+        raise gguf_refusal(root)
     if root is not None and not root.exists():
         raise CheckpointError(f"{root}: no such folder; give the folder of the downloaded package")
     given = {part: Path(path).expanduser() for part, path in overrides.items() if path is not None}
@@ -120,7 +124,7 @@ def _beside(model: Path, part: str) -> Path | None:
 
 def is_causal_folder(folder: Path) -> bool:
     """Whether a folder holds a causal model, as its config.json, a name or else its shapes tell."""
-    if not is_expert_folder(folder):
+    if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     config = folder / "config.json"
     told = told_causal(names_of(folder.absolute()), read_json(config) if config.is_file() else {})
@@ -170,6 +174,9 @@ def is_expert_folder(path: str | Path) -> bool:
 
 
 def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path | None]) -> CheckpointError:
+    for item in items:
+        if item.suffix == ".gguf":
+            return gguf_refusal(item)
     missing = [_PARTS[part] for part in ("high", "low") if parts[part] is None]
     found = [f"{part}: {path.name}" for part, path in parts.items() if path is not None]
     content = ", ".join(item.name for item in items[:8]) or "nothing"
@@ -220,9 +227,9 @@ def _tokenizer(items: list[Path]) -> Path | None:
 _FINDERS = {
     "high": _expert("high"),
     "low": _expert("low"),
-    "text_encoder": _weights_named("t5", "text_encoder"),
+    "text_encoder": _weights_named("t5", PART_FOLDERS[0]),
     "tokenizer": _tokenizer,
-    "vae": _weights_named("vae", "vae"),
+    "vae": _weights_named("vae", PART_FOLDERS[1]),
 }
 
 

@@ -1,12 +1,13 @@
 """What weights in 4 bits (four_bit.py) and in 8 bits (scaled.py) have in common."""
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..options import T
 from .tensors import MappedFile, TensorEntry, in_file_order
 
 
@@ -29,6 +30,24 @@ class QuantizedWeight(Protocol):
         self, tensors: Mapping[str, Tensor], offset: Tensor | None, dtype: torch.dtype | None
     ) -> torch.nn.Parameter:
         """See `FourBitWeight.parameter`."""
+
+
+class DecodedParameter(torch.nn.Parameter):
+    """A weight in fewer bits as a model outside ComfyUI has it. It needs nothing but torch: importing comfy_kitchen and
+    bitsandbytes takes six seconds, half of it for torch's compiler. In ComfyUI a QuantizedTensor takes its place, which
+    the host can move and patch."""
+
+    _kept: dict[torch.dtype, Any] | None = None
+
+    def keep(self) -> None:
+        """From now on what decoding and recoding make stays beside the weight, and is given again."""
+        self._kept = {}
+
+    def _kept_or_made(self, dtype: torch.dtype, make: Callable[[], T]) -> T:
+        kept = {} if self._kept is None else self._kept
+        if dtype not in kept:
+            kept[dtype] = make()
+        return kept[dtype]
 
 
 def quantized_tensors(

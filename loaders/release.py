@@ -11,11 +11,10 @@ from typing import Any
 from ..errors import CheckpointError, InputError
 from ..model.config import ModelConfig
 from ..options import RELEASES, Release
-from .diffusers_names import CAUSAL_CLASS as DIFFUSERS_CLASS
+from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
 """`_class_name` in the config.json of LingBot-World Fast and 2.0, and in that of 2.0's causal-pretrain."""
-CAUSAL_CLASSES = (CAUSAL_CLASS, GUIDED_CLASS, DIFFUSERS_CLASS)
 SMALL = 30, 1536
 """Layers and width of 2.0's 1.3B; with camera layers no other release has them."""
 
@@ -56,10 +55,8 @@ def told_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
     """Whether a model with these names and this content of a config.json (empty: there is none) is causal; None where
     its shapes have to tell."""
     class_name = stated.get("_class_name")
-    if class_name in CAUSAL_CLASSES:
+    if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True
-    if "architectures" in stated:  # a text encoder's
-        return False
     if class_name:
         return None if (stated.get("num_layers"), stated.get("dim")) == SMALL else False
     return True if named_causal(names) else None

@@ -20,6 +20,7 @@ from ..errors import CheckpointError
 from ..model.matrix_8bit import LARGEST, EightBit
 from ..model.pointwise import encode_8bit, slices
 from .four_bit import frozen_parameter, load_layouts
+from .quantized import DecodedParameter
 from .tensors import MappedFile, TensorEntry
 
 METADATA = "_quantization_metadata"
@@ -69,8 +70,8 @@ class ScaledWeight:
         return frozen_parameter(load_layouts().core_tensor(_LAYOUTS[values.dtype], values, scale, dtype))
 
 
-class ScaledParameter(torch.nn.Parameter):
-    """An 8-bit weight as a model outside ComfyUI has it: its values, and beside them its scale."""
+class ScaledParameter(DecodedParameter):
+    """An 8-bit weight: its values, and beside them its scale."""
 
     scale: Tensor | None
 
@@ -83,15 +84,22 @@ class ScaledParameter(torch.nn.Parameter):
 
     def decode(self, dtype: torch.dtype) -> Tensor:
         """The weight in `dtype`, as ComfyUI decodes it: float8 times the scale in `dtype`, int8 times it in float32."""
-        if self.scale is None:
-            return self.data.to(dtype)
-        if self.dtype == torch.int8:
-            return (self.data.float() * self.scale).to(dtype)
-        return self.data.to(dtype) * self.scale.to(dtype)
+        return self._kept_or_made(dtype, lambda: decode(self.data, self.scale, dtype))
 
     def recode(self, dtype: torch.dtype) -> EightBit:
         """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row: its own values if they are that."""
-        return recode(self.data, self.scale, dtype)
+        if self.dtype == dtype:
+            return recode(self.data, self.scale, dtype)
+        return self._kept_or_made(dtype, lambda: recode(self.data, self.scale, dtype))
+
+
+def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """See `ScaledParameter.decode`."""
+    if scale is None:
+        return values.to(dtype)
+    if values.dtype == torch.int8:
+        return values.float().mul_(scale).to(dtype)
+    return values.to(dtype).mul_(scale.to(dtype))
 
 
 def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit:

@@ -10,7 +10,7 @@ from ..host import folders, needs
 
 MODULES = (
     "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "camera_measure",
-    "sampling", "rollout", "quantize", "toy",
+    "sampling", "rollout", "state", "quantize", "toy",
 )  # fmt: skip
 
 folders.register()
@@ -27,6 +27,7 @@ class LingBotWorldExtension(ComfyExtension):
 
         for part in (drawing, queued_prompt, uploads):
             part.register(PromptServer.instance)
+        folders.lay_out_example()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         modules = [import_module(f".{name}", __name__) for name in needs.usable(MODULES, __version__)]

@@ -6,7 +6,7 @@ from ..camera import frame_count
 from ..camera.moves import PRESETS, path_from_editor, path_from_keys, path_from_load3d, preset_path
 from ..camera.moves.keys import STEP, TURN_DEG
 from ..camera.moves.presets import DEFAULT_RADIUS, STEADY_NOTE
-from ..host.camera import chain
+from ..host.camera import chain, show_warnings
 from .camera_sockets import CATEGORY, Camera, camera_outputs, easing_input, fov_input, frames_input
 from .refusal import refusal
 
@@ -63,7 +63,13 @@ class LingBotWorldCameraPreset(io.ComfyNode):
                     tooltip="Degrees of handheld shake on top of the move.",
                 ),
                 io.Int.Input(
-                    "seed", default=0, min=0, max=2**32 - 1, advanced=True, tooltip="One seed is one handheld shake."
+                    "seed",
+                    default=0,
+                    min=0,
+                    max=2**32 - 1,
+                    control_after_generate=io.ControlAfterGenerate.fixed,
+                    advanced=True,
+                    tooltip="One seed is one handheld shake. Without shake it changes nothing.",
                 ),
                 fov_input(),
             ],
@@ -247,6 +253,7 @@ class LingBotWorldCameraEditor(io.ComfyNode):
     def execute(cls, path, image=None) -> io.NodeOutput:
         camera = path_from_editor(path)
         camera = camera[: frame_count(len(camera))]
+        show_warnings(camera, len(camera))
         return io.NodeOutput(camera, len(camera), ui=None if image is None else _first_frame(image))
 
 

@@ -23,8 +23,10 @@ def camera_outputs(*more: io.Output) -> list[io.Output]:
 
 
 def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.Input:
-    """A number of frames."""
-    return io.Int.Input("frames", default=default, min=least, max=MOST_FRAMES, step=4, tooltip=tooltip)
+    """A number of frames, in steps of 4 where `least` is 4n+1. The canvas moves a value to its field's grid, and on one
+    of 4 that begins with 0 no 4n+1 lies."""
+    step = 4 if least % 4 == 1 else 1
+    return io.Int.Input("frames", default=default, min=least, max=MOST_FRAMES, step=step, tooltip=tooltip)
 
 
 def drawing_size() -> list[io.Int.Input]:
@@ -32,7 +34,7 @@ def drawing_size() -> list[io.Int.Input]:
     sides = (("width", 800, WIDTHS), ("height", 500, HEIGHTS))
     return [
         io.Int.Input(
-            name, default=pixels, min=least, max=most, step=8, advanced=True, tooltip=f"{name.title()} of the drawing."
+            name, default=pixels, min=least, max=most, step=2, advanced=True, tooltip=f"{name.title()} of the drawing."
         )
         for name, pixels, (least, most) in sides
     ]

@@ -149,8 +149,8 @@ class LingBotWorldLoadCausal(io.ComfyNode):
                     options=choices,
                     default=choices[0],
                     tooltip="A causal model's folder, with the name that it was released with: in "
-                    "models/diffusion_models, a package of models/lingbot_world, or a folder in one, such as "
-                    "lingbot_world_fast or diffusers' transformer.",
+                    "models/diffusion_models, a package of models/lingbot_world, or a folder inside one: "
+                    "lingbot_world_fast, or transformer in diffusers' layout.",
                 ),
                 _weight_dtype(),
                 _arithmetic(),

@@ -19,8 +19,8 @@ from ..options import (
 )
 from .camera_sockets import Camera, frames_input
 from .refusal import refusal
+from .state import State
 
-State = io.Custom("LINGBOT_STATE")
 AS_TRAINED, CUSTOM = "as the model was trained", "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
 UNSET = -1

@@ -1,9 +1,20 @@
 """LingBotWorldGuider, LingBotWorldSolver, LingBotWorldSigmas and LingBotWorldSampler: sampling over two experts."""
 
 from comfy_api.latest import io
+from torch import Tensor
 
 from ..host.notice import show_warning
-from ..options import BOUNDARY, CAMERA_CACHE_MODES, GUIDE_SCALE, SHIFT, SOLVER_NAMES, STEPS, CameraCacheMode, PerExpert
+from ..options import (
+    BOUNDARY,
+    CAMERA_CACHE_MODES,
+    GUIDE_SCALE,
+    SHIFT,
+    SOLVER_NAMES,
+    STEPS,
+    CameraCacheMode,
+    PerExpert,
+    SolverName,
+)
 from .refusal import refusal
 
 CATEGORY = "LingBot-World/sampling"
@@ -109,6 +120,10 @@ def _reuse_threshold() -> io.Float.Input:
     )
 
 
+def _denoise(tooltip: str, optional: bool = False) -> io.Float.Input:
+    return io.Float.Input("denoise", default=1.0, min=0.01, max=1.0, step=0.01, optional=optional, tooltip=tooltip)
+
+
 class LingBotWorldGuider(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
@@ -177,14 +192,9 @@ class LingBotWorldSigmas(io.ComfyNode):
             inputs=[
                 _steps(),
                 _shift(),
-                io.Float.Input(
-                    "denoise",
-                    default=1.0,
-                    min=0.01,
-                    max=1.0,
-                    step=0.01,
-                    tooltip="1 starts from noise. Less keeps the last part of a longer schedule, for a latent that "
-                    "already holds a video.",
+                _denoise(
+                    "1 starts from noise. Less keeps the last part of a longer schedule, for a latent that already "
+                    "holds a video."
                 ),
                 _solver("The solver that this schedule is for: unipc's begins a little lower than dpmpp's.", True),
             ],
@@ -193,9 +203,7 @@ class LingBotWorldSigmas(io.ComfyNode):
 
     @classmethod
     def execute(cls, steps, shift, denoise, solver) -> io.NodeOutput:
-        from ..sampling import flow_sigmas
-
-        return io.NodeOutput(flow_sigmas(round(steps / denoise), shift, solver)[-(steps + 1) :])
+        return io.NodeOutput(_schedule(steps, shift, solver, denoise)[0])
 
 
 class LingBotWorldSampler(io.ComfyNode):
@@ -213,7 +221,11 @@ class LingBotWorldSampler(io.ComfyNode):
                 _model("low_noise", "low-noise expert"),
                 _prompt("positive", "prompt"),
                 _prompt("negative", "negative prompt"),
-                io.Latent.Input("latent", tooltip="The empty latent of WanImageToVideo: size and length of the video."),
+                io.Latent.Input(
+                    "latent",
+                    tooltip="The empty latent of WanImageToVideo: size and length of the video. With a denoise below "
+                    "1 a video's latent, from VAE Encode.",
+                ),
                 io.Int.Input(
                     "seed",
                     default=0,
@@ -230,6 +242,11 @@ class LingBotWorldSampler(io.ComfyNode):
                 _solver(),
                 _camera_cache(),
                 _reuse_threshold(),
+                _denoise(
+                    "1 makes a new video. Below 1 the video in the latent is changed: it gets as much noise as the "
+                    "last steps of a longer schedule take away, and those steps are made. 0.3 keeps most of it.",
+                    optional=True,  # prompts and workflows of earlier versions lack it
+                ),
             ],
             outputs=[io.Latent.Output("samples", display_name="latent", tooltip="The video's latent, for VAE Decode.")],
         )
@@ -241,18 +258,31 @@ class LingBotWorldSampler(io.ComfyNode):
     @classmethod
     def execute(
         cls, high_noise, low_noise, positive, negative, latent, seed, steps, shift, cfg_high, cfg_low, boundary, solver,
-        camera_cache="auto", reuse_threshold=0.0,
+        camera_cache="auto", reuse_threshold=0.0, denoise=1.0,
     ) -> io.NodeOutput:  # fmt: skip
         from ..host.sampler import FlowSolver, sample_latent
-        from ..sampling import flow_sigmas, flow_timesteps
 
         models, cfg = PerExpert(high_noise, low_noise), PerExpert(cfg_high, cfg_low)
         guider = _guider(models, positive, negative, cfg, boundary, camera_cache)
         shifts = " and ".join(f"{patched:g}" for patched in guider.patched_shifts() if patched != shift)
         if shifts:
             show_warning(f"Shift {shifts} of a model sampling node is not used: this node's own shift is {shift:g}.")
-        sampler = FlowSolver(solver, flow_timesteps(steps, shift, solver), reuse_threshold)
-        return io.NodeOutput(sample_latent(guider, sampler, flow_sigmas(steps, shift, solver), latent, seed))
+        if denoise < 1 and not latent["samples"].any():
+            show_warning(f"The latent is empty, and denoise {denoise:g} keeps it in part: for a new video set denoise "
+                         "to 1; to change a video connect its latent, from VAE Encode.")  # fmt: skip
+        sigmas, timesteps = _schedule(steps, shift, solver, denoise)
+        return io.NodeOutput(
+            sample_latent(guider, FlowSolver(solver, timesteps, reuse_threshold), sigmas, latent, seed)
+        )
+
+
+def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> tuple[Tensor, Tensor]:
+    """Sigmas [steps + 1] and timesteps [steps]: below a denoise of 1 the last ones of a longer schedule, as ComfyUI's
+    KSampler and BasicScheduler cut theirs."""
+    from ..sampling import flow_sigmas, flow_timesteps
+
+    whole = int(steps / denoise)
+    return flow_sigmas(whole, shift, solver)[-(steps + 1) :], flow_timesteps(whole, shift, solver)[-steps:]
 
 
 def _check_models() -> None:
@@ -269,11 +299,4 @@ def _guider(models: PerExpert, positive, negative, cfg: PerExpert[float], bounda
     guider.set_conds(positive, negative)
     guider.set_cfg(cfg)
     guider.set_camera_cache(mode)
-    names = " and ".join(guider.without_start_image())
-    show_warning(
-        f"No start image in {names}: the video will not begin with your image. Connect Text Encode to WanImageToVideo, "
-        "its outputs to Apply LingBot-World Camera (if there is a camera), and that node's outputs to this one."
-        if names
-        else ""
-    )
     return guider

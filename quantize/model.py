@@ -31,7 +31,7 @@ WRITERS = 4
 @dataclass(frozen=True)
 class QuantizeOptions:
     """`format` says what matrices become. In 4 bits `search` chooses scales of least error and `blocksize` values share
-    one; `keep` names layers that stay bf16; `loras` are merged before; with `t5` the text encoder of a package is
+    one. `keep` names layers that stay bf16; `loras` are merged before; with `t5` the text encoder of a package is
     quantized as well. `assets` names a folder with text encoder, tokenizer and VAE for a package. `device` None: the
     GPU if there is one."""
 

@@ -24,6 +24,8 @@ TOY = {
     "vae_name": "toy/Wan2.1_VAE.pth",
     "prompt": "a castle",
     "size": "width and height",
+    "width": TOY_WIDTH,
+    "height": TOY_HEIGHT,
     "steps": 2,
     "seed": 11,
 }

@@ -16,6 +16,7 @@ from toy_prompt import ToyPrompt, as_toy, toy_prompt
 pytestmark = pytest.mark.host
 
 POSES, TEXT, VIDEO, VAE = "LingBotWorldLoadPoses", "LingBotWorldTextEncode", "WanImageToVideo", "LingBotWorldLoadVAE"
+PRESET = "LingBotWorldCameraPreset"
 EXPERTS, SAMPLER, ROLLOUT = "LingBotWorldLoadExperts", "LingBotWorldSampler", "LingBotWorldRollout"
 IMAGES = {"module": "comfy.ldm.wan.vae", "owner": "WanVAE", "name": "encode", "error": "none"}
 PROMPTS = {"module": ".host.clip", "name": "encode", "error": "none"}
@@ -129,3 +130,19 @@ def test_a_rollout_along_another_path_does_not_encode_the_image_again(calls, new
     encoded, run = calls(IMAGES, toy.set("LingBotWorldCameraPreset", fov_deg=60.0))
     assert encoded == []
     assert toy.node_id(ROLLOUT) in run.executed
+
+
+def test_a_new_seed_makes_a_camera_anew_only_where_it_shakes(comfy_server):
+    """A canvas that is set to `randomize` sends a new seed with every run."""
+    amount = random.random() + 1
+
+    def ran(shake: float) -> list[str]:
+        values = {"preset": "pan_left", "frames": 9, "amount": amount, "easing": "linear", "radius": 4.0,
+                  "shake": shake, "seed": random.randrange(2**32), "fov_deg": 79.0}  # fmt: skip
+        drawing = {"camera": ["camera", 0], "frames": 0, "width": 400, "height": 250}
+        prompt = ToyPrompt().add("camera", PRESET, **values).add("drawing", "LingBotWorldCameraPreview", **drawing)
+        return comfy_server.queue(prompt).executed
+
+    assert ran(shake=0.0) == ["camera", "drawing"]
+    assert ran(shake=0.0) == []
+    assert ran(shake=1.0) == ran(shake=1.0) == ["camera", "drawing"]

@@ -18,6 +18,7 @@ IDS = {
     "LingBotWorldCameraKeys", "LingBotWorldCameraKeyframes", "LingBotWorldCameraChain", "LingBotWorldCameraEditor",
     "LingBotWorldCameraImport", "LingBotWorldCameraPreview", "LingBotWorldLoadCausal", "LingBotWorldRollout",
     "LingBotWorldQuantize", "LingBotWorldMeasureCamera", "LingBotWorldToyPackage",
+    "LingBotWorldSaveState", "LingBotWorldLoadState",
 }  # fmt: skip
 
 
@@ -40,7 +41,7 @@ def test_a_node_explains_itself(nodes, comfy_server, name):
     inputs = {key: spec for kind in ("required", "optional") for key, spec in node["input"].get(kind, {}).items()}
     silent = [key for key, spec in inputs.items() if not (len(spec) > 1 and spec[1].get("tooltip"))]
     assert silent == []
-    assert all(node["output_tooltips"]), "an output without a tooltip"
+    assert all(node["output_tooltips"] or []), "an output without a tooltip"
     labels = [spec[1].get("display_name") or key for key, spec in inputs.items()]
     assert [label for label in labels if "_" in label] == []
     with urllib.request.urlopen(f"{comfy_server.url}/extensions/{PACK_NAME}/docs/{name}.md") as answer:

@@ -91,7 +91,7 @@ def test_the_queue_gives_what_the_command_gives(server, fast, tmp_path):
     prompt = fast.set(ROLLOUT, seed=7, frames=21).set(CAUSAL, weight_dtype="fp32")
     run = server.queue(prompt)
     said = [text for node, text in run.texts if node == prompt.node_id(ROLLOUT)]
-    assert said == ["No camera is connected: it stands still."]
+    assert said == ["There is no camera path: the camera stands still."]
     package = server.base / "models" / "lingbot_world" / "toy"
     state = tmp_path / "a.state"
     generate(GenerateOptions(

@@ -52,6 +52,14 @@ def find_on_another_core(name, location=None, **options):
 
 importlib.util.spec_from_file_location = find_on_another_core
 """
+def test_a_fresh_base_directory_gets_the_image_that_the_workflows_begin_with(comfy_host: Host, tmp_path):
+    (tmp_path / "full" / "input").mkdir(parents=True)
+    (tmp_path / "full" / "input" / "mine.png").write_bytes(b"")
+    for name, found in (("new", {"example.png"}), ("full", {"mine.png"})):
+        with ComfyServer(comfy_host, tmp_path / name) as server:
+            assert {path.name for path in (server.base / "input").iterdir() if path.is_file()} == found
+
+
 LACKING = {
     "camera_make": "comfy_api.latest.io.Load3DCamera",
     "rollout": "latent_preview.LatentPreviewer",

@@ -35,12 +35,13 @@ from toy_prompt import (
     WORKFLOWS,
     as_toy,
     as_toy_canvas,
+    shipped,
 )
 from workflow_files import write_enlargers, write_loras, write_paths, write_video
 
 pytestmark = pytest.mark.host
 
-PACKAGE = "lingbot-world-base-cam-nf4"
+PACKAGE, API = "lingbot-world-base-cam-nf4", WORKFLOWS / "api"
 CONVERT = """
 import json, sys
 from comfy_cli.workflow_to_api import convert_ui_to_api
@@ -100,6 +101,33 @@ def test_own_sampler_gives_what_the_one_node_gives(server):
     assert not torch.equal(own, other)
 
 
+def test_denoise_changes_a_video_as_the_separate_nodes_do(server):
+    """From a video's latent: pieces and Sampler give the same bits; less of the video stays where denoise is more."""
+    pieces, seed = as_toy("own_sampler"), {"seed": 5}
+    values = {**as_toy("camera")[as_toy("camera").node_id("LingBotWorldSampler")]["inputs"], **seed}
+    values |= pieces[pieces.node_id("LingBotWorldGuider")]["inputs"] | {"latent": pieces.link("WanImageToVideo", 2)}
+    prompt = pieces.add("video", "LingBotWorldSampler", **values | {"seed": 4})
+    values["latent"] = ["video", 0]
+    prompt = prompt.set("RandomNoise", noise_seed=5).set("LingBotWorldSigmas", denoise=0.35)
+    prompt = prompt.set("SamplerCustomAdvanced", latent_image=["video", 0])
+    for denoise in (0.35, 0.8):
+        prompt = prompt.add(f"at {denoise}", "LingBotWorldSampler", **values, denoise=denoise)
+    kept = {"dpieces": pieces.link("SamplerCustomAdvanced"), "dvideo": ["video", 0], "dlittle": ["at 0.35", 0],
+            "dmuch": ["at 0.8", 0]}  # fmt: skip
+    for name, latent in kept.items():
+        prompt = prompt.add(f"save {name}", "SaveLatent", samples=latent, filename_prefix=name)
+    server.queue(prompt)
+    own, video, little, much = (saved_latent(server, name) for name in kept)
+    assert torch.equal(own, little)
+    assert 0 < (little - video).abs().mean() < 0.85 * (much - video).abs().mean()
+
+
+def test_a_denoise_below_one_over_an_empty_latent_is_said(server):
+    prompt = as_toy("camera").set("LingBotWorldSampler", denoise=0.5)
+    run = server.queue(prompt)
+    assert any("The latent is empty, and denoise 0.5" in text for _, text in run.texts)
+
+
 def saved_latent(server: ComfyServer, name: str) -> torch.Tensor:
     (path,) = (server.base / "output").glob(f"{name}_*.latent")
     return load_file(path)["latent_tensor"]
@@ -151,17 +179,19 @@ def runs_in(renderer: str) -> list[str]:
 
 @pytest.fixture(scope="module", params=["classic", "vue"])
 def canvas_reports(request, server, tmp_path_factory) -> dict[str, dict]:
-    """What a browser sees of each workflow, in the classic renderer and in Nodes 2.0; `<name>-toy` is run."""
+    """What a browser sees of each workflow, in the classic renderer and in Nodes 2.0; `<name>-toy` is run, `<name>-api`
+    is the API file."""
     files, run = [CANVAS_FILES[name] for name in NAMES], runs_in(request.param)
     toys = [tmp_path_factory.mktemp(request.param) / f"{name}-toy.json" for name in run]
     for name, toy in zip(run, toys, strict=True):
         toy.write_text(json.dumps(as_toy_canvas(name)), encoding="utf-8")
     toys.append(toys[0].with_name("earlier.json"))
     toys[-1].write_text(json.dumps(saved_earlier()), encoding="utf-8")
-    wish = {"vue": request.param == "vue", "files": [*map(str, files), *map(str, toys)], "run": [*map(str, toys)]}
+    api = [API / f"{name}.json" for name in NAMES]
+    wish = {"vue": request.param == "vue", "files": [*map(str, files + api + toys)], "run": [*map(str, toys)]}
     reports = run_script("check_workflows.mjs", server.url, json.dumps(wish))
-    names = {path.stem: name for name, path in CANVAS_FILES.items()}
-    return {names.get(stem, stem): report for report in reports for stem in [Path(report["file"]).stem]}
+    names = {str(path): name for name, path in CANVAS_FILES.items()} | {str(path): f"{path.stem}-api" for path in api}
+    return {names.get(report["file"], Path(report["file"]).stem): report for report in reports}
 
 
 def saved_earlier() -> dict:
@@ -183,10 +213,12 @@ def test_the_canvas_opens_it_without_a_missing_node_or_an_error(canvas_reports, 
     assert canvas_reports[name]["errors"] == []
 
 
+@pytest.mark.parametrize("form", ["", "-api"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_canvas_would_queue_the_queue_form(canvas_reports, name):
-    expected = json.loads((WORKFLOWS / "api" / f"{name}.json").read_text(encoding="utf-8"))
-    shown = canvas_reports[name]["prompt"]
+def test_the_canvas_would_queue_the_queue_form(canvas_reports, name, form):
+    """Of the canvas file and of the API file, which is opened on the canvas and exported again."""
+    expected = json.loads((API / f"{name}.json").read_text(encoding="utf-8"))
+    shown = canvas_reports[name + form]["prompt"]
     assert shown.keys() == expected.keys()
     for key, node in expected.items():
         shown[key]["inputs"].pop("video-preview", None)  # core's Load Video sends it along
@@ -194,6 +226,18 @@ def test_the_canvas_would_queue_the_queue_form(canvas_reports, name):
             keep_view(shown[key]["inputs"]["viewport_state"]["camera_info"], node)
             continue
         assert shown[key]["inputs"] == node["inputs"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_whole_number_lies_on_the_grid_of_its_field(server, name):
+    """The canvas moves what an API file holds beside the grid: 81 frames to 80 where it steps by 4 from 0."""
+    info = server.object_info()
+    for node in shipped(name).values():
+        fields = info[node["class_type"]]["input"]
+        for key, (kind, *options) in {**fields.get("required", {}), **fields.get("optional", {})}.items():
+            value, grid = node["inputs"].get(key), options[0] if options else {}
+            if kind == "INT" and not isinstance(value, list | None):
+                assert (value - grid.get("min", 0)) % grid.get("step", 1) == 0, (node["class_type"], key)
 
 
 def keep_view(seen: dict, node: dict) -> None:

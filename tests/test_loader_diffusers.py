@@ -1,6 +1,7 @@
 """Packages in diffusers' layout: the same weights as in the official one, to the bit, and every command takes them."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -90,7 +91,8 @@ def test_generate_makes_the_same_frames(package, toy_package, official, tmp_path
 def test_inspect_tells_every_part(package):
     told = describe(package, 48, 32, 9)
     assert "missing" not in told
-    assert all(word in told for word in ("LingBot-World Fast", "and 2 more", "text encoder: umt5", "VAE: Wan 2.1"))
+    words = ("LingBot-World Fast", "1-of-00003.safetensors and 2 more", "text encoder: umt5", "VAE: Wan 2.1")
+    assert all(word in told for word in words)
 
 
 def test_quantize_makes_a_package_of_it(package, official, tmp_path):
@@ -113,6 +115,15 @@ def test_quantize_makes_a_package_of_it(package, official, tmp_path):
 def test_a_text_encoder_in_shards_is_quantized_by_itself(package, tmp_path):
     run_quantize(package / "text_encoder", tmp_path / "t5")
     assert verify(tmp_path / "t5", silent)[0].kind == "umt5 text encoder, nf4, made from lingbot-world-fast-diffusers"
+
+
+def test_a_shift_that_is_not_the_releases_is_said_and_not_taken(package, tmp_path):
+    folder = shutil.copytree(package, tmp_path / package.name)
+    told = ("The scheduler's config beside it says shift 3; taken is LingBot-World Fast's 10, unless `shift` names "
+            "another.")  # fmt: skip
+    for shift, lines in ((None, []), (10.0, []), ("x", []), (3, [told])):
+        (folder / "scheduler/scheduler_config.json").write_text(json.dumps({"flow_shift": shift, "shift": 5}))
+        assert open_checkpoint(folder / "transformer").release_lines[1:] == tuple(lines)
 
 
 def test_a_config_of_other_sizes_is_named(package, tmp_path):

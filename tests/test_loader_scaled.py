@@ -130,6 +130,14 @@ def test_blocks_from_the_file_and_loras_give_the_same_numbers(golden, plain, fil
     assert torch.allclose(layer.changed_weight(torch.empty(0)), want, atol=1e-5)
 
 
+def test_decoded_weights_may_stay(plain, file):
+    model = load_expert(in_header(file, plain), decoded_blocks=1)
+    kept, other = (model.get_parameter(f"blocks.{block}.ffn.0.weight") for block in (0, 1))
+    assert kept.decode(torch.bfloat16) is kept.decode(torch.bfloat16)
+    assert other.decode(torch.bfloat16) is not other.decode(torch.bfloat16)
+    assert kept.recode(FP8).values.data_ptr() == kept.data_ptr()
+
+
 @pytest.mark.parametrize(("changes", "words"), [
     ({SCALE: torch.ones(3)}, "its scale is torch.float32 [3], expected float32, one or one for each row"),
     ({SCALE: torch.ones((), dtype=torch.int32)}, "its scale is torch.int32 []"),

@@ -19,9 +19,9 @@ from lingbot_world.model.block import CrossAttention, SelfAttention
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kv_cache import KeyValueCache
+from lingbot_world.model.kv_cache import KeyValueCache, KeyValuePlace
 from lingbot_world.model.memory import activation_bytes
-from lingbot_world.options import Precision
+from lingbot_world.options import Precision, Window
 from lingbot_world.quantize import writer
 from model_cases import SMALL, random_inputs, random_state, with_state
 from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms
@@ -185,17 +185,16 @@ def test_keys_and_values_stay_as_they_are():
     assert all(map(torch.equal, given, (k, v)))
 
 
-@pytest.mark.parametrize("storage", [{}, {"eight_bit": True}, {"on_host": True}, {"fp8": True}],
+@pytest.mark.parametrize("place", [{}, {"eight_bit": True}, {"on_host": True}, {"fp8": True}],
                          ids=["device", "8bit", "host", "fp8"])  # fmt: skip
-def test_a_causal_model_with_its_keys_and_values(storage):
+def test_a_causal_model_with_its_keys_and_values(place):
     """Two chunks; the second one attends to the first one's keys and values."""
     config, results = replace(SMALL, causal=True), {}
     model = with_state(config, random_state(config))
     for mode in ("exact", "8bit"):
         model.set_attention(mode)
-        cache = KeyValueCache(
-            config, 16, 6, device="cpu", dtype=torch.float32, **(storage if mode == "8bit" else {})
-        )
+        kept = KeyValuePlace(**(place if mode == "8bit" else {}))
+        cache = KeyValueCache(config, 16, Window(6), device="cpu", dtype=torch.float32, place=kept)
         cache.keep = True
         for seed in (1, 2):
             cache.begin()
@@ -207,7 +206,7 @@ def test_a_causal_model_with_its_keys_and_values(storage):
 def test_kept_in_fp8_they_are_what_attention_would_make_of_them():
     """The whole window, with the scale and the mean of the first clean chunk: what is kept does not change later."""
     config, generator = replace(SMALL, causal=True), torch.Generator().manual_seed(0)
-    cache = KeyValueCache(config, 100, 9, 3, device="cpu", dtype=torch.float32, fp8=True)
+    cache = KeyValueCache(config, 100, Window(9, 3), device="cpu", dtype=torch.float32, place=KeyValuePlace(fp8=True))
     made, seen = torch.randn(2, 1500, config.dim, generator=generator), []
     made[:, 300:] *= 3
     for first in range(0, 1500, 300):

@@ -2,12 +2,13 @@
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from ...camera.advice import hints, warnings
 from ...camera.easing import EASINGS
 from ...camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
 from ...camera.measure import (
@@ -21,11 +22,13 @@ from ...camera.measure import (
 from ...camera.moves import PRESETS, path_from_keys, preset_path
 from ...camera.moves.presets import DEFAULT_RADIUS
 from ...camera.path import DEFAULT_FOV_DEG, CameraPath
-from ...camera.preview import hints, render_preview, warnings
+from ...camera.preview import render_preview
 from ...errors import CameraError
 from ...options import FRAMES
+from ..client.queue import POSE_FILES
+from ..files.existing import refuse_existing
+from ..files.pictures import grey_frames, read_image
 from ..options import two_sides
-from ..pictures import grey_frames, read_image
 
 
 def add_camera_command(subparsers: Any) -> None:
@@ -45,7 +48,8 @@ def _add_show(actions: Any) -> None:
     parser.add_argument("--frames", type=int, help="frames of the video; left out: all of the path")
     parser.add_argument("--image", help="first frame, drawn where the camera starts")
     parser.add_argument("--size", type=two_sides, default=(800, 500), help="WIDTH*HEIGHT of the drawing")
-    parser.add_argument("--output", default="camera.png", help="PNG file of the drawing")
+    parser.add_argument("--output", help="PNG file of the drawing; left out: camera.png, which is replaced")
+    _add_overwrite(parser)
 
 
 def _add_convert(actions: Any) -> None:
@@ -54,12 +58,14 @@ def _add_convert(actions: Any) -> None:
     _add_input(parser)
     parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
     parser.add_argument("--frames", type=int, help="resample the whole path to this many frames (taken down to 4n+1)")
+    _add_overwrite(parser)
 
 
 def _add_make(actions: Any) -> None:
     parser = actions.add_parser("make", help="make a path from a preset move or from keys")
     parser.set_defaults(run=lambda arguments: _make(arguments, parser.get_default))
     parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
+    _add_overwrite(parser)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--preset", choices=PRESETS, metavar="NAME", help=", ".join(PRESETS))
     source.add_argument("--keys", metavar="SCRIPT", help="keys held and for how many frames: w-10,iw-15,none-10")
@@ -99,30 +105,36 @@ def _add_measure(actions: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print all figures as JSON instead")
 
 
+def _add_overwrite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--overwrite", action="store_true", help="replace an output that is there already")
+
+
 def _add_input(parser: argparse.ArgumentParser) -> None:
     formats = "; ".join(f"{name}: {format.description}" for name, format in FORMATS.items())
     conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
     parser.add_argument("input", help="file or folder of the path")
-    parser.add_argument("--format", choices=FORMATS, default="lingbot", metavar="NAME", help=formats)
+    parser.add_argument("--format", choices=FORMATS, metavar="NAME", help=f"left out: told by the file; {formats}")
     parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=f"what matrices mean: {conventions}")
     parser.add_argument("--image_size", type=two_sides, help="WIDTH*HEIGHT of the video a ViPE file was made from")
     parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across, in place of the file's lens")
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    path = _read(arguments)
+    if arguments.output is not None:
+        refuse_existing(Path(arguments.output), arguments.overwrite, arguments.image)
+    path, notes = _read(arguments)
     frames = len(path) if arguments.frames is None else arguments.frames
     image = None if arguments.image is None else Image.fromarray(read_image(arguments.image))
     drawing = render_preview(path, image, frames, arguments.size)
-    _saved(drawing.save, arguments.output)
-    _warn(path, frames)
+    _saved(drawing.save, arguments.output or "camera.png")
+    _warn(path, frames, notes)
 
 
 def _convert(arguments: argparse.Namespace) -> None:
-    path = _read(arguments)
+    path, notes = _read(arguments)
     path = path if arguments.frames is None else path.for_video(arguments.frames)
-    _saved(lambda target: write_camera(path, target), arguments.output)
-    _warn(path, len(path))
+    _write(path, arguments)
+    _warn(path, len(path), notes)
 
 
 def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
@@ -134,12 +146,13 @@ def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
             if value != default(name):
                 raise CameraError(f"`{name}` is for presets: keys say how far and for how long; leave it out")
         path = path_from_keys(arguments.keys, fov_deg=arguments.fov_deg)
-    _saved(lambda target: write_camera(path, target), arguments.output)
+    _write(path, arguments)
     _warn(path, len(path))
 
 
 def _measure(arguments: argparse.Namespace) -> None:
-    path, notes = _path(arguments)
+    path, said = _path(arguments)
+    notes = [f"note: {note}" for note in said]
     measured = measure_camera(grey_frames(arguments.video), path, arguments.every)
     lines = [*notes, floor_words(measured), "", *table(measured), "", *summary(measured)]
     print(json.dumps({**as_values(measured), "notes": notes}, indent=1) if arguments.json else "\n".join(lines))
@@ -147,29 +160,39 @@ def _measure(arguments: argparse.Namespace) -> None:
         _saved(render_measurement(measured).save, arguments.drawing, quiet=arguments.json)
 
 
-def _warn(path: CameraPath, frames: int) -> None:
+def _warn(path: CameraPath, frames: int, notes: Sequence[str] = ()) -> None:
+    """Says what `notes` on its file have not said before."""
     for warning in warnings(path, frames):
-        print(f"! {warning}")
+        if warning not in notes:
+            print(f"! {warning}")
     for hint in hints(path, frames):
         print(hint)
 
 
-def _read(arguments: argparse.Namespace) -> CameraPath:
+def _read(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
+    """The path that the arguments name, and notes on its file, which are printed."""
     path, notes = _path(arguments)
-    print(*notes, sep="\n", end="\n" if notes else "")
-    return path
+    for note in notes:
+        print(f"note: {note}")
+    return path, notes
 
 
 def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
-    """The path that the arguments name, and notes on it."""
-    path, notes = read_camera(
+    return read_camera(
         arguments.input,
         arguments.format,
         convention=arguments.convention,
         image_size=arguments.image_size,
         fov_deg=arguments.fov_deg,
     )
-    return path, [f"note: {note}" for note in notes]
+
+
+def _write(path: CameraPath, arguments: argparse.Namespace) -> None:
+    target = Path(arguments.output)
+    for file in (target, *((target / name) for name in POSE_FILES)):
+        if not file.is_dir():
+            refuse_existing(file, arguments.overwrite)
+    _saved(lambda target: write_camera(path, target), arguments.output)
 
 
 def _saved(save: Callable[[Path], None], target: str, *, quiet: bool = False) -> None:

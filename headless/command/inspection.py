@@ -132,7 +132,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
         stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
         report += Report([], [stage])
     kept, name = chunks.camera_cache("gpu", 0), "camera cache, used where there is room"
-    if checkpoint.four_bit:
+    if checkpoint.quantized:
         kept += config.num_layers * decoded_bytes(config, work.precision.dtype, work.precision.arithmetic)
         name = "camera cache and decoded weights, used where there is room"
     return report + Report([], [StageEstimate(name, 0, kept)])

@@ -43,8 +43,8 @@ def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
 
     options = QuantizeOptions(
         search=arguments.search, keep=tuple(arguments.keep), blocksize=arguments.blocksize, t5=arguments.t5,
-        loras=tuple(arguments.lora), format=arguments.format, device=str(find_device(arguments.device)),
-        assets=arguments.assets_dir,
+        loras=tuple(arguments.lora), device=str(find_device(arguments.device)), assets=arguments.assets_dir,
+        format=arguments.format,
     )  # fmt: skip
     plan = plan_quantize(arguments.source, arguments.dest, options)
     for note in plan.notes:

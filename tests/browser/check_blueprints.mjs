@@ -20,7 +20,7 @@ async function addFromLibrary(page, title) {
   await page.keyboard.press('n')
 }
 
-/** Give the node what it needs: a start image, a path where it takes one, a place for the video, and these values; at toy size. */
+/** Give the node what it needs: a start image, a path where it takes one, a place for the video, and these values. */
 const complete = (page, values, flight) => page.evaluate(([wished, editor]) => {
   const { app, LiteGraph } = window
   const [whole] = app.graph.nodes
@@ -45,14 +45,12 @@ const complete = (page, values, flight) => page.evaluate(([wished, editor]) => {
     widget.value = value
     widget.callback?.(value)
   }
-  const inside = whole.subgraph.nodes.find((node) => node.type === 'LingBotWorldPrepareImage')
-  for (const [name, value] of [['width', 96], ['height', 64]])
-    inside.widgets.find((widget) => widget.name === name).value = value
   whole.connect(0, add('SaveVideo', [1000, 100]), 0)
 }, [values, flight])
 
 for (const [title, values] of Object.entries(blueprints)) {
   const { page, errors, close } = await openCanvas(url, { vue, viewport: { width: 1440, height: 900 } })
+  page.on('console', (message) => { if (/proxyWidgetMigration/.test(message.text())) errors.push(message.text()) })
   try {
     await addFromLibrary(page, title)
     const fresh = await apiPrompt(page)

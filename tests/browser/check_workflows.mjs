@@ -8,7 +8,8 @@ const canvas = await openCanvas(url, { vue, viewport: { width: 1440, height: 900
 try {
   for (const file of files) {
     canvas.errors.length = 0
-    await loadWorkflow(canvas.page, file, JSON.parse(readFileSync(file)).nodes.length)
+    const saved = JSON.parse(readFileSync(file))
+    await loadWorkflow(canvas.page, file, (saved.nodes ?? Object.keys(saved)).length) // the API form has nodes alone
     const report = { file, vue, missing: await missingNodes(canvas.page), prompt: await apiPrompt(canvas.page) }
     report.zoom = await openingZoom(canvas.page)
     report.boxes = await nodeBoxes(canvas.page)

@@ -32,6 +32,8 @@ def camera(server: Server) -> Graph:
 The camera follows the path that you draw in **Camera Editor**: drag its points, choose a move from its list, or press
 **R** and fly with **W A S D** and **I J K L**.
 
+**For a first try** without a download and without a GPU: template *16 Toy*. What this one needs, in this order:
+
 {DOWNLOAD}
 {RUN}"""
     parts = Parts(server, "camera", note)
@@ -150,7 +152,7 @@ Every node on tiny trained models, on any CPU: a pan through a little room, smal
 """
     parts = Parts(server, "toy", note, package="toy", note_height=170)
     with parts.graph.group("Start image", 0, BLUE):
-        made = parts.graph.add("LingBotWorldToyPackage", extra_height=BUTTON)["image"]
+        made = parts.graph.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
         image = parts.prepare(made, size="width and height", width=160, height=96)
     path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=33, extra_height=BUTTON)
     return parts.film(path, image, steps=8)

@@ -49,7 +49,8 @@ def _pipeline(
     with parts.graph.group("Video", parts.column + 2, GREY):
         frames = parts.graph.add("VAEDecode", samples=latent, vae=vae)["IMAGE"]
         video = parts.graph.add("CreateVideo", images=frames, fps=FPS)["VIDEO"]
-    wished = [("LingBotWorldTextEncode", ("prompt",)), ("LingBotWorldPrepareImage", ("size",)), (camera, of_camera)]
+    wished = [("LingBotWorldTextEncode", ("prompt",)), ("LingBotWorldPrepareImage", ("size", "width", "height"))]
+    wished += [(camera, of_camera)]
     wished += [("LingBotWorldSampler", ("steps", "seed")), *FILES]
     fields = [Field(_only(parts.graph, kind), widget) for kind, widgets in wished for widget in widgets]
     outlets = [("video", video), ("frames", frames)]

@@ -21,6 +21,7 @@ from workflow_inputs import default, kind_of, split
 from workflow_nodes import TITLE_HEIGHT, Group, Inlet, Node, Output, Server
 from workflow_wires import Wires
 
+MUTED = 2  # LiteGraph's mode of a node that never runs
 API_NAME = "lingbot_world_api"  # where a canvas file says which file of workflows/api/ is the same graph
 COLUMN_GAP, NODE_GAP, GROUP_GAP, GROUP_PAD, GROUP_TITLE = 50, 16, 26, 14, 40
 
@@ -50,13 +51,15 @@ class Graph:
         models: list[dict] = (),
         extra_height: int = 0,
         collapsed: bool = False,
+        muted: bool = False,
         room: int = 0,
         properties: dict | None = None,
         **inputs,
     ) -> Node:
         """Add a node; widgets that are not named keep their default. Dotted names: `**{"format.codec": "h264"}`.
 
-        `collapsed` shows its title alone; `room` pixels below it stay free; `properties` are what its own widgets keep.
+        `collapsed` shows its title alone; `muted` is not queued with the others; `room` pixels below it stay free;
+        `properties` are what its own widgets keep.
         """
         if kind not in self.info:
             raise KeyError(f"the server has no node {kind}")
@@ -70,7 +73,7 @@ class Graph:
         number, offers = self.first + len(self.nodes), list(models)
         width = box_width or self.box_width
         node = Node(number, kind, title, width, values, widgets, sockets, outputs, offers, extra_height)
-        node.collapsed, node.room, node.properties = collapsed, room, properties or {}
+        node.collapsed, node.muted, node.room, node.properties = collapsed, muted, room, properties or {}
         return self.place(node)
 
     def note(self, text: str, *, title: str = "Note", width: int = 340, height: int = 200) -> Node:
@@ -109,7 +112,7 @@ class Graph:
         for node in self.nodes:
             if node.subgraph:
                 prompt |= node.subgraph.api(node)
-            elif node.kind != "MarkdownNote":
+            elif node.kind != "MarkdownNote" and not node.muted:
                 prompt[str(node.id)] = self.api_node(node, {})
         return prompt
 
@@ -186,7 +189,7 @@ class Graph:
             "size": [node.width, node.height],
             "flags": {"collapsed": True} if node.collapsed else {},
             "order": node.id - 1,
-            "mode": 0,
+            "mode": MUTED if node.muted else 0,
             "inputs": slots,
             "outputs": [{"name": name, "type": kind, "links": []} for name, kind in node.outputs],
             "properties": properties,

@@ -69,6 +69,7 @@ class Node:
     extra_height: int = 0
     color: str | None = None
     collapsed: bool = False
+    muted: bool = False
     room: int = 0
     position: tuple[int, int] = (0, 0)
     subgraph: Subgraph | None = None

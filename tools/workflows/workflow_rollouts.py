@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from workflow_graph import Graph
 from workflow_nodes import PREVIEW_HEIGHT, Node, Output, Server
-from workflow_parts import FILES, GREEN, GREY, HUGGING_FACE, PACKAGE, RED, VIOLET, Parts
+from workflow_parts import BUTTON, FILES, GREEN, GREY, HUGGING_FACE, PACKAGE, RED, VIOLET, Parts
 
 FAST = f"{PACKAGE}/lingbot_world_fast"
 SMALL = "lingbot-world-v2-1.3b-causal-fast"
@@ -15,15 +15,12 @@ FAST_LORA = "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1.safetensors"
 REWARD_FOLDER = f"{HUGGING_FACE}/alibaba-pai/Wan2.2-Fun-Reward-LoRAs/resolve/main"
 SHOT_FRAMES, WINDOW, SINK = 321, 18, 6
 
-CAUSAL_MODELS = f"""**Model**: where the folder *ComfyUI* lies,
+CAUSAL_MODELS = """**Model**: where the folder *ComfyUI* lies,
 
 hf download robbyant/lingbot-world-fast --local-dir ComfyUI/models/lingbot_world/lingbot-world-fast
 
-Press **R**, add the node **Quantize LingBot-World**, choose *lingbot-world-fast*, name the result
-
-{PACKAGE}/lingbot_world_fast
-
-and Run, once. Press **R** again and choose it in *Load Causal Model*.
+Press **R**, then **Quantize now** on the node below, once: it makes the model that *Load Causal Model* names. It sleeps
+otherwise.
 
 Text encoder and VAE are in ComfyUI's list of missing models. Fast is Apache-2.0; LingBot-World 2.0, CC BY-NC-SA 4.0,
 works the same with **v2** in its folder's name.
@@ -37,7 +34,11 @@ Chunks of twelve frames in four steps each: a twentieth of the base model's work
 chunk. Template *17 Fast* has a LoRA.
 
 {CAUSAL_MODELS}"""
-    return _one_shot(Parts(server, "fast", note, note_height=510, note_width=420), "dolly_in")
+    parts = Parts(server, "fast", note, note_height=460, note_width=420)
+    with parts.graph.group("Once: 4-bit weights", 0, RED):
+        weights = {"source": FAST.rpartition("/")[2].replace("_", "-"), "name": FAST}
+        parts.graph.add("LingBotWorldQuantize", muted=True, extra_height=BUTTON, **weights)
+    return _one_shot(parts, "dolly_in")
 
 
 def fast_lora(server: Server) -> Graph:
@@ -111,7 +112,7 @@ def fast_long(server: Server) -> Graph:
 
 Each **Rollout** goes on from the *state* of the one before, with a camera and a prompt of its own, twenty seconds each.
 Change the last shot and press Run: the first two are kept. *window* {WINDOW} and *sink* {SINK} keep memory where it is
-after four seconds; all shots of a video have the same.
+after four seconds; all shots of a video have the same. *Save State* keeps the world: *Load State* goes on another day.
 
 Template *07 Fast* tells how the model is made."""
     parts = Parts(server, "fast_long", note, note_height=256)
@@ -128,6 +129,7 @@ Template *07 Fast* tells how the model is made."""
             values = {"window": WINDOW, "sink": SINK, "extra_height": PREVIEW_HEIGHT - 210, **begin}
             made.append(parts.rollout(model, text["positive"], vae, path, **values))
     with parts.graph.group("Video", 4, GREY):
+        parts.graph.add("LingBotWorldSaveState", state=made[-1]["state"])
         shots = {f"images.image{index}": shot["images"] for index, shot in enumerate(made)}
         parts.video_file(parts.graph.add("BatchImagesNode", collapsed=True, **shots)["IMAGE"])
     return parts.graph

@@ -13,7 +13,6 @@ from workflow_inputs import kind_of
 from workflow_nodes import Inlet, Node, Output
 
 FIRST, LAST = -10, -20  # ids that the canvas gives the two ends of every subgraph
-CONTROL = "control_after_generate"
 END_WIDTH, END_GAP, SLOT = 140, 200, 20
 
 
@@ -27,10 +26,6 @@ class Field:
     @property
     def spec(self) -> tuple:
         return self.node.widgets[self.widget]
-
-    @property
-    def is_seed(self) -> bool:
-        return bool(self.spec[1].get(CONTROL))
 
 
 @dataclass
@@ -55,13 +50,8 @@ class Subgraph:
         return graph.place(made)
 
     def shown(self) -> list[list[str]]:
-        """Which inner widgets the outer node shows, in order; a seed's has the canvas's own one behind it."""
-        pairs = []
-        for field in self.fields:
-            pairs.append([str(field.node.id), field.widget])
-            if field.is_seed:
-                pairs.append([str(field.node.id), CONTROL])
-        return pairs
+        """Which inner widgets the outer node shows, in order."""
+        return [[str(field.node.id), field.widget] for field in self.fields]
 
     def api(self, outer: Node) -> dict:
         """The inner nodes in the API form, as the canvas sends them: with the outer node's id before theirs."""

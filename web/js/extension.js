@@ -5,11 +5,12 @@ import { shortenNames } from "./comfy/file_names.js";
 import { explainPrepareImage } from "./comfy/prepare_image.js";
 import { drawPreview } from "./comfy/preview.js";
 import { orderTemplates } from "./comfy/templates.js";
-import { addToyButton } from "./comfy/toy.js";
+import { addQuantizeButton, addToyButton } from "./comfy/make_buttons.js";
 import { addUpload } from "./comfy/upload.js";
+import { keepView } from "./comfy/views.js";
 import { addEditor, WIDGET_TYPE } from "./comfy/widget.js";
 
-const NEW_NODES = [drawPreview, explainPrepareImage, addUpload, addToyButton, shortenNames];
+const NEW_NODES = [drawPreview, explainPrepareImage, addUpload, addToyButton, addQuantizeButton, shortenNames, keepView];
 
 /** ComfyUI zooms the graph from a touch listener above every widget; two fingers in the editor are the editor's. */
 function keepTouches(event) {

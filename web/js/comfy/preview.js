@@ -10,7 +10,7 @@ const SIZE = [680, 620]; // of a new node, in which its drawing can be read
 const LEAST_HEIGHT = 240;
 const CHECK_MS = 400;
 const NO_PATH = "Connect a camera to see its path.", LATER = "Drawn when the workflow runs.";
-const NOTHING_DRAWN = 204;
+const NOTHING_DRAWN = 204, PICTURE = "image/png";
 
 /** The picture and the line of words of which one is seen. */
 function addFace(node) {
@@ -46,7 +46,7 @@ async function draw(face, recipe, isCurrent) {
   const answer = await api.fetchApi(ADDRESS, { method: "POST", headers, body: recipe });
   if (answer.status === NOTHING_DRAWN) {
     if (isCurrent()) face.say(LATER);
-  } else if (answer.ok) {
+  } else if (answer.headers.get("Content-Type") === PICTURE) {
     const picture = await answer.blob();
     if (isCurrent()) face.show(URL.createObjectURL(picture));
   } else {

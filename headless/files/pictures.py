@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
-from ..errors import InputError, require
+from ...errors import InputError, require
 
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 """What Pillow raises for a file that it cannot read."""
 
 
-def read_image(path: str | Path) -> np.ndarray:
-    """Pixels uint8 [H, W, 3] of an image file, turned as its EXIF data says. Raises InputError."""
-    path = Path(path)
+def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
+    """Pixels uint8 [H, W, 3] of an image or its file, turned as its EXIF data says, or of an array that is that
+    already. Raises InputError."""
+    if isinstance(image, Image.Image):
+        return np.array(ImageOps.exif_transpose(image).convert("RGB"))
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+            raise InputError(f"`image` {image.dtype} {list(image.shape)}: expected an array uint8 [height, width, 3]")
+        return image
+    if not isinstance(image, str | PathLike):
+        raise InputError(f"`image` {image!r:.60}: expected a path, a Pillow image or an array uint8 [height, width, 3]")
+    path = Path(image)
     if not path.is_file():
         raise InputError(f"`image` {path}: no such file")
     try:
-        with Image.open(path) as image:
-            if image.width * image.height > LARGEST_IMAGE:
-                raise InputError(f"`image` {path}: {image.width}x{image.height} pixels are too many; scale it down")
-            return np.array(ImageOps.exif_transpose(image).convert("RGB"))
+        with Image.open(path) as opened:
+            if opened.width * opened.height > LARGEST_IMAGE:
+                raise InputError(f"`image` {path}: {opened.width}x{opened.height} pixels are too many; scale it down")
+            return np.array(ImageOps.exif_transpose(opened).convert("RGB"))
     except InputError:
         raise
     except BROKEN as error:

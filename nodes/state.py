@@ -1,0 +1,97 @@
+"""LingBotWorldSaveState and LingBotWorldLoadState: the world of a causal model as a file, to go on another day."""
+
+from comfy_api.latest import io
+
+from ..errors import InputError
+from ..host import states
+from ..host.folders import fingerprint
+from ..host.notice import show_text
+from .refusal import refusal
+
+State = io.Custom("LINGBOT_STATE")
+CATEGORY = "LingBot-World/sampling"
+NO_STATE = "none (see the tooltip)"
+
+
+class LingBotWorldSaveState(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldSaveState",
+            display_name="Save LingBot-World State",
+            category=CATEGORY,
+            description="Writes a Rollout's state to a file in the output folder, from which Load State, or the "
+            "command with --continue_from, goes on after a restart.",
+            search_aliases=["lingbot", "save state", "save world", "checkpoint", "continue later"],
+            is_output_node=True,
+            inputs=[
+                State.Input("state", tooltip="The state of a Rollout."),
+                io.String.Input(
+                    "filename_prefix",
+                    display_name="filename prefix",
+                    default="states/LingBot-World",
+                    tooltip="Folder and beginning of the file's name in ComfyUI's output folder. A number is added; "
+                    "nothing is overwritten.",
+                ),
+            ],
+            outputs=[],
+        )
+
+    @classmethod
+    def validate_inputs(cls, filename_prefix):
+        return refusal(states.check_prefix, filename_prefix)
+
+    @classmethod
+    def execute(cls, state, filename_prefix) -> io.NodeOutput:
+        path = states.save(state, filename_prefix)
+        said = f"{state.frames} frames: {path}. Press R, and Load State lists it."
+        show_text(said)
+        return io.NodeOutput(ui={"text": [said]})
+
+
+class LingBotWorldLoadState(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        choices = states.choices() or [NO_STATE]
+        return io.Schema(
+            node_id="LingBotWorldLoadState",
+            display_name="Load LingBot-World State",
+            category=CATEGORY,
+            description="Reads a state that Save State or the command's --save_state wrote, for a Rollout that goes on "
+            "with its video.",
+            search_aliases=["lingbot", "load state", "load world", "continue video", "resume"],
+            inputs=[
+                io.Combo.Input(
+                    "file",
+                    options=choices,
+                    default=choices[0],
+                    tooltip="A .state file of ComfyUI's input folder or, marked [output], of its output folder. Press "
+                    "R when one was added.",
+                )
+            ],
+            outputs=[
+                State.Output("state", display_name="state", tooltip="For a Rollout that goes on from here."),
+                io.Int.Output("frame_count", display_name="frames", tooltip="Frames of the video so far."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, file):
+        return refusal(_load, file)
+
+    @classmethod
+    def fingerprint_inputs(cls, file):
+        return fingerprint([states.resolve(file)])
+
+    @classmethod
+    def execute(cls, file) -> io.NodeOutput:
+        state = _load(file)
+        return io.NodeOutput(state, state.frames)
+
+
+def _load(name: str):
+    """Raises InputError, CheckpointError."""
+    if name == NO_STATE:
+        raise InputError("there is no state yet: Save LingBot-World State writes one, or put a .state file into "
+                         "ComfyUI's input folder, and press R")  # fmt: skip
+    return states.load(name)
