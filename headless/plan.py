@@ -115,8 +115,8 @@ def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_an
         _check_width(text_encoder, experts.high.config)
         plan = _plan_sampling(options, experts, image, opened)
     check_target(target, plan.geometry)
-    image_file = options.image if isinstance(options.image, str | Path) else None
-    check_new(target, plan.frames_before, plan.geometry.frames, image_file, options.overwrite)
+    source = options.image if isinstance(options.image, str | Path) else None
+    check_new(target, plan.frames_before, plan.geometry.frames, source, options.overwrite)
     return plan
 
 
@@ -144,8 +144,8 @@ def _plan_sampling(
     if image is None:
         raise InputError("`image` is missing: the video's first frame")
     assumed = base_release(experts.high.names)[2]
-    notes: tuple[str, ...] = () if assumed is None else (assumed,)
-    notes += (*lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
+    told = [] if assumed is None else [assumed]
+    notes = (*told, *lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
     camera = camera_of(options, experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     return SamplingPlan(

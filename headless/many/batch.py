@@ -75,7 +75,7 @@ def run_batch(
     with alone_in(folder):
         manifest = Manifest(folder)
         for job in () if manifest.path.exists() else jobs:
-            refuse_existing(Path(job.options.output or ""), job.options.overwrite)
+            refuse_existing(job.video(folder), job.options.overwrite)
         manifest.path.touch()
         waiting = list(_waiting(jobs, manifest, tell))
         done = 0
