@@ -25,8 +25,8 @@ _OF_NO_MATTER = ("prompt", "negative", "image", "output", "overwrite", "action_p
 
 def expected(plan: Plan) -> str:
     """`about 3 min, by the last run of this kind`; empty where there was none."""
-    found = _read().get(_kind(plan))
     with suppress(KeyError, TypeError):
+        found = _read()[_kind(plan)]
         return f"about {_time(found['once'] + found['per_frame'] * plan.geometry.frames)}, by the last run of this kind"
     return ""
 

@@ -40,10 +40,10 @@ from .checks import (
     many,
     refuse_options,
 )
+from .files.pictures import read_image
+from .files.target import check_new, check_target, find_target
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
-from .pictures import read_image
 from .rollout_plan import RolloutPlan, plan_causal
-from .target import check_new, check_target, find_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,8 @@ def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_an
         _check_width(text_encoder, experts.high.config)
         plan = _plan_sampling(options, experts, image, opened)
     check_target(target, plan.geometry)
-    check_new(target, plan.frames_before, plan.geometry.frames, options.image, options.overwrite)
+    source = options.image if isinstance(options.image, str | Path) else None
+    check_new(target, plan.frames_before, plan.geometry.frames, source, options.overwrite)
     return plan
 
 
@@ -143,8 +144,8 @@ def _plan_sampling(
     if image is None:
         raise InputError("`image` is missing: the video's first frame")
     assumed = base_release(experts.high.names)[2]
-    notes = () if assumed is None else (assumed,)
-    notes += (*lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
+    told = [] if assumed is None else [assumed]
+    notes = (*told, *lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
     camera = camera_of(options, experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     return SamplingPlan(

@@ -1,5 +1,6 @@
 """Self-attention in 8 bits: what it costs in exactness, what it composes with, and where it is refused."""
 
+import subprocess
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -300,3 +301,26 @@ def test_a_kernel_is_tried_before_it_is_taken(wrong, monkeypatch):
     missing = kernel._replace(module="no_such_module", attend=lambda *_: import_module("no_such_module"))
     assert eight_bit_attention._probe(missing, CPU, 64) == "not installed"
     assert eight_bit_attention._probe(missing._replace(module="other"), CPU, 64) == "No module named 'no_such_module'"
+
+
+HELD = """
+import ctypes
+from lingbot_world.model import attention_fp8_cudnn as attention
+
+class Graph:
+    def __init__(self, *shape):
+        pass
+
+    def __del__(self):
+        print("freed")
+
+attention._Graph = Graph
+attention._graph("cuda", 1, 2, 3, 4, 5)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(attention._graph))  # as where something in C holds the module for good
+"""
+
+
+def test_no_graph_of_cudnn_outlives_the_interpreter():
+    """nanobind, cuDNN's binding, prints its leaks after a program's end; it is not asked not to."""
+    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True)
+    assert done.stdout == "freed\n"

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ..existing import refuse_existing
+from ..files.existing import refuse_existing
+from ..options import POSE_FILES
 from .server import Server
 
 TEXT_NODES = {"LingBotWorldTextEncode"}
-POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 MEDIA = (".mp4", ".mkv", ".webm", ".png", ".webp", ".gif")
 
 

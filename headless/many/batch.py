@@ -21,14 +21,14 @@ from ...options import ShowProgress
 from ...pipeline.memory import choose_residency
 from ...pipeline.two_experts import Conditioning, Video
 from ...sampling import StepReuse
-from ..existing import refuse_existing
+from ..files.existing import refuse_existing
+from ..files.video import write_frames
 from ..options import GenerateOptions
 from ..plan import SamplingPlan, make_plan
 from ..profile import StageRecorder, silent
 from ..rollout_plan import RolloutPlan
 from ..run import run
 from ..stages import camera_map, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
-from ..video import write_frames
 from .jobs import CHANGED, DONE, Job, Manifest, Outcome, alone_in
 from .kept import Kept, OpenFiles
 
@@ -75,7 +75,7 @@ def run_batch(
     with alone_in(folder):
         manifest = Manifest(folder)
         for job in () if manifest.path.exists() else jobs:
-            refuse_existing(Path(job.options.output), job.options.overwrite)
+            refuse_existing(job.video(folder), job.options.overwrite)
         manifest.path.touch()
         waiting = list(_waiting(jobs, manifest, tell))
         done = 0

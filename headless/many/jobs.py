@@ -40,6 +40,10 @@ class Job:
     options: GenerateOptions
     camera: tuple[str, str] | None
 
+    def video(self, folder: Path) -> Path:
+        """Its file in the batch's folder."""
+        return folder / f"{self.name}.mp4"
+
     def settings(self) -> dict[str, Any]:
         """What the video depends on, for the manifest; a seed that is drawn is None."""
         left_out = "output", "overwrite", *CAMERAS
@@ -187,7 +191,7 @@ class Manifest:
         """Adds what became of a job. One that failed is tried again by the next run."""
         found: dict[str, Any] = {"status": FAILED, "error": outcome.error}
         if outcome.error is None:
-            file = self.folder / f"{outcome.job.name}.mp4"
+            file = outcome.job.video(self.folder)
             found = {"status": DONE, "file": file.name, "seed": outcome.seed, "seconds": round(outcome.seconds, 2)}
             found["sha256"] = _digest(file)
         self._add(outcome.job, **found)
