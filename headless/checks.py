@@ -25,8 +25,8 @@ from ..pipeline.memory import MemoryWishes
 from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
 from ..text.weights import UMT5Weights
+from .files.target import Target
 from .options import CAMERAS, CHOICES, GenerateOptions
-from .target import Target
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,8 @@ from ..pipeline.state import WorldState, load_state
 from ..sampling import guide_scales, step_indices
 from ..vae import vae_width
 from .checks import Plan, arithmetic_notes, camera_of, geometry_of, lora_notes, many, refuse_options
+from .files.target import Target, check_folder
 from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
-from .target import Target, check_folder
 
 
 @dataclass(frozen=True, kw_only=True)

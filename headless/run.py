@@ -19,6 +19,7 @@ from ..sampling import StepReuse
 from ..typed import checked
 from .checks import Plan
 from .decoding import decode_together
+from .files.video import write_frames
 from .options import GenerateOptions
 from .plan import SamplingPlan, make_plan
 from .processes import ALONE, Processes
@@ -27,7 +28,6 @@ from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
 from .stages import RunContext, camera_map, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .starting import triton_starting
-from .video import write_frames
 
 
 @dataclass(frozen=True)

@@ -212,10 +212,19 @@ def _weights_named(word: str, folder: str) -> Callable[[list[Path]], Path | None
 
     def find(items: list[Path]) -> Path | None:
         files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
-        folders = (item for item in items if item.name == folder and is_expert_folder(item))
+        folders = (item for item in items if item.name == folder and _is_part(item))
         return next(chain((file for file in files if word in file.name.lower()), folders), None)
 
     return find
+
+
+def _is_part(folder: Path) -> bool:
+    """Whether diffusers' folder holds umt5 or Wan 2.1's VAE: other packages beside a model have such folders too."""
+    stated: dict = {}
+    with suppress(CheckpointError):
+        stated = read_json(folder / "config.json")
+    vae = stated.get("_class_name") == "AutoencoderKLWan" and stated.get("z_dim", 16) == 16
+    return is_expert_folder(folder) and (vae or "UMT5EncoderModel" in str(stated.get("architectures")))
 
 
 def _tokenizer(items: list[Path]) -> Path | None:

@@ -112,7 +112,7 @@ def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit
 
 def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
     """A weight in float8_e4m3fn with one scale (float32, []). The scale is a power of two, so that the weight is the
-    same number in every dtype that it is decoded to."""
+    same number in bf16 and in fp32."""
     largest = LARGEST[torch.float8_e4m3fn]
     share = torch.stack(weight.aminmax()).abs().amax().float().clamp_min(1e-30) / largest
     scale = torch.exp2(torch.ceil(torch.log2(share)))

@@ -218,7 +218,7 @@ def _notes(
     asked: int, geometry: Geometry, chunk: int, path: PathLike | None, state: WorldState | None
 ) -> tuple[str, ...]:
     notes = [] if path is not None else [STANDING_STILL]
-    if geometry.frames < asked:
+    if geometry.frames != asked:
         starts = ", ".join(str(4 * chunk * count - 3) for count in (1, 2, 3))
         reason = f"Frames come in whole chunks, so {starts} and so on"
         if state is not None:

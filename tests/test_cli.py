@@ -165,7 +165,7 @@ def test_ctrl_c_ends_the_run_within_a_step_and_leaves_nothing(command, tmp_path)
 
 @pytest.mark.usefixtures("usual_signals")
 def test_ctrl_c_twice_while_the_video_is_written_says_what_stays(command, tmp_path, monkeypatch, capsys):
-    from lingbot_world.headless import video
+    from lingbot_world.headless.files import video
 
     close = video._VideoFile.close
 
@@ -216,8 +216,8 @@ def test_only_a_process_of_its_own_spares_imports_its_collections(sub_command, c
 
 
 def test_an_exception_while_writing_leaves_the_old_file(tmp_path):
-    from lingbot_world.headless.target import find_target
-    from lingbot_world.headless.video import FRAMES_AT_ONCE, write_frames
+    from lingbot_world.headless.files.target import find_target
+    from lingbot_world.headless.files.video import FRAMES_AT_ONCE, write_frames
 
     def interrupt(done, total):
         assert done < total
@@ -235,8 +235,8 @@ def test_an_exception_while_writing_leaves_the_old_file(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's mallopt")
 def test_the_same_frames_are_the_same_bytes_whatever_lay_in_memory(tmp_path):
-    from lingbot_world.headless.target import find_target
-    from lingbot_world.headless.video import write_frames
+    from lingbot_world.headless.files.target import find_target
+    from lingbot_world.headless.files.video import write_frames
 
     draw, fill_memory = np.random.default_rng(3), partial(ctypes.CDLL(None).mallopt, M_PERTURB)
     picture = np.kron(draw.uniform(0, 255, (19, 30, 3)), np.ones((16, 16, 1)))

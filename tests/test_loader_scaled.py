@@ -215,7 +215,7 @@ def test_quantize_writes_files_with_comfyuis_metadata(source, plain, tmp_path, g
     assert all(item.checked == item.tensors for item in found)
 
 
-def test_scales_of_2_to_a_power_decode_to_the_same_number_in_every_dtype():
+def test_scales_of_2_to_a_power_decode_to_the_same_number_in_other_dtypes():
     values, scale = scaled.encode(torch.randn(300, 64, generator=torch.Generator().manual_seed(0)).bfloat16() / 40)
     parameter = scaled.ScaledParameter.of(values, scale)
     exact = parameter.decode(torch.float32)

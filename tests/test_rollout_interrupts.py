@@ -15,9 +15,9 @@ from lingbot_world.errors import InputError
 from lingbot_world.headless import preparation, rollout, stages
 from lingbot_world.headless import run as run_module
 from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.files.video import FrameWriter
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
-from lingbot_world.headless.video import FrameWriter
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.pipeline import World
 from lingbot_world.pipeline.rollout_memory import RolloutMemory

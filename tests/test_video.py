@@ -10,9 +10,9 @@ import time
 import av
 import numpy as np
 import pytest
-from lingbot_world.headless import video
-from lingbot_world.headless.target import find_target
-from lingbot_world.headless.video import FrameWriter
+from lingbot_world.headless.files import video
+from lingbot_world.headless.files.target import find_target
+from lingbot_world.headless.files.video import FrameWriter
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has neither named pipes nor these signals")
 

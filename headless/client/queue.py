@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ..existing import refuse_existing
+from ..files.existing import refuse_existing
 from .server import Server
 
 TEXT_NODES = {"LingBotWorldTextEncode"}

@@ -26,9 +26,9 @@ from ...camera.preview import render_preview
 from ...errors import CameraError
 from ...options import FRAMES
 from ..client.queue import POSE_FILES
-from ..existing import refuse_existing
+from ..files.existing import refuse_existing
+from ..files.pictures import grey_frames, read_image
 from ..options import two_sides
-from ..pictures import grey_frames, read_image
 
 
 def add_camera_command(subparsers: Any) -> None:

@@ -163,11 +163,11 @@ def _generate(arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
     from ..expected import expected, remember
+    from ..files.target import files_left
     from ..plan import make_plan
     from ..processes import joined
     from ..profile import silent, table
     from ..run import run
-    from ..target import files_left
 
     _spare_imports(arguments)
     values = settings_of(arguments)

@@ -16,6 +16,7 @@ from ...errors import InputError
 from ...live import Engine, Start
 from ...options import ShowProgress, Window
 from ...pipeline.geometry import Geometry, explicit_geometry
+from ...pipeline.rollout import ChunkLoop
 from ...pipeline.spec import STANDING_STILL, RolloutSpec
 from ...pipeline.state import WorldState
 from ...pipeline.world import World
@@ -121,10 +122,8 @@ class Opened:
         )  # fmt: skip
 
     def _world(self, geometry: Geometry, window: Window, chunk: int) -> World:
-        return World(
-            self._made.model, (geometry.lat_h, geometry.lat_w), window.frames, window.sink, chunk=chunk,
-            device=self.plan.device, memory=self._made.memory.world,
-        )  # fmt: skip
+        loop = ChunkLoop((geometry.lat_h, geometry.lat_w), window, chunk, self.plan.spec.schedule)
+        return loop.world(self._made.model, self.plan.device, self._made.memory.world)
 
     def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
         """A decoder by the VAE that is loaded; `exact`: in fp32 by one that is loaded for it, on a GPU in tiles."""

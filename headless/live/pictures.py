@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from ...errors import InputError, require
-from ..pictures import BROKEN
+from ..files.pictures import BROKEN
 from .protocol import Output
 
 MOST_PIXELS = 50_000_000

@@ -9,7 +9,7 @@ from threading import Thread
 import numpy as np
 
 from ...live import Frames
-from ..encoding import VideoParts
+from ..files.encoding import VideoParts
 
 PART = 16
 """Frames that are written at once: each part begins with a key frame and can be played when it is there."""

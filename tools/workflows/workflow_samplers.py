@@ -14,8 +14,8 @@ def core_nodes(server: Server) -> Graph:
     note = f"""## ComfyUI's own nodes around the experts
 
 The experts as ordinary MODELs in two *KSampler (Advanced)*. **Steps** is for both; *Hand over* computes the step at
-which the official boundary lies, with shift 5 and the scheduler *simple*: 9 of 40. Each starts its solver afresh, so the
-result differs a little from *LingBot-World Sampler*.
+which the official boundary lies, with shift 5 and the scheduler *simple*: 9 of 40. Each starts its solver afresh, so
+the result differs a little from *LingBot-World Sampler*.
 
 Text by *Load CLIP*, type **wan**, with ComfyUI's umt5 file (**{UMT5}** in models/text_encoders).
 

@@ -13,10 +13,10 @@ from typing import IO
 
 import numpy as np
 
-from ..errors import InputError
-from ..pipeline.geometry import Geometry
+from ...errors import InputError
+from ...pipeline.geometry import Geometry
+from ..options import STDOUT
 from .existing import refuse_existing
-from .options import STDOUT
 
 VIDEO_SUFFIXES = (".mp4", ".mkv", ".mov")
 _NUMBER = re.compile(r"(\*|%0?\d*d)")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from ..errors import InputError, require
+from ...errors import InputError, require
 
 LARGEST_IMAGE = 200_000_000  # pixels
 BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)

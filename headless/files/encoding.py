@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..errors import require
+from ...errors import require
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
 """By the suffixes of videos."""

@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from ..options import FPS, Progress
+from ...options import FPS, Progress
+from ..interrupts import LaterInterruptsWait
 from .encoding import VideoParts, WholeVideo
-from .interrupts import LaterInterruptsWait
 from .target import Target
 
 FRAMES_AT_ONCE = 12

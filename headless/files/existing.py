@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import InputError
+from ...errors import InputError
 
 
 def refuse_existing(file: Path, overwrite: bool, image: str | Path | None = None) -> None:
