@@ -40,10 +40,10 @@ from .checks import (
     many,
     refuse_options,
 )
+from .files.pictures import read_image
+from .files.target import check_new, check_target, find_target
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
-from .pictures import read_image
 from .rollout_plan import RolloutPlan, plan_causal
-from .target import check_new, check_target, find_target
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,14 +21,14 @@ from ...options import ShowProgress
 from ...pipeline.memory import choose_residency
 from ...pipeline.two_experts import Conditioning, Video
 from ...sampling import StepReuse
-from ..existing import refuse_existing
+from ..files.existing import refuse_existing
+from ..files.video import write_frames
 from ..options import GenerateOptions
 from ..plan import SamplingPlan, make_plan
 from ..profile import StageRecorder, silent
 from ..rollout_plan import RolloutPlan
 from ..run import run
 from ..stages import camera_map, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
-from ..video import write_frames
 from .jobs import CHANGED, DONE, Job, Manifest, Outcome, alone_in
 from .kept import Kept, OpenFiles
 
