@@ -66,6 +66,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 LORA = "[high=|low=]FILE[:STRENGTH]"
 """How the command writes a LoRA (see `lora_of`)."""
 
+POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
+"""What a pose folder holds."""
+
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name a part of the package which lies somewhere else."""
 

@@ -18,7 +18,16 @@ from PIL import Image
 from ..camera import action_embedding, camera_embedding, frame_count, read_pose_folder
 from ..camera.advice import warnings
 from ..camera.formats.sniff import looks_like_camera, looks_like_lens, looks_like_poses
-from ..camera.measure import floor_words, measure_camera, render_measurement, summary, table
+from ..camera.measure import (
+    error_words,
+    find_camera,
+    found_words,
+    measure_camera,
+    render_measurement,
+    summary,
+    table,
+    video_path,
+)
 from ..camera.path import CameraPath, lens_from_fov
 from ..camera.poses import FEWEST_POSES
 from ..camera.preview import render_preview
@@ -181,9 +190,21 @@ def measure_image(
     """How well IMAGE [F, H, W, 3] follows a path: a drawing [1, h, w, 3], the summary and the table, lines of words.
 
     Keyframes are `every` frames apart, 0: chosen by the path. Raises CameraError."""
+    measured = measure_camera(_grey(images), path, every or None)
+    return as_image(render_measurement(measured, size)), summary(measured), [error_words(measured), *table(measured)]
+
+
+def path_of_video(images: torch.Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
+    """The camera of a video, IMAGE [F, H, W, 3], as a path, and what to know of it. `fov_deg` 0: the lens is found.
+    Raises CameraError."""
+    camera = find_camera(_grey(images), fov_deg or None)
+    path = video_path(camera)
+    return path, found_words(camera, path, bool(fov_deg))
+
+
+def _grey(images: torch.Tensor) -> Iterator[np.ndarray]:
     pictures = (Image.fromarray((image[..., :3].clamp(0, 1) * 255).byte().cpu().numpy()) for image in images)
-    measured = measure_camera((np.asarray(picture.convert("L")) for picture in pictures), path, every or None)
-    return as_image(render_measurement(measured, size)), summary(measured), [floor_words(measured), *table(measured)]
+    return (np.asarray(picture.convert("L")) for picture in pictures)
 
 
 def _roots() -> list[Path]:

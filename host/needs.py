@@ -95,6 +95,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "camera_files": _CAMERA,
     "camera_preview": (*_CAMERA, *_names("comfy_api.latest", "ui.PreviewImage")),
     "camera_measure": (*_CAMERA, *_names("comfy_api.latest", "ui.PreviewImage")),
+    "drift": (*_CAMERA, *_names("comfy_api.latest", "ui.PreviewImage")),
     "sampling": (*_SAMPLING, *_names("comfy_api.latest", "io.Guider io.Sampler io.Sigmas")),
     "rollout": (
         *_SAMPLING,

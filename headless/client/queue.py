@@ -16,10 +16,10 @@ from typing import Any
 
 from ...errors import InputError
 from ..files.existing import refuse_existing
+from ..options import POSE_FILES
 from .server import Server
 
 TEXT_NODES = {"LingBotWorldTextEncode"}
-POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 MEDIA = (".mp4", ".mkv", ".webm", ".png", ".webp", ".gif")
 
 

@@ -1,4 +1,4 @@
-"""`lingbot-world camera show | convert | make | measure`: camera paths seen, converted, made, and found in a video."""
+"""`lingbot-world camera show | convert | make | measure | from-video`: camera paths seen, converted, made, found."""
 
 import argparse
 import json
@@ -13,11 +13,14 @@ from ...camera.easing import EASINGS
 from ...camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
 from ...camera.measure import (
     as_values,
-    floor_words,
+    error_words,
+    find_camera,
+    found_words,
     measure_camera,
     render_measurement,
     summary,
     table,
+    video_path,
 )
 from ...camera.moves import PRESETS, path_from_keys, preset_path
 from ...camera.moves.presets import DEFAULT_RADIUS
@@ -25,20 +28,22 @@ from ...camera.path import DEFAULT_FOV_DEG, CameraPath
 from ...camera.preview import render_preview
 from ...errors import CameraError
 from ...options import FRAMES
-from ..client.queue import POSE_FILES
 from ..files.existing import refuse_existing
 from ..files.pictures import grey_frames, read_image
-from ..options import two_sides
+from ..options import POSE_FILES, two_sides
 
 
 def add_camera_command(subparsers: Any) -> None:
-    """Adds `camera` with its four actions; each sets `run(arguments)`."""
-    parser = subparsers.add_parser("camera", help="show, convert or make camera paths; measure how a video follows one")
+    """Adds `camera` with its five actions; each sets `run(arguments)`."""
+    parser = subparsers.add_parser(
+        "camera", help="show, convert, make, find and measure camera paths"
+    )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions)
     _add_convert(actions)
     _add_make(actions)
     _add_measure(actions)
+    _add_from_video(actions)
 
 
 def _add_show(actions: Any) -> None:
@@ -81,16 +86,22 @@ def _add_make(actions: Any) -> None:
 
 MEASURE_HELP = """Measures how well a video follows its camera path, from what its pictures show.
 
-Points are followed between keyframes, eight frames apart or fewer where the path turns fast. The essential matrix
-gives the turn and the direction between two of them, which are compared with the poses: degrees off. Distances have no
-scale in a video and are not judged; nor is a direction where the path only turns. A pair of keyframes follows if its
-turn is less than 1 degree, or a third of the turn asked for, off and its direction less than 30 degrees. The video
-follows if three quarters of the pairs do. Where the path's own motion fits a pair's points about as well as the one
-that was found, the pair cannot be told, nor the video if that decides. The noise floor is said first: the same,
-measured on rendered rooms seen along the path, which are full of texture; softer pictures are off by more. The lens is
-taken to be the path's: a video that shows another one seems to turn less or more.
+Points are followed from keyframe to keyframe, four frames apart. Where a turn explains them the camera turns; else
+pycolmap's global mapper finds it. RotErr and TransErr are those of CameraCtrl (arXiv 2404.02101): angle and distance of
+found and asked pose, both seen from the first frame, after alignment of the scale. A pair of keyframes eight frames
+apart follows if its turn is less than 1 degree, or a third of the turn asked for, off and its direction less than 30
+degrees. The video follows if three quarters of the pairs do. Where the path's own motion fits a pair's points about as
+well as the one that was found, the pair cannot be told, nor the video if that decides. The lens is taken to be the
+path's: a video that shows another one seems to turn less or more.
 
-Needs opencv-python-headless: pip install -e ".[cli,measure]"."""
+Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
+FROM_VIDEO_HELP = """Makes a camera path of a video: what its camera did, as poses.npy and intrinsics.npy.
+
+Found as `camera measure` does. A video has no scale: the longest step between latent frames becomes 1, which is what
+the model sees of any path. The first frame's camera is the origin, its axes OpenCV's. The lens is found too where the
+video shows it, unless --fov_deg names it; else it is taken to see 79 degrees across.
+
+Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
 
 
 def _add_measure(actions: Any) -> None:
@@ -103,6 +114,17 @@ def _add_measure(actions: Any) -> None:
     parser.add_argument("--every", type=int, help="frames from one keyframe to the next; left out: by the path's turns")
     parser.add_argument("--drawing", metavar="PNG", help="also draw the path asked for and the one found")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON instead")
+
+
+def _add_from_video(actions: Any) -> None:
+    shape = argparse.RawDescriptionHelpFormatter
+    help = "make a path of what a video's camera did"
+    parser = actions.add_parser("from-video", help=help, description=FROM_VIDEO_HELP, formatter_class=shape)
+    parser.set_defaults(run=_from_video)
+    parser.add_argument("video", help="a video file, or a folder of PNG files")
+    parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
+    _add_overwrite(parser)
+    parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across; left out: found, or 79")
 
 
 def _add_overwrite(parser: argparse.ArgumentParser) -> None:
@@ -154,10 +176,18 @@ def _measure(arguments: argparse.Namespace) -> None:
     path, said = _path(arguments)
     notes = [f"note: {note}" for note in said]
     measured = measure_camera(grey_frames(arguments.video), path, arguments.every)
-    lines = [*notes, floor_words(measured), "", *table(measured), "", *summary(measured)]
+    lines = [*notes, error_words(measured), "", *table(measured), "", *summary(measured)]
     print(json.dumps({**as_values(measured), "notes": notes}, indent=1) if arguments.json else "\n".join(lines))
     if arguments.drawing is not None:
         _saved(render_measurement(measured).save, arguments.drawing, quiet=arguments.json)
+
+
+def _from_video(arguments: argparse.Namespace) -> None:
+    camera = find_camera(grey_frames(arguments.video), arguments.fov_deg)
+    path = video_path(camera)
+    print(*found_words(camera, path, arguments.fov_deg is not None), sep="\n")
+    _write(path, arguments)
+    _warn(path, len(path))
 
 
 def _warn(path: CameraPath, frames: int, notes: Sequence[str] = ()) -> None:

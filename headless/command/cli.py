@@ -25,6 +25,7 @@ from ..starting import start_cuda
 from .completion import add_completion_command
 from .flags import Help, Parser, add_settings, add_size, adder, count, settings_of
 from .live import add_live_command
+from .measure import add_measure_command
 from .quantize import add_quantize_command, add_verify_command
 
 BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
@@ -93,13 +94,14 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     add_verify_command(commands, progress_bar)
     add_queue_command(commands)
     add_live_command(commands, progress_bar)
+    add_measure_command(commands)
     add_completion_command(commands, parser)
     if argv[:1] in (["camera"], ["completion"]):
         from .camera import add_camera_command
 
         add_camera_command(commands)
     else:
-        commands.add_parser("camera", help="show, convert or make camera paths; measure how a video follows one")
+        commands.add_parser("camera", help="show, convert, make, find and measure camera paths")
     return parser
 
 
@@ -154,8 +156,11 @@ def _add_toy(commands: Any) -> None:
     parser = commands.add_parser("toy", help="write a package of tiny models, an image and a camera path")
     parser.set_defaults(run=_toy)
     parser.add_argument("folder", help="where to write it")
-    parser.add_argument("--random", action="store_true",
-                        help="random weights of every kind of model, the causal one too, in place of trained ones")
+    parser.add_argument(
+        "--random",
+        action="store_true",
+        help="random weights of every kind of model, the causal one too, in place of trained ones",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
 
 
