@@ -97,6 +97,36 @@ inBothRenderers((it, vue) => {
     await page.getByText(/^(Made|Ready)/).first().waitFor();
   });
 
+  it("the toy is chosen in every loader of the open workflow", async (page) => {
+    await addNode(page, "LingBotWorldToyPackage");
+    const chosen = await page.evaluate(() => {
+      const { app, LiteGraph } = window, types = ["LingBotWorldLoadExperts", "LingBotWorldLoadVAE", "LingBotWorldTextEncode", "LingBotWorldLoadCausal"];
+      const loaders = types.map((type) => LiteGraph.createNode(type));
+      for (const loader of loaders) {
+        app.graph.add(loader);
+        loader.widgets[0].value = "another";
+      }
+      window.node.widgets.find(({ name }) => name === "Use the toy").callback();
+      return loaders.map(({ widgets }) => widgets[0].value);
+    });
+    assert.deepEqual(chosen, ["toy", "toy/Wan2.1_VAE.pth", "toy/models_t5_umt5-xxl-enc-bf16.pth", "toy/lingbot_world_fast"]);
+  });
+
+  it("Quantize runs alone from its button, though it sleeps", async (page) => {
+    await addNode(page, "LingBotWorldQuantize");
+    const sent = page.waitForRequest((request) => request.url().endsWith("/prompt") && request.method() === "POST");
+    const mode = await page.evaluate(async () => {
+      window.node.mode = 2;
+      window.node.widgets.find(({ name }) => name === "name").value = "../refused";
+      window.node.widgets.find(({ name }) => name === "Quantize now").callback();
+      await new Promise((resolve) => { setTimeout(resolve, 1500); });
+      return window.node.mode;
+    });
+    const { prompt } = (await sent).postDataJSON();
+    assert.deepEqual(Object.values(prompt).map((node) => node.class_type), ["LingBotWorldQuantize"]);
+    assert.equal(mode, 2);
+  });
+
   it("Quantize shows on the node what it made", async (page) => {
     await addNode(page, "LingBotWorldQuantize");
     await page.evaluate((name) => {

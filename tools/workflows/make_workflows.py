@@ -32,11 +32,11 @@ def camera(server: Server) -> Graph:
 The camera follows the path that you draw in **Camera Editor**: drag its points, choose a move from its list, or press
 **R** and fly with **W A S D** and **I J K L**.
 
-**For a first try** without a download and without a GPU: template *16 Toy*. What this one needs, in this order:
+**To try it first**, without download and GPU: template *16 Toy*. Here you need, in this order:
 
 {DOWNLOAD}
 {RUN}"""
-    parts = Parts(server, "camera", note)
+    parts = Parts(server, "camera", note, note_height=450)
     image = parts.image()
     return parts.film(parts.editor(image["image"], flight()), image)
 

@@ -19,7 +19,7 @@ CAUSAL_MODELS = """**Model**: where the folder *ComfyUI* lies,
 
 hf download robbyant/lingbot-world-fast --local-dir ComfyUI/models/lingbot_world/lingbot-world-fast
 
-Press **R**, then **Quantize now** on the node below, once: it makes the model that *Load Causal Model* names. It sleeps
+Press **R**, then **Quantize now** on its node, once: it makes the model that *Load Causal Model* names. It sleeps
 otherwise.
 
 Text encoder and VAE are in ComfyUI's list of missing models. Fast is Apache-2.0; LingBot-World 2.0, CC BY-NC-SA 4.0,
@@ -35,10 +35,11 @@ chunk. Template *17 Fast* has a LoRA.
 
 {CAUSAL_MODELS}"""
     parts = Parts(server, "fast", note, note_height=460, note_width=420)
-    with parts.graph.group("Once: 4-bit weights", 0, RED):
+    graph = _one_shot(parts, "dolly_in")
+    with graph.group("Once: 4-bit weights", 2, RED):
         weights = {"source": FAST.rpartition("/")[2].replace("_", "-"), "name": FAST}
-        parts.graph.add("LingBotWorldQuantize", muted=True, extra_height=BUTTON, **weights)
-    return _one_shot(parts, "dolly_in")
+        graph.add("LingBotWorldQuantize", muted=True, extra_height=BUTTON, **weights)
+    return graph
 
 
 def fast_lora(server: Server) -> Graph:
@@ -126,10 +127,10 @@ Template *07 Fast* tells how the model is made."""
             text = parts.text_node(prompt=prompt, extra_height=-90)  # all three shots are to be read on opening
             path = parts.graph.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES)
             begin = {"state": made[-1]["state"]} if made else {"start_image": image["image"]}
-            values = {"window": WINDOW, "sink": SINK, "extra_height": PREVIEW_HEIGHT - 210, **begin}
+            values = {"window": WINDOW, "sink": SINK, **begin, "extra_height": 0}
             made.append(parts.rollout(model, text["positive"], vae, path, **values))
     with parts.graph.group("Video", 4, GREY):
-        parts.graph.add("LingBotWorldSaveState", state=made[-1]["state"])
+        parts.graph.add("LingBotWorldSaveState", room=PREVIEW_HEIGHT, state=made[-1]["state"])
         shots = {f"images.image{index}": shot["images"] for index, shot in enumerate(made)}
         parts.video_file(parts.graph.add("BatchImagesNode", collapsed=True, **shots)["IMAGE"])
     return parts.graph

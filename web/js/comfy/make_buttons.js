@@ -1,5 +1,5 @@
-// Buttons on the nodes that make model files, Toy Package and Quantize: each runs its node alone, and has every list on the
-// canvas show what was made.
+// Buttons on the nodes that make model files, Toy Package and Quantize: each runs its node alone, and has every list on
+// the canvas show what was made.
 
 import { app } from "../../../../scripts/app.js";
 

@@ -1,5 +1,5 @@
-// Core's Load 3D (Advanced) shows the view of an API file that is opened on the canvas: by itself it reads its view from
-// a property of the node, which such a file lacks, and would come back, and be queued, with its default one.
+// Core's Load 3D (Advanced) shows the view of an API file that is opened on the canvas: by itself it reads its view
+// from a property of the node, which such a file lacks, and would come back, and be queued, with its default one.
 
 const NODE = "Load3DAdvanced", FIELD = "viewport_state", PROPERTY = "Camera Config";
 
