@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .camera import camera_embedding
+    from .errors import CancelledError
+    from .headless.live.opening import open_live
     from .headless.options import GenerateOptions
     from .headless.run import generate
     from .loaders import load_expert
@@ -12,18 +14,23 @@ if TYPE_CHECKING:
     from .options import LoraFile
     from .pipeline import sample
 
-__all__ = ["GenerateOptions", "LoraFile", "camera_embedding", "generate", "load_expert", "sample"]
+__all__ = [
+    "CancelledError", "GenerateOptions", "LoraFile", "camera_embedding", "generate", "load_expert", "open_live",
+    "sample",
+]  # fmt: skip
 
 __version__ = "0.1.0"
 
 WEB_DIRECTORY = "./web"
 
 _PUBLIC = {
+    "CancelledError": ".errors",
     "GenerateOptions": ".headless.options",
     "LoraFile": ".options",
     "generate": ".headless.run",
     "camera_embedding": ".camera",
     "load_expert": ".loaders",
+    "open_live": ".headless.live.opening",
     "sample": ".pipeline",
 }
 """The module of each public name. It is imported when the name is first used, because ComfyUI imports this file too

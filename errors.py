@@ -8,6 +8,10 @@ import sys
 from types import ModuleType
 
 
+class CancelledError(Exception):
+    """A run that its program has ended: no fault, and nothing to mend."""
+
+
 class LingBotError(ValueError):
     """Input that cannot be used; the family of all errors below."""
 

@@ -29,6 +29,8 @@ Arithmetic = Literal["auto", "bf16", "fp8", "int8"]
 """How the blocks' linear layers multiply. bf16 means the compute dtype, whichever it is; auto means bf16."""
 AttentionMode = Literal["auto", "exact", "8bit"]
 """How the blocks' self-attention is computed; auto means exact."""
+QuantizeFormat = Literal["nf4", "comfy-fp8"]
+"""What `quantize` makes: 4-bit weights as bitsandbytes has them, or 8-bit ones that ComfyUI's own loaders read too."""
 NoiseDevice = Literal["cpu", "cuda"]
 VaeDtype = Literal["auto", "fp16", "fp32"]
 """What the VAE decodes in."""
@@ -40,6 +42,7 @@ KEY_VALUE_MODES: tuple[KeyValueMode, ...] = get_args(KeyValueMode)
 DTYPE_NAMES: tuple[DtypeName, ...] = get_args(DtypeName)
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
+QUANTIZE_FORMATS: tuple[QuantizeFormat, ...] = get_args(QuantizeFormat)
 NOISE_DEVICES: tuple[NoiseDevice, ...] = get_args(NoiseDevice)
 VAE_DTYPES: tuple[VaeDtype, ...] = get_args(VaeDtype)
 

@@ -1,7 +1,7 @@
 """Camera paths: making, reading, checking and drawing them, computing the model's camera input from them, and measuring
 how a video follows them.
 
-The files here (poses, path, rotation, easing, plucker, track, pose_folder) import none of the folders. `moves`,
+The files here (poses, path, rotation, easing, plucker, advice, track, pose_folder) import none of the folders. `moves`,
 `formats`, `preview` and `measure` import these files, but not each other; `measure` draws on the sheets of `preview`.
 """
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..errors import CameraError
 from ..options import CELL
+from ..typed import checked
 from .poses import LENS_HEIGHT, LENS_WIDTH, as_float64, check_actions, check_intrinsics, check_poses, frame_count
 from .rotation import interpolate, inverse, nearest_rotation
 
@@ -121,6 +122,7 @@ def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
     return cells.reshape(3, CELL * CELL, -1)
 
 
+@checked
 def camera_embedding(
     c2w: ArrayLike,
     intrinsics: ArrayLike,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .advice import lens_warnings, motion_warnings
 from .path import lens_from_fov
 from .plucker import continued_poses, latent_poses, latent_times, longest_step, longest_step_after, model_poses
 from .poses import FEWEST_POSES, frame_count
@@ -31,7 +32,8 @@ class CameraTrack:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of the path: poses that are left over, and steps that the model does not know."""
+        """What the user should know of the path: poses that are left over, steps that the model does
+        not know, and what else it will not follow."""
         notes = []
         if self.given >= self.used + FRAMES_OF_ONE:
             notes.append(f"The first {self.used} of the camera path's {self.given} poses are used; a run that goes on "
@@ -42,7 +44,8 @@ class CameraTrack:
             notes.append(f"The camera's longest step is {times} times that of the video's first path, and the model "
                          "knows none that is longer. A path that goes on is in the first one's units: divide its "
                          f"translations by {times}, or go as far in more frames.")  # fmt: skip
-        return tuple(notes)
+        said = [*motion_warnings(self.poses), *lens_warnings(self.lens)] if self.given else []
+        return *notes, *said
 
 
 def standing_still(frames: int) -> np.ndarray:

@@ -5,27 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..camera import read_pose_folder
+from ..camera.moves import path_from_keys, preset_path
+from ..camera.path import CameraPath
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
 from ..model.attention_8bit import attention_note, choose_attention
 from ..model.config import ModelConfig
 from ..model.linear_8bit import arithmetic_note, choose_arithmetic
-from ..options import SHIFT, LoraFile, Precision
+from ..options import SHIFT, Precision
 from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
 from ..pipeline.memory import MemoryWishes
 from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
 from ..text.weights import UMT5Weights
-from .options import CHOICES, GenerateOptions
-from .video import Target
+from .files.target import Target
+from .options import CAMERAS, CHOICES, GenerateOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,11 @@ class Plan:
         return on_gpu and torch.cuda.get_device_capability(self.device) >= (7, 0)
 
 
+def many(count: int, thing: str) -> str:
+    """`1 step`, `2 steps`."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def refuse_options(options: GenerateOptions, names: Sequence[str], reason: str) -> None:
     """InputError for options that were given although the model has no use for them."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
@@ -111,8 +117,6 @@ def check_settings(options: GenerateOptions) -> None:
     if (options.width is None) != (options.height is None):
         raise InputError("`width` and `height` go together; name both or neither")
     for lora in options.lora:
-        if not isinstance(lora, LoraFile):
-            raise InputError(f"`lora` {lora!r}: expected LoraFile(path, strength), found {type(lora).__name__}")
         if not lora.path.is_file():
             raise InputError(f"`lora` {lora.path} {'is a folder' if lora.path.is_dir() else 'does not exist'}")
         if not math.isfinite(lora.strength):
@@ -143,15 +147,32 @@ def find_device(name: str | None) -> torch.device:
     return device
 
 
-def pose_folder(path: Path, checkpoint: Checkpoint) -> PoseFolder:
-    """The camera of a folder. Raises CameraError for a checkpoint that would ignore it."""
-    control = checkpoint.config.control
+def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:
+    """The camera that the options name. Raises InputError for two of them, and CameraError for a checkpoint that would
+    ignore it."""
+    given = [name for name in CAMERAS if getattr(options, name) is not None]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(f'`{name}`' for name in given)} exclude each other: a video has one camera")
+    name, control = given[0], checkpoint.config.control
     if control is None:
         raise CameraError(
-            f"`action_path` {path}: {checkpoint.path} has no camera layers (plain Wan) and would ignore the camera; "
-            "use a LingBot-World checkpoint, or leave `action_path` out"
+            f"`{name}` {getattr(options, name)}: {checkpoint.path} has no camera layers (plain Wan) and would ignore "
+            f"the camera; use a LingBot-World checkpoint, or leave `{name}` out"
         )
-    return read_pose_folder(path, actions=control == 7)
+    if options.action_path is not None:
+        return read_pose_folder(options.action_path, actions=control == 7)
+    path = path_from_keys(options.keys) if options.keys is not None else _preset(options)
+    if control == 7 and path.actions is None:
+        raise CameraError(f"`preset` {options.preset}: this checkpoint takes held keys besides; give `keys`")
+    return PoseFolder(path.c2w, path.intrinsics, path.actions if control == 7 else None, ())
+
+
+def _preset(options: GenerateOptions) -> CameraPath:
+    """The move over as many poses as the video may use, 4n+1."""
+    assert options.preset is not None
+    return preset_path(options.preset, frames=options.frame_num + 3)
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:
@@ -189,5 +210,5 @@ def frame_notes(
         return notes
     reason = f"Frames come in {steps}"
     if camera is not None and len(camera.c2w) < wanted:
-        reason = f"{options.action_path} holds {len(camera.c2w)} poses"
+        reason = f"{options.action_path or 'The camera path'} holds {len(camera.c2w)} poses"
     return (*notes, f"{reason}: the video has {frames} frames, not {wanted}.")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -32,6 +33,33 @@ def told_by_signals(own_process: bool) -> Iterator[list[int]]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
+
+
+def end_at_further_ones() -> None:
+    """From now on a signal that ends a run ends this process at once and in silence, unless it was ignored."""
+    for number in ENDING if _in_main_thread() else ():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+
+
+class Written:
+    """Which of some files have come, or have changed, since this was made."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._before = {file: _mark(file) for file in files}
+
+    def __str__(self) -> str:
+        """Says what stays of a run that was interrupted."""
+        new = [str(file) for file, before in self._before.items() if _mark(file) not in (None, before)]
+        return f"what was done stays: {', '.join(new)}" if new else "nothing was written"
+
+
+def _mark(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 class LaterInterruptsWait:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, get_type_hints
 
 from ..options import (
     ARITHMETICS,
@@ -33,6 +34,21 @@ from ..options import (
     SolverName,
     VaeDtype,
 )
+from ..typed import check_types
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+    ImageInput = str | Path | Image.Image | np.ndarray
+else:
+    ImageInput = object  # checked by `read_image`, which imports what it needs for that
+
+CAMERAS = ("action_path", "preset", "keys")
+"""The options that give a camera, one of them at a time."""
+
+STDOUT = "-"
+"""The output that is standard output."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "solver": SOLVER_NAMES,
@@ -49,6 +65,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 LORA = "[high=|low=]FILE[:STRENGTH]"
 """How the command writes a LoRA (see `lora_of`)."""
+
+POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
+"""What a pose folder holds."""
 
 PARTS = ("high", "low", "text_encoder", "tokenizer", "vae")
 """The options that name a part of the package which lies somewhere else."""
@@ -78,6 +97,12 @@ class GenerateOptions:
     causal one of what it was made for. `assets_dir` names a folder with text encoder, tokenizer and VAE. The `lora`
     files are added to the models' weights, which stay as they are, 4-bit ones too.
 
+    The camera is that of a folder, `action_path`, or a `preset` of `camera.moves` at its defaults, or of `keys` held,
+    such as "w-10,iw-15"; without one of them the base model has no camera control, and a causal one stands still.
+
+    `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. An `output` that is there already is refused,
+    unless `overwrite` allows that it is replaced; with None nothing is written, and the result has the frames.
+
     Several processes divide the weights of an expert among them with `shard`, whatever `residency` says.
 
     Causal models (LingBot-World Fast and 2.0) take none of BASE_ONLY, causal-pretrain those in GUIDED, and the base
@@ -91,10 +116,13 @@ class GenerateOptions:
 
     ckpt_dir: str | Path
     prompt: str
-    output: str | Path
-    image: str | Path | None = None
+    output: str | Path | None
+    image: ImageInput | None = None
+    overwrite: bool = False
     negative: str | None = None
     action_path: str | Path | None = None
+    preset: str | None = None
+    keys: str | None = None
     max_area: int = SIZE[0] * SIZE[1]
     width: int | None = None
     height: int | None = None
@@ -132,6 +160,10 @@ class GenerateOptions:
     text_encoder: str | Path | None = None
     tokenizer: str | Path | None = None
     vae: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a value of a wrong type."""
+        check_types(vars(self), get_type_hints(type(self)))
 
 
 def lora_of(text: str) -> LoraFile:

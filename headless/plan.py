@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..camera.advice import path_warnings
 from ..camera.pose_folder import PoseFolder
 from ..errors import InputError, require
 from ..loaders import Checkpoint, Package, find_package, open_checkpoint
@@ -19,7 +20,7 @@ from ..loaders.package import ASSETS_PAGES, open_experts
 from ..loaders.release import base_release
 from ..model.config import ModelConfig
 from ..options import SHIFT, LoraFile, PerExpert, torch_dtype
-from ..pipeline.geometry import first_frame
+from ..pipeline.geometry import Geometry, first_frame
 from ..pipeline.memory import SamplingWork
 from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups
 from ..sampling import guide_scales
@@ -30,18 +31,19 @@ from ..vae import read_vae
 from .checks import (
     Plan,
     arithmetic_notes,
+    camera_of,
     check_settings,
     find_device,
     frame_notes,
     geometry_of,
     lora_notes,
-    pose_folder,
+    many,
     refuse_options,
 )
+from .files.pictures import read_image
+from .files.target import check_new, check_target, find_target
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
-from .pictures import read_image
 from .rollout_plan import RolloutPlan, plan_causal
-from .video import check_target, find_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,7 @@ class SamplingPlan(Plan):
 
     @property
     def work(self) -> str:
-        return f"{self.options.sampling_steps} steps"
+        return many(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
         """What memory depends on."""
@@ -81,7 +83,7 @@ def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_an
     check_settings(options)
     device = find_device(options.device)
     target = find_target(options.output)
-    if target.pattern is None:
+    if target.pattern is None and target.kept is None:
         require("av", '"lingbot-world[cli]"')
     image = None if options.image is None else read_image(options.image)
     named = {name: getattr(options, name) for name in PARTS}
@@ -113,6 +115,8 @@ def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_an
         _check_width(text_encoder, experts.high.config)
         plan = _plan_sampling(options, experts, image, opened)
     check_target(target, plan.geometry)
+    source = options.image if isinstance(options.image, str | Path) else None
+    check_new(target, plan.frames_before, plan.geometry.frames, source, options.overwrite)
     return plan
 
 
@@ -140,9 +144,9 @@ def _plan_sampling(
     if image is None:
         raise InputError("`image` is missing: the video's first frame")
     assumed = base_release(experts.high.names)[2]
-    notes = () if assumed is None else (assumed,)
-    notes += (*lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
-    camera = None if options.action_path is None else pose_folder(Path(options.action_path), experts.high)
+    told = [] if assumed is None else [assumed]
+    notes = (*told, *lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
+    camera = camera_of(options, experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     return SamplingPlan(
         **opened,
@@ -151,8 +155,12 @@ def _plan_sampling(
         frame=first_frame(image, geometry),
         geometry=geometry,
         shift=SHIFT if options.shift is None else options.shift,
-        notes=(*notes, *frame_notes(options, geometry, camera)),
+        notes=tuple(dict.fromkeys((*notes, *frame_notes(options, geometry, camera), *_warnings(camera, geometry)))),
     )
+
+
+def _warnings(camera: PoseFolder | None, geometry: Geometry) -> list[str]:
+    return [] if camera is None else path_warnings(camera.c2w, camera.intrinsics, geometry.frames)
 
 
 def _parts(package: Package, folder: str | Path) -> dict[str, Path]:

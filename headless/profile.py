@@ -11,6 +11,7 @@ from types import TracebackType
 
 import torch
 
+from ..errors import CancelledError
 from ..options import Progress, ShowProgress
 
 
@@ -27,6 +28,30 @@ class Stage:
 def silent(_name: str, _unit: str) -> Iterator[Progress]:
     """The progress display of a run that shows nothing."""
     yield lambda _done, _total: None
+
+
+def observed(
+    show: ShowProgress, steps: int, on_progress: Progress | None, cancel: Callable[[], bool] | None
+) -> ShowProgress:
+    """`show`, beside which a program is told how far the run is, by its `steps` or a causal model's frames, and may
+    end it: see `run.generate`."""
+
+    @contextmanager
+    def show_and_tell(name: str, unit: str) -> Iterator[Progress]:
+        with show(name, unit) as progress:
+
+            def update(done: int, total: int) -> None:
+                progress(done, total)
+                if on_progress is not None and unit == "step":
+                    on_progress(done if name.startswith("high") else steps - total + done, steps)
+                elif on_progress is not None and name == "chunks":
+                    on_progress(done, total)
+                if cancel is not None and cancel():
+                    raise CancelledError(f"cancelled in stage {name!r}")
+
+            yield update
+
+    return show_and_tell
 
 
 class StageRecorder:

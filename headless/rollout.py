@@ -6,6 +6,7 @@ first forward is queued behind them: the GPU never waits for Python to write fra
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..options import Progress
 from ..pipeline.memory import MARGIN, estimate_vae, free_memory
 from ..pipeline.rollout import Chunk
@@ -22,15 +24,18 @@ from ..pipeline.state import Prompt
 from ..vae import VideoDecoder, load_vae
 from ..vae.decoding import REACH
 from .decoding import join_stripes
+from .files.video import FrameWriter
 from .interrupts import LaterInterruptsWait
 from .preparation import decoding_processes, prepare
 from .processes import Processes
 from .profile import StageRecorder
 from .rollout_plan import RolloutPlan
 from .stages import AGAIN, RunContext
-from .video import FrameWriter
 
 log = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_STATES = 50
+"""A run that is killed loses a minute of its work at most, as long as a chunk takes ten seconds."""
 
 
 def run_rollout(
@@ -59,21 +64,27 @@ def run_rollout(
     if not processes.first:
         delivery.make(latents, lambda _frames: None)
         return plan.target.path
-    try:
-        _write(delivery, latents, plan)
-    except KeyboardInterrupt as error:
-        raise KeyboardInterrupt(*(["the chunks that were done stay"] if delivery.latents else [])) from error
-    finally:
+
+    def save() -> None:
         if plan.options.save_state is not None and delivery.latents:
             with LaterInterruptsWait(hold=True):
                 prompt = Prompt(plan.options.prompt, contexts[0], 0, *(context.cpu() for context in contexts[1:]))
                 spec.state_after(torch.cat(delivery.latents, dim=2), prompt).save(plan.options.save_state)
+
+    try:
+        _write(delivery, latents, plan, save)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(*(["the chunks that were done stay"] if delivery.latents else [])) from error
+    finally:
+        save()
     return plan.target.path
 
 
-def _write(delivery: _Delivery, latents: Iterator[Tensor], plan: RolloutPlan) -> None:
-    """The chunks of the first process into the video. What ends the run early is followed by the last chunk and the end
-    of a file, which no further interrupt may break off; whoever reads a pipe may be waited for in vain."""
+def _write(delivery: _Delivery, latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
+    """The chunks of the first process into the video, and every minute their state, should the run be killed. What ends
+    the run early is followed by the last chunk and the end of a file, which no further interrupt may break off; whoever
+    reads a pipe may be waited for in vain."""
+    saved = time.monotonic()
     further: AbstractContextManager = nullcontext() if plan.target.is_pipe else LaterInterruptsWait()
     with (
         further,
@@ -81,10 +92,22 @@ def _write(delivery: _Delivery, latents: Iterator[Tensor], plan: RolloutPlan) ->
     ):
 
         def write(frames: Tensor) -> None:
+            nonlocal saved
             writer.write(frames.numpy())
+            if time.monotonic() - saved > SECONDS_BETWEEN_STATES:
+                _save_now(save)
+                saved = time.monotonic()
             delivery.progress(writer.frames, plan.geometry.frames)
 
         delivery.make(latents, write)
+
+
+def _save_now(save: Callable[[], None]) -> None:
+    """A state that cannot be saved on the way does not end the run."""
+    try:
+        save()
+    except InputError as reason:
+        log.warning("%s. The run goes on.", reason)
 
 
 class _Queued(NamedTuple):
@@ -187,13 +210,14 @@ class _Delivery:
         needed = estimate_vae(vae.width, replace(plan.geometry, frames=4 * chunk))[1].work + MARGIN
         vae.use_tiling = plan.options.vae_tiling or needed > free_memory(plan.device)
         self._decoder = VideoDecoder(vae, *plan.cells, park=True)
-        self._show([*self._before, *self.latents][-(-REACH // chunk) :])
+        self._show([*self._before, *self.latents][-REACH // chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
         """Have the decoder see chunks whose frames were made before."""
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)
+
 
 def _pinned(chunk: Chunk, device: torch.device) -> Chunk:
     """From pinned memory a GPU gets its inputs without a wait for what is queued there."""

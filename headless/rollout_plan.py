@@ -20,9 +20,9 @@ from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, load_state
 from ..sampling import guide_scales, step_indices
 from ..vae import vae_width
-from .checks import Plan, arithmetic_notes, geometry_of, lora_notes, pose_folder, refuse_options
+from .checks import Plan, arithmetic_notes, camera_of, geometry_of, lora_notes, many, refuse_options
+from .files.target import Target, check_folder
 from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
-from .video import Target, check_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class RolloutPlan(Plan):
 
     @property
     def work(self) -> str:
-        return f"{self.spec.geometry.lat_f // self.spec.chunk} chunks"
+        return many(self.spec.geometry.lat_f // self.spec.chunk, "chunk")
 
     @property
     def frames_before(self) -> int:
@@ -71,7 +71,7 @@ def plan_causal(
     chunk = chunk_of(options.chunk, release, state)
     if options.save_state is not None:
         _check_saved(Path(options.save_state), opened["target"])
-    folder = None if options.action_path is None else _pose_folder(Path(options.action_path), checkpoint, chunk)
+    folder = _camera(options, checkpoint, chunk)
     frame = _frame(options, image, chunk, state)
     spec = plan_rollout(checkpoint.config, release, _request(options, release), folder, frame, state)
     own = () if folder is None else folder.notes
@@ -114,14 +114,14 @@ def _check_saved(path: Path, target: Target) -> None:
     check_folder("save_state", path, path.parent)
 
 
-def _pose_folder(path: Path, checkpoint: Checkpoint, chunk: int) -> PoseFolder:
-    """The camera of a folder. Raises CameraError for one with fewer poses than a chunk has frames."""
-    folder = pose_folder(path, checkpoint)
-    fewest = 4 * chunk - 3
-    if len(folder.c2w) < fewest:
-        raise CameraError(f"`action_path` {path}: {len(folder.c2w)} poses; a causal model needs at least {fewest}, a "
-                          f"chunk of {chunk} latent frames")  # fmt: skip
-    return folder
+def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:
+    """The camera that the options name. Raises CameraError for one with fewer poses than a chunk has frames."""
+    camera, fewest = camera_of(options, checkpoint), 4 * chunk - 3
+    if camera is not None and len(camera.c2w) < fewest:
+        given = f"`action_path` {options.action_path}" if options.action_path is not None else "the camera path"
+        raise CameraError(f"{given}: {len(camera.c2w)} poses; a causal model needs at least {fewest}, a chunk of "
+                          f"{chunk} latent frames")  # fmt: skip
+    return camera
 
 
 def _frame(

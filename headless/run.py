@@ -3,44 +3,62 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..options import ShowProgress
+from ..options import Progress, ShowProgress
 from ..pipeline.memory import choose_residency, free_memory
 from ..pipeline.two_experts import Conditioning, Video
 from ..sampling import StepReuse
+from ..typed import checked
 from .checks import Plan
 from .decoding import decode_together
+from .files.video import write_frames
 from .options import GenerateOptions
 from .plan import SamplingPlan, make_plan
 from .processes import ALONE, Processes
-from .profile import Stage, StageRecorder, silent
+from .profile import Stage, StageRecorder, observed, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
 from .stages import RunContext, camera_map, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .starting import triton_starting
-from .video import write_frames
 
 
 @dataclass(frozen=True)
 class Result:
     """The video file or the folder of PNG files, the seed that makes the same again, and what each stage took.
-    `model_steps`: those that the base model predicted; fewer than all with a `reuse_threshold`."""
+    `model_steps`: those that the base model predicted; fewer than all with a `reuse_threshold`. `frames`: the video
+    uint8 [F, H, W, 3], where `output` is None and there is no path."""
 
-    path: Path
+    path: Path | None
     seed: int
     stages: list[Stage]
     model_steps: int
+    frames: np.ndarray | None = None
 
 
-def generate(options: GenerateOptions, show: ShowProgress = silent) -> Result:
-    """Checks, then runs. Raises a LingBotError for what is wrong with `options` before it loads anything."""
-    return run(make_plan(options), show)
+@checked
+def generate(
+    options: GenerateOptions,
+    show: ShowProgress = silent,
+    *,
+    on_progress: Progress | None = None,
+    cancel: Callable[[], bool] | None = None,
+) -> Result:
+    """Checks, then runs. Raises a LingBotError for what is wrong with `options` before it loads anything.
+
+    `on_progress(done, total)` is called after each step of the base model, or for the frames after each chunk of a
+    causal one. `cancel()` is asked there and in every other stage; if it says True, the run ends with CancelledError.
+    A causal run then leaves the video, and with `save_state` the state, of the chunks that are done. `show(name, unit)`
+    gives each stage's own display."""
+    plan = make_plan(options)
+    return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
 
 
 def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
@@ -53,7 +71,10 @@ def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes
             path = _run_stages(plan, stages, seed, processes, reuse)
         except torch.OutOfMemoryError as error:
             raise _out_of_memory(stages.running or "noise", error) from error
-    return Result(path, seed, stages.stages, reuse.calls)
+    kept = plan.target.kept
+    if not kept:
+        return Result(path, seed, stages.stages, reuse.calls)
+    return Result(None, seed, stages.stages, reuse.calls, np.concatenate(kept))
 
 
 def _run_stages(

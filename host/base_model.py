@@ -21,6 +21,8 @@ from ..model.dit import check_camera
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..options import CHUNKS, SHIFT, CameraCacheMode, Precision
 from .model import CAMERA_CACHE, TIMESTEP, HostModel
+from .notice import show_warning
+from .on_model import foreign
 
 CAMERA = "lingbot_camera"
 """Key of the camera in a conditioning: Pluecker map [1, 384, f, h, w] (448 channels for an action model)."""
@@ -57,6 +59,13 @@ Role = Literal["high", "low"]
 """Which of the loader's two outputs an expert is."""
 
 
+class _Sizes(dict):
+    """Sizes of a model, as ComfyUI and its nodes look them up."""
+
+    def __missing__(self, name):
+        raise InputError(f"a node asks for the {name} of a U-Net; LingBot-World's models are transformers: take it off")
+
+
 class ExpertConfig(comfy.supported_models.WAN21_T2V):
     """What ComfyUI has to know of an expert. ComfyUI does not list it, so no other file is detected as one."""
 
@@ -67,6 +76,7 @@ class ExpertConfig(comfy.supported_models.WAN21_T2V):
             "image_model": "wan2.1", "model_type": "t2v", "in_dim": model.config.in_dim, "dim": model.config.dim,
             "num_layers": model.config.num_layers, "dtype": model.dtype, "disable_unet_model_creation": True,
         })  # fmt: skip
+        self.unet_config = _Sizes(self.unet_config)
         self.manual_cast_dtype = model.dtype
 
 
@@ -96,6 +106,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.diffusion_model = model.requires_grad_(False).eval()
         self.checkpoint, self.role = checkpoint, role
         self.last_memory_required, self.solver_timestep = 0, None
+        self.usual_options: set[str] | None = None
+        self.told = ""
         self.key_value_bytes = 0  # of the running rollout's cache, on the device
         self.camera_cache = CameraCache()
         management.archive_model_dtypes(model)
@@ -108,12 +120,24 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             c_concat, c_crossattn, kwargs[CAMERA] = chunk.y, self._padded(chunk.context), chunk.camera
         elif self.diffusion_model.config.causal:
             raise InputError(ONLY_ROLLOUT)
+        self._watch(transformer_options)
         cache = None
         if self.current_patcher is not None and kwargs.get(CAMERA) is not None:  # only a sampling run frees the cache
             mode = transformer_options.get(CAMERA_CACHE_MODE, "auto")
             cache = self.camera_cache_for_step(mode, x.shape[2:], self._step_bytes(x.shape))
         options = {**transformer_options, CAMERA_CACHE: cache}
         return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
+
+    def watch_options(self) -> None:
+        """A run begins: say on its node what transformer_options ask for later that they did not at its first step."""
+        self.usual_options, self.told = None, ""
+
+    def _watch(self, options: dict) -> None:
+        self.usual_options = self.usual_options or set(options)
+        text = foreign(options, self.usual_options, len(self.diffusion_model.blocks))
+        if text not in ("", self.told):
+            self.told = text
+            show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
         """The integer that the official code gives the model: the solver's own, or else the truncated sigma * 1000."""

@@ -1,94 +1,128 @@
 """What can be said of a sampling run before any weight is loaded, for every sampler: ours and ComfyUI's own.
 
-A wrapper of ComfyUI's `prepare_sampling`, which every expert's MODEL carries. It refuses sizes that cannot be sampled,
-and says on the running node what of the conditioning an expert does not read."""
+A wrapper of ComfyUI's `outer_sample`, which every expert's MODEL carries: it refuses what cannot be sampled, and says
+on the running node what an expert does not read, and what is missing or in the wrong place."""
+
+import math
 
 import torch
 from comfy.patcher_extension import WrappersMP, add_wrapper_with_key
+from torch import Tensor
 
-from ..errors import InputError
-from ..model.config import ModelConfig
-from ..model.dit import check_camera
-from ..options import CELL
+from ..errors import LingBotError
+from ..options import BOUNDARY
+from ..sampling import is_high_noise
 from .base_model import CAMERA
-from .notice import show_warning
+from .conditioning import BY_SAMPLERS, SIDES, check_entry, check_parts, not_read, without_unread, words_for
+from .model import truncated_timesteps
+from .notice import show_note, show_warning
+from .on_model import KEY, changed_nothing, check_sampling, not_called_words, on_one_only, raise_for_node, unknown
 
-KEY = "lingbot_world"
+FULL_NOISE = 0.9985
+"""A run whose first sigma is at least this starts from the noise alone, as the official code does."""
 
-NOT_READ = {
-    "camera_conditions": "the camera of WanCameraImageToVideo (LingBot-World's camera nodes make one that it reads, "
-    "through Apply LingBot-World Camera)",
-    "clip_vision_output": "the CLIP vision output (the start image reaches the model through the VAE)",
-    "control": "the ControlNet",
-    "vace_frames": "the frames of WanVaceToVideo",
-    "reference_latents": "the reference image",
-    "time_dim_concat": "the frames that a node appends in time",
-    "context_latents": "the reference latents of Bernini",
-    "audio_embed": "the sound",
-    "control_video": "the control video",
-    "reference_motion": "the motion frames",
-    "pose_video_latent": "the pose video",
-    "face_video_pixels": "the face video",
-    "gligen": "GLIGEN's boxes",
-}
-"""Keys of a conditioning that other models read, and LingBot-World's have no layers for."""
-
-PATCHES, REPLACED = {"attn1_patch", "attn2_patch", "double_block"}, {"dit"}
-"""What ComfyUI's Wan calls of the patches that nodes put on a MODEL, and LingBot-World's model too."""
+CONNECT = (
+    "Connect Text Encode to WanImageToVideo, its outputs to Apply LingBot-World Camera (if there is a camera), and "
+    "that node's outputs to this one."
+)
 
 
 def add_checks(patcher) -> None:
     """Have a MODEL's runs checked. Clones of the MODEL take it along."""
     options = patcher.model_options
-    add_wrapper_with_key(WrappersMP.PREPARE_SAMPLING, KEY, _checked, options, is_model_options=True)
+    add_wrapper_with_key(WrappersMP.OUTER_SAMPLE, KEY, _checked, options, is_model_options=True)
 
 
-def _checked(executor, patcher, noise_shape, conds, *args, **kwargs):
-    entries = [entry for entries in conds.values() for entry in entries]
+def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, *args, **kwargs):
+    guider = executor.class_obj
+    if not guider.model_patcher.model.diffusion_model.config.causal:  # a rollout is checked when it is planned
+        show_warning("")
+        _check_conditioning(guider, torch.empty(noise.shape, device="meta"), sigmas)
+        _check_model(guider, sigmas, masked=denoise_mask is not None)
+        if denoise_mask is None and noise.any() and latent_image.any() and float(sigmas[0]) >= FULL_NOISE:
+            show_warning("The latent holds a video, of which a run from full noise keeps nothing: lower denoise to "
+                         "keep some of it, or connect the latent of WanImageToVideo.")  # fmt: skip
+        guider.conds = {side: list(map(without_unread, entries)) for side, entries in guider.conds.items()}
+    try:
+        # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
+        return executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
+    except LingBotError:
+        raise
+    except Exception as error:
+        raise_for_node(error)
+        raise
+
+
+def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
+    patcher, used = guider.model_patcher, _used(guider)
     config = patcher.model.diffusion_model.config
-    if not config.causal:
+    for side, entries in used.items():
         for entry in entries:
-            check_sizes(entry, torch.empty(tuple(noise_shape), device="meta"), config)
-    ignored = list(dict.fromkeys(words for entry in entries for key, words in NOT_READ.items() if _given(entry, key)))
-    show_warning(f"LingBot-World does not read {'; nor '.join(ignored)}." if ignored else "")
-    patches = patches_not_called(patcher.model_options.get("transformer_options", {}))
-    if patches:
-        show_warning(
-            f"A node on the model patches {', '.join(patches)}, which neither LingBot-World nor ComfyUI's Wan has: it "
-            "changes nothing."
-        )
-    return executor(patcher, noise_shape, conds, *args, **kwargs)
+            check_entry(entry, latent, config)
+        check_parts(SIDES.get(side, side), entries, latent, sigmas, patcher.get_model_object("model_sampling"))
+    show_warning(words_for(not_read((entry for entries in guider.conds.values() for entry in entries), BY_SAMPLERS)))
+    without = _sides_without(used, "concat_latent_image")
+    show_warning(_one_sided("start image", used, without, "WanImageToVideo"))
+    if len(without) == len(used):
+        show_warning(f"No start image in {' and '.join(without)}: the video will not begin with your image. {CONNECT}")
+    if config.control is not None:
+        without = _sides_without(used, CAMERA)
+        show_warning(_one_sided("camera", used, without, "Apply LingBot-World Camera"))
+        if len(without) == len(used):
+            show_note("No camera is connected: the model chooses how it moves.")
 
 
-def check_sizes(entry: dict, latent: torch.Tensor, config: ModelConfig) -> None:
-    """Refuse a start image and a camera that are not made for the latent [B, 16, f, h, w]. An image of another height
-    or width is stretched by ComfyUI, which is only said.
-
-    Raises InputError, CameraError."""
-    if latent.ndim != 5:
-        raise InputError(f"the latent is {list(latent.shape)}, of images; connect the video latent of WanImageToVideo")
-    image, camera = entry.get("concat_latent_image"), entry.get(CAMERA)
-    if image is not None and image.shape[2] != latent.shape[2]:
-        raise InputError(
-            f"the latent is {_video(latent)}, the start image was prepared for {_video(image)}: connect the latent of "
-            "the WanImageToVideo that prepared the image"
-        )
-    if camera is not None:
-        check_camera(camera, latent, config)
-    if image is not None and image.shape[3:] != latent.shape[3:]:
-        show_warning(f"The latent is {_video(latent)}: the start image, prepared for {_video(image)}, is stretched.")
+def _used(guider) -> dict[str, list[dict]]:
+    """Each side's prompts, without a negative prompt that guidance 1 leaves out."""
+    asked = guider.model_options.get("disable_cfg1_optimization") or guider.conds.keys() != {"positive", "negative"}
+    scales = guider.cfg, getattr(guider, "low", guider).cfg
+    if not asked and all(math.isclose(scale, 1) for scale in scales):
+        return {"positive": guider.conds["positive"]}
+    return guider.conds
 
 
-def patches_not_called(options: dict) -> list[str]:
-    """Names of the patches in transformer_options that are for models of another kind."""
-    added, replaced = (options.get(kind, {}).keys() for kind in ("patches", "patches_replace"))
-    return sorted((added - PATCHES) | (replaced - REPLACED))
+def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:
+    return [side for side, entries in used.items() if not all(entry.get(key) is not None for entry in entries)]
 
 
-def _video(latent: torch.Tensor) -> str:
-    frames, height, width = latent.shape[2:]
-    return f"{width * CELL}x{height * CELL} with {4 * frames - 3} frames"
+def _one_sided(what: str, used: dict, without: list[str], node: str) -> str:
+    """The words for a start image or a camera that some sides have, and others not."""
+    if not 0 < len(without) < len(used):
+        return ""
+    has, lacks = (" and ".join(side for side in used if (side in without) is lacking) for lacking in (False, True))
+    return (f"The {what} is in {has} only, not in {lacks}: guidance would take the {what} itself for what is wanted or "
+            f"unwanted. Connect both outputs of the same {node}.")  # fmt: skip
 
 
-def _given(entry: dict, key: str) -> bool:
-    return entry.get(key) is not None
+def _check_model(guider, sigmas: Tensor, masked: bool) -> None:
+    patcher, low = guider.model_patcher, getattr(guider, "low", None)
+    check_sampling(patcher)
+    patcher.model.watch_options()
+    for text in (*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)):
+        show_warning(text)
+    if "denoise_mask_function" in patcher.model_options and not masked:
+        show_warning("Differential Diffusion changes nothing: the latent has no mask.")
+    if low is not None:
+        show_warning(on_one_only(patcher, low.model_patcher))
+    elif not getattr(guider, "switches", False):
+        show_warning(_wrong_steps(patcher.model.role, sigmas))
+
+
+def _wrong_steps(role: str | None, sigmas: Tensor) -> str:
+    """The words for steps of one expert that are the other's."""
+    high = [is_high_noise(timestep, BOUNDARY) for timestep in truncated_timesteps(sigmas)[:-1].tolist()]
+    if role is None or not high:
+        return ""
+    other = "low" if role == "high" else "high"
+    wrong = sum(step is not (role == "high") for step in high)
+    if wrong == len(high):
+        return (f"All {wrong} steps are the {other}-noise expert's, and this is the {role}-noise one: are the experts "
+                "swapped?")  # fmt: skip
+    if wrong:
+        return (f"{wrong} of {len(high)} steps are the {other}-noise expert's, which predicts "
+                f"{'below' if role == 'high' else 'above'} noise level {BOUNDARY}: give them to it (KSampler "
+                "Advanced), or use LingBot-World Sampler, which changes by itself.")  # fmt: skip
+    if role == "high" and float(sigmas[-1]) == 0:
+        return ("The high-noise expert ends the video without the low-noise one: turn on return_with_leftover_noise, "
+                "and go on with the low-noise expert.")  # fmt: skip
+    return ""

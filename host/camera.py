@@ -16,8 +16,18 @@ import torch
 from PIL import Image
 
 from ..camera import action_embedding, camera_embedding, frame_count, read_pose_folder
+from ..camera.advice import warnings
 from ..camera.formats.sniff import looks_like_camera, looks_like_lens, looks_like_poses
-from ..camera.measure import floor_words, measure_camera, render_measurement, summary, table
+from ..camera.measure import (
+    error_words,
+    find_camera,
+    found_words,
+    measure_camera,
+    render_measurement,
+    summary,
+    table,
+    video_path,
+)
 from ..camera.path import CameraPath, lens_from_fov
 from ..camera.poses import FEWEST_POSES
 from ..camera.preview import render_preview
@@ -47,7 +57,7 @@ def lens_choices() -> list[str]:
 
 def camera_files() -> list[str]:
     """Files that a camera format reads, in the input folder and in packages."""
-    return _named(looks_like_camera, ".npz", ".txt", ".json", ".npy")
+    return _named(looks_like_camera, ".npz", ".txt", ".json", ".npy", ".bin")
 
 
 def _named(looks: Callable[[Path], bool], *suffixes: str) -> list[str]:
@@ -130,6 +140,10 @@ def embedding_for(path: CameraPath, latent: dict, control: str) -> torch.Tensor:
         raise CameraError(f"latent {list(samples.shape)} is of images; wire the video latent of WanImageToVideo")
     latent_frames, height, width = samples.shape[2:]
     actions = check_fit(path, latent_frames, control)
+    show_warning("")
+    if len(path) != latent_frames * 4 - 3:
+        show_warning(f"The camera path has {len(path)} poses, the video {latent_frames * 4 - 3} frames, as frames come "
+                     "as 4n+1 (5, 9, 13, ... 81): the last poses are not used.")  # fmt: skip
     size = {"frames": frame_count(len(path), len(path)), "height": height * CELL, "width": width * CELL}
     if actions is None:
         return camera_embedding(path.c2w, path.intrinsics, **size)
@@ -152,6 +166,13 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
     return path.actions
 
 
+def show_warnings(path: CameraPath, frames: int) -> None:
+    """What the model will not follow of a path in a video of `frames` frames, on the running node."""
+    show_warning("")
+    for words in warnings(path, frames):
+        show_warning(words)
+
+
 def with_camera(conditioning, embedding: torch.Tensor):
     """Conditioning that carries a camera."""
     return node_helpers.conditioning_set_values(conditioning, {CONDITIONING_KEY: embedding})
@@ -169,9 +190,21 @@ def measure_image(
     """How well IMAGE [F, H, W, 3] follows a path: a drawing [1, h, w, 3], the summary and the table, lines of words.
 
     Keyframes are `every` frames apart, 0: chosen by the path. Raises CameraError."""
+    measured = measure_camera(_grey(images), path, every or None)
+    return as_image(render_measurement(measured, size)), summary(measured), [error_words(measured), *table(measured)]
+
+
+def path_of_video(images: torch.Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
+    """The camera of a video, IMAGE [F, H, W, 3], as a path, and what to know of it. `fov_deg` 0: the lens is found.
+    Raises CameraError."""
+    camera = find_camera(_grey(images), fov_deg or None)
+    path = video_path(camera)
+    return path, found_words(camera, path, bool(fov_deg))
+
+
+def _grey(images: torch.Tensor) -> Iterator[np.ndarray]:
     pictures = (Image.fromarray((image[..., :3].clamp(0, 1) * 255).byte().cpu().numpy()) for image in images)
-    measured = measure_camera((np.asarray(picture.convert("L")) for picture in pictures), path, every or None)
-    return as_image(render_measurement(measured, size)), summary(measured), [floor_words(measured), *table(measured)]
+    return (np.asarray(picture.convert("L")) for picture in pictures)
 
 
 def _roots() -> list[Path]:

@@ -1,5 +1,6 @@
 """Prompts in ComfyUI: encoded by streaming the text encoder once, or by an ordinary CLIP that stays loaded."""
 
+import re
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from .notice import show_warning
 
 Conditioning = list[list]
 
+_SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
 
@@ -40,6 +42,9 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
     `text.encode` does.
     """
     show_warning("")
+    if any(_SYNTAX.search(prompt) for prompt in prompts):
+        show_warning("Weights such as (word:1.2) and embedding:name are read as plain text here, as the official code "
+                     "reads them; CLIP Text Encode behind Load LingBot-World Text Encoder knows weights.")  # fmt: skip
 
     def encode_some(texts: Sequence[str]) -> list[Tensor]:
         weights = open_weights(encoder)
@@ -98,7 +103,7 @@ def _build_clip(encoder: Path, tokenizer: Path, model_options: dict, disable_dyn
     tensors = _core_state_dict(encoder)
     target = SimpleNamespace(
         params={},
-        clip=comfy.text_encoders.wan.te(**comfy.text_encoders.sd3_clip.t5_xxl_detect(tensors)),
+        clip=_saying_layers(comfy.text_encoders.wan.te(**comfy.text_encoders.sd3_clip.t5_xxl_detect(tensors))),
         tokenizer=comfy.text_encoders.wan.WanT5Tokenizer,
     )
     return comfy.sd.CLIP(
@@ -110,6 +115,19 @@ def _build_clip(encoder: Path, tokenizer: Path, model_options: dict, disable_dyn
         model_options={**model_options, "umt5xxl_model_config": _core_config(weights.config)},
         disable_dynamic=disable_dynamic,
     )
+
+
+def _saying_layers(encoder: type) -> type:
+    """Core's text encoder, which says on the node when CLIP Set Last Layer changes the text."""
+
+    class PromptEncoder(encoder):
+        def set_clip_options(self, options):
+            if options.get("layer") is not None:
+                show_warning(f"CLIP Set Last Layer takes the text from layer {options['layer']} of umt5; LingBot-World "
+                             "was trained with the last one, normalised: take that node out.")  # fmt: skip
+            super().set_clip_options(options)
+
+    return PromptEncoder
 
 
 def _core_config(config: UMT5Config) -> dict[str, int]:
@@ -165,6 +183,14 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
             show_warning(cut_warning(len(tokens), text))
             tokens = [*tokens[: MAX_TOKENS - 1], tokens[-1]]
         return [tokens]
+
+
+    def _try_get_embedding(self, embedding_name: str):
+        found = super()._try_get_embedding(embedding_name)
+        if found[0] is None:
+            show_warning(f"embedding:{found[1]} is not in models/embeddings, or is for another encoder: it is left out "
+                         "of the prompt.")  # fmt: skip
+        return found
 
 
 class _CoreTokenizer:

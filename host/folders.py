@@ -16,7 +16,15 @@ import folder_paths
 
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
-from ..loaders.package import TOKENIZER_FOLDERS, is_causal_folder, tokenizer_in
+from ..loaders.package import (
+    PART_FOLDERS,
+    TOKENIZER_FOLDERS,
+    is_causal_file,
+    is_causal_folder,
+    is_expert_folder,
+    tokenizer_in,
+)
+from ..loaders.release import named_causal
 from .names import parts_of
 
 PACKAGES = "lingbot_world"
@@ -26,6 +34,7 @@ TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/
 
 _EXAMPLE = Path(__file__).parent.parent / "toy" / "trained" / "example" / "image.png"
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
+_TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
 
 
@@ -70,11 +79,13 @@ def resolve_expert(name: str, what: str = "expert") -> Path:
 
 
 def causal_choices() -> list[str]:
-    """Folders of causal models (LingBot-World Fast, 2.0), as their config.json says: in `diffusion_models`, packages
-    themselves, and folders in them."""
-    names = {name.rpartition("/")[0] for name in _listed("diffusion_models")} - {""}
+    """Folders of causal models (LingBot-World Fast, 2.0; see `is_causal_folder`): in `diffusion_models`, packages
+    themselves, and folders in them; and single files of `diffusion_models` that are named as causal models are."""
+    files = list(_listed("diffusion_models"))
+    names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
     found = {name for root in roots for name in names if _is_causal(root / name)}
+    found |= {name for name in files if named_causal([name.rpartition("/")[2]]) and not _SHARD.search(name)}
     for package in _folders():
         folders = (package, *sorted(folder for folder in package.iterdir() if not _unfinished(folder)))
         found |= {folder.relative_to(package.parent).as_posix() for folder in folders if _is_causal(folder)}
@@ -82,34 +93,40 @@ def causal_choices() -> list[str]:
 
 
 def resolve_causal(name: str) -> Path:
-    """The folder of a causal model. Raises InputError, also for a folder that holds something else."""
+    """The folder or file of a causal model. Raises InputError, also for what holds something else."""
     return resolve(name, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
 
-def _is_causal(folder: Path) -> bool:
+def _is_causal(path: Path) -> bool:
     with suppress(CheckpointError):
-        return is_causal_folder(folder)
+        return is_causal_folder(path) or is_causal_file(path)
     return False
 
 
 def text_encoder_choices() -> list[str]:
     """Text encoder files of `text_encoders` and the T5 of each package, the best default first."""
-    return _best_first({*_listed("text_encoders"), *_package_files("*t5*")}, ("*/*umt5*", "*umt5*"))
+    packages = _package_parts("*t5*", _TEXT_ENCODER)
+    return _best_first({*_listed("text_encoders"), *packages}, ("*/*umt5*", f"*/{_TEXT_ENCODER}", "*umt5*"))
 
 
 def resolve_text_encoder(name: str) -> Path:
-    """The file of a text encoder. Raises InputError."""
-    return resolve(name, ("text_encoders", PACKAGES), "text encoder", Path.is_file)
+    """The file of a text encoder, or its folder in diffusers' layout. Raises InputError."""
+    return resolve(name, ("text_encoders", PACKAGES), "text encoder", _holds_weights)
 
 
 def vae_choices() -> list[str]:
     """VAE files of `vae` and the VAE of each package, the best default first."""
-    return _best_first({*_listed("vae"), *_package_files("*vae*")}, ("*/*wan2.1*", "*wan*2*1*vae*"))
+    packages = _package_parts("*vae*", _VAE)
+    return _best_first({*_listed("vae"), *packages}, ("*/*wan2.1*", f"*/{_VAE}", "*wan*2*1*vae*"))
 
 
 def resolve_vae(name: str) -> Path:
-    """The file of a VAE. Raises InputError."""
-    return resolve(name, ("vae", PACKAGES), "VAE", Path.is_file)
+    """The file of a VAE, or its folder in diffusers' layout. Raises InputError."""
+    return resolve(name, ("vae", PACKAGES), "VAE", _holds_weights)
+
+
+def _holds_weights(path: Path) -> bool:
+    return path.is_file() or is_expert_folder(path)
 
 
 def tokenizer_choices() -> list[str]:
@@ -164,19 +181,23 @@ def _unfinished(folder: Path) -> bool:
 
 
 def _packages() -> Iterator[Path]:
-    return (folder for folder in _folders() if any(folder.glob("high_noise*")))
+    return (folder for folder in _folders() if any(folder.glob("high_noise*")) or (folder / "transformer_2").is_dir())
 
 
 def _package_experts() -> Iterator[str]:
     for package in _folders():
         patterns = ("*/*", "*_noise*", *(() if _is_causal(package) else ("model.safetensors",)))
-        files = (file for pattern in patterns for file in package.glob(pattern) if not _unfinished(file.parent))
+        files = (file for pattern in patterns for file in package.glob(pattern)
+                 if not _unfinished(file.parent) and file.parent.name not in PART_FOLDERS)  # fmt: skip
         weights = (file for file in files if file.suffix in _WEIGHTS and file.is_file())
         yield from (f"{package.name}/{file.relative_to(package).as_posix()}" for file in weights)
 
 
-def _package_files(pattern: str) -> Iterator[str]:
+def _package_parts(pattern: str, part: str) -> Iterator[str]:
+    """Files of packages whose names fit the pattern, and folders called `part`."""
     for package in _folders():
+        if is_expert_folder(package / part):
+            yield f"{package.name}/{part}"
         found = (file for file in package.glob("*") if file.suffix in _WEIGHTS and file.is_file())
         yield from (f"{package.name}/{file.name}" for file in found if fnmatch(file.name.lower(), pattern))
 

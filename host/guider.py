@@ -55,6 +55,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
             raise InputError(f"boundary is {boundary}, expected 0 to 1 ({BOUNDARY} is the official one)")
         super().__init__(models.high)
         self.low, self.boundary = comfy.samplers.CFGGuider(models.low), boundary
+        self.low.switches = True  # which steps are whose is decided here, not by the wiring
 
     def set_conds(self, positive, negative):
         """Both experts get both prompts."""
@@ -72,11 +73,6 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         for guider in (self, self.low):
             guider.model_options = comfy.model_patcher.create_model_options_clone(guider.model_options)
             guider.model_options.setdefault("transformer_options", {})[CAMERA_CACHE_MODE] = mode
-
-    def without_start_image(self) -> list[str]:
-        """Which of "positive" and "negative" have no start image; the negative prompt counts only where it is used."""
-        used = self.original_conds if self.cfg != 1 or self.low.cfg != 1 else ["positive"]
-        return [name for name in used if not any("concat_latent_image" in cond for cond in self.original_conds[name])]
 
     def patched_shifts(self) -> list[float]:
         """Shifts of ModelSamplingSD3 and its like on the experts, which ComfyUI's schedulers read."""
@@ -97,7 +93,7 @@ class ExpertGuider(comfy.samplers.CFGGuider):
         self, noise, latent_image, sampler, sigmas, denoise_mask=None, callback=None, disable_pbar=False, seed=None
     ):
         """As CFGGuider.sample. An expert that has no step in `sigmas` is not loaded."""
-        low_from = self.first_low(sampler, sigmas)
+        low_from, sigmas = self.first_low(sampler, sigmas), sigmas.clone()  # ComfyUI's uni_pc writes into them
         try:
             if low_from == 0:
                 return self.low.sample(

@@ -36,6 +36,12 @@ def show_note(text: str) -> None:
         _show(text, logging.INFO)
 
 
+def running_node() -> str | None:
+    """The id of the node that ComfyUI is running; None outside of a prompt."""
+    context = get_executing_context()
+    return None if context is None else context.node_id
+
+
 def _show(text: str, level: int) -> None:
     context = get_executing_context()
     if context is None:

@@ -1,6 +1,7 @@
 """The model's layers on ComfyUI's weight casting, through which offloading, dynamic VRAM and LoRAs reach every weight.
 
-A 4-bit weight is a QuantizedTensor on views of the mapped file. It is moved as it is and decoded where it is used.
+A weight in 4 or 8 bits is a QuantizedTensor on views of the mapped file. It is moved as it is and decoded where it is
+used.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..loaders import Checkpoint, state_tensors
+from ..loaders import Checkpoint, scaled, state_tensors
 from ..loaders.chunks import layer_of
 from ..loaders.four_bit import frozen_parameter, recode
 from ..model.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight
@@ -57,6 +58,8 @@ def in_8_bits(weight: Tensor, reference: Tensor, dtype: torch.dtype) -> EightBit
     """A weight that is on the device of `reference`, in 8 bits with a scale for each row."""
     if not is_quantized(weight):
         return eight_bit_weight(weight, reference.device, dtype)
+    if not hasattr(weight._params, "stored_shape"):  # a layout of ComfyUI's own: 8 bits already
+        return scaled.recode(weight._qdata, weight._params.scale, dtype)
     return recode(weight._qdata, weight._params.scales, weight._params.stored_shape, dtype)
 
 

@@ -19,6 +19,7 @@ from comfy.weight_adapter import LoRAAdapter
 from ..errors import InputError
 from ..model.cache import CameraCache
 from ..model.linear_8bit import DTYPES
+from .notice import running_node
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
@@ -33,6 +34,9 @@ class ExactPatches(_AnyPatcher):
 
     It keeps each layer's patches in the layer's `weight_function` and `bias_function` up to date, and frees the camera
     cache whenever ComfyUI asks for memory."""
+
+    made_by: str | None = None
+    """Id of the node that made this clone."""
 
     def add_patches(self, patches, strength_patch=1.0, strength_model=1.0):
         return super().add_patches(self._fitting(patches, strength_patch), strength_patch, strength_model)
@@ -129,13 +133,14 @@ class ExactPatches(_AnyPatcher):
         copy = super().clone(*args, **kwargs)
         if not isinstance(copy, ExactPatches):  # core's own class, if the clone is to do without dynamic VRAM
             copy.__class__ = ExpertPatcher
+        copy.made_by = running_node()
         return copy
 
     def state_dict_for_saving(self, *args, **kwargs):
         if any(is_quantized(getattr(module, "weight", None)) for module in self.model.modules()):
             raise InputError(
-                "a 4-bit LingBot-World expert cannot be saved from ComfyUI: its LoRAs are applied while it runs and "
-                "never become part of the weights. Keep the original file and load the LoRA beside it."
+                "a quantized LingBot-World expert cannot be saved from ComfyUI: its LoRAs are applied while it runs "
+                "and never become part of the weights. Keep the original file and load the LoRA beside it."
             )
         return super().state_dict_for_saving(*args, **kwargs)
 

@@ -47,6 +47,16 @@ def known_inputs() -> Mapping[str, Any]:
     return {name: value for name, value in prompt[node]["inputs"].items() if not is_link(value)}
 
 
+def kind_of(node: str) -> str:
+    """The class of a node of the prompt that is running, or its number where that is not known."""
+    from server import PromptServer
+
+    queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)
+    running = [] if queue is None else queue.get_current_queue_volatile()[0]
+    kinds = [item[2][node]["class_type"] for item in running if node in item[2]]
+    return kinds[0] if kinds else f"Node {node}"
+
+
 def node_in_question() -> tuple[Prompt, str]:
     """The prompt, and the id of the node that ComfyUI is validating. Raises UnknownError outside a validation."""
     context = get_executing_context()

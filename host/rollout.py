@@ -20,15 +20,14 @@ from ..pipeline.state import Prompt, WorldState
 from ..pipeline.world import check_causal
 from ..vae.decoding import REACH
 from ..vae.encoding import SETTLED
-from .base_model import CAMERA, is_causal
+from .base_model import is_causal
 from .before_rollout import check_start
-from .patcher import copies_on_other_devices
+from .conditioning import text_of_rollout
+from .rollout_inputs import rollout_inputs
 from .rollout_sampler import LATENT_CHANNELS, RolloutSampler, draws, plan_key_values
 
 Chunks = Callable[[ChunkCallback], Iterator[Tensor]]
 """chunks(callback) runs the loop."""
-
-ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does without: it runs on one device."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ def prepare_rollout(
     Raises InputError and CameraError before anything is loaded."""
     config = _config(patcher)
     release = patcher.model.checkpoint.release
-    _check_prompt("positive", prompts[0], config)
+    patcher, positive, notes = rollout_inputs(patcher, prompts[0], image)
     if camera is not None and config.control is None:
         raise CameraError("this checkpoint has no camera layers that take a path: disconnect the camera, or load a "
                           "LingBot-World model that takes one")  # fmt: skip
@@ -75,14 +74,13 @@ def prepare_rollout(
     start = None if latent is None else _video_latent(latent["samples"])
     frame = _first_frame(image, state) if start is None else torch.zeros(3, *(CELL * side for side in start.shape[3:]))
     spec = plan_rollout(config, release, asked, camera, frame, state)
-    notes = [ONE_DEVICE] if copies_on_other_devices(patcher) else []
+    used = [positive]
     if spec.guided:
-        _check_negative(prompts[1], release.name, config)
+        used.append(_negative(prompts[1], release.name, config, notes))
     elif prompts[1] is not None:
         notes.append(f"{release.name} takes no negative prompt: it has no effect here.")
-    used = tuple(prompts) if spec.guided else prompts[:1]
-    run = NodeRollout(patcher=_on_one_device(patcher), spec=spec, prompts=used, notes=(), start=start)
-    given, read = prompts[0][0][0].shape[1], run.contexts[0].shape[1]
+    run = NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=(), start=start)
+    given, read = positive[0][0].shape[1], run.contexts[0].shape[1]
     if given > read:
         notes.append(f"The prompt has {given} tokens; a rollout reads the first {read}.")
     return replace(run, notes=(*notes, *spec.notes))
@@ -155,15 +153,6 @@ def _previewer(patcher) -> latent_preview.LatentPreviewer:
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
 
 
-def _on_one_device(patcher):
-    """The MODEL without the copies that MultiGPU CFG Split has made of it."""
-    if not copies_on_other_devices(patcher):
-        return patcher
-    alone = patcher.clone()
-    alone.remove_additional_models("multigpu")
-    return alone
-
-
 def _config(patcher):
     causal = is_causal(patcher)
     if causal is None:
@@ -173,22 +162,12 @@ def _config(patcher):
     return config
 
 
-def _check_negative(negative: list | None, release: str, config) -> None:
-    if negative is None:
+def _negative(prompt: list | None, release: str, config, notes: list[str]) -> list:
+    if prompt is None:
         raise InputError(f"{release} is guided by a negative prompt: connect one to negative, or set guide_scale to 1")
-    _check_prompt("negative", negative, config)
-
-
-def _check_prompt(name: str, prompt: list, config) -> None:
-    if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
-        raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
-    text, extras = prompt[0]
-    if text.shape[2] != config.text_dim:
-        raise InputError(f"the prompt has embeddings of {text.shape[2]} values, the model takes {config.text_dim}: "
-                         "encode it with the umt5-xxl text encoder")  # fmt: skip
-    if CAMERA in extras or "concat_latent_image" in extras:
-        raise InputError(f"{name} comes through WanImageToVideo or Apply LingBot-World Camera: connect the text node "
-                         "itself; start image and camera have inputs of their own")  # fmt: skip
+    text, unread = text_of_rollout("negative", prompt, config)
+    notes.extend(unread)
+    return text
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:

@@ -12,11 +12,9 @@ from tqdm.auto import tqdm
 from ..options import SolverName
 from ..sampling import SOLVERS, StepReuse, flow_sigmas, flow_timesteps
 from ..sampling.reuse import MOST
+from .before_sampling import FULL_NOISE
 from .model import TIMESTEP, truncated_timesteps
 from .notice import show_note
-
-FULL_NOISE = 0.9985
-"""A run whose first sigma is at least this starts from the noise alone, as the official code does."""
 
 
 class FlowSolver(comfy.samplers.Sampler):

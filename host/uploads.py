@@ -21,7 +21,7 @@ from . import camera
 
 ADDRESS = "/lingbot_world/camera_files"
 FOLDER = "camera"
-KINDS = (".npy", ".npz", ".json", ".txt")
+KINDS = (".npy", ".npz", ".json", ".txt", ".bin")
 LISTS: dict[str, Callable[[], list[str]]] = {"poses": camera.pose_choices, "cameras": camera.camera_files}
 LARGEST_SUM = 512 * 2**20
 SLASH = "|"  # which browsers leave in the names of what they send; of a path they send the last part only

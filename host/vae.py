@@ -2,10 +2,15 @@
 
 import hashlib
 from collections import OrderedDict
+from pathlib import Path
 
 import comfy.sd
+import comfy.utils
 import torch
 from torch import Tensor
+
+from ..loaders.files import read_tensors
+from ..vae import diffusers_names, read_vae
 
 KEPT = 4
 """Latents that are kept at most: of 480x832 with 81 frames 9 MB each, of 720x1280 with 81 frames 19 MB each."""
@@ -28,6 +33,18 @@ class RememberingVAE(comfy.sd.VAE):
         while len(self.kept) > KEPT:
             self.kept.popitem(last=False)
         return self.kept[key].clone()
+
+
+def open_vae(path: Path) -> RememberingVAE:
+    """A VAE of a file as ComfyUI reads it, or of diffusers' file or folder, whose names ComfyUI does not know. Raises
+    CheckpointError, and RuntimeError for what is no VAE."""
+    if path.is_dir() or diffusers_names.MARK in read_tensors(path):
+        vae = RememberingVAE(sd=read_vae(path))
+    else:
+        weights, metadata = comfy.utils.load_torch_file(str(path), safe_load=True, return_metadata=True)
+        vae = RememberingVAE(sd=weights, metadata=metadata)
+    vae.throw_exception_if_invalid()
+    return vae
 
 
 def _digest(pixels: Tensor) -> bytes:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,13 @@ import torch
 from ..errors import CheckpointError
 from ..model.config import ModelConfig
 from ..options import LoraFile, Release
+from . import diffusers_names
 from .files import read_json, read_tensors
 from .four_bit import FourBitWeight, component_owner, find_four_bit
 from .lora import Changes, change_bytes, read_loras
+from .quantized import QuantizedWeight
 from .release import names_of, release_called, release_note, tell_release
+from .scaled import FLOAT8, ScaledWeight, find_scaled, scale_owner, stated_formats
 from .tensors import TensorEntry
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
@@ -27,23 +30,24 @@ _KEYS_OF_OTHER_KINDS = (
     ("an image encoder (CLIP)", ("vision_model.", "visual.", "log_scale")),
     ("a T5 text encoder", ("token_embedding.", "shared.weight", "encoder.block.", "relative_attention_bias")),
     ("a VAE", ("encoder.conv1.", "decoder.conv1.", "encoder.downsamples.", "encoder.down_blocks.", "quant_conv.")),
-    ("an expert in diffusers' key names", ("condition_embedder.", ".attn1.to_q.")),
     ("a Matrix-Game model", (".action_model.", "keyboard_", "mouse_")),
-    ("a Wan 2.1 image-to-video model with image cross-attention", ("img_emb.", ".k_img.", ".v_img.")),
+    ("a Wan 2.1 image-to-video model with image cross-attention", ("img_emb.", ".k_img.", ".v_img.",
+                                                                      "image_embedder.", ".add_k_proj.")),
+    ("a nunchaku (SVDQuant) quantization", (".wscales", ".smooth_factor")),
     ("a GPTQ or AWQ quantization", (".qweight", ".qzeros")),
     ("an 8-bit bitsandbytes quantization", (".SCB",)),
-    ("a scaled fp8 or int8 quantization", ("scaled_fp8", ".scale_weight", ".weight_scale", ".comfy_quant")),
 )  # fmt: skip
-_PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_EXPECTED = "expected a LingBot-World expert: bitsandbytes NF4 or FP4, bf16, fp16 or fp32, in the official key names"
+_PLAIN_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16, *FLOAT8)
+_EXPECTED = ("expected a LingBot-World expert: bitsandbytes NF4 or FP4, ComfyUI's fp8 or int8, bf16, fp16 or fp32, in "
+             "the official key names or diffusers'")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One model on disk. `tensors` are all tensors by official name, those that make up 4-bit weights included;
-    `four_bit` the 4-bit weights; `shapes` the logical shape of every parameter; `source` the name of the folder that a
-    quantizer made it from, where it says so; `changes` what LoRAs add to parameters; `release` what a causal model was
-    made for, None for an expert; `taken`: somebody has said so, not its files."""
+    """One model on disk. `tensors` are all tensors by official name, those that make up quantized weights included;
+    `four_bit` the 4-bit weights, `scaled` the 8-bit ones; `shapes` the logical shape of every parameter; `source` the
+    name of the folder that a quantizer made it from, where it says so; `changes` what LoRAs add to parameters;
+    `release` what a causal model was made for, None for an expert; `taken`: somebody has said so, not its files."""
 
     path: Path
     config: ModelConfig
@@ -54,6 +58,7 @@ class Checkpoint:
     changes: Changes = field(default_factory=dict, repr=False)
     release: Release | None = None
     taken: bool = False
+    scaled: Mapping[str, ScaledWeight] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -70,8 +75,11 @@ class Checkpoint:
         if self.release is None:
             return ()
         note = None if self.taken else release_note(self.names, self.config)
-        named = f"{self.release.name} ({self.release.licence}): {self.name}"
-        return (named,) if note is None else (named, note)
+        named, shift = f"{self.release.name} ({self.release.licence}): {self.name}", self.release.shift
+        stated = diffusers_names.stated_shift(self.path)
+        other = (None if stated in (None, shift) else f"The scheduler's config beside it says shift {stated:g}; taken "
+                 f"is {self.release.name}'s {shift:g}, unless `shift` names another.")  # fmt: skip
+        return (named, *(line for line in (note, other) if line is not None))
 
     def rounded(self, dtype: torch.dtype) -> "Checkpoint":
         """The same model, whose parameters of more bits than `dtype` are rounded to it as they are read: no device and
@@ -98,13 +106,18 @@ class Checkpoint:
 
     @property
     def quantization(self) -> str | None:
-        """ "nf4", "fp4", or None for plain weights."""
-        return "+".join(sorted({weight.quant_type for weight in self.four_bit.values()})) or None
+        """ "nf4", "fp4", "fp8", "fp8_e5m2", "int8", or None for plain weights."""
+        return "+".join(sorted({weight.quant_type for weight in self.quantized.values()})) or None
+
+    @cached_property
+    def quantized(self) -> Mapping[str, QuantizedWeight]:
+        """The weights in 4 and in 8 bits."""
+        return {**self.four_bit, **self.scaled}
 
     @cached_property
     def plain(self) -> dict[str, TensorEntry]:
         """The parameters that are stored as they are."""
-        return {name: self.tensors[name] for name in self.shapes if name not in self.four_bit}
+        return {name: self.tensors[name] for name in self.shapes if name not in self.quantized}
 
     @property
     def nbytes(self) -> int:
@@ -116,8 +129,8 @@ class Checkpoint:
         return sum(math.prod(shape) for shape in self.shapes.values())
 
     def entries(self, names: Iterable[str]) -> list[TensorEntry]:
-        """The tensors that make up these parameters: of a 4-bit weight the packed values, scales and tables."""
-        weights = ((name, self.four_bit.get(name)) for name in names)
+        """The tensors that make up these parameters: of one in fewer bits its values, scales and tables."""
+        weights = ((name, self.quantized.get(name)) for name in names)
         return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
 
     def summary(self) -> dict:
@@ -146,14 +159,11 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     model that its shapes describe, all wrong tensors named in one message; and for a LoRA that does not fit.
     """
     path = Path(path).expanduser().absolute()
-    tensors = _strip_prefix(read_tensors(path))
-    owners = {key: owner for key in tensors if (owner := component_owner(key))}
-    _refuse_other_kinds(path.name, tensors, {*owners, *owners.values()})
-    four_bit = find_four_bit(path.name, tensors)
+    tensors, four_bit, scaled = _read(path)
     shapes = {key: four_bit[key].shape if key in four_bit else entry.shape
-              for key, entry in tensors.items() if key not in owners}  # fmt: skip
+              for key, entry in tensors.items() if not _owner(key)}  # fmt: skip
     folder = next(iter(tensors.values())).path.parent
-    stated = _json_in(folder, "config.json")
+    stated = diffusers_names.official_config(_json_in(folder, "config.json"))
     config = _config(path.name, shapes, stated)
     _check_keys(path.name, shapes, config.parameter_shapes())
     _check_config(path.name, config, stated)
@@ -162,17 +172,35 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     release = tell_release(names_of(path, source), str(stated.get("_class_name") or ""), config)
     config = dataclasses.replace(config, causal=release is not None)
     changes = read_loras([lora for lora in loras if lora.strength], shapes)
-    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes, source, changes, release)
+    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes, source, changes, release, scaled=scaled)
     _check_meta(checkpoint, meta)
     return checkpoint
 
 
-def _strip_prefix(entries: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
-    for prefix in _PREFIXES:
-        if any(key.startswith(prefix) for key in entries):
-            stripped = {key.removeprefix(prefix): entry for key, entry in entries.items()}
-            return {key: dataclasses.replace(entry, name=key) for key, entry in stripped.items()}
-    return entries
+def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, FourBitWeight], dict[str, ScaledWeight]]:
+    """The tensors behind `path` by official name, and the weights that some of them make up in 4 and in 8 bits."""
+    entries = read_tensors(path)
+    official = _official_name(entries)
+    named = {name: dataclasses.replace(entry, name=name) for key, entry in entries.items() for name in (official(key),)}
+    _refuse_other_kinds(path.name, named)
+    formats = {official(f"{layer}.weight"): stated for layer, stated in stated_formats(entries).items()}
+    scaled, tensors = find_scaled(path.name, named, formats)
+    owners = {key: owner for key in tensors if (owner := _owner(key))}
+    _refuse_other_dtypes(path.name, tensors, {*owners, *owners.values(), *scaled})
+    return tensors, find_four_bit(path.name, tensors), scaled
+
+
+def _owner(key: str) -> str | None:
+    """The weight in fewer bits that a tensor belongs to; None for weights themselves."""
+    return component_owner(key) or scale_owner(key)
+
+
+def _official_name(keys: Collection[str]) -> Callable[[str], str]:
+    """What gives the official name of each of a file's keys: without ComfyUI's prefix, and for diffusers' their own."""
+    prefix = next((prefix for prefix in _PREFIXES if any(key.startswith(prefix) for key in keys)), "")
+    if any(mark in key for key in keys for mark in diffusers_names.MARKS):
+        return lambda key: diffusers_names.official_name(key.removeprefix(prefix))
+    return lambda key: key.removeprefix(prefix)
 
 
 def _json_in(folder: Path, name: str) -> dict:
@@ -220,10 +248,8 @@ def _check_meta(checkpoint: Checkpoint, meta: dict) -> None:
                               "the files do not belong together")  # fmt: skip
 
 
-def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry], four_bit: set[str]) -> None:
-    """Raise CheckpointError for tensors of another kind of model or quantization, and say which.
-
-    `four_bit` names the bitsandbytes 4-bit weights and their components."""
+def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
+    """Raise CheckpointError for tensors of another kind of model or quantization, and say which."""
     all_keys = "\n".join(entries)
     for kind, marks in _KEYS_OF_OTHER_KINDS:
         mark = next((mark for mark in marks if mark in all_keys), None)
@@ -233,11 +259,15 @@ def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry], four_bit:
     if not any(key.startswith("blocks.") for key in entries):
         sample = ", ".join(list(entries)[:3])
         raise CheckpointError(f"{name}: no transformer block in it (it has {sample}); {_EXPECTED}")
-    for key, entry in entries.items():
-        if key not in four_bit and entry.dtype not in _PLAIN_DTYPES:
-            raise CheckpointError(f"{name}: {key} is {str(entry.dtype).removeprefix('torch.')} without a bitsandbytes "
-                                  f"quant_state; {_EXPECTED}")  # fmt: skip
     _refuse_other_shapes(name, entries)
+
+
+def _refuse_other_dtypes(name: str, entries: Mapping[str, TensorEntry], quantized: set[str]) -> None:
+    """Raise CheckpointError for integers that are none of the `quantized` weights or their components."""
+    for key, entry in entries.items():
+        if key not in quantized and entry.dtype not in _PLAIN_DTYPES:
+            raise CheckpointError(f"{name}: {key} is {str(entry.dtype).removeprefix('torch.')} without a bitsandbytes "
+                                  f"quant_state or ComfyUI's weight_scale; {_EXPECTED}")  # fmt: skip
 
 
 def _refuse_other_shapes(name: str, entries: Mapping[str, TensorEntry]) -> None:

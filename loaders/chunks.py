@@ -94,8 +94,11 @@ def buffer_bytes(entries: list[TensorEntry]) -> int:
 
 def targets_in(buffer: Tensor, entries: list[TensorEntry]) -> dict[str, Target]:
     """Where each entry goes in the uint8 buffer, by name."""
-    return {entry.name: Target(buffer, start, entry.nbytes, entry.stored and (entry.stored, entry.dtype))
-            for entry, start in _layout(entries)[0]}  # fmt: skip
+    targets = {}
+    for entry, start in _layout(entries)[0]:
+        rounded = None if entry.stored is None else (entry.stored, entry.dtype)
+        targets[entry.name] = Target(buffer, start, entry.nbytes, rounded)
+    return targets
 
 
 def allocate(entries: list[TensorEntry], device: torch.device, buffer_key: Callable[[str], str]) -> dict[str, Target]:

@@ -56,6 +56,8 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
         if preferred:
             names = ", ".join(item.name for item in preferred[:5])
             raise CheckpointError(f"{folder}: several weight files ({names}); give the one that is meant")
+    for other in sorted(folder.glob("*.gguf")):
+        raise gguf_refusal(other)
     content = ", ".join(sorted(item.name for item in folder.iterdir())[:8]) or "nothing"
     raise CheckpointError(f"{folder}: no weights in this folder (it holds {content}); expected model.safetensors, "
                           "model.pt or a set of shards with their index")  # fmt: skip
@@ -107,11 +109,17 @@ def _refuse_other_formats(file: Path, start: bytes) -> None:
     if not start:
         raise CheckpointError(f"{file}: the file is empty; download it again")
     if start.startswith(b"GGUF"):
-        raise CheckpointError(f"{file}: a GGUF file, which cannot be read here; use the safetensors file")
+        raise gguf_refusal(file)
     if start.startswith(b"version https://git-lfs"):
         raise CheckpointError(f"{file}: a git-lfs pointer, not the weights; fetch them with `git lfs pull`")
     if start.lstrip().lower().startswith((b"<!doctype", b"<html")):
         raise CheckpointError(f"{file}: a web page, not weights; the download went wrong, download it again")
+
+
+def gguf_refusal(file: Path) -> CheckpointError:
+    """What is said of a GGUF file."""
+    return CheckpointError(f"{file}: a GGUF file, whose blocks are not decoded here; use safetensors weights, or make "
+                           "4-bit ones of the official files with `lingbot-world quantize`")  # fmt: skip
 
 
 def read_json(path: Path) -> dict:

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -19,7 +19,8 @@ from ..model.pointwise import encode_8bit, or_else
 from ..options import BLOCK_SIZES, T
 from . import codec
 from .codec import CODES, NESTED_BLOCKSIZE, Scales, decode, decode_rows, is_standard_code
-from .tensors import MappedFile, TensorEntry, in_file_order
+from .quantized import DecodedParameter
+from .tensors import TensorEntry
 
 _COMPONENT = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__(\w+))$")
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -77,15 +78,11 @@ class FourBitWeight:
         ))  # fmt: skip
 
 
-class FourBitParameter(torch.nn.Parameter):
-    """A 4-bit weight as a model outside ComfyUI has it: the packed bytes, and beside them what decodes them.
-
-    It needs nothing but torch: importing comfy_kitchen and bitsandbytes takes six seconds, half of it for torch's
-    compiler. In ComfyUI a QuantizedTensor takes its place, which the host can move and patch."""
+class FourBitParameter(DecodedParameter):
+    """A 4-bit weight: the packed bytes, and beside them what decodes them."""
 
     scales: Scales
     weight_shape: tuple[int, ...]
-    _kept: dict[torch.dtype, Any] | None = None
 
     @classmethod
     def of(cls, packed: Tensor, scales: Scales, shape: tuple[int, ...]) -> "FourBitParameter":
@@ -94,23 +91,14 @@ class FourBitParameter(torch.nn.Parameter):
         parameter.scales, parameter.weight_shape = scales, tuple(shape)
         return parameter
 
-    def keep(self) -> None:
-        """From now on what `decode` and `recode` make stays beside the 4-bit weight, and is given again."""
-        self._kept = {}
-
     def decode(self, dtype: torch.dtype) -> Tensor:
         """The weight in `dtype`, bit-equal to what bitsandbytes makes of it."""
-        return self._kept_or_made(dtype, _fastest("decode_4bit", decode, self.device.type))
+        run = _fastest("decode_4bit", decode, self.device.type)
+        return self._kept_or_made(dtype, lambda: run(self.data, self.scales, self.weight_shape, dtype))
 
     def recode(self, dtype: torch.dtype) -> EightBit:
         """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
-        return self._kept_or_made(dtype, recode)
-
-    def _kept_or_made(self, dtype: torch.dtype, make: Callable[..., T]) -> T:
-        kept = {} if self._kept is None else self._kept
-        if dtype not in kept:
-            kept[dtype] = make(self.data, self.scales, self.weight_shape, dtype)
-        return kept[dtype]
+        return self._kept_or_made(dtype, lambda: recode(self.data, self.scales, self.weight_shape, dtype))
 
 
 def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
@@ -130,16 +118,6 @@ def _fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[.
     from ..model.kernels import weights_4bit as four_bit_kernels
 
     return or_else(getattr(four_bit_kernels, name), plain, name)
-
-
-def four_bit_tensors(
-    weights: Mapping[str, FourBitWeight], tensors: Mapping[str, Tensor], dtype: torch.dtype | None, device: torch.device
-) -> dict[str, Tensor]:
-    """The weights' parameters (see `FourBitWeight.parameter`) by name, over tensors on `device` by entry name."""
-    nested = {name: weight.offset for name, weight in weights.items() if weight.offset is not None}
-    # One small tensor holds all nested offsets, so that a single copy brings them to the device.
-    offsets = dict(zip(nested, torch.tensor(list(nested.values()), dtype=torch.float32, device=device), strict=True))
-    return {name: weight.parameter(tensors, offsets.get(name), dtype) for name, weight in weights.items()}
 
 
 def load_layouts() -> ModuleType:
@@ -245,42 +223,6 @@ def _check_sizes(weight: FourBitWeight) -> None:
         _need(entry.dtype == dtype and found == count, weight.name,
               f"{component}: found {found:,} of {_short(entry.dtype)}, expected {count:,} of {_short(dtype)} "
               f"(shape {list(weight.shape)}, block size {weight.blocksize})")  # fmt: skip
-
-
-def check_finite(file: str, weights: Iterable[FourBitWeight]) -> None:
-    """Raise CheckpointError naming every weight whose float32 scales or tables hold NaN or infinity.
-
-    Reads the float32 components only: some 5 MB of a double-quantized expert."""
-    entries = [entry for weight in weights for entry in weight.entries if entry.dtype == torch.float32]
-    suspects = (entry for joined in _joined(entries) if not _finite(_view(joined)) for entry in joined)
-    bad = [entry.name for entry in suspects if not _finite(entry.view())]
-    if bad:
-        raise CheckpointError(f"{file}: NaN or infinity in {len(bad)} scales ({', '.join(bad[:5])}), expected finite "
-                              "numbers; the file is corrupt, download it again")  # fmt: skip
-
-
-def _joined(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
-    """Entries that touch each other in their file, in one list: checked together they take one call, not thousands."""
-    lists: list[list[TensorEntry]] = []
-    for entry in in_file_order(entries):
-        last = lists[-1][-1] if lists else None
-        mapped = isinstance(entry.source, MappedFile)
-        if mapped and last and last.source is entry.source and last.offset + last.nbytes == entry.offset:
-            lists[-1].append(entry)
-        else:
-            lists.append([entry])
-    return lists
-
-
-def _view(joined: list[TensorEntry]) -> Tensor:
-    first = joined[0]
-    if len(joined) == 1 or not isinstance(first.source, MappedFile):
-        return first.view()
-    return first.source.view(first.offset, (sum(entry.nbytes for entry in joined) // 4,), torch.float32)
-
-
-def _finite(values: Tensor) -> bool:
-    return bool(torch.isfinite(values).all())
 
 
 def _need(condition: bool, name: str, problem: str) -> None:

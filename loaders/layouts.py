@@ -19,6 +19,7 @@ from comfy_kitchen.tensor import (
     BaseLayoutParams,
     QuantizedLayout,
     QuantizedTensor,
+    get_layout_class,
     register_layout_class,
     register_layout_op,
 )
@@ -161,6 +162,12 @@ def four_bit_tensor(
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None
     params = _params(scales, tuple(shape), quant_type, state_dtype, dtype)
     return QuantizedTensor(packed, NATIVE if native else PLAIN, params)
+
+
+def core_tensor(layout: str, values: Tensor, scale: Tensor, dtype: torch.dtype) -> QuantizedTensor:
+    """A weight of one of comfy_kitchen's own layouts that calls itself `dtype`. No byte is copied."""
+    params = get_layout_class(layout).Params(scale=scale, orig_dtype=dtype, orig_shape=tuple(values.shape))
+    return QuantizedTensor(values, layout, params)
 
 
 def _quant_state(params: FourBitParams, dtype: torch.dtype) -> Any:

@@ -22,11 +22,13 @@ from ..model.dit import LingBotWorldModel
 from ..model.linear_8bit import choose_arithmetic
 from ..model.operations import Linear, TorchOperations, materialise
 from ..options import Arithmetic, AttentionMode, Progress
+from ..typed import checked
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
-from .four_bit import FourBitParameter, check_finite, four_bit_tensors, frozen_parameter
+from .four_bit import frozen_parameter
 from .lora import Changes
 from .offload import BlockStreamer, staying_weights, streamed_weights
+from .quantized import DecodedParameter, check_finite, quantized_tensors
 from .tensors import TensorEntry
 from .uploader import Uploader
 
@@ -34,6 +36,7 @@ _ADVISED_BYTES = 32 << 20
 _READ_BYTES = 1 << 20
 
 
+@checked
 def load_expert(
     path: str | Path | Checkpoint,
     device: str | torch.device = "cpu",
@@ -61,7 +64,7 @@ def load_expert(
     keep a piece of these blocks each instead, and gather them in every forward, which they all have to call.
 
     The first `decoded_blocks` blocks keep the decoded weights of their main layers from their first forward on, beside
-    the 4-bit ones (see `memory.decoded_bytes`): a decoding less in every forward.
+    those of fewer bits (see `memory.decoded_bytes`): a decoding less in every forward.
 
     `arithmetic` is that of the blocks' linear layers (see model/linear_8bit.py), "auto" means `dtype`. With an
     `attention_mode` of "8bit" self-attention is that of model/attention_8bit.py, else it is `attention`. Raises
@@ -113,7 +116,7 @@ def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.devic
 
 def _keep_decoded(blocks: Iterable[torch.nn.Module]) -> None:
     for layer in chain.from_iterable(cast(Block, block).main_layers for block in blocks):
-        if isinstance(layer.weight, FourBitParameter):
+        if isinstance(layer.weight, DecodedParameter):
             layer.weight.keep()
 
 
@@ -140,24 +143,25 @@ def state_tensors(
     progress: Progress | None = None,
     quantized: bool = True,
 ) -> dict[str, Tensor]:
-    """Official names to frozen parameters on `device`. 4-bit weights become comfy_kitchen QuantizedTensors declared as
-    `dtype`, or, if not `quantized`, FourBitParameters; the others are cast to `dtype`. `names` picks some of them.
+    """Official names to frozen parameters on `device`. Weights in 4 and 8 bits become comfy_kitchen QuantizedTensors
+    declared as `dtype`, or, if not `quantized`, FourBitParameters and ScaledParameters; the others are cast to `dtype`.
+    `names` picks some of them.
 
     On the CPU they are views of the mapped file wherever no cast is needed. On another device, and on the CPU with
     `copy`, they lie in memory of their own; those whose names have the same `buffer_key` share a buffer.
     Raises CheckpointError for scales that are not finite.
     """
     picked, device = list(checkpoint.shapes if names is None else names), torch.device(device)
-    four_bit = {name: checkpoint.four_bit[name] for name in picked if name in checkpoint.four_bit}
+    weights = {name: checkpoint.quantized[name] for name in picked if name in checkpoint.quantized}
     source = _mapped if device.type == "cpu" and not copy else _uploaded
     # Ordinary tensors even under inference_mode: they outlive it.
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
-        checking = pool.submit(check_finite, checkpoint.name, four_bit.values())
+        checking = pool.submit(check_finite, checkpoint.name, weights.values())
         with source(checkpoint.entries(picked), device, buffer_key, progress) as tensors:
-            state = four_bit_tensors(four_bit, tensors, dtype if quantized else None, device)
+            state = quantized_tensors(weights, tensors, dtype if quantized else None, device)
         checking.result()
         for name in picked:
-            if name not in four_bit:
+            if name not in weights:
                 state[name] = frozen_parameter(tensors.pop(name).to(dtype))
         return state
 

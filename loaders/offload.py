@@ -19,8 +19,9 @@ from ..model.dit import LingBotWorldModel
 from ..model.parallel import start_gather
 from .checkpoint import Checkpoint
 from .chunks import ALIGNMENT, Chunk, block_of, buffer_bytes, by_key, chunks_of, clipped, targets_in, tensor_at
-from .four_bit import check_finite, four_bit_tensors, frozen_parameter
+from .four_bit import frozen_parameter
 from .lora import change_bytes
+from .quantized import check_finite, quantized_tensors
 from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
@@ -193,7 +194,7 @@ class BlockStreamer:
 def _parameters(
     checkpoint: Checkpoint, names: list[str], tensors: dict[str, Tensor], device: torch.device
 ) -> dict[str, Tensor]:
-    four_bit = {name: checkpoint.four_bit[name] for name in names if name in checkpoint.four_bit}
-    check_finite(checkpoint.name, four_bit.values())
-    plain: dict[str, Tensor] = {name: frozen_parameter(tensors[name]) for name in names if name not in four_bit}
-    return plain | four_bit_tensors(four_bit, tensors, None, device)
+    quantized = {name: checkpoint.quantized[name] for name in names if name in checkpoint.quantized}
+    check_finite(checkpoint.name, quantized.values())
+    plain: dict[str, Tensor] = {name: frozen_parameter(tensors[name]) for name in names if name not in quantized}
+    return plain | quantized_tensors(quantized, tensors, None, device)

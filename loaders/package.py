@@ -1,9 +1,10 @@
 """A folder with everything for one video: two experts or a causal model, text encoder, tokenizer, VAE."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ import torch
 from ..errors import CheckpointError
 from ..options import RELEASES, LoraFile, PerExpert
 from .checkpoint import Checkpoint, open_checkpoint
-from .files import WEIGHT_SUFFIXES, read_json
+from .files import WEIGHT_SUFFIXES, gguf_refusal, read_json
 from .lora import loras_for
 from .release import names_of, release_called, told_causal
 
@@ -22,6 +23,8 @@ ASSETS = ("text_encoder", "tokenizer", "vae")
 """The parts that are no model. All releases have the same."""
 ASSETS_PAGES = "robbyant/lingbot-world-v2-14b-causal-fast and robbyant/lingbot-world-base-cam"
 """Where they are downloaded from."""
+PART_FOLDERS = ("text_encoder", "vae")
+"""What diffusers calls the folders of parts that are no model, besides the tokenizer's."""
 _PARTS = {
     "high": "the high-noise expert (high_noise_model*)",
     "low": "the low-noise expert (low_noise_model*)",
@@ -51,22 +54,27 @@ def find_package(
     that are somewhere else, `assets` a folder that has the last three; `folder` may be None when both experts are
     named.
 
-    The community NF4 layout and the official one are known. Where an expert is there in both, the NF4 one is taken.
-    `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it, beside it, or in
-    a folder beside it, such as base-cam's; or one that holds a causal model's folder and no experts. With a `release`
-    (a key of RELEASES) the one model in the folder is that causal one, whatever its files tell.
+    The community NF4 layout, the official one and diffusers' are known. Where an expert is there in both, the NF4 one
+    is taken. `folder` may also be that of a causal model (LingBot-World Fast, 2.0), whose other parts lie in it, beside
+    it, or in a folder beside it, such as base-cam's; one that holds a causal model's folder and no experts; or a causal
+    model's one file. With a `release` (a key of RELEASES) the one model there is that causal one, whatever its files
+    tell.
     Raises CheckpointError for an expert that is missing, naming what was found, for a file of another model, and for a
     named part that does not exist. The other parts are None where they are missing.
     """
     root = None if folder is None else Path(folder).expanduser()
-    if root is not None and not root.is_dir():
+    if root is not None and root.suffix == ".gguf" and root.is_file():
+        raise gguf_refusal(root)
+    if root is not None and not root.exists():
         raise CheckpointError(f"{root}: no such folder; give the folder of the downloaded package")
     given = {part: Path(path).expanduser() for part, path in overrides.items() if path is not None}
     for part, path in given.items():
         if not path.exists():
             raise CheckpointError(f"{path}: no such file or folder, given as {_PARTS[part]}")
-    items = sorted(root.iterdir()) if root else []
     given = ({} if assets is None else _assets(Path(assets).expanduser())) | given
+    if root is not None and root.is_file():
+        return _one_file(root.absolute(), given, release)
+    items = sorted(root.iterdir()) if root else []
     parts = {part: given.get(part) or find(items) for part, find in _FINDERS.items()}
     high, low = parts.pop("high"), parts.pop("low")
     causal = None if root is None or high or low else _causal_model(root, items, release)
@@ -75,6 +83,18 @@ def find_package(
     if high is None or low is None:
         raise _missing_experts(root, items, {"high": high, "low": low, **parts})
     return Package(PerExpert(high, low), None, **parts)
+
+
+def _one_file(file: Path, given: Mapping[str, Path], release: str | None) -> Package:
+    """The package of a causal model that is one file. Its folder counts as the model's."""
+    if release is not None:
+        release_called(release)
+    elif not is_causal_file(file):
+        kind = open_checkpoint(file).kind  # raises for another model
+        raise CheckpointError(f"{file}: a file of one {kind}; give the package's folder, or, if it is a causal model, "
+                              f"`release` {', '.join(RELEASES)}")  # fmt: skip
+    parts = {part: given.get(part) or _beside(file, part) or _beside(file.parent, part) for part in ASSETS}
+    return Package(None, file, **parts)
 
 
 def _assets(folder: Path) -> dict[str, Path]:
@@ -104,7 +124,7 @@ def _beside(model: Path, part: str) -> Path | None:
 
 def is_causal_folder(folder: Path) -> bool:
     """Whether a folder holds a causal model, as its config.json, a name or else its shapes tell."""
-    if not is_expert_folder(folder):
+    if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
     config = folder / "config.json"
     told = told_causal(names_of(folder.absolute()), read_json(config) if config.is_file() else {})
@@ -112,6 +132,17 @@ def is_causal_folder(folder: Path) -> bool:
         with suppress(CheckpointError):  # said by whoever opens it
             return open_checkpoint(folder).config.causal
     return bool(told)
+
+
+def is_causal_file(file: Path) -> bool:
+    """Whether a file of weights holds a causal model, as a name or else its shapes tell."""
+    if not (file.is_file() and file.suffix in WEIGHT_SUFFIXES):
+        return False
+    if told_causal(names_of(file.absolute()), {}):
+        return True
+    with suppress(CheckpointError):  # said by whoever opens it
+        return open_checkpoint(file).config.causal
+    return False
 
 
 def _causal_model(root: Path, items: list[Path], release: str | None) -> Path | None:
@@ -143,6 +174,9 @@ def is_expert_folder(path: str | Path) -> bool:
 
 
 def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path | None]) -> CheckpointError:
+    for item in items:
+        if item.suffix == ".gguf":
+            return gguf_refusal(item)
     missing = [_PARTS[part] for part in ("high", "low") if parts[part] is None]
     found = [f"{part}: {path.name}" for part, path in parts.items() if path is not None]
     content = ", ".join(item.name for item in items[:8]) or "nothing"
@@ -156,8 +190,14 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
 
 
 def _expert(role: str) -> Callable[[list[Path]], Path | None]:
+    """Finds what is named for its role. Diffusers calls the high-noise model of two `transformer`, the other
+    `transformer_2`."""
+
     def find(items: list[Path]) -> Path | None:
         named = [item for item in items if f"{role}_noise" in item.name.lower() and _holds_weights(item)]
+        folders = {item.name: item for item in items if is_expert_folder(item)}
+        if not named and "transformer_2" in folders:
+            return folders.get("transformer" if role == "high" else "transformer_2")
         return min(named, key=lambda item: ("nf4" not in item.name.lower(), item.name), default=None)
 
     return find
@@ -167,12 +207,24 @@ def _holds_weights(item: Path) -> bool:
     return is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES)
 
 
-def _weights_named(word: str) -> Callable[[list[Path]], Path | None]:
+def _weights_named(word: str, folder: str) -> Callable[[list[Path]], Path | None]:
+    """Finds the file with `word` in its name, else the `folder` that diffusers has for it."""
+
     def find(items: list[Path]) -> Path | None:
         files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
-        return next((file for file in files if word in file.name.lower()), None)
+        folders = (item for item in items if item.name == folder and _is_part(item))
+        return next(chain((file for file in files if word in file.name.lower()), folders), None)
 
     return find
+
+
+def _is_part(folder: Path) -> bool:
+    """Whether diffusers' folder holds umt5 or Wan 2.1's VAE: other packages beside a model have such folders too."""
+    stated: dict = {}
+    with suppress(CheckpointError):
+        stated = read_json(folder / "config.json")
+    vae = stated.get("_class_name") == "AutoencoderKLWan" and stated.get("z_dim", 16) == 16
+    return is_expert_folder(folder) and (vae or "UMT5EncoderModel" in str(stated.get("architectures")))
 
 
 def _tokenizer(items: list[Path]) -> Path | None:
@@ -184,9 +236,9 @@ def _tokenizer(items: list[Path]) -> Path | None:
 _FINDERS = {
     "high": _expert("high"),
     "low": _expert("low"),
-    "text_encoder": _weights_named("t5"),
+    "text_encoder": _weights_named("t5", PART_FOLDERS[0]),
     "tokenizer": _tokenizer,
-    "vae": _weights_named("vae"),
+    "vae": _weights_named("vae", PART_FOLDERS[1]),
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import CheckpointError, InputError
 from ..model.config import ModelConfig
 from ..options import RELEASES, Release
+from . import diffusers_names
 
 CAUSAL_CLASS, GUIDED_CLASS = "WanModelFast", "WanModelCausal"
 """`_class_name` in the config.json of LingBot-World Fast and 2.0, and in that of 2.0's causal-pretrain."""
@@ -54,7 +55,7 @@ def told_causal(names: Iterable[str], stated: Mapping[str, Any]) -> bool | None:
     """Whether a model with these names and this content of a config.json (empty: there is none) is causal; None where
     its shapes have to tell."""
     class_name = stated.get("_class_name")
-    if class_name in (CAUSAL_CLASS, GUIDED_CLASS):
+    if class_name in (CAUSAL_CLASS, GUIDED_CLASS, diffusers_names.CAUSAL_CLASS):
         return True
     if class_name:
         return None if (stated.get("num_layers"), stated.get("dim")) == SMALL else False
@@ -84,8 +85,8 @@ def release_note(names: tuple[str, ...], config: ModelConfig) -> str | None:
     """What should be said of a causal model whose release is a guess; None where it is none."""
     if named_release(names) is not None or (config.num_layers, config.dim) == SMALL:
         return None
-    return (f"Nothing in its name tells which causal release this is: taken for {RELEASES['v1'].name}; `release` "
-            f"{', '.join(RELEASES)} says another.")  # fmt: skip
+    return (f"Nothing in its name tells which causal release this is: taken for {RELEASES['v1'].name}. The name that "
+            f"it was released with says another, or the command's `release` ({', '.join(RELEASES)}).")  # fmt: skip
 
 
 def release_called(name: str) -> Release:

@@ -42,6 +42,8 @@ class MappedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.metadata: dict[str, str] = {}
+        """What a safetensors header says besides its tensors."""
         self._written = _written(path.stat())
 
     def open(self) -> io.FileIO:
@@ -155,6 +157,8 @@ def read_safetensors(path: Path) -> dict[str, TensorEntry]:
     try:
         source = MappedFile(path)
         header, data_start = _read_header(path)
+        metadata = header.pop("__metadata__", None)
+        source.metadata = metadata if isinstance(metadata, dict) else {}
         data_bytes = path.stat().st_size - data_start
     except OSError as error:
         raise unreadable(path, error) from error
@@ -177,7 +181,7 @@ def read_safetensors(path: Path) -> dict[str, TensorEntry]:
 
 
 def _read_header(path: Path) -> tuple[dict, int]:
-    """The header without its metadata, and the byte at which the tensors begin."""
+    """The header, and the byte at which the tensors begin."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -191,7 +195,6 @@ def _read_header(path: Path) -> tuple[dict, int]:
         raise CheckpointError(f"{path}: the safetensors header is not JSON ({error}); download it again") from error
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the safetensors header is a {type(header).__name__}, expected an object")
-    header.pop("__metadata__", None)
     longest = max(map(len, header), default=0)
     if len(header) > _MOST_TENSORS or longest > _LONGEST_NAME:
         raise CheckpointError(f"{path}: {len(header):,} tensors, the longest name of {longest:,} characters; expected "

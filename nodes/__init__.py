@@ -10,7 +10,7 @@ from ..host import folders, needs
 
 MODULES = (
     "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "camera_measure",
-    "sampling", "rollout", "state", "quantize", "toy",
+    "drift", "sampling", "rollout", "state", "quantize", "toy",
 )  # fmt: skip
 
 folders.register()

@@ -105,4 +105,5 @@ class LingBotWorldApplyCamera(io.ComfyNode):
     @classmethod
     def execute(cls, positive, negative, camera, latent, control) -> io.NodeOutput:
         embedding = host.embedding_for(camera, latent, control)
+        host.show_warnings(camera, len(camera))
         return io.NodeOutput(host.with_camera(positive, embedding), host.with_camera(negative, embedding))

@@ -6,7 +6,7 @@ from ..camera import frame_count
 from ..camera.moves import PRESETS, path_from_editor, path_from_keys, path_from_load3d, preset_path
 from ..camera.moves.keys import STEP, TURN_DEG
 from ..camera.moves.presets import DEFAULT_RADIUS, STEADY_NOTE
-from ..host.camera import chain
+from ..host.camera import chain, show_warnings
 from .camera_sockets import CATEGORY, Camera, camera_outputs, easing_input, fov_input, frames_input
 from .refusal import refusal
 
@@ -253,6 +253,7 @@ class LingBotWorldCameraEditor(io.ComfyNode):
     def execute(cls, path, image=None) -> io.NodeOutput:
         camera = path_from_editor(path)
         camera = camera[: frame_count(len(camera))]
+        show_warnings(camera, len(camera))
         return io.NodeOutput(camera, len(camera), ui=None if image is None else _first_frame(image))
 
 

@@ -1,11 +1,11 @@
-"""LingBotWorldMeasureCamera: whether a video follows its camera path."""
+"""LingBotWorldMeasureCamera, LingBotWorldCameraFromVideo: whether a video follows its path; the path of a video."""
 
 from comfy_api.latest import io, ui
 
-from ..camera.measure import opencv
-from ..host.camera import measure_image
+from ..camera.measure import opencv, pycolmap
+from ..host.camera import measure_image, path_of_video
 from ..host.notice import show_text
-from .camera_sockets import CATEGORY, Camera, drawing_size
+from .camera_sockets import CATEGORY, Camera, camera_outputs, drawing_size, fov_input
 from .refusal import refusal
 
 
@@ -16,8 +16,8 @@ class LingBotWorldMeasureCamera(io.ComfyNode):
             node_id="LingBotWorldMeasureCamera",
             display_name="LingBot-World Measure Camera",
             category=CATEGORY,
-            description="Measures how well a video follows its camera path, from points followed "
-            "in its pictures, and draws the path asked for beside the one found. Needs opencv-python-headless.",
+            description="Measures how well a video follows its camera path, from points followed in its pictures, and "
+            "draws the path asked for beside the one found. Needs opencv-python-headless and pycolmap.",
             search_aliases=["lingbot", "camera error", "pose accuracy", "trajectory", "essential matrix", "follow"],
             is_output_node=True,
             inputs=[
@@ -28,19 +28,19 @@ class LingBotWorldMeasureCamera(io.ComfyNode):
                     default=0,
                     min=0,
                     max=10_000,
-                    tooltip="Frames from one keyframe to the next. 0: eight, or fewer where the path turns fast.",
+                    tooltip="Frames from one keyframe of a pair to the other. 0: eight.",
                 ),
                 *drawing_size(),
             ],
             outputs=[
                 io.Image.Output("drawing", display_name="image", tooltip="The drawing."),
-                io.String.Output("report", tooltip="The verdict, the noise floor and a line for each keyframe pair."),
+                io.String.Output("report", tooltip="The verdict, RotErr, TransErr and a line for each pair."),
             ],
         )
 
     @classmethod
     def validate_inputs(cls, every):
-        return refusal(opencv)  # a missing package is said before the video is made
+        return refusal(_libraries)  # a missing package is said before the video is made
 
     @classmethod
     def execute(cls, images, camera, every, width, height) -> io.NodeOutput:
@@ -48,3 +48,37 @@ class LingBotWorldMeasureCamera(io.ComfyNode):
         show_text("\n".join(verdict))
         words = "\n".join([*verdict, *figures])
         return io.NodeOutput(drawing, words, ui=ui.PreviewImage(drawing, cls=cls))
+
+
+class LingBotWorldCameraFromVideo(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldCameraFromVideo",
+            display_name="LingBot-World Camera from Video",
+            category=CATEGORY,
+            description="Makes a camera path of what a video's camera did, found in its pictures. Needs "
+            "opencv-python-headless and pycolmap.",
+            search_aliases=["lingbot", "camera tracking", "structure from motion", "colmap", "glomap", "match move"],
+            inputs=[
+                io.Image.Input("images", tooltip="The frames of the video whose camera is wanted."),
+                fov_input(0.0, 0.0, " 0: found where the video shows it, else 79."),
+            ],
+            outputs=camera_outputs(
+                io.String.Output("notes", tooltip="How much was found, and what scale, axes and lens the path has.")
+            ),
+        )
+
+    @classmethod
+    def validate_inputs(cls, fov_deg):
+        return refusal(_libraries)
+
+    @classmethod
+    def execute(cls, images, fov_deg) -> io.NodeOutput:
+        path, notes = path_of_video(images, fov_deg)
+        show_text("\n".join(notes))
+        return io.NodeOutput(path, len(path), "\n".join(notes))
+
+
+def _libraries() -> None:
+    opencv(), pycolmap()

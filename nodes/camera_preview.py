@@ -2,10 +2,9 @@
 
 from comfy_api.latest import io, ui
 
-from ..camera.preview import hints, warnings
-from ..host.camera import preview_image
+from ..camera.advice import hints, warnings
+from ..host.camera import preview_image, show_warnings
 from ..host.drawing import MOST_FRAMES
-from ..host.notice import show_warning
 from .camera_sockets import CATEGORY, Camera, drawing_size
 
 
@@ -44,7 +43,6 @@ class LingBotWorldCameraPreview(io.ComfyNode):
     def execute(cls, camera, frames, width, height, image=None) -> io.NodeOutput:
         frames = frames or len(camera)
         drawing = preview_image(camera, image, frames, (width, height))
-        warned = warnings(camera, frames)
-        show_warning("\n".join(warned))
-        words = "\n".join([*warned, *hints(camera, frames)])
+        show_warnings(camera, frames)
+        words = "\n".join([*warnings(camera, frames), *hints(camera, frames)])
         return io.NodeOutput(drawing, words, ui={"drawing": ui.PreviewImage(drawing, cls=cls).values})

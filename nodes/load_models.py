@@ -149,7 +149,8 @@ class LingBotWorldLoadCausal(io.ComfyNode):
                     options=choices,
                     default=choices[0],
                     tooltip="A causal model's folder, with the name that it was released with: in "
-                    "models/diffusion_models, a package of models/lingbot_world, or lingbot_world_fast inside one.",
+                    "models/diffusion_models, a package of models/lingbot_world, or a folder inside one: "
+                    "lingbot_world_fast, or transformer in diffusers' layout.",
                 ),
                 _weight_dtype(),
                 _arithmetic(),
@@ -191,7 +192,8 @@ class LingBotWorldLoadVAE(io.ComfyNode):
                     display_name="vae",
                     options=choices,
                     default=choices[0],
-                    tooltip="Wan2.1_VAE.pth of a package, or any Wan 2.1 VAE of models/vae.",
+                    tooltip="Wan2.1_VAE.pth of a package, the vae folder of one in diffusers' layout, or any Wan 2.1 "
+                    "VAE of models/vae.",
                 )
             ],
             outputs=[io.Vae.Output("vae", display_name="vae", tooltip="For WanImageToVideo and VAE Decode.")],
@@ -207,33 +209,28 @@ class LingBotWorldLoadVAE(io.ComfyNode):
 
     @classmethod
     def execute(cls, vae_name) -> io.NodeOutput:
-        from ..host.vae import RememberingVAE
+        from ..host.vae import open_vae
 
-        path = str(folders.resolve_vae(vae_name))
-        weights, metadata = comfy.utils.load_torch_file(path, safe_load=True, return_metadata=True)
-        vae = RememberingVAE(sd=weights, metadata=metadata)
-        vae.throw_exception_if_invalid()
-        return io.NodeOutput(vae)
+        return io.NodeOutput(open_vae(folders.resolve_vae(vae_name)))
 
 
 def _causal_path(name: str) -> Path:
     """Raises InputError."""
     if name == NO_CAUSAL:
         raise InputError(
-            "there is no causal model yet: put LingBot-World Fast or 2.0 at models/lingbot_world/<package>, with its "
-            "config.json, and press R"
+            "there is no causal model yet: put LingBot-World Fast or 2.0 at models/lingbot_world/<package>, under the "
+            "name that it was released with, and press R"
         )
     return folders.resolve_causal(name)
 
 
 def _check_vae(name: str) -> None:
     """Raises InputError, CheckpointError. Besides Wan 2.1's VAE ComfyUI reads its tiny stand-ins, by this key."""
-    from ..vae.weights import check_weights
+    from ..vae import read_vae
 
     path = folders.resolve_vae(name)
-    tensors = read_tensors(path)
-    if TINY_VAE_KEY not in tensors:
-        check_weights(str(path), {name: entry.view() for name, entry in tensors.items()})
+    if TINY_VAE_KEY not in read_tensors(path):
+        read_vae(path)
 
 
 def _modes(known: Mapping[str, Any]) -> tuple[str, str]:

@@ -299,11 +299,4 @@ def _guider(models: PerExpert, positive, negative, cfg: PerExpert[float], bounda
     guider.set_conds(positive, negative)
     guider.set_cfg(cfg)
     guider.set_camera_cache(mode)
-    names = " and ".join(guider.without_start_image())
-    show_warning(
-        f"No start image in {names}: the video will not begin with your image. Connect Text Encode to WanImageToVideo, "
-        "its outputs to Apply LingBot-World Camera (if there is a camera), and that node's outputs to this one."
-        if names
-        else ""
-    )
     return guider

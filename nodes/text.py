@@ -22,8 +22,8 @@ def _encoder_input() -> io.Combo.Input:
         display_name="text encoder",
         options=choices,
         default=choices[0],
-        tooltip="The umt5-xxl encoder: the package's models_t5_umt5-xxl-enc-bf16.pth, or a file in text_encoders "
-        "(umt5_xxl_fp16, umt5_xxl_fp8_e4m3fn_scaled and the like).",
+        tooltip="The umt5-xxl encoder: the package's models_t5_umt5-xxl-enc-bf16.pth, its text_encoder folder in "
+        "diffusers' layout, or a file in text_encoders (umt5_xxl_fp16, umt5_xxl_fp8_e4m3fn_scaled and the like).",
     )
 
 

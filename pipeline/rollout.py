@@ -47,6 +47,19 @@ class ChunkLoop:
     chunk: int
     schedule: Schedule
 
+    def world(
+        self,
+        model: CausalModel,
+        device: torch.device | str,
+        memory: WorldMemory = ALL_ON_DEVICE,
+        sequence_parallel: SequenceParallel | None = None,
+    ) -> World:
+        """A World for such a video, for those who run the loop step by step."""
+        return World(
+            model, self.size, self.held.frames, self.held.sink, chunk=self.chunk,
+            guided=self.schedule.guide_scale != 1, device=device, memory=memory, sequence_parallel=sequence_parallel,
+        )  # fmt: skip
+
     def run(
         self,
         model: CausalModel,
@@ -63,10 +76,7 @@ class ChunkLoop:
         A chunk is asked for when the one before was taken, at the last moment: so a camera that is steered is read
         then. The other arguments are those of `rollout` and `World`."""
         # 1. No chunk has keys and values yet.
-        world = World(
-            model, self.size, self.held.frames, self.held.sink, chunk=self.chunk,
-            guided=self.schedule.guide_scale != 1, device=device, memory=memory, sequence_parallel=sequence_parallel,
-        )  # fmt: skip
+        world = self.world(model, device, memory, sequence_parallel)
         for number, given in enumerate(chunks):
             # 2. The prompt may change from chunk to chunk.
             world.prompt = given.context.to(device)

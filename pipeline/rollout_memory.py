@@ -251,7 +251,7 @@ class RolloutPlanner:
         share it."""
         config, precision = self.checkpoint.config, self.work.precision
         block = decoded_bytes(config, precision.dtype, precision.arithmetic)
-        return min(config.num_layers, max(0, room) // block) if self.checkpoint.four_bit else 0
+        return min(config.num_layers, max(0, room) // block) if self.checkpoint.quantized else 0
 
 
 def estimate_rollout(

@@ -18,11 +18,13 @@ from ..model.parallel import SequenceParallel, gather_rows
 from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
 from ..sampling import SOLVER_STEPS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
 from ..sampling.solvers import Callback, Steps
+from ..typed import checked
 
 Expert = LingBotWorldModel | Callable[[], LingBotWorldModel]
 
 
 @torch.no_grad()
+@checked
 def sample(
     high: Expert,
     low: Expert,

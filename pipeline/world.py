@@ -183,6 +183,11 @@ class World:
         return clean
 
     @torch.no_grad()
+    def remember(self) -> None:
+        """Remember the chunk that was made last now, and not when the next one begins."""
+        self._remember_made()
+
+    @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
         """Go on after a chunk [1, 16, chunk, h, w] that was made before. One forward gives the same keys and values as
         when it was made. It goes past the camera cache, which would be filled for no second forward."""

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from .. import __version__
 from ..errors import CheckpointError
-from ..loaders import codec
+from ..loaders import codec, scaled
 from ..loaders.tensors import MappedFile, TensorEntry
 from ..loaders.uploader import Uploader, UploadSettings
-from ..options import LoraFile, Progress
+from ..options import LoraFile, Progress, QuantizeFormat
 from .journal import Journal, Written
 from .source import Source
-from .writer import QUANT, TensorFile
+from .writer import FP8, QUANT, TensorFile
 from .writer import Source as Stored
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
@@ -30,9 +30,10 @@ WRITERS = 4
 
 @dataclass(frozen=True)
 class QuantizeOptions:
-    """`search` chooses scales of least error; `keep` names layers that stay bf16; `loras` are merged before; with `t5`
-    the text encoder of a package is quantized as well. `assets` names a folder with text encoder, tokenizer and VAE for
-    a package. `device` None: the GPU if there is one."""
+    """`format` says what matrices become. In 4 bits `search` chooses scales of least error and `blocksize` values share
+    one. `keep` names layers that stay bf16; `loras` are merged before; with `t5` the text encoder of a package is
+    quantized as well. `assets` names a folder with text encoder, tokenizer and VAE for a package. `device` None: the
+    GPU if there is one."""
 
     search: bool = False
     keep: tuple[str, ...] = ()
@@ -41,6 +42,11 @@ class QuantizeOptions:
     t5: bool = False
     device: str | None = None
     assets: str | Path | None = None
+    format: QuantizeFormat = "nf4"
+
+    @property
+    def quant_type(self) -> str:
+        return FP8 if self.format == "comfy-fp8" else self.format
 
 
 class LayerError(NamedTuple):
@@ -61,7 +67,8 @@ def quantize_source(
     """
     with (
         Journal(journal_of(file), _task(source, options)) as journal,
-        TensorFile(file, source.shapes, source.quantized, blocksize=options.blocksize, resume=True) as target,
+        TensorFile(file, source.shapes, source.quantized, quant_type=options.quant_type, blocksize=options.blocksize,
+                   resume=True) as target,
     ):
         for item in journal.written.values():
             target.states |= {key: state.encode() for key, state in item.states.items()}
@@ -103,6 +110,7 @@ def _task(source: Source, options: QuantizeOptions) -> dict:
     return {
         "files": [[str(file), file.stat().st_size, file.stat().st_mtime_ns] for file in files],
         "quantized": sorted(source.quantized), "blocksize": options.blocksize, "search": options.search,
+        "format": options.format,
         "strengths": [lora.strength for lora in options.loras],
     }  # fmt: skip
 
@@ -164,6 +172,9 @@ def _stored(
                               "download it again")  # fmt: skip
     if entry.name not in source.quantized:
         return tensor, None
+    if options.quant_type == FP8:
+        values, scale = scaled.encode(tensor)
+        return (values, scale), math.sqrt(scaled.squared_error(tensor, values, scale) / total) if total else 0.0
     candidates = [codec.encode(tensor, options.blocksize, search=search) for search in {False, options.search}]
     errors = [codec.squared_error(tensor, *candidate) for candidate in candidates]
     best = errors.index(min(errors))
@@ -171,8 +182,9 @@ def _stored(
 
 
 def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Written]) -> dict:
+    quant = QUANT | {"blocksize": options.blocksize, "scales": "searched" if options.search else "largest value"}
     return {
-        "quant": QUANT | {"blocksize": options.blocksize, "scales": "searched" if options.search else "largest value"},
+        "quant": {"format": options.format, "quant_type": FP8} if options.quant_type == FP8 else quant,
         "source": source.folder_name,
         "kept": sorted(name for name in source.tensors if len(source.tensors[name].shape) == 2
                        and name not in source.quantized),
@@ -195,4 +207,5 @@ def report(file: Path, meta: dict) -> str:
     errors = meta["relative_rms"].values()
     mean = sum(errors) / max(1, len(errors))
     worst = (f"  {layer.error:.4f}  {layer.name}" for layer in worst_layers(meta))
-    return "\n".join((f"{file}: {len(errors)} weights in 4 bits, relative error {mean:.4f} on average", *worst))
+    bits = 8 if meta["quant"]["quant_type"] == FP8 else 4
+    return "\n".join((f"{file}: {len(errors)} weights in {bits} bits, relative error {mean:.4f} on average", *worst))

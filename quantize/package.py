@@ -19,6 +19,8 @@ from .writer import file_bytes, write_json
 
 WEIGHTS, META = "model.safetensors", "quantization_meta.json"
 TEXT_ENCODER = "models_t5_umt5-xxl-enc-bnb_nf4.safetensors"
+_SUFFIXES = {"nf4": "bnb_nf4", "comfy-fp8": "fp8"}
+"""What the names of experts' folders end with."""
 _SPARE = 64 << 20
 """Bytes that stay free: journals and small files."""
 
@@ -68,11 +70,13 @@ def plan_quantize(source: str | Path, destination: str | Path, options: Quantize
         raise InputError(f"{source}: no such file or folder")
     if destination.exists():
         raise InputError(f"{destination} exists already; name a folder that does not, or remove it")
+    if options.format != "nf4" and (options.search or options.blocksize != QuantizeOptions.blocksize):
+        raise InputError(f"`search` and `blocksize` are for 4 bits, `format` is {options.format}; leave them out")
     if source.is_dir() and (is_causal_folder(source) or not is_expert_folder(source)):
         return _plan_package(source, destination, options)
     if is_text_encoder(source):
-        if options.loras or options.keep:
-            raise InputError(f"{source}: a text encoder takes neither `lora` nor `keep`; they are for models")
+        if options.loras or options.keep or options.format != "nf4":
+            raise InputError(f"{source}: a text encoder takes neither `lora`, `keep` nor `format`; they are for models")
         job = _text_job(source, options)
     else:
         job = _single("model", source, options)
@@ -86,7 +90,7 @@ def _plan_package(root: Path, destination: Path, options: QuantizeOptions) -> Qu
     if options.t5:
         if package.text_encoder is None:
             raise InputError(f"{root}: no text encoder in it, so `t5` has nothing to quantize")
-        copies.pop(Path(package.text_encoder.name))
+        copies = {target: file for target, file in copies.items() if target.parts[0] != package.text_encoder.name}
         jobs.append(_text_job(package.text_encoder, options))
     return QuantizePlan(destination, jobs, copies, notes)
 
@@ -97,7 +101,7 @@ def _models(package: Package, options: QuantizeOptions) -> Iterator[Job]:
     for role, path in zip(("high", "low"), package.experts or (), strict=False):
         loras = loras_for(options.loras, role)
         source = open_model(path, options.keep, loras)
-        yield Job(f"{role}-noise expert", source, Path(f"{role}_noise_model_bnb_nf4", WEIGHTS),
+        yield Job(f"{role}-noise expert", source, Path(f"{role}_noise_model_{_SUFFIXES[options.format]}", WEIGHTS),
                   replace(options, loras=loras))  # fmt: skip
 
 
@@ -107,20 +111,25 @@ def _single(name: str, path: Path, options: QuantizeOptions) -> Job:
 
 
 def _text_job(path: Path, options: QuantizeOptions) -> Job:
-    return Job("text encoder", open_text_encoder(path), Path(TEXT_ENCODER), replace(options, loras=()))
+    return Job("text encoder", open_text_encoder(path), Path(TEXT_ENCODER), replace(options, loras=(), format="nf4"))
 
 
 def is_text_encoder(path: Path) -> bool:
-    """Whether it is a text encoder's file, by what is in it. Raises CheckpointError for one that cannot be read."""
-    return path.is_file() and any(wan_key(name) == "token_embedding.weight" for name in read_tensors(path))
+    """Whether it is a text encoder's file or folder, by what is in it. Raises CheckpointError for one that cannot be
+    read."""
+    weights = path.is_file() or is_expert_folder(path)
+    return weights and any(wan_key(name) == "token_embedding.weight" for name in read_tensors(path))
 
 
 def _unchanged_parts(root: Path, package: Package) -> tuple[dict[Path, Path], list[str]]:
     parts = {"text encoder": package.text_encoder, "VAE": package.vae, "tokenizer": package.tokenizer}
-    copies = {Path(path.name): path for path in (package.text_encoder, package.vae) if path is not None}
-    if package.tokenizer is not None:
-        files = (item for item in package.tokenizer.iterdir() if item.is_file())
-        copies |= {Path("tokenizer", item.name): item for item in files}
+    copies: dict[Path, Path] = {}
+    for name, path in parts.items():
+        if path is not None and path.is_dir():
+            folder = name if path is package.tokenizer else path.name  # the official one is called umt5-xxl
+            copies |= {Path(folder, item.name): item for item in path.iterdir() if item.is_file()}
+        elif path is not None:
+            copies[Path(path.name)] = path
     absent = ", ".join(name for name, path in parts.items() if path is None)
     return copies, [f"{root}: no {absent} in it, so none in the new package"] if absent else []
 
@@ -175,7 +184,7 @@ def _require_room(plan: QuantizePlan) -> None:
 
 
 def _bytes_of(job: Job) -> int:
-    return file_bytes(job.source.shapes, job.source.quantized, job.options.blocksize)
+    return file_bytes(job.source.shapes, job.source.quantized, job.options.blocksize, job.options.quant_type)
 
 
 def _allocated(file: Path) -> int:

@@ -15,6 +15,8 @@ from ..text.weights import open_weights
 from .writer import config_json, linear_weights
 
 CONFIG = "config.json"
+_PART_FOLDERS = ("transformer", "transformer_2", "transformers", "text_encoder")
+"""Names that say nothing of the package that a model lies in: diffusers' and 2.0's."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,9 @@ class Source:
 
     @property
     def folder_name(self) -> str:
-        """The name of the folder that it was downloaded to."""
-        folder = self.path if self.path.is_dir() else self.path.parent
-        return folder.absolute().name
+        """The name of the folder that it was downloaded to, which a model may lie in under a name of its own."""
+        folder = (self.path if self.path.is_dir() else self.path.parent).absolute()
+        return folder.parent.name if folder.name in _PART_FOLDERS else folder.name
 
 
 def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> Source:
@@ -54,7 +56,7 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> So
     InputError for a name in `keep` that fits no layer, or if nothing is left to quantize.
     """
     checkpoint = open_checkpoint(path)
-    if checkpoint.four_bit:
+    if checkpoint.quantized:
         raise CheckpointError(f"{path}: the weights are {checkpoint.quantization} already; give the bf16, fp16 or fp32 "
                               "weights that they were made from")  # fmt: skip
     tensors = {entry.name: entry for entry in in_file_order(checkpoint.plain.values())}
@@ -91,5 +93,6 @@ def _picked(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> froze
 
 def _config(checkpoint: Checkpoint) -> dict:
     beside = checkpoint.files[0].parent / CONFIG
+    stated = read_json(beside) if beside.is_file() else {}
     guided = checkpoint.release is not None and checkpoint.release.guided
-    return read_json(beside) if beside.is_file() else config_json(checkpoint.config, guided)
+    return stated if "dim" in stated else config_json(checkpoint.config, guided)

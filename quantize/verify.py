@@ -9,8 +9,8 @@ from pathlib import Path
 from ..errors import CheckpointError
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.files import read_json
-from ..loaders.four_bit import check_finite
 from ..loaders.package import is_causal_folder, is_expert_folder, named_role, open_experts
+from ..loaders.quantized import check_finite
 from ..loaders.tensors import MappedFile, TensorEntry
 from ..options import ShowProgress
 from ..text.weights import open_weights
@@ -59,7 +59,7 @@ def _package(root: Path, show: ShowProgress, fast: bool) -> Iterator[Verified]:
 
 
 def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) -> Verified:
-    check_finite(checkpoint.name, checkpoint.four_bit.values())
+    check_finite(checkpoint.name, checkpoint.quantized.values())
     named = named_role(checkpoint.path)
     role = role or (f"{named}-noise " if named else "")
     kind = f"{role}{checkpoint.kind}, {checkpoint.quantization or 'not quantized'}"

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..loaders import scaled
 from ..loaders.codec import NESTED_BLOCKSIZE, Scales, components, encode
 from ..loaders.release import CAUSAL_CLASS, GUIDED_CLASS
 from ..loaders.tensors import DTYPES
@@ -20,13 +21,15 @@ from ..model.config import ModelConfig
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 # More bytes than any quant_state has: it is JSON of two sizes, two block sizes and an offset.
 _STATE_LIMIT = 240
-_DTYPE_ORDER = (torch.float32, torch.bfloat16, torch.float16, torch.uint8)
+_DTYPE_ORDER = (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.uint8)
 
 _READ_BYTES = 1 << 20
 QUANT = {"format": "bnb_nf4", "double_quant": True, "compute_dtype": "bfloat16", "quant_type": "nf4"}
 """`quant` in quantization_meta.json."""
+FP8 = "fp8"
+"""The `quant_type` of float8 weights as ComfyUI's files have them (see loaders/scaled.py)."""
 
-Source = Tensor | tuple[Tensor, Scales]
+Source = Tensor | tuple[Tensor, Scales | Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
 Layout = dict[str, tuple[torch.dtype, list[int], int]]
 """Of each tensor of the file, by key: dtype, shape and byte offset."""
@@ -35,9 +38,9 @@ Layout = dict[str, tuple[torch.dtype, list[int], int]]
 class TensorFile:
     """A safetensors file of known shapes that is written parameter by parameter, in any order and from any thread.
 
-    The parameters named in `quantized` are stored as `quant_type` with double quantization, the others in `dtype`.
-    With `resume` a file that is there is kept, and its parameters need not be written again. Until `finish` the file
-    has no header, so that no reader takes it for a whole one.
+    The parameters named in `quantized` are stored as `quant_type` ("nf4" and "fp4" with double quantization, "fp8"),
+    the others in `dtype`. With `resume` a file that is there is kept, and its parameters need not be written again.
+    Until `finish` the file has no header, so that no reader takes it for a whole one.
     """
 
     def __init__(
@@ -66,8 +69,8 @@ class TensorFile:
         self._file.close()
 
     def write(self, name: str, source: Source) -> dict[str, str]:
-        """Write a parameter: a float tensor, or what `codec.encode` returned. Returns the SHA-256 of its tensors by
-        key, that of the quant_state included."""
+        """Write a parameter: a float tensor, or what `codec.encode` or `scaled.encode` returned. Returns the SHA-256 of
+        its tensors by key, that of the quant_state included."""
         tensors = self._stored(name, source)
         digests = {}
         for key, tensor in tensors.items():
@@ -121,15 +124,19 @@ class TensorFile:
         if name not in self._quantized:
             return {name: cast(Tensor, source).to(self._dtype)}
         if isinstance(source, Tensor):
-            source = encode(source.to(self._dtype), self._blocksize, quant_type=self._quant_type)
+            source = source.to(self._dtype)
+            source = (scaled.encode(source) if self._quant_type == FP8 else
+                      encode(source, self._blocksize, quant_type=self._quant_type))  # fmt: skip
         packed, scales = source
+        if isinstance(scales, Tensor):
+            return {name: packed, f"{name}_scale": scales}
         parts = components(scales, self._shapes[name], self._quant_type, self._dtype)
         return {name: packed} | {name + suffix: component for suffix, component in parts.items()}
 
 
-def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64) -> int:
-    """Bytes of an NF4 file of these parameters; a few KB too many, because a quant_state's length depends on data."""
-    layout = _layout(_tensors(shapes, quantized, "nf4", blocksize, torch.bfloat16))
+def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, quant_type: str = "nf4") -> int:
+    """Bytes of a file of these parameters; a few KB too many, because a quant_state's length depends on data."""
+    layout = _layout(_tensors(shapes, quantized, quant_type, blocksize, torch.bfloat16))
     return len(_header(layout)) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())
 
 
@@ -152,7 +159,7 @@ def write_expert(
     blocksize: int = 64,
     dtype: torch.dtype = torch.bfloat16,
 ) -> None:
-    """Like `write_nf4_expert`, for "nf4", "fp4" or, with None, plain weights in `dtype`."""
+    """Like `write_nf4_expert`, for "nf4", "fp4", "fp8" or, with None, plain weights in `dtype`."""
     path, wanted = Path(path), config.parameter_shapes()
     quantized = linear_weights(wanted) if quant_type else ()
     unfinished = path.with_name(path.name + ".part")
@@ -196,6 +203,10 @@ def _tensors(
         if name not in quantized:
             yield name, dtype, list(shape)
             continue
+        if quant_type == FP8:
+            yield name, torch.float8_e4m3fn, list(shape)
+            yield f"{name}_scale", torch.float32, []
+            continue
         values = torch.Size(shape).numel()
         blocks = -(-values // blocksize)
         yield name, torch.uint8, [-(-values // 2), 1]
@@ -218,7 +229,10 @@ def _layout(tensors: Iterable[tuple[str, torch.dtype, list[int]]]) -> Layout:
 
 
 def _header(layout: Layout) -> bytes:
-    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
+    layers = [key.removesuffix(".weight") for key, (dtype, *_) in layout.items() if dtype == torch.float8_e4m3fn]
+    stated = {"format_version": "1.0", "layers": {layer: {"format": scaled.E4M3} for layer in layers}}
+    metadata = {scaled.METADATA: json.dumps(stated)} if layers else {}
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"} | metadata}
     for key, (dtype, shape, begin) in layout.items():
         end = begin + torch.Size(shape).numel() * dtype.itemsize
         header[key] = {"dtype": _CODES[dtype], "shape": shape, "data_offsets": [begin, end]}

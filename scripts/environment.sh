@@ -7,13 +7,22 @@ make_environment() {
         return
     fi
     if [ ! -x .venv/bin/python ]; then
+        say "making .venv with $(find_python); the first time it takes some minutes and gigabytes"
         "$(find_python)" -m venv .venv
     fi
     # torch alone first: the version that the goldens were checked with, and a CPU build where pip is set up for one.
-    .venv/bin/python -c "import torch" 2>/dev/null || .venv/bin/python -m pip install --quiet "torch==2.13.0"
+    if ! .venv/bin/python -c "import torch" 2>/dev/null; then
+        say "installing torch, by far the largest part"
+        .venv/bin/python -m pip install "torch==2.13.0"
+    fi
     install_comfy_kitchen
+    say "installing this package and what it needs ($extras)"
     .venv/bin/python -m pip install --quiet --editable ".[$extras]"
     touch "$stamp"
+}
+
+say() {
+    echo "==> $*" >&2
 }
 
 find_python() {

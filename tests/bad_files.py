@@ -11,6 +11,7 @@ import torch
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.quantize.writer import write_expert, write_expert_folder
 from lingbot_world.toy.weights import EXPERT
+from release_cases import write_shards
 from safetensors.torch import save_file
 
 
@@ -33,11 +34,14 @@ def write_plain_experts(folder: Path) -> None:
 
 
 def write_bad_causal_models(folder: Path) -> None:
-    """One of which half is there, and one whose widths 8-bit products do not take."""
+    """One of which half is there, one whose widths 8-bit products do not take, a 1.3B that lacks a shard, and another
+    model under its name."""
     for name, config in (("half", EXPERT), ("odd", replace(EXPERT, ffn_dim=264))):
         write_expert_folder(folder / name, replace(config, causal=True), _random_tensors(config, 0))
     file = folder / "half" / "model.safetensors"
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    (write_shards(folder / "shards-1.3b", EXPERT, 3) / "model-00002-of-00003.safetensors").unlink()
+    write_shards(folder / "wan-1.3b", replace(EXPERT, control=None), 2)
 
 
 def _random_tensors(config: ModelConfig, seed: int) -> Iterator[tuple[str, torch.Tensor]]:

@@ -4,6 +4,7 @@ The camera of each is one and the same: frame 1 stands at (1, 2, 3) in OpenCV ax
 its lens 500 pixels at 832x480 with the centre at (416, 240).
 """
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,18 @@ IMAGES = (
 def colmap(folder: Path, images=IMAGES, cameras="7 PINHOLE 1664 960 1000 1000 832 480") -> Path:
     write(folder / "images.txt", images)
     write(folder / "cameras.txt", f"# Camera list\n{cameras}\n")
+    return folder
+
+
+def colmap_binary(folder: Path, model=1, terms=(1000, 1000, 832, 480)) -> Path:
+    """The files of `colmap`, as COLMAP writes them in binary; each image has a point."""
+    folder.mkdir(exist_ok=True)
+    cameras = struct.pack("<QiiQQ4d", 1, 7, model, 1664, 960, *terms)
+    poses = {"frame10.png": (HALF, 0, -HALF, 0, 3, -2, -1), "frame9.png": (1, 0, 0, 0, 0, 0, 0)}
+    images = b"".join(struct.pack("<i7di", 2 - n, *pose, 7) + name.encode() + b"\0" + struct.pack("<Qddq", 1, 5, 6, -1)
+                      for n, (name, pose) in enumerate(poses.items()))  # fmt: skip
+    (folder / "cameras.bin").write_bytes(cameras)
+    (folder / "images.bin").write_bytes(struct.pack("<Q", 2) + images)
     return folder
 
 

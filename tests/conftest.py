@@ -1,9 +1,11 @@
 """Shared fixtures. `golden` holds outputs of the official implementation (see tests/golden/README.md)."""
 
 import gc
+import os
 import shutil
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from comfy_server import comfy_base, comfy_host, comfy_server  # noqa: F401
 
 HERE = Path(__file__).parent
 BESIDE = HERE.parent.parent / "shared"
+os.environ["LINGBOT_WORLD_TIMES"] = ""  # what runs take is not kept
 
 
 BROWSER = ("test_web.py", "test_host_workflows.py", "test_host_server_models.py", "test_host_blueprints.py")
@@ -23,8 +26,9 @@ COMPILER = ("test_model_compile.py", "test_model_accuracy.py", "test_model_eight
             "test_loader_damage.py", "test_quantize_writer.py", "test_quantize.py", "test_fuzz.py")  # fmt: skip
 """Files that import torch's compiler, which takes seconds: by itself, with bitsandbytes, or to count bytes."""
 LONG = ("test_toyworld.py", "test_parallel.py", "test_cluster.py", "test_package.py", "test_toyworld_training.py",
-        *COMPILER, "test_rollout_run.py", "test_cli.py", "test_batch.py", "test_loader_offload.py", "test_vae.py",
-        "test_faults.py", "test_kills.py", "test_camera_measure.py", "test_rollout.py",
+        *COMPILER, "test_kv_cache.py", "test_world.py", "test_rollout.py", "test_rollout_run.py",
+        "test_rollout_interrupts.py", "test_rollout_states.py", "test_cli.py", "test_batch.py",
+        "test_loader_offload.py", "test_vae.py", "test_faults.py", "test_kills.py", "test_camera_measure.py",
         "test_quantize_faults.py")  # fmt: skip
 """Files that take long without ComfyUI."""
 
@@ -118,6 +122,33 @@ def command(toy_package, tmp_path):
         return ["generate", *(word for name, value in given.items() for word in (f"--{name}", str(value)))]
 
     return build
+
+
+@pytest.fixture
+def causal(toy_package, tmp_path):
+    """`causal(...)`: the options of a small run of the toy's causal model, of the test's own."""
+    from rollout_run_cases import small_options
+
+    return partial(small_options, toy_package, tmp_path)
+
+
+@pytest.fixture
+def second_release(toy_package, tmp_path):
+    """The toy's causal model in a folder with the name of 2.0."""
+    return _toy_release(toy_package, tmp_path / "lingbot-world-v2-toy")
+
+
+@pytest.fixture
+def pretrain(toy_package, tmp_path):
+    """The toy's causal model in a folder with the name of causal-pretrain."""
+    return _toy_release(toy_package, tmp_path / "lingbot-world-v2-toy-causal-pretrain")
+
+
+def _toy_release(toy_package: Path, folder: Path) -> Path:
+    shutil.copytree(toy_package / "lingbot_world_fast", folder / "model")
+    for name in ("tokenizer", "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth"):
+        (folder / name).symlink_to(toy_package / name)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from lingbot_world.errors import InputError
 from lingbot_world.headless import stages
 from lingbot_world.headless.command.cli import BAD_INPUT, main
 from lingbot_world.headless.many import batch
-from lingbot_world.headless.many.jobs import read_jobs
+from lingbot_world.headless.many.jobs import alone_in, read_jobs
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.loaders import open_checkpoint
 from safetensors.torch import save_file
@@ -74,7 +74,7 @@ def test_each_video_is_the_one_that_generate_makes(jobs, run, loads, toy_package
     )
     code, said, rows = run(path)
     assert (code, loads) == (0, ["high", "low"])
-    assert said.out.startswith("3 done, 0 were done before, 0 failed")
+    assert said.out.splitlines()[-1].startswith("3 done, 0 were done before, 0 failed")
     assert [row["file"] for row in rows] == ["castle.mp4", "00002.mp4", "00003.mp4"]
     prompts, seeds = ("a castle", "a house by the sea", "a castle"), (1, 5, 7)
     cameras = example, example, tmp_path / "out/cameras/00003"
@@ -120,6 +120,45 @@ def test_done_jobs_are_skipped_and_changed_or_lost_ones_made(jobs, run, tmp_path
     assert digest(tmp_path / "out/one.mp4") == before
 
 
+def test_a_file_that_is_no_longer_what_was_written_is_made_again(jobs, run, tmp_path):
+    path, video = jobs({"prompt": "a castle", "name": "one"}), tmp_path / "out/one.mp4"
+    run(path, *ONE_STEP)
+    before = digest(video)
+    with video.open("ab") as file:
+        file.write(b"x")
+    code, said, rows = run(path, *ONE_STEP)
+    assert f"one: {video} is no longer the file that was written, so it is made again\n" in said.out
+    assert said.out.splitlines()[-1].startswith("1 done, 0 were done before")
+    assert digest(video) == before == rows[-1]["sha256"]
+
+
+def test_two_batches_do_not_share_a_folder(jobs, run, tmp_path):
+    path = jobs({"prompt": "a castle"})
+    (tmp_path / "out").mkdir()
+    with alone_in(tmp_path / "out"):
+        code, said, rows = run(path)
+        assert (code, rows) == (BAD_INPUT, [])
+        assert f"{tmp_path / 'out'}: another batch is at work in this folder" in said.err
+    assert run(path, *ONE_STEP)[0] == 0
+
+
+def test_videos_that_no_batch_has_made_are_kept(jobs, run, tmp_path):
+    (tmp_path / "out").mkdir()
+    old = tmp_path / "out/00001.mp4"
+    old.write_text("precious")
+    code, said, rows = run(jobs({"prompt": "a castle"}), *ONE_STEP)
+    assert (code, rows, old.read_text()) == (BAD_INPUT, [], "precious")
+    assert f"{old} exists already; write elsewhere, or give --overwrite" in said.err
+    assert run(jobs({"prompt": "a castle"}), *ONE_STEP, "--overwrite")[0] == 0
+    assert old.stat().st_size > 500
+
+
+def test_what_several_jobs_have_in_common_is_said_once(jobs, run):
+    path = jobs(*({"prompt": "a castle", "preset": "static", "seed": seed} for seed in range(5)))
+    said = run(path, *ONE_STEP)[1].out.splitlines()
+    assert said[:-1] == ["00001, 00002, 00003 and 2 more: The camera does not move: the model gets a standing camera."]
+
+
 def test_a_manifest_that_was_cut_short_is_gone_on_with(jobs, run, toy_package, tmp_path, capsys):
     path = jobs({"prompt": "a castle"}, {"prompt": "a house"})
     run(path)
@@ -136,7 +175,10 @@ def test_a_job_that_cannot_start_is_noted_and_passed_over(jobs, run, tmp_path):
     path = jobs({"prompt": "a castle", "image": "missing.png"}, {"prompt": "a house"})
     code, said, rows = run(path)
     assert code == BAD_INPUT
-    assert said.out.startswith("1 done, 0 were done before, 1 failed")
+    assert said.out.splitlines() == [
+        f"00001 failed: --image {tmp_path / 'missing.png'}: no such file",
+        f"1 done, 0 were done before, 1 failed: {tmp_path / 'out/manifest.jsonl'}",
+    ]
     assert "1 failed" in said.err
     assert [(row["name"], row["status"]) for row in rows] == [("00001", "failed"), ("00002", "done")]
     assert rows[0]["error"] == f"`image` {tmp_path / 'missing.png'}: no such file"

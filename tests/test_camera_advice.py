@@ -1,11 +1,16 @@
 """What users are told about a path before the model gets it."""
 
+import re
+
 import numpy as np
 import pytest
-from lingbot_world.camera import camera_embedding
+from lingbot_world.camera import begin_track, camera_embedding, continue_track
+from lingbot_world.camera.advice import hints, lens_warnings, motion, warnings
+from lingbot_world.camera.formats.numpy_files import write_lingbot
 from lingbot_world.camera.moves import PRESETS, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
-from lingbot_world.camera.preview.advice import hints, motion, warnings
+from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.plan import make_plan
 
 
 def told(path: CameraPath, frames: int = 81) -> str:
@@ -65,3 +70,59 @@ def test_motion_is_from_latent_frame_to_latent_frame():
     steps, turns_deg = motion(preset_path("pan_left", amount=40, frames=17), 17)
     np.testing.assert_allclose(turns_deg, [10] * 4)
     np.testing.assert_array_equal(steps, [0] * 4)
+
+
+def jumping() -> CameraPath:
+    c2w = preset_path("dolly_in").c2w.copy()
+    c2w[42:, 0, 3] += 5
+    return CameraPath(c2w, lens_from_fov())
+
+
+@pytest.mark.parametrize(
+    ("lens", "said"),
+    [
+        ([0.6, 1, 0.5, 0.5], "in shares of the picture, it seems.*: 499.2, 480, 416, 240"),
+        ([2400, 2430, 1920, 1080], "numbers are for 3840x2160, it seems, and would be 520, 540, 416, 240 at 832x480"),
+        ([500, 500, 320, 240], "numbers are for 640x480"),
+        ([500, 500, 0, 0], "centre 0, 0 is far from the middle"),
+        ([30, 30, 416, 240], "sees 172 degrees across"),
+        ([1e5, 1e5, 416, 240], r"sees 0\.477 degrees across"),
+        ([505, 505, 420, 236], None),
+    ],
+)
+def test_a_lens_that_cannot_be_is_told_with_what_it_may_have_been(lens, said):
+    (found, *more) = lens_warnings(np.array(lens, dtype=float)) or [None]
+    assert not more
+    assert re.search(said, found) if said else found is None
+    path = preset_path("orbit_left")
+    assert warnings(CameraPath(path.c2w, np.array(lens, dtype=float)), 81) == ([found] if said else [])
+
+
+@pytest.mark.parametrize("model", [".", "lingbot_world_fast"])
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (jumping(), "Jump between frames"),
+        (preset_path("static"), "The camera does not move"),
+        (CameraPath(jumping().c2w, np.array([0.6, 1, 0.5, 0.5])), "in shares of the picture"),
+    ],
+    ids=["jump", "static", "lens"],
+)
+def test_a_run_says_of_its_path_what_a_preview_says(path, said, model, toy_package, tmp_path):
+    """A causal run's latent frames are taken at other distances: its numbers may differ."""
+    write_lingbot(path, tmp_path / "path")
+    plan = make_plan(GenerateOptions(
+        ckpt_dir=toy_package / model, image=toy_package / "example/image.png", prompt="", output=tmp_path / "a.mp4",
+        action_path=tmp_path / "path", width=48, height=32, device="cpu",
+    ))  # fmt: skip
+    assert said in " ".join(plan.notes)
+    if model == ".":
+        assert list(plan.notes) == warnings(path, 81)
+
+
+def test_a_path_that_goes_on_is_looked_at_from_its_first_step():
+    poses = preset_path("pan_left", frames=13, amount=0.1).c2w.copy()
+    poses[1:, 0, 3] += 5
+    first = begin_track(preset_path("dolly_in", frames=9, amount=20).c2w, None, 9, 3)
+    after = continue_track(poses, first.lens, 13, 3, before=first.world[-1], scale=first.scale)
+    assert any(note.startswith("Jump between frames 0 and 4: all of the movement") for note in after.notes)

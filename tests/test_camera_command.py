@@ -48,6 +48,10 @@ def test_show_draws_and_warns(tmp_path, capsys):
         (["make", "out", "--preset", "orbit_left", "--radius", "0"], "radius above 0"),
         (["show", "{folder}", "--image", "{folder}/poses.npy"], "not an image"),
         (["show", "{folder}", "--output", "{folder}/nowhere/a.png"], "cannot be written"),
+        (["show", "{folder}", "--output", "{folder}/poses.npy"], "poses.npy exists already; write elsewhere"),
+        (["show", "{folder}", "--image", "{folder}/poses.npy", "--output", "{folder}/poses.npy"], "is the --image"),
+        (["make", "{folder}", "--preset", "static"], "poses.npy exists already"),
+        (["convert", "{folder}", "{folder}"], "poses.npy exists already"),
         (["show", "{folder}", "--image", "nowhere.png"], "--image nowhere.png: no such file"),
         (["convert", "{folder}", "out", "--format", "matrices"], "convention None for matrices"),
     ],
@@ -59,6 +63,13 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, arguments, comp
     said = capsys.readouterr().err
     assert complaint in said
     assert said.count("\n") == 1
+
+
+def test_a_path_that_replaces_another_leaves_none_of_it(tmp_path):
+    """The keys of the older path would be read with the poses of the new one."""
+    assert main(["camera", "make", str(tmp_path), "--keys", "w-16"]) == 0
+    assert main(["camera", "make", str(tmp_path), "--preset", "pan_left", "--overwrite"]) == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["intrinsics.npy", "poses.npy"]
 
 
 def test_the_first_frame_is_drawn_as_generate_turns_it(tmp_path):

@@ -12,12 +12,14 @@ from camera_cases import (
     THERE,
     camera_path,
     colmap,
+    colmap_binary,
     transforms,
     vipe,
     write,
 )
 from lingbot_world.camera import camera_embedding, load_poses
-from lingbot_world.camera.formats import CONVENTIONS, read_camera, write_camera
+from lingbot_world.camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
+from lingbot_world.camera.formats.sniff import format_of
 from lingbot_world.camera.moves import PRESETS, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.errors import CameraError
@@ -142,3 +144,44 @@ def test_every_preset_comes_back_from_its_export(tmp_path, name):
 def test_official_example_reads_as_lingbot(example00):
     path, _ = read_camera(example00, "lingbot")
     np.testing.assert_allclose(path.c2w, load_poses(example00)[0], atol=1e-4)
+
+
+def test_colmap_in_binary_is_colmap_in_text(tmp_path):
+    text, notes = read_camera(colmap(tmp_path / "text"), "colmap")
+    folder = colmap_binary(tmp_path / "binary")
+    for path in (folder, folder / "images.bin"):
+        binary, said = read_camera(path, "colmap")
+        np.testing.assert_array_equal(binary.c2w, text.c2w)
+        np.testing.assert_array_equal(binary.intrinsics, text.intrinsics)
+        assert said == notes
+
+
+def test_kitti_rows(tmp_path):
+    rows = "\n".join(" ".join(f"{value:e}" for value in np.ravel(pose[:3])) for pose in (START, THERE))
+    path, notes = read_camera(write(tmp_path / "00.txt", rows), "kitti")
+    np.testing.assert_allclose(path.c2w, [START, THERE])
+    assert "No lens in the file" in notes[0]
+
+
+def test_the_format_is_told_by_the_file(tmp_path):
+    lingbot = tmp_path / "lingbot"
+    write_camera(preset_path("pan_left", frames=5), lingbot)
+    files = {
+        "lingbot": lingbot,
+        "vipe": vipe(tmp_path),
+        "realestate10k": write(tmp_path / "re10k.txt", RE10K),
+        "colmap": colmap(tmp_path / "colmap"),
+        "kitti": write(tmp_path / "00.txt", "1 0 0 0 0 1 0 0 0 0 1 0\n"),
+        "transforms": write(tmp_path / "t.json", json.dumps(transforms())),
+        "camera_path": write(tmp_path / "p.json", json.dumps(camera_path())),
+        "matrices": write(tmp_path / "m.json", json.dumps(MATRICES["opencv_c2w"])),
+    }
+    assert files.keys() == FORMATS.keys()
+    for format, file in files.items():
+        assert format_of(file) == format
+        given = {"convention": "opencv_c2w" if format == "matrices" else None, "image_size": (1664, 960)}
+        told, named = read_camera(file, **given), read_camera(file, format, **given)
+        np.testing.assert_array_equal(told[0].c2w, named[0].c2w)
+    assert format_of(lingbot / "poses.npy") == "lingbot"
+    assert format_of(colmap_binary(tmp_path / "binary") / "cameras.bin") == "colmap"
+    assert format_of(write(tmp_path / "a.txt", "notes\n")) is None

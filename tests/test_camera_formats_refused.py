@@ -4,7 +4,19 @@ import json
 
 import numpy as np
 import pytest
-from camera_cases import BLENDER, IMAGES, LENS, MATRICES, START, camera_path, colmap, transforms, vipe, write
+from camera_cases import (
+    BLENDER,
+    IMAGES,
+    LENS,
+    MATRICES,
+    START,
+    camera_path,
+    colmap,
+    colmap_binary,
+    transforms,
+    vipe,
+    write,
+)
 from lingbot_world.camera.formats import FORMATS, read_camera
 from lingbot_world.errors import CameraError
 
@@ -74,7 +86,7 @@ def test_bad_colmap_is_refused(tmp_path, images, cameras, complaint):
     [("poses.npy", "transforms", "lingbot"), ("clip.npz", "transforms", "vipe"), ("t.json", "vipe", "transforms or")],
 )
 def test_a_file_of_another_format_names_the_right_one(tmp_path, name, format, right):
-    with pytest.raises(CameraError, match=f"the format is {format}; a .* file is {right}.*choose that"):
+    with pytest.raises(CameraError, match=f"the `format` is {format}; a .* file is {right}.*choose that"):
         read_camera(tmp_path / name, format)
 
 
@@ -83,7 +95,7 @@ def test_missing_and_huge_files_are_refused_by_every_reader(tmp_path, format):
     convention = "opencv_c2w" if format == "matrices" else None
     with pytest.raises(CameraError, match="no such file"):
         read_camera(tmp_path / "nowhere", format, convention=convention)
-    big = f"big{FORMATS[format].suffix}"
+    big = f"big{FORMATS[format].suffixes[0]}"
     for name in ("poses.npy", "cameras.txt", big):
         with (tmp_path / name).open("wb") as file:
             file.truncate(100 * 2**20)
@@ -113,3 +125,31 @@ def test_the_convention_is_never_guessed(tmp_path):
         read_camera(file, "auto")
     with pytest.raises(CameraError, match="16 numbers by column"):
         read_camera(file, "matrices", convention="threejs")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "complaint"),
+    [
+        ("images.bin", lambda data: data[:-1], "breaks off in image 1; copy it again"),
+        ("images.bin", lambda data: data[:40], "breaks off after 40 bytes"),
+        ("images.bin", lambda data: (2**60).to_bytes(8, "little") + data[8:], "breaks off after"),
+        ("images.bin", lambda data: bytes(8), "no images"),
+        ("cameras.bin", lambda data: data[:-8], "breaks off"),
+        ("cameras.bin", lambda data: data[:12] + b"\x07" + data[13:], "of model 7, expected SIMPLE_PINHOLE"),
+        ("cameras.bin", lambda data: bytes(8), "camera 7, which cameras.bin lacks"),
+    ],
+)
+def test_bad_colmap_in_binary_is_refused(tmp_path, name, change, complaint):
+    file = colmap_binary(tmp_path) / name
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(CameraError, match=complaint):
+        read_camera(tmp_path, "colmap")
+
+
+def test_what_cannot_be_told_or_was_told_wrong_names_the_option(tmp_path):
+    with pytest.raises(CameraError, match="no camera path that can be told; give `format`, one of lingbot, vipe"):
+        read_camera(write(tmp_path / "a.txt", "milk"))
+    with pytest.raises(CameraError, match=r"line 2 has 3 columns, .* \(read as kitti; `format` names another one\)"):
+        read_camera(write(tmp_path / "a.txt", "1 0 0 0 0 1 0 0 0 0 1 0\n1 2 3"))
+    with pytest.raises(CameraError, match="`convention` None for matrices"):
+        read_camera(write(tmp_path / "m.json", json.dumps(MATRICES["opencv_c2w"])))

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import lingbot_world
 import numpy as np
 import pytest
 import torch
@@ -85,7 +87,7 @@ def test_png_frames_repeat_with_the_seed_and_change_with_it(command, tmp_path, c
     assert not np.array_equal(first, other[-5:])
     assert "longer video" not in capsys.readouterr().out
     (tmp_path / "c" / "frame_00005.png").touch()
-    assert main(command(output=tmp_path / "c", sampling_steps=1)) == 0
+    assert main([*command(output=tmp_path / "c", sampling_steps=1), "--overwrite"]) == 0
     assert f"{tmp_path / 'c'} holds a longer video: its files from frame_00005.png on stay" in capsys.readouterr().out
 
 
@@ -109,6 +111,24 @@ def test_prompt_camera_solver_and_scale_reach_the_video_and_streaming_changes_no
         "scale": {"guide_scale": "1,3"},
     }.items():
         assert not np.array_equal(frames_of(name, **changes), base), name
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_camera_may_be_a_move_or_keys(causal, command, toy_package, tmp_path):
+    """Over as many frames as the video has; the folder that `camera make` writes gives the same."""
+    given = {"frame_num": 9, "action_path": None} | ({"sampling_steps": None} if causal else {"sampling_steps": 1})
+    given["ckpt_dir"] = toy_package / ("lingbot_world_fast" if causal else ".")
+    for option, value in (("preset", "dolly_in"), ("keys", "w-4,l-5")):
+        made = tmp_path / f"{option} path"
+        frames = ["--frames", "9"] if option == "preset" else []
+        assert main(["camera", "make", str(made), f"--{option}", value, *frames]) == 0
+        for name, camera in (("said", {option: value}), ("made", {"action_path": made})):
+            assert main(command(**given | camera, output=tmp_path / option / name)) == 0
+        said, made = (sorted((tmp_path / option / name).iterdir()) for name in ("said", "made"))
+        assert [file.read_bytes() for file in said] == [file.read_bytes() for file in made]
+        assert len(said) == 9
+    both = command(**given | {"action_path": toy_package / "example"}, preset="dolly_in", output=tmp_path / "x.mp4")
+    assert main(both) == 2
 
 
 def test_a_short_pose_file_shortens_the_video_and_says_so(command, toy_package, tmp_path, capsys):
@@ -143,6 +163,42 @@ def test_ctrl_c_ends_the_run_within_a_step_and_leaves_nothing(command, tmp_path)
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.usefixtures("usual_signals")
+def test_ctrl_c_twice_while_the_video_is_written_says_what_stays(command, tmp_path, monkeypatch, capsys):
+    from lingbot_world.headless.files import video
+
+    close = video._VideoFile.close
+
+    def interrupted(file):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        return close(file)
+
+    monkeypatch.setattr(video._VideoFile, "close", interrupted)
+    assert main(command()) == 130
+    assert (tmp_path / "out/video.mp4").is_file()
+    assert capsys.readouterr().err.endswith(f"interrupted; what was done stays: {tmp_path / 'out/video.mp4'}\n")
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_a_second_ctrl_c_while_a_state_is_saved_does_not_say_that_nothing_was_written(
+    command, toy_package, tmp_path, monkeypatch, capsys
+):
+    from lingbot_world.pipeline.state import WorldState
+
+    save, video, state = WorldState.save, tmp_path / "cut.mp4", tmp_path / "cut.state"
+
+    def interrupted(*arguments):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        return save(*arguments)
+
+    monkeypatch.setattr(WorldState, "save", interrupted)
+    given = {"frame_num": 9, "sampling_steps": None, "ckpt_dir": toy_package / "lingbot_world_fast"}
+    assert main(command(**given, output=video, save_state=state)) == 130
+    assert capsys.readouterr().err.endswith(f"interrupted; what was done stays: {video}, {state}\n")
+
+
 @pytest.mark.parametrize("sub_command", ["generate", "batch"])
 def test_only_a_process_of_its_own_spares_imports_its_collections(sub_command, command, tmp_path, monkeypatch):
     jobs = tmp_path / "jobs.jsonl"
@@ -160,7 +216,8 @@ def test_only_a_process_of_its_own_spares_imports_its_collections(sub_command, c
 
 
 def test_an_exception_while_writing_leaves_the_old_file(tmp_path):
-    from lingbot_world.headless.video import FRAMES_AT_ONCE, find_target, write_frames
+    from lingbot_world.headless.files.target import find_target
+    from lingbot_world.headless.files.video import FRAMES_AT_ONCE, write_frames
 
     def interrupt(done, total):
         assert done < total
@@ -178,7 +235,8 @@ def test_an_exception_while_writing_leaves_the_old_file(tmp_path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's mallopt")
 def test_the_same_frames_are_the_same_bytes_whatever_lay_in_memory(tmp_path):
-    from lingbot_world.headless.video import find_target, write_frames
+    from lingbot_world.headless.files.target import find_target
+    from lingbot_world.headless.files.video import write_frames
 
     draw, fill_memory = np.random.default_rng(3), partial(ctypes.CDLL(None).mallopt, M_PERTURB)
     picture = np.kron(draw.uniform(0, 255, (19, 30, 3)), np.ones((16, 16, 1)))
@@ -263,6 +321,70 @@ def test_the_toy_tokenizer_reads_words_and_spells_the_rest(toy_package):
     assert words[-1] == 1
     assert len(tokenizer.encode("the castl\u00e9")) > 4
     assert 3 not in tokenizer.encode("\u57ce\u5821 castle")
+
+
+def test_a_dry_run_checks_everything_and_makes_nothing(command, tmp_path, capsys):
+    assert main([*command(frame_num=8), "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("48x32, 5 frames, 2 steps on cpu\nFrames come in 4n+1: the video has 5 frames, not 8.")
+    assert (said.err, os.listdir(tmp_path)) == ("", [])
+    assert main([*command(image="nowhere.png"), "--dry_run"]) == 2
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_run_says_what_the_last_one_of_its_kind_took(causal, command, toy_package, tmp_path, monkeypatch, capsys):
+    """A causal one by its frames. Another size is another kind."""
+    times = tmp_path / "times.json"
+    monkeypatch.setenv("LINGBOT_WORLD_TIMES", str(times))
+    given = {"action_path": None, "ckpt_dir": toy_package / ("lingbot_world_fast" if causal else ".")}
+    given |= {"sampling_steps": None, "frame_num": 9} if causal else {}
+
+    def first_line(name, **changes):
+        assert main(command(**given | changes, output=tmp_path / name)) == 0
+        return capsys.readouterr().out.splitlines()[0]
+
+    assert first_line("a").endswith("on cpu")
+    ((kind, took),) = json.loads(times.read_text()).items()
+    times.write_text(json.dumps({kind: {"once": 60, "per_frame": 10 if causal else 0}}))
+    told = "about 2 min, by the last run of this kind" if causal else "about 60 s, by the last run of this kind"
+    assert first_line("b", seed=2, prompt="a lake").endswith(f"on cpu; {told}")
+    assert first_line("c", width=32).endswith("on cpu")
+    assert took["once"] > 0
+    times.write_text("[broken")
+    assert first_line("d").endswith("on cpu")
+
+
+def test_a_quiet_run_says_nothing(command, tmp_path, capsys):
+    assert main([*command(), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert (tmp_path / "out/video.mp4").is_file()
+    assert main([*command(), "--quiet"]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_one_is_not_many(command, tmp_path, capsys):
+    assert main([*command(sampling_steps=1), "--dry-run"]) == 0
+    assert "5 frames, 1 step on cpu" in capsys.readouterr().out
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert (stop.value.code, capsys.readouterr().out) == (0, f"lingbot-world {lingbot_world.__version__}\n")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("ba", "batch"), ("generate --kv", "--kv_cache"), ("generate --kv_cache h", "host"), ("camera me", "measure")],
+)
+def test_bash_completes_the_words(typed, offered, tmp_path, capsys):
+    pytest.importorskip("shtab")
+    assert main(["completion", "bash"]) == 0
+    words = ["lingbot-world", *typed.split()]
+    asked = f"COMP_WORDS=({' '.join(words)}); COMP_CWORD={len(words) - 1}; _shtab_lingbot_world; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(["bash", "-c", capsys.readouterr().out + asked], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [offered]
 
 
 @pytest.mark.parametrize("command", ["generate", "batch", "inspect"])

@@ -108,12 +108,15 @@ def test_python_hears_of_a_word_that_is_no_choice_without_flags(name, toy_packag
 
 
 @pytest.mark.parametrize("words", ["--size 480", "--size 0*9", "--guide_scale much", "--solver euler"])
-def test_words_that_mean_nothing_are_refused_with_the_usage(words, command, capsys):
+def test_words_that_mean_nothing_are_refused_in_one_line(words, command, capsys):
     words = words.split()
     with pytest.raises(SystemExit) as stop:
         main([*command(), *words])
     assert stop.value.code == 2
-    assert words[1] in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert words[1] in said
+    assert said.startswith("lingbot-world: argument --")
+    assert said.count("\n") == 1
 
 
 def test_an_unreadable_image_is_refused(command, toy_package, tmp_path, capsys):
@@ -129,6 +132,29 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_loaded(c
     for output in ("file/video.mp4", "file/png/*.png", "dir.mp4", "file"):
         assert str(tmp_path / output.split("/")[0]) in refusal(command(output=tmp_path / output), capsys)
     assert "cannot be written" in refusal(command(output="/proc/video.mp4"), capsys)
+
+
+def test_what_is_there_already_is_replaced_only_when_that_is_asked_for(command, tmp_path, capsys):
+    (tmp_path / "old.mp4").write_text("precious")
+    for output in ("old.mp4", "png"):
+        words = command(output=tmp_path / output, sampling_steps=1)
+        if output == "png":
+            assert main(words) == 0
+            capsys.readouterr()
+        error = refusal(words, capsys)
+        assert f"{tmp_path / output}" in error
+        assert "exists already; write elsewhere, or give --overwrite" in error
+        assert output == "png" or (tmp_path / "old.mp4").read_bytes() == b"precious"
+        assert main([*words, "--overwrite"]) == 0
+        capsys.readouterr()
+    assert (tmp_path / "old.mp4").stat().st_size > 500
+
+
+def test_a_video_that_would_replace_its_own_image_is_refused(command, toy_package, tmp_path, capsys):
+    image = tmp_path / "frame_00003.png"
+    shutil.copy(toy_package / "example/image.png", image)
+    words = command(image=image, output=f"{tmp_path}/../{tmp_path.name}/frame_*.png")
+    assert "frame_00003.png is the --image, which would be replaced" in refusal([*words, "--overwrite"], capsys)
 
 
 def test_a_full_disk_is_refused(command, tmp_path, capsys, monkeypatch):

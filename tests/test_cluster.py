@@ -78,7 +78,7 @@ def test_every_job_is_done_once_though_a_worker_is_killed(toy_package, tmp_path)
     for row in rows:
         digest = hashlib.sha256((out / row["file"]).read_bytes()).hexdigest()
         seed, alone = row["seed"], tmp_path / "single.mp4"
-        given = ["--ckpt_dir", toy_package, "--image", image, "--prompt", "a castle", "--output", alone]
+        given = ["--ckpt_dir", toy_package, "--image", image, "--prompt", "a castle", "--output", alone, "--overwrite"]
         assert main(["generate", *map(str, given), *SETTINGS, "--seed", str(seed), "--shift", str(5 + seed / 10)]) == 0
         assert row["sha256"] == digest == hashlib.sha256(alone.read_bytes()).hexdigest()
 

@@ -16,9 +16,9 @@ import torch
 from lingbot_world.headless import preparation, rollout, stages
 from lingbot_world.headless import run as runs
 from lingbot_world.headless.command.cli import main
-from lingbot_world.headless.memory import Residency
 from lingbot_world.loaders.uploader import Lane
 from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.pipeline.memory import Residency
 from lingbot_world.vae import VAE
 from PIL import Image
 

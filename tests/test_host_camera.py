@@ -144,6 +144,11 @@ def test_a_lens_file_of_another_length_is_cut_to_its_first_row_and_the_log_says_
     assert "intrinsics.npy has 7 rows for 33 poses: the first row is used for all of them." in server.log()
 
 
+def test_apply_says_what_the_model_will_not_follow(server):
+    given(server, graph(preset("pan_right", 17, amount=177)))
+    assert "Fast turn: 44 degrees between frames" in server.log()
+
+
 @pytest.mark.parametrize(
     ("camera", "path"),
     [

@@ -14,6 +14,7 @@ from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.run import generate
 from lingbot_world.pipeline.state import load_state
 from lingbot_world.vae.weights import MEAN, STD
+from release_cases import write_toy_shards
 from safetensors.torch import load_file, save_file
 from toy_prompt import ToyPrompt, as_toy
 
@@ -90,7 +91,7 @@ def test_the_queue_gives_what_the_command_gives(server, fast, tmp_path):
     prompt = fast.set(ROLLOUT, seed=7, frames=21).set(CAUSAL, weight_dtype="fp32")
     run = server.queue(prompt)
     said = [text for node, text in run.texts if node == prompt.node_id(ROLLOUT)]
-    assert said == ["No camera is connected: it stands still."]
+    assert said == ["There is no camera path: the camera stands still."]
     package = server.base / "models" / "lingbot_world" / "toy"
     state = tmp_path / "a.state"
     generate(GenerateOptions(
@@ -121,6 +122,28 @@ def test_interrupt_ends_within_a_forward_and_the_next_prompt_runs(server, fast):
     assert server.queue(fast).outputs
 
 
+def test_the_1_3b_takes_its_own_shift_and_the_node_says_where_another_is_set(server, fast):
+    small = write_toy_shards(server.base / "models/diffusion_models/lingbot-world-v2-1.3b-causal-fast")
+    fast = fast.set(CAUSAL, model_name=small.name).set(PRESET, frames=13)
+    runs = {shift: server.queue(fast.set(ROLLOUT, shift=shift)) for shift in (0.0, 5.0, 10.0)}
+    said = {shift: " ".join(text for _, text in run.texts) for shift, run in runs.items()}
+    made = {shift: latent(server, run, "latent") for shift, run in runs.items()}
+    assert made[0.0].shape[2] == 4
+    assert torch.equal(made[0.0], made[5.0])
+    assert not torch.equal(made[0.0], made[10.0])
+    assert "The shift is 10; LingBot-World 2.0 1.3B was made for 5." in said[10.0]
+    assert "shift" not in said[0.0] + said[5.0]
+    shutil.rmtree(small)
+
+
+def test_a_causal_model_may_be_one_file(server, fast):
+    file = server.base / "models/diffusion_models/lingbot-world-v2-1.3b-causal-fast-nf4.safetensors"
+    shutil.copy(server.base / "models/lingbot_world/toy/lingbot_world_fast/model.safetensors", file)
+    run = server.queue(fast.set(CAUSAL, model_name=file.name).set(PRESET, frames=13))
+    assert latent(server, run, "latent").shape[2] == 4, "a chunk of 2.0"
+    file.unlink()
+
+
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "", f"{PACKAGE}/high_noise_model_bnb_nf4", "gone"])
 def test_names_of_no_causal_model_are_refused_before_anything_runs(server, fast, name):
     with pytest.raises(RejectedPromptError) as refused:
@@ -133,6 +156,8 @@ def test_names_of_no_causal_model_are_refused_before_anything_runs(server, fast,
     [
         ({"model_name": "half"}, "half.model.safetensors"),
         ({"model_name": "odd", "arithmetic": "int8"}, "`arithmetic` int8 takes widths"),
+        ({"model_name": "shards-1.3b"}, "1 of its 3 shards missing in .*: model-00002-of-00003"),
+        ({"model_name": "wan-1.3b"}, "without camera layers, so a plain Wan model"),
     ],
 )
 def test_a_model_that_cannot_be_used_is_refused_before_anything_runs(server, fast, values, words):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import time
 
 import av
 import pytest
+from lingbot_world.headless.command.cli import main
 from lingbot_world.pipeline.state import load_state
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has no SIGKILL")
@@ -82,7 +84,8 @@ def options(kind, toy_package, folder):
     else:
         values |= {"ckpt_dir": toy_package / "lingbot_world_fast", "frame_num": 21, "save_state": folder / "a.state",
                    "schedule": "0,500"}  # fmt: skip
-    return ["generate", *(str(word) for name, value in values.items() for word in (f"--{name}", value))]
+    return ["generate", *(str(word) for name, value in values.items() for word in (f"--{name}", value)),
+            "--overwrite"]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=["base", "causal"])
@@ -101,15 +104,44 @@ def test_a_killed_run_leaves_nothing_or_all_of_it(runs, whole, toy_package, tmp_
     pause = seconds * random.Random(f"{kind} {moment}").uniform(0.02, 1.02)
     code = runs.run(options(kind, toy_package, tmp_path), killed_after=pause)
     assert code in (0, -9)
-    files = (file for file in tmp_path.iterdir() if file.suffix != ".part")
-    made = {file.name for file in files if not file.name.startswith(".lingbot-")}
+    files = (file for file in tmp_path.iterdir() if file.suffix != ".part" and not file.name.startswith(".tmp"))
+    made = {file.name for file in files if file.name != "video.part.mp4"}
     print(f"{kind}: killed after {pause:.2f} of {seconds:.2f} s, left {sorted(made) or 'nothing'}")
     assert made <= wanted.keys()
     for name in made:
         check(tmp_path / name, frames=5 if kind == "base" else 21)
     assert runs.run(options(kind, toy_package, tmp_path)) == 0
     assert {name: (tmp_path / name).read_bytes() for name in wanted} == wanted
-    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob("*.part*"))
+
+
+def test_a_killed_run_loses_what_was_made_since_the_last_state(toy_package, tmp_path):
+    """Here a state is saved after each chunk. The video beside it plays, and another run goes on from the state."""
+    words = options("causal", toy_package, tmp_path)
+    words[words.index("--frame_num") + 1] = "1209"
+    camera = words.index("--action_path")
+    words = words[:camera] + words[camera + 2 :]
+    often = "import sys, lingbot_world.headless.rollout as r; r.SECONDS_BETWEEN_STATES = 0; " \
+            "from lingbot_world.headless.command.cli import main; sys.exit(main())"  # fmt: skip
+    command = [sys.executable, "-c", often, *words, "--window", "6"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as run:
+        shown = ""
+        while not re.search(r" (4[5-9]|[5-9]\d|\d{3,4})/1209", shown) and (letter := run.stderr.read(1)):
+            shown += letter
+        run.kill()
+    assert run.returncode == -signal.SIGKILL
+    names = {file.name for file in tmp_path.iterdir()}
+    assert {"video.part.mp4", "a.state"} <= names <= {"video.part.mp4", "a.state", "video.mp4.part", "a.state.part"}
+    state = load_state(tmp_path / "a.state")
+    assert state.frames >= 33
+    with av.open(str(tmp_path / "video.part.mp4")) as video:
+        assert sum(1 for _ in video.decode(video=0)) >= 32
+    on = options("causal", toy_package, tmp_path)
+    on[on.index("--output") + 1] = str(tmp_path / "next.mp4")
+    assert main([*on, "--continue_from", str(tmp_path / "a.state"), "--frame_num", "12"]) == 0
+    refused = [word for word in words if word != "--overwrite"]
+    assert main(refused) == 2  # it would replace what the killed one has left
 
 
 def check(file, frames):

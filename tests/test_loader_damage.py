@@ -132,7 +132,6 @@ OTHERS = {
     "a LoRA": {"blocks.0.self_attn.q.lora_A.weight": (4, 64)},
     "a T5 text encoder": {"token_embedding.weight": (8, 4), "blocks.0.attn.q.weight": (4, 4)},
     "a VAE": {"encoder.conv1.weight": (8, 3, 3, 3, 3)},
-    "an expert in diffusers' key names": {"condition_embedder.time_proj.weight": (4, 4)},
     "Matrix-Game 3.0": {"patch_embedding.weight": (64, 48, 1, 2, 2), "blocks.0.cam_scale_layer.weight": (64, 64)},
     "Wan 2.2 TI2V 5B": {"patch_embedding.weight": (64, 48, 1, 2, 2), "blocks.0.self_attn.q.weight": (64, 64)},
     "a text-to-video model": {"patch_embedding.weight": (64, 16, 1, 2, 2), "blocks.0.self_attn.q.weight": (64, 64)},
@@ -156,10 +155,15 @@ def test_other_files_are_named(tmp_path, start, kind):
     refused(tmp_path / "model.safetensors", kind)
 
 
-@pytest.mark.parametrize("name", ["../../secret.safetensors", "/etc/passwd", r"..\\secret.pt", "below/a.safetensors"])
+@pytest.mark.parametrize("name", ["../../secret.safetensors", "/etc/passwd", r"..\secret.pt", "below/a.safetensors"])
 def test_an_index_does_not_lead_out_of_its_folder(tmp_path, name):
     (tmp_path / "x.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
     refused(tmp_path, f"names {name!r}, expected the name of a file beside it")
+
+
+def test_a_folder_with_a_gguf_alone_says_so(tmp_path):
+    (tmp_path / "lingbot-Q4_K_M.gguf").write_bytes(b"GGUF" + bytes(60))
+    refused(tmp_path, "lingbot-Q4_K_M.gguf: a GGUF file", "lingbot-world quantize")
 
 
 def test_an_empty_folder_and_a_missing_path_are_named(tmp_path):

@@ -241,7 +241,7 @@ def test_an_error_while_an_expert_is_loaded_stops_the_readers(golden, monkeypatc
     def fail(*_):
         raise KeyError("mine")
 
-    monkeypatch.setattr("lingbot_world.loaders.load.four_bit_tensors", fail)
+    monkeypatch.setattr("lingbot_world.loaders.load.quantized_tensors", fail)
     before = threading.active_count()
     with pytest.raises(KeyError, match="mine"):
         load_expert(golden / NF4, copy=True)

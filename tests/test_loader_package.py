@@ -44,6 +44,29 @@ def test_finds_the_official_package(tmp_path):
     assert (found.text_encoder, found.vae) == (None, None)
 
 
+def test_finds_two_experts_in_diffusers_layout(tmp_path):
+    for folder in ("transformer", "transformer_2", "vae"):
+        touch(tmp_path / folder / "diffusion_pytorch_model.safetensors")
+    (tmp_path / "vae/config.json").write_text('{"_class_name": "AutoencoderKLWan"}')
+    found = find_package(tmp_path)
+    assert (found.experts.high.name, found.experts.low.name) == ("transformer", "transformer_2")
+    assert (found.causal, found.vae) == (None, tmp_path / "vae")
+
+
+def test_parts_of_other_models_in_diffusers_layout_are_passed_over(tmp_path):
+    model = touch(tmp_path / "lingbot-world-fast/model.safetensors").parent
+    (model / "config.json").write_text('{"_class_name": "WanModelFast"}')
+    for folder, config in {
+        "flux/text_encoder": '{"architectures": ["CLIPTextModel"]}', "flux/vae": '{"_class_name": "AutoencoderKL"}',
+        "a/vae": "{", "TI2V-5B/vae": '{"_class_name": "AutoencoderKLWan", "z_dim": 48}',
+    }.items():  # fmt: skip
+        touch(tmp_path / folder / "model.safetensors").with_name("config.json").write_text(config)
+    assert (find_package(model).text_encoder, find_package(model).vae) == (None, None)
+    touch(tmp_path / "wan/text_encoder/model.safetensors")
+    (tmp_path / "wan/text_encoder/config.json").write_text('{"architectures": ["UMT5EncoderModel"]}')
+    assert find_package(model).text_encoder == tmp_path / "wan/text_encoder"
+
+
 def test_finds_experts_that_are_files_and_prefers_nf4(community):
     touch(community / "a_high_noise_bf16.safetensors")
     assert find_package(community).experts.high.name == "high_noise_model_bnb_nf4"
@@ -92,6 +115,13 @@ def test_what_is_missing_and_what_was_found_are_named(community):
     message = str(caught.value)
     assert "missing the low-noise expert (low_noise_model*)" in message
     assert "high: high_noise_model_bnb_nf4" in message
+
+
+def test_gguf_files_are_named(tmp_path):
+    file = touch(tmp_path / "lingbot-world-fast-Q4_K_M.gguf")
+    for given in (tmp_path, file):
+        with pytest.raises(CheckpointError, match="Q4_K_M.gguf: a GGUF file, whose blocks are not decoded here"):
+            find_package(given)
 
 
 def test_a_folder_without_weights_is_no_expert(community):

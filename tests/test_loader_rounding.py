@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CONFIG = replace(SMALL, num_layers=2)
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +74,12 @@ def test_rounding_takes_the_memory_of_the_rounded_model(file, state):
     assert all(torch.equal(sent[name], tensor.to(torch.bfloat16)) for name, tensor in state.items())
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("resident", [None, 0, 1])
-def test_a_model_has_the_same_bits_wherever_it_was_rounded(file, state, resident, tmp_path):
+def test_a_model_has_the_same_bits_wherever_it_was_rounded(file, state, resident, device, tmp_path):
     (tmp_path / "config.json").write_text('{"text_len": 24, "num_heads": 2}')
     writer.write_expert(tmp_path / "model.safetensors", CONFIG, state.items(), quant_type=None, dtype=torch.bfloat16)
-    inputs = random_inputs(CONFIG, 1, (2, 4, 4))
-    outputs = [load_expert(path, dtype=torch.bfloat16, resident_blocks=resident, copy=True)(**inputs)
+    inputs = {name: tensor.to(device) for name, tensor in random_inputs(CONFIG, 1, (2, 4, 4)).items()}
+    outputs = [load_expert(path, device, torch.bfloat16, resident_blocks=resident, copy=True)(**inputs)
                for path in (file, tmp_path)]  # fmt: skip
     assert torch.equal(*outputs)

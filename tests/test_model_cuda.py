@@ -3,7 +3,7 @@
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.loaders import codec
+from lingbot_world.loaders import codec, load_expert
 from lingbot_world.loaders.four_bit import FourBitParameter
 from lingbot_world.model import attention, pointwise
 from lingbot_world.model import attention_8bit as eight_bit_attention
@@ -16,6 +16,8 @@ from lingbot_world.model.pointwise import encode_8bit, implementation, layer_nor
 from lingbot_world.options import Precision
 from model_cases import random_inputs, random_state, with_state
 from pointwise_cases import NAMES, check
+from scaled_cases import E5M2, FP8, INT8, quantized, save
+from scaled_cases import NAMES as SCALED
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = "cuda"
@@ -60,6 +62,21 @@ def test_gpu_agrees_with_cpu(state):
     for dtype, tolerance in ((torch.float32, 2e-3), (torch.bfloat16, 1e-2)):
         got = on_gpu(state, dtype)(**inputs).cpu()
         assert (got - want).square().mean().sqrt() / want.square().mean().sqrt() < tolerance
+
+
+@pytest.mark.parametrize("dtype", [FP8, E5M2, INT8])
+@pytest.mark.parametrize("arithmetic", ["bf16", "fp8", "int8"])
+def test_8_bit_files_are_decoded_to_the_cpus_bits_and_streamed(state, tmp_path, dtype, arithmetic):
+    tensors, layers = quantized(state, dtype)
+    file = save(tmp_path / "x.safetensors", tensors, {layer: {"format": SCALED[dtype]} for layer in layers})
+    cpu, gpu, streamed = (load_expert(file, device, arithmetic=arithmetic, resident_blocks=blocks)
+                          for device, blocks in (("cpu", None), (GPU, None), (GPU, 1)))  # fmt: skip
+    for name in (f"{layer}.weight" for layer in layers):
+        ours, theirs = (model.get_parameter(name).decode(torch.bfloat16) for model in (gpu, cpu))
+        assert torch.equal(ours.cpu(), theirs), name
+    inputs = {name: value.to(GPU) for name, value in random_inputs(MIDDLING, 1, (2, 12, 12)).items()}
+    with torch.inference_mode():
+        assert torch.equal(streamed(**inputs), gpu(**inputs))
 
 
 def test_bf16_stays_close_to_fp32_through_forty_blocks():

@@ -8,12 +8,13 @@ import pytest
 import torch
 from lingbot_world.headless import run as runs
 from lingbot_world.headless import stages
-from lingbot_world.headless.memory import estimate_sampling, free_memory
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.profile import Stage, StageRecorder, table
 from lingbot_world.loaders import open_checkpoint
+from lingbot_world.options import Precision
 from lingbot_world.pipeline.geometry import explicit_geometry
+from lingbot_world.pipeline.memory import estimate_sampling, free_memory
 from PIL import Image
 
 CPU = torch.device("cpu")
@@ -106,11 +107,11 @@ def test_free_memory_is_what_driver_and_torchs_own_limit_leave(device, share, kn
 
 def test_both_experts_need_their_weights_more(toy_package):
     high, low = (open_checkpoint(toy_package / f"{name}_noise_model_bnb_nf4") for name in ("high", "low"))
-    geometry = explicit_geometry(96, 64, 9)
-    one, two = (estimate_sampling(pair, geometry, torch.bfloat16, camera=True) for pair in ([high], [high, low]))
+    geometry, bf16 = explicit_geometry(96, 64, 9), Precision(torch.bfloat16)
+    one, two = (estimate_sampling(pair, geometry, bf16, camera=True) for pair in ([high], [high, low]))
     assert two.weights == high.nbytes + low.nbytes
     assert two.total - one.total == low.nbytes
-    assert estimate_sampling([high], geometry, torch.bfloat16, camera=False).work < one.work
+    assert estimate_sampling([high], geometry, bf16, camera=False).work < one.work
 
 
 def test_every_residency_gives_the_same_video(toy_package, tmp_path):

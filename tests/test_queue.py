@@ -7,6 +7,7 @@ import threading
 
 import pytest
 from lingbot_world.errors import InputError
+from lingbot_world.headless.client import queue
 from lingbot_world.headless.client.server import Server
 from lingbot_world.headless.command.cli import main
 
@@ -30,6 +31,23 @@ def test_a_file_that_is_no_workflow_is_named(tmp_path, capsys, text, said):
     error = capsys.readouterr().err
     assert error.startswith(f"lingbot-world: {file}")
     assert said in error
+
+
+def test_an_output_that_is_there_is_refused_before_anything_is_sent(tmp_path, capsys):
+    workflow, output = tmp_path / "workflow.json", tmp_path / "a.mp4"
+    workflow.write_text("{}")
+    output.write_text("precious")
+    assert main(["queue", str(workflow), "--server", "127.0.0.1:1", "--output", str(output)]) == 2
+    assert f"{output} exists already" in capsys.readouterr().err
+    assert output.read_text() == "precious"
+
+
+def test_a_folder_keeps_what_it_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(Server, "request", lambda *_: b"video")
+    item = {"filename": "a.mp4", "subfolder": "", "type": "output"}
+    server, given = Server("127.0.0.1:1"), (False, False, False, True)
+    made = [queue._download(server, item, tmp_path, overwrite).name for overwrite in given]
+    assert made == ["a.mp4", "a (2).mp4", "a (3).mp4", "a.mp4"]
 
 
 def test_a_server_that_closes_the_connection_is_named():

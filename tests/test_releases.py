@@ -62,6 +62,7 @@ def test_a_quantized_model_is_what_it_was_made_from(place, tmp_path):
 @pytest.mark.parametrize(("name", "release"), [
     ("lingbot-world-v2-1.3b-causal-fast", SMALL), ("lingbot-world-v2-14b-causal-fast/transformers", V2),
     ("v2/causal-pretrain", PRETRAIN), ("v2/transformer_causal", PRETRAIN), ("lingbot_world_fast", FAST),
+    ("models--robbyant--lingbot-world-v2-1.3b-causal-fast/snapshots/7e36a5f9", SMALL),
     ("causal-fast/high_noise_model", None), ("rooms", None), ("fast", None),
 ])  # fmt: skip
 def test_without_a_config_the_name_tells_that_a_model_is_causal(place, name, release):
@@ -101,8 +102,12 @@ def test_only_30_layers_of_1536_with_camera_layers_are_the_1_3b(tmp_path, config
     assert (release and release.name) == (SMALL if causal else None)
 
 
-def test_an_option_says_what_the_files_do_not(place):
+def test_an_option_says_what_the_files_do_not(place, capsys):
     folder = place("rooms", None)
+    assert main(["inspect", str(folder), "--size", "48*64"]) == 0
+    assert "or a causal model: nothing tells, so --release v1, v2, v2-1.3b, v2-pre" in capsys.readouterr().out
+    assert main(["inspect", str(folder), "--size", "48*64", "--release", "v2"]) == 0
+    assert f"{V2} (CC BY-NC-SA 4.0" in capsys.readouterr().out
     with pytest.raises(CheckpointError, match="if it is a causal model, `release` v1, v2, v2-1.3b, v2-pretrain"):
         find_package(folder)
     assert find_package(folder, release="v2").causal == folder
@@ -151,6 +156,24 @@ def test_parts_are_taken_from_the_folder_that_is_named_for_them(place, toy_packa
     for named, message in ((tmp_path / "disk", "neither text encoder, tokenizer nor VAE"), (other, "no such folder")):
         with pytest.raises(CheckpointError, match=f"{named}: {message}.*`assets_dir`"):
             find_package(folder, assets=named)
+
+
+def test_one_file_is_a_model_as_well(toy_package, tmp_path):
+    file = tmp_path / "models/small/lingbot-world-v2-1.3b-fast.safetensors"
+    file.parent.mkdir(parents=True)
+    shutil.copy(toy_package / "lingbot_world_fast/model.safetensors", file)
+    package = find_package(file, assets=toy_package)
+    assert (package.causal, package.vae.parent) == (file, toy_package)
+    assert open_checkpoint(file).release.name == SMALL
+    beside = tmp_path / "models/lingbot-world-v2-14b"
+    shutil.copytree(toy_package, beside, ignore=shutil.ignore_patterns("*noise*", "lingbot_world_fast"))
+    assert find_package(file).vae.parent == beside
+    unnamed = file.rename(file.with_name("rooms.safetensors"))
+    with pytest.raises(CheckpointError, match="a file of one LingBot-World expert; give the package's folder, or,"):
+        find_package(unnamed)
+    assert find_package(unnamed, release="v2").causal == unnamed
+    with pytest.raises(CheckpointError, match="VAE"):
+        find_package(toy_package / "Wan2.1_VAE.pth")
 
 
 def test_parts_are_found_in_the_14b_beside_it(place, toy_package):

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from lingbot_world.headless.many import kept
-from lingbot_world.headless.memory import MARGIN, Residency, choose_residency, estimate_camera_cache, estimate_sampling
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.options import PerExpert
+from lingbot_world.pipeline.memory import MARGIN, Residency, choose_residency, estimate_camera_cache, estimate_sampling
 from lingbot_world.pipeline.two_experts import ParallelGroups
 from lingbot_world.quantize.writer import write_expert
 from lingbot_world.toy.weights import EXPERT, Weights
@@ -34,13 +34,14 @@ def plan(toy_package, tmp_path_factory):
     return replace(make_plan(options), experts=PerExpert(expert, expert), device=torch.device("cuda"))
 
 
-def choose(plan, free, residency="auto"):
-    return choose_residency(replace(plan, options=replace(plan.options, residency=residency)), free)
+def choose(plan, free, residency="auto", **together):
+    wishes = replace(plan.wishes, residency=residency)
+    return choose_residency(plan.sampling_work(**together), wishes, plan.device, free)
 
 
 def needed(plan, resident_blocks=None, experts=1):
     options = {"camera": plan.camera is not None, "resident_blocks": resident_blocks}
-    return estimate_sampling([plan.experts.high] * experts, plan.geometry, plan.dtype, **options).total + MARGIN
+    return estimate_sampling([plan.experts.high] * experts, plan.geometry, plan.precision(), **options).total + MARGIN
 
 
 @pytest.mark.parametrize(("spare", "residency", "both", "cached"), [
@@ -66,9 +67,9 @@ def test_divided_weights_leave_their_room_to_the_camera_cache(processes, plan):
     checkpoint = plan.experts.high
     assert weight_bytes(checkpoint, 0, processes) < weight_bytes(checkpoint, None)
     options = {"camera": True, "resident_blocks": 0, "holders": processes}
-    divided = estimate_sampling([checkpoint], plan.geometry, plan.dtype, **options)
-    assert choose_residency(plan, divided.total + MARGIN + 1000, together) == Residency(False, 1000, 0)
-    assert choose_residency(replace(plan, device=torch.device("cpu")), 0, together) == Residency(False, 0, 0)
+    divided = estimate_sampling([checkpoint], plan.geometry, plan.precision(), **options)
+    assert choose(plan, divided.total + MARGIN + 1000, together=together) == Residency(False, 1000, 0)
+    assert choose(replace(plan, device=torch.device("cpu")), 0, together=together) == Residency(False, 0, 0)
 
 
 def test_experts_are_kept_for_the_next_group_where_all_has_room(plan, monkeypatch):

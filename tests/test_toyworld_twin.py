@@ -8,6 +8,7 @@ from lingbot_world.camera import camera_embedding
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValueCache
+from lingbot_world.options import Window
 from lingbot_world.tools.toyworld.camera_map import camera_patches, ray_patches
 from lingbot_world.tools.toyworld.coder import decode, encode
 from lingbot_world.tools.toyworld.parameters import Parameters
@@ -58,7 +59,7 @@ def test_the_causal_velocity_is_that_of_the_engines_rollout():
     got = causal_velocity(weights, config, clean[:, :, :6], noisy, timesteps, context, patches)
     last = causal_velocity(weights, config, clean[:, :, :6], noisy[:, :, 6:], timesteps[:, 6:], context, patches)
     torch.testing.assert_close(last, got[:, :, 6:], atol=1e-5, rtol=1e-5)
-    history = KeyValueCache(config, 6, 9, 0, device=torch.device("cpu"), dtype=torch.float32)
+    history = KeyValueCache(config, 6, Window(9), device=torch.device("cpu"), dtype=torch.float32)
     for chunk in range(3):
         part = slice(3 * chunk, 3 * chunk + 3)
         history.begin()

@@ -11,10 +11,12 @@ import pytest
 import torch
 from lingbot_world.camera import camera_embedding
 from lingbot_world.loaders import load_expert
+from lingbot_world.model.kv_cache import ON_DEVICE, KeyValuePlace
 from lingbot_world.options import CAUSAL_SHIFT, CHUNK, FAST_INDICES
+from lingbot_world.pipeline import World as CausalWorld
 from lingbot_world.pipeline import sample
-from lingbot_world.pipeline import world as generation_world
 from lingbot_world.pipeline.geometry import image_conditioning
+from lingbot_world.pipeline.world import WorldMemory
 from lingbot_world.quantize import QuantizeOptions, plan_quantize, quantize
 from lingbot_world.sampling import few_step_schedule
 from lingbot_world.text import encode
@@ -33,7 +35,8 @@ WALKS, HALF = max(1, CASES // 4), 59
 """Walks, and the frames of a walk's way out; it comes back the same way, so that its last second shows what its first
 one shows."""
 
-SAVINGS = {"8-bit keys and values": {"eight_bit": True}, "attention in 8 bits": {"fp8": True}}
+SAVINGS = {"8-bit keys and values": {"place": KeyValuePlace(eight_bit=True)},
+           "attention in 8 bits": {"place": KeyValuePlace(fp8=True)}}  # fmt: skip
 ROUNDED_CASES = max(6, CASES)
 """Rooms in which 4 bits are compared with bf16: in a single one chance decides."""
 WINDOWS = {"window 6": {"window": 6}, "window 6, sink 3": {"window": 6, "sink": 3}, "window 3": {"window": 3}}
@@ -54,7 +57,7 @@ class World(Rooms):
         """The embedded caption [n, D] of a room."""
         return encode(rooms.captions(), self.folder / "models_t5_umt5-xxl-enc-bf16.pth", self.folder)[0]
 
-    def video(self, picture, c2w, prompt, seed=0, window=None, sink=0, **keys_values):
+    def video(self, picture, c2w, prompt, seed=0, window=None, sink=0, place=ON_DEVICE):
         """Frames [f, 3, h, w], -1 to 1, from a picture along a path, by the engine in the four steps of Fast."""
         y, camera = self.inputs(picture, c2w)
         random = torch.Generator().manual_seed(seed)
@@ -64,7 +67,8 @@ class World(Rooms):
 
         noise, schedule = renoise(y[:, 4:].shape), few_step_schedule(FAST_INDICES, CAUSAL_SHIFT)
         frames, *size = noise.shape[2:]
-        world = generation_world.World(self.model, size, window or frames, sink, device="cpu", **keys_values)
+        memory = WorldMemory(place)
+        world = CausalWorld(self.model, size, window or frames, sink, device="cpu", memory=memory)
         world.prompt = prompt[None]
         parts = zip(*(tensor.split(CHUNK, dim=2) for tensor in (noise, y, camera)), strict=True)
         return self.frames(torch.cat([world.chunk(*part, schedule, renoise) for part in parts], 2))
@@ -145,7 +149,7 @@ def test_a_walk_of_117_frames_there_and_back_stays_as_sharp_as_it_was(world):
 @pytest.mark.parametrize("saving", SAVINGS)
 def test_what_is_saved_on_keys_and_values_costs_little(world, videos, saving):
     """Windows are only measured: 33 frames are three chunks, and a window of 3 sees none but its own."""
-    world.model.set_attention("8bit" if "fp8" in SAVINGS[saving] else "auto")
+    world.model.set_attention("8bit" if SAVINGS[saving].get("place", ON_DEVICE).fp8 else "auto")
     try:
         made = [world.video(world.truth[case, 0], path, prompt, case, **SAVINGS[saving])[SHOWN]
                 for case, (path, prompt) in enumerate(zip(world.paths, world.prompts, strict=True))]  # fmt: skip

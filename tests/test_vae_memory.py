@@ -4,8 +4,8 @@ import sys
 
 import pytest
 import torch
-from lingbot_world.headless.memory import VAE_CONVOLUTION, estimate_vae
 from lingbot_world.pipeline.geometry import explicit_geometry
+from lingbot_world.pipeline.memory import VAE_CONVOLUTION, estimate_vae
 from lingbot_world.vae.network import Decoder, Encoder
 from lingbot_world.vae.stripes import Stripe
 from lingbot_world.vae.weights import prepare, vae_shapes

@@ -1,15 +1,18 @@
 """How frames are written: into pipes that are read meanwhile, and while somebody interrupts."""
 
+import contextlib
 import os
 import select
 import signal
 import sys
+import time
 
 import av
 import numpy as np
 import pytest
-from lingbot_world.headless import video
-from lingbot_world.headless.video import FrameWriter, find_target
+from lingbot_world.headless.files import video
+from lingbot_world.headless.files.target import find_target
+from lingbot_world.headless.files.video import FrameWriter
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has neither named pipes nor these signals")
 
@@ -101,3 +104,54 @@ def test_an_interrupt_while_a_file_is_closed_waits_until_it_is_whole(tmp_path, m
     assert frames_in(target.path) == CHUNK
     assert os.listdir(tmp_path) == ["cut.mp4"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_video_that_grows_can_be_watched_meanwhile(tmp_path):
+    target = find_target(tmp_path / "a.mp4")
+    with FrameWriter(target, keep_partial=True) as writer:
+        for done in (9, 21, 33):
+            writer.write(pictures(33)[done - 9 if done == 9 else done - 12 : done])
+            wait_for(lambda done=done: frames_in(tmp_path / "a.part.mp4") == done - 1)
+    assert os.listdir(tmp_path) == ["a.mp4"]
+    assert frames_in(target.path) == 33
+
+
+def wait_for(condition) -> None:
+    """A thread of its own encodes."""
+    for _ in range(200):
+        with contextlib.suppress(av.FFmpegError):  # of a file that has no frames yet
+            if condition():
+                return
+        time.sleep(0.05)
+    raise AssertionError("it did not come")
+
+
+def test_a_growing_video_is_the_one_that_is_written_at_once(tmp_path):
+    made = []
+    for partial in (False, True):
+        target = find_target(tmp_path / f"{partial}.mp4")
+        with FrameWriter(target, keep_partial=partial) as writer:
+            writer.write(pictures(9))
+            writer.write(pictures(21)[9:])
+        made.append(target.path.read_bytes())
+    assert made[0] == made[1]
+
+
+def test_png_files_that_come_one_by_one_are_there_at_once(tmp_path):
+    with FrameWriter(find_target(tmp_path / "a"), keep_partial=True) as writer:
+        writer.write(pictures(3))
+        wait_for(lambda: sorted(os.listdir(tmp_path / "a")) == [f"frame_{index:05}.png" for index in range(3)])
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.mov", "png"])
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_disk_that_is_full_leaves_no_half_file(tmp_path, monkeypatch, name, partial):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    target = find_target(tmp_path / name)
+    with pytest.raises(OSError, match="No space"), FrameWriter(target, keep_partial=partial) as writer:
+        writer.write(pictures(3))
+    left = [file.name for file in tmp_path.rglob("*") if file.is_file()]
+    assert left == (["a.part.mp4"] if partial and name != "png" else [])

@@ -101,6 +101,8 @@ def as_toy(name: str) -> ToyPrompt:
             inputs["path"] = short_flight(inputs["path"])
         if inputs.get("steps") == 40:
             inputs["steps"] = 12
+        if node["class_type"] == "PrimitiveInt" and inputs["value"] == 40:
+            inputs["value"] = 12
     return prompt
 
 

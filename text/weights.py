@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..errors import TextError
 from ..loaders.files import read_tensors
-from ..loaders.four_bit import FourBitWeight, check_finite, component_owner, find_four_bit, four_bit_tensors
+from ..loaders.four_bit import FourBitWeight, component_owner, find_four_bit
+from ..loaders.quantized import check_finite, quantized_tensors
 from ..loaders.tensors import TensorEntry
 
 _HF_LAYERS = {
@@ -101,7 +102,7 @@ class UMT5Weights:
         four_bit = {name: self.four_bit[name] for name in tensors if name in self.four_bit}
         plain = {name: tensor for name, tensor in tensors.items() if component_owner(name) is None}
         if four_bit:
-            plain |= four_bit_tensors(four_bit, tensors, None, device)
+            plain |= quantized_tensors(four_bit, tensors, None, device)
         return {name.split(".", 2)[2]: tensor for name, tensor in plain.items()}
 
     def embed(self, ids: Tensor) -> Tensor:

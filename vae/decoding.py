@@ -44,7 +44,11 @@ class VideoDecoder:
         self._park = park or len(self._tiling.corners) > 1
         self._past: dict[Corner, State] = {corner: {} for corner in self._tiling.corners}
         self._parked: dict[Corner, State] = {corner: {} for corner in self._tiling.corners}
-        self._finite = torch.ones((), dtype=torch.bool)
+        self._finite: list[Tensor] = []
+
+    def anew(self, height: int, width: int) -> VideoDecoder:
+        """A decoder of another video, by the same VAE and in the same way."""
+        return VideoDecoder(self._vae, height, width, park=self._park)
 
     @torch.no_grad()
     def decode(
@@ -78,14 +82,15 @@ class VideoDecoder:
                     progress(next(done), len(latents) * len(tiling.corners))
             self._past[corner] = {} if last else self._kept(corner, decoder.past)
         if finite is not None:
-            self._finite = finite.to("cpu", non_blocking=queued)
+            self._finite.append(finite.to("cpu", non_blocking=queued))
         if not later:
             self.check()
         return video
 
     def check(self) -> None:
-        """Raises OverflowError if a number of the frames of the last call was too large for fp16."""
-        if not self._finite:
+        """Raises OverflowError if a number of the frames since the last check was too large for fp16."""
+        finite, self._finite = all(self._finite), []
+        if not finite:
             raise OverflowError("a number in the VAE is too large for fp16")
 
     def _kept(self, corner: Corner, past: State) -> State:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import CheckpointError
 from ..loaders.files import read_tensors
 from ..model.host_memory import upload
+from . import diffusers_names
 from .network import LATENT_CHANNELS
 
 WIDTH_KEY = "decoder.head.0.gamma"
@@ -70,8 +71,11 @@ class VAE:
 
 
 def read_vae(path: str | Path) -> dict[str, Tensor]:
-    """The VAE's tensors by official name, mapped. Raises CheckpointError for a file that is not a Wan 2.1 VAE."""
+    """The VAE's tensors by official name, mapped, of a file or of diffusers' folder of one. Raises CheckpointError for
+    what is not a Wan 2.1 VAE."""
     weights = {name: entry.view() for name, entry in read_tensors(path).items()}
+    if diffusers_names.MARK in weights:
+        weights = {diffusers_names.official_name(name): tensor for name, tensor in weights.items()}
     check_weights(str(path), weights)
     return weights
 

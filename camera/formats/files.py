@@ -1,4 +1,5 @@
-"""Camera paths from and to files. The format, and for bare matrices the convention, is always the user's word."""
+"""Camera paths from and to files. The format is told by the file unless the user names it; what bare matrices mean is
+always the user's word."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,60 +8,67 @@ from pathlib import Path
 from ...errors import CameraError
 from ...options import FPS
 from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
+from .colmap import read_colmap
 from .conventions import CONVENTIONS
 from .json_files import read_camera_path, read_matrices, read_transforms, write_transforms
 from .numpy_files import NOT_NEEDED, read_lingbot, read_vipe, write_lingbot
 from .reading import Recording
-from .text_files import read_colmap, read_realestate10k
+from .sniff import format_of
+from .text_files import read_kitti, read_realestate10k
 
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file, and its reader; `wants` is what `read` takes besides the path: "convention" or "image_size"."""
+    """A kind of file, its suffixes and its reader; `wants` is what `read` takes besides the path: "convention" or
+    "image_size"."""
 
     description: str
-    suffix: str
+    suffixes: tuple[str, ...]
     read: Callable[..., Recording]
     wants: str = ""
 
 
 FORMATS: dict[str, Format] = {
-    "lingbot": Format("folder with poses.npy and intrinsics.npy", ".npy", read_lingbot),
+    "lingbot": Format("folder with poses.npy and intrinsics.npy", (".npy",), read_lingbot),
     "vipe": Format(
-        "ViPE's pose/<video>.npz (intrinsics/<video>.npz is found beside it)", ".npz", read_vipe, "image_size"
+        "ViPE's pose/<video>.npz (intrinsics/<video>.npz is found beside it)", (".npz",), read_vipe, "image_size"
     ),
-    "realestate10k": Format("RealEstate10K or CameraCtrl .txt, 19 columns", ".txt", read_realestate10k),
-    "colmap": Format("folder with COLMAP's images.txt and cameras.txt", ".txt", read_colmap),
-    "transforms": Format("nerfstudio, instant-ngp or Blender-NeRF transforms.json", ".json", read_transforms),
-    "camera_path": Format("nerfstudio viewer camera_path.json", ".json", read_camera_path),
+    "realestate10k": Format("RealEstate10K or CameraCtrl .txt, 19 columns", (".txt",), read_realestate10k),
+    "colmap": Format("folder with COLMAP's images and cameras, .bin or .txt", (".bin", ".txt"), read_colmap),
+    "kitti": Format("KITTI's poses .txt, 12 columns", (".txt",), read_kitti),
+    "transforms": Format("nerfstudio, instant-ngp or Blender-NeRF transforms.json", (".json",), read_transforms),
+    "camera_path": Format("nerfstudio viewer camera_path.json", (".json",), read_camera_path),
     "matrices": Format(
-        "JSON list of matrices (Blender, three.js), convention to be chosen", ".json", read_matrices, "convention"
+        "JSON list of matrices (Blender, three.js), convention to be chosen", (".json",), read_matrices, "convention"
     ),
 }
 
 
 def read_camera(
     path: str | Path,
-    format: str,
+    format: str | None = None,
     *,
     convention: str | None = None,
     image_size: tuple[int, int] | None = None,
     fov_deg: float | None = None,
 ) -> tuple[CameraPath, list[str]]:
-    """The camera path in a file, and notes on what of it the model cannot use (distortion, a varying lens).
+    """The camera path in a file, and notes on what of it the model cannot use (distortion, a varying lens). Left out,
+    the `format` is told by the file.
 
     `convention` (see CONVENTIONS) for "matrices" only; `image_size` (width, height) that a "vipe" file's focal lengths
     refer to, not needed with `fov_deg`; `fov_deg` across puts another lens in place of the file's, or of the missing
     one. Raises CameraError.
     """
     path = Path(path)
+    if format is None:
+        return _read_as_it_looks(path, convention, image_size, fov_deg)
     if format not in FORMATS:
         raise CameraError(f"camera format {format!r}: expected one of {', '.join(FORMATS)}")
     wants = FORMATS[format].wants
     _check_suffix(path, format)
     if (convention is not None) != (wants == "convention") or (convention and convention not in CONVENTIONS):
         needed = f"one of {', '.join(CONVENTIONS)}" if wants == "convention" else "none, the format settles it"
-        raise CameraError(f"{path}: convention {convention!r} for {format}, expected {needed}")
+        raise CameraError(f"{path}: `convention` {convention} for {format}, expected {needed}")
     size = NOT_NEEDED if image_size is None and fov_deg is not None else image_size
     options = {"convention": CONVENTIONS.get(convention or ""), "image_size": size}
     recording = FORMATS[format].read(path, **{wants: options[wants]} if wants else {})
@@ -72,12 +80,27 @@ def read_camera(
     return CameraPath(recording.c2w, lens, recording.fps or FPS, recording.actions), notes
 
 
+def _read_as_it_looks(
+    path: Path, convention: str | None, image_size: tuple[int, int] | None, fov_deg: float | None
+) -> tuple[CameraPath, list[str]]:
+    """`read_camera` in the format that the file seems to have, which its errors name."""
+    format = format_of(path)
+    if not path.exists():
+        raise CameraError(f"{path}: no such file or folder")
+    if format is None:
+        raise CameraError(f"{path}: no camera path that can be told; give `format`, one of {', '.join(FORMATS)}")
+    try:
+        return read_camera(path, format, convention=convention, image_size=image_size, fov_deg=fov_deg)
+    except CameraError as error:
+        raise CameraError(f"{error} (read as {format}; `format` names another one)") from error
+
+
 def _check_suffix(path: Path, format: str) -> None:
     """CameraError for a file whose name says that it is of another format."""
     suffix = path.suffix.lower()
-    fitting = [name for name, other in FORMATS.items() if other.suffix == suffix]
+    fitting = [name for name, other in FORMATS.items() if suffix in other.suffixes]
     if fitting and format not in fitting:
-        raise CameraError(f"{path}: the format is {format}; a {suffix} file is {' or '.join(fitting)}: choose that")
+        raise CameraError(f"{path}: the `format` is {format}; a {suffix} file is {' or '.join(fitting)}: choose that")
 
 
 def write_camera(path: CameraPath, target: str | Path) -> None:

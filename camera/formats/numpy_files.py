@@ -29,6 +29,8 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
     np.save(folder / "intrinsics.npy", path.intrinsics)
     if path.actions is not None:
         np.save(folder / "action.npy", path.actions)
+    else:  # those of an older path
+        (folder / "action.npy").unlink(missing_ok=True)
 
 
 NOT_NEEDED = (0, 0)

@@ -1,4 +1,4 @@
-"""Whether a file looks like a camera path, from a glance at it: what lists offer. Readers still check every number."""
+"""What camera path a file looks like, from a glance at it. Readers still check every number."""
 
 import re
 from contextlib import suppress
@@ -9,8 +9,11 @@ from zipfile import ZipFile
 import numpy as np
 
 HEAD = 64 * 2**10  # bytes that are looked at
-KEYS = ("transform_matrix", "camera_path", "camera_to_world", "matrices")  # of JSON files that a reader takes
-COLUMNS = 19  # of a RealEstate10K line
+KEYS = {"transform_matrix": "transforms", "camera_to_world": "camera_path", "camera_path": "camera_path",
+        "matrices": "matrices"}  # fmt: skip
+"""Of JSON files, and the formats that have them."""
+COLUMNS = {19: "realestate10k", 12: "kitti"}
+COLMAP = ("images.bin", "images.txt", "cameras.bin", "cameras.txt")
 
 
 def looks_like_poses(path: Path) -> bool:
@@ -27,10 +30,19 @@ def looks_like_lens(path: Path) -> bool:
 
 def looks_like_camera(path: Path) -> bool:
     """A file that one of the formats reads, or a folder's poses.npy."""
-    looks = {".npy": looks_like_poses, ".npz": _is_vipe, ".json": _is_json, ".txt": _is_text}.get(path.suffix.lower())
+    return format_of(path) is not None and (path.suffix != ".npy" or looks_like_poses(path))
+
+
+def format_of(path: Path) -> str | None:
+    """The format that a file or folder seems to be of; a file that is not there by its name."""
     with suppress(OSError):
-        return looks is not None and looks(path)
-    return False
+        if path.is_dir():
+            return "colmap" if any((path / name).is_file() for name in COLMAP) else "lingbot"
+        if path.name in COLMAP:
+            return "colmap"
+        told = {".npy": lambda _: "lingbot", ".npz": _archive, ".json": _json, ".txt": _text}.get(path.suffix.lower())
+        return told(path) if told is not None else None
+    return None
 
 
 def _array_shape(path: Path) -> tuple[int, ...]:
@@ -52,21 +64,23 @@ def _header_shape(file: IO[bytes]) -> tuple[int, ...]:
     return () if kind.hasobject else shape
 
 
-def _is_vipe(path: Path) -> bool:
+def _archive(path: Path) -> str | None:
     with suppress(Exception), ZipFile(path) as archive, archive.open("data.npy") as data:  # all that zipfile may raise
-        return "inds.npy" in archive.namelist() and _header_shape(data)[1:] == (4, 4)
-    return False
+        return "vipe" if "inds.npy" in archive.namelist() and _header_shape(data)[1:] == (4, 4) else None
+    return None
 
 
-def _is_json(path: Path) -> bool:
+def _json(path: Path) -> str | None:
     head = _head(path).lstrip()
-    return bool(re.match(r"\[\s*[\[\d-]", head)) or any(f'"{key}"' in head for key in KEYS)
+    if re.match(r"\[\s*[\[\d-]", head):
+        return "matrices"
+    return next((format for key, format in KEYS.items() if f'"{key}"' in head), None)
 
 
-def _is_text(path: Path) -> bool:
-    """COLMAP's images.txt, or RealEstate10K's lines of 19 numbers."""
+def _text(path: Path) -> str | None:
+    """By the columns of its first lines of numbers."""
     lines = (line.split() for line in _head(path).splitlines()[:3])
-    return path.name == "images.txt" or any(len(fields) == COLUMNS and _are_numbers(fields) for fields in lines)
+    return next((COLUMNS[len(fields)] for fields in lines if len(fields) in COLUMNS and _are_numbers(fields)), None)
 
 
 def _are_numbers(fields: list[str]) -> bool:

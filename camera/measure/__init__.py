@@ -1,18 +1,25 @@
-"""How well a video follows a camera path: tracks, motions between keyframes, a verdict, words and a picture."""
+"""The camera of a video, and how well it follows a path: points, a mapper, a verdict, words and a picture."""
 
+from .found import VideoCamera, find_camera, video_path
+from .mapping import pycolmap
 from .measurement import Measurement, Pair, measure_camera
 from .picture import render_measurement
 from .tracks import opencv
-from .words import as_values, floor_words, summary, table
+from .words import as_values, error_words, found_words, summary, table
 
 __all__ = [
     "Measurement",
     "Pair",
+    "VideoCamera",
     "as_values",
-    "floor_words",
+    "error_words",
+    "find_camera",
+    "found_words",
     "measure_camera",
     "opencv",
+    "pycolmap",
     "render_measurement",
     "summary",
     "table",
+    "video_path",
 ]

@@ -6,52 +6,34 @@ from PIL import Image
 from ..preview import drawing
 from ..preview.drawing import FROM_ABOVE, FROM_THE_SIDE, Color, frustum
 from ..preview.sheet import Sheet, camera_depth
-from ..rotation import chained
 from .measurement import DIRECTION_DEG, TURN_DEG, Measurement
-from .words import floor_words, summary
-
-
-def asked_poses(measured: Measurement) -> np.ndarray:
-    """The path's poses [k + 1, 4, 4] at the keyframes of k pairs, as the first one's camera sees them."""
-    return chained(pair.asked for pair in measured.pairs)
-
-
-def found_poses(measured: Measurement) -> np.ndarray:
-    """The poses [k + 1, 4, 4] that were found, as far from each other as the path's, because a video has no scale.
-
-    The camera stays where it was if no direction was found, and does what the path does if nothing was."""
-    steps = []
-    for pair in measured.pairs:
-        step = pair.asked.copy()
-        if pair.found is not None:
-            length = np.linalg.norm(pair.asked[:3, 3])
-            step[:3, :3] = pair.found.rotation
-            step[:3, 3] = 0 if pair.found.direction is None else pair.found.direction * length
-        steps.append(step)
-    return chained(steps)
+from .words import error_words, summary
 
 
 def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)) -> Image.Image:
     """Both paths from above and from the side, charts of the errors, the verdict in words. `size` in pixels, 400x250 at
     least. Returns an RGB image. Raises CameraError for a size too small to read."""
     sheet = Sheet(size)
-    sheet.header(f"{measured.frames} frames, {len(measured.pairs)} pairs of keyframes",
+    sheet.header(f"{measured.camera.frames} frames, {len(measured.pairs)} pairs of keyframes",
                  "white: asked for; green to red: found")  # fmt: skip
     _draw_paths(sheet, measured)
     _draw_errors(sheet, measured)
     verdict, *more = summary(measured)
     color = drawing.START if measured.follows else drawing.WARNING
-    words = [(sentence, drawing.QUIET) for sentence in (*more, floor_words(measured))]
+    words = [(sentence, drawing.QUIET) for sentence in (*more, error_words(measured))]
     sheet.words([(verdict, color), *words], "more in the text output")
     return sheet.picture()
 
 
 def _draw_paths(sheet: Sheet, measured: Measurement) -> None:
-    asked, found = asked_poses(measured), found_poses(measured)
+    frames, asked, found = measured.poses
+    if len(frames) < 2:  # nothing was found: the path alone
+        frames = measured.camera.tracks.frames
+        asked = found = measured.path.relative().c2w[frames]
     depth = camera_depth(np.concatenate([asked[:, :3, 3], found[:, :3, 3]]))
     lens = measured.path.intrinsics[0]
     wanted, seen = ([frustum(pose, lens, depth) for pose in poses] for poses in (asked, found))
-    apart = measured.pairs[0].last - measured.pairs[0].first
+    apart = (frames[-1] - frames[0]) / max(len(frames) - 1, 1) or 1
     for axes, rows, title in ((FROM_ABOVE, (0, 0.5), "from above"), (FROM_THE_SIDE, (0.5, 1), "from the side")):
         view = sheet.view(sheet.panel((0, 0.5), rows, title), axes, [*wanted, *seen])
         sheet.path(view, found[:, :3, 3], seen, measured.path.fps / apart)

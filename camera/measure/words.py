@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..path import CameraPath
+from .found import VideoCamera
 from .measurement import Measurement, Pair, median_direction_error_deg, median_turn_error_deg
 
 HEADER = "  frames      tracks   turn: asked   found     off   direction off   parallax"
@@ -14,11 +16,35 @@ VERDICTS = {True: "The video follows its path", False: "The video does not follo
             None: "It cannot be told whether the video follows its path"}  # fmt: skip
 
 
-def floor_words(measured: Measurement) -> str:
-    """What the measuring is off by itself."""
-    size = f"{measured.width}x{measured.height}"
-    return (f"Noise floor, on {len(measured.floor)} rendered pairs of this path at {size}: {_medians(measured.floor)}. "
-            "Pictures with less texture are off by more.")  # fmt: skip
+def error_words(measured: Measurement) -> str:
+    """RotErr and TransErr over the frames whose camera was found, means and sums."""
+    known = measured.camera.registered
+    said = f"The camera was found in {known.sum()} of {len(known)} keyframes"
+    if not known.any():
+        return f"{said}."
+    turns, steps = measured.rotation_errors_deg, measured.translation_errors
+    turned = f"RotErr {turns.mean():.2f} degrees a frame ({np.deg2rad(turns).sum():.3f} rad in all)"
+    return f"{said}: {turned}, TransErr {steps.mean():.3g} of the path's units ({steps.sum():.3g} in all)."
+
+
+def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list[str]:
+    """What to know of a video's camera as a path: how much was found, scale, axes and lens, a sentence each."""
+    known = camera.registered
+    found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
+    said = [f"{found}; the poses between them are interpolated."]
+    if camera.moves:
+        said.append("Scale: a video has none. The longest step between latent frames has length 1, as for the model.")
+    else:
+        said.append("The camera only turns, or all is far away: every position is the first one's.")
+    said.append("Axes: those of the first frame, x right, y down, z forward (OpenCV); the first pose is the identity.")
+    whose = (
+        "as given"
+        if lens_given
+        else "found in the video"
+        if camera.lens_found
+        else "assumed, the video hardly shows it"
+    )
+    return [*said, f"Lens: {path.fov_deg:.1f} degrees across, {whose}; square pixels, centred."]
 
 
 def table(measured: Measurement) -> list[str]:
@@ -30,7 +56,7 @@ def summary(measured: Measurement) -> list[str]:
     """The verdict first, then medians and what was not judged, a sentence each."""
     judged, found, pairs = measured.judged, measured.found, measured.pairs
     said = [f"{VERDICTS[measured.follows]}: {measured.following} of {len(judged)} judged pairs of keyframes do, of "
-            f"{len(pairs)} in {measured.frames} frames."]  # fmt: skip
+            f"{len(pairs)} in {measured.camera.frames} frames."]  # fmt: skip
     if found:
         apart = np.median([pair.last - pair.first for pair in found])
         turn = median_turn_error_deg(found)
@@ -40,8 +66,9 @@ def summary(measured: Measurement) -> list[str]:
         still = max(pair.turn_asked_deg for pair in pairs) < 1e-3
         said.append("The path stands still: measured is how still the video stands." if still else
                     "The path only turns: no direction is judged.")  # fmt: skip
-    if measured.frames < len(measured.path):
-        said.append(f"The path has {len(measured.path)} poses: the first {measured.frames}, the video's, were used.")
+    if measured.camera.frames < len(measured.path):
+        used = f"the first {measured.camera.frames}, the video's, were used"
+        said.append(f"The path has {len(measured.path)} poses: {used}.")
     return said
 
 
@@ -59,7 +86,7 @@ def _medians(pairs: tuple[Pair, ...]) -> str:
 
 
 def _line(pair: Pair) -> str:
-    parallax = "" if pair.found is None else f"{pair.found.parallax:.2f}"
+    parallax = "" if pair.found is None else f"{pair.parallax:.2f}"
     direction = "" if np.isnan(pair.direction_error_deg) else f"{pair.direction_error_deg:.1f}"
     turn = "" if pair.found is None else f"{pair.turn_found_deg:7.2f} {pair.turn_error_deg:7.2f}"
     frames = f"{pair.first}-{pair.last}"
@@ -71,13 +98,22 @@ def as_values(measured: Measurement) -> dict[str, Any]:
     """The measurement as JSON can hold it: angles in degrees, parallax in pixels, null where nothing was judged."""
     return {
         "follows": measured.follows,
-        "frames": measured.frames,
-        "width": measured.width,
-        "height": measured.height,
+        "frames": measured.camera.frames,
+        "width": measured.camera.width,
+        "height": measured.camera.height,
         "pairs_following": measured.following,
         "pairs_judged": len(measured.judged),
         **_median_values(measured.found),
-        "noise_floor": _median_values(measured.floor),
+        "keyframes": len(measured.camera.registered),
+        "keyframes_registered": int(measured.camera.registered.sum()),
+        "rot_err_rad": float(np.deg2rad(measured.rotation_errors_deg).sum()),
+        "trans_err": float(measured.translation_errors.sum()),
+        "frame_errors": [
+            {"frame": int(frame), "rot_err_deg": float(turn), "trans_err": float(step)}
+            for frame, turn, step in zip(
+                measured.poses[0], measured.rotation_errors_deg, measured.translation_errors, strict=True
+            )
+        ],
         "pairs": [_pair_values(pair) for pair in measured.pairs],
     }
 
@@ -97,7 +133,7 @@ def _pair_values(pair: Pair) -> dict[str, Any]:
         "turn_found_deg": _known(pair.turn_found_deg),
         "turn_error_deg": _known(pair.turn_error_deg),
         "direction_error_deg": _known(pair.direction_error_deg),
-        "parallax": None if pair.found is None else pair.found.parallax,
+        "parallax": None if pair.found is None else pair.parallax,
         "note": pair.note,
     }
 

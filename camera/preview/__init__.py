@@ -1,6 +1,5 @@
-"""A camera path as a drawing, and in words what the model will not follow."""
+"""A camera path as a drawing, with what the model will not follow in words."""
 
-from .advice import hints, warnings
 from .render import render_preview
 
-__all__ = ["hints", "render_preview", "warnings"]
+__all__ = ["render_preview"]

@@ -3,12 +3,12 @@
 import numpy as np
 from PIL import Image
 
+from ..advice import hints, motion, warnings
 from ..path import CameraPath
 from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
 from ..rotation import chained
 from . import drawing
-from .advice import hints, motion, warnings
 from .drawing import FROM_ABOVE, FROM_THE_SIDE, Color, at_an_angle, frustum
 from .sheet import Sheet, camera_depth, ground, tick_seconds
 

@@ -10,14 +10,16 @@ import json
 import sys
 import urllib.parse
 from collections.abc import Collection, Iterable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from ..files.existing import refuse_existing
+from ..options import POSE_FILES
 from .server import Server
 
 TEXT_NODES = {"LingBotWorldTextEncode"}
-POSE_FILES = ("poses.npy", "intrinsics.npy", "action.npy")
 MEDIA = (".mp4", ".mkv", ".webm", ".png", ".webp", ".gif")
 
 
@@ -35,6 +37,7 @@ def add_queue_command(commands: Any) -> None:
     add("--seed", type=int, help="of the noise")
     add("--set", action="append", default=[], metavar="NODE.INPUT=VALUE", help="another value; the node by title or id")
     add("--output", type=Path, default=Path("."), help="file or folder to save to (%(default)s)")
+    add("--overwrite", action="store_true", help="replace an output that is there already")
     add("--list", action="store_true", help="show the workflow's nodes and values, queue nothing")
 
 
@@ -59,7 +62,7 @@ def queue(options: argparse.Namespace) -> None:
     files = saved_files(json.loads(server.request(f"/history/{prompt_id}")).get(prompt_id, {}))
     if not files:
         raise InputError("the workflow ran, but saved neither video nor image")
-    print(_download(server, files[0], options.output))
+    print(_download(server, files[0], options.output, options.overwrite))
 
 
 def load_workflow(path: Path) -> dict:
@@ -120,6 +123,8 @@ def _check_paths(options: argparse.Namespace) -> None:
     folder = options.output if options.output.is_dir() else options.output.absolute().parent
     if not folder.is_dir():
         raise InputError(f"`output`: there is no folder {folder}; make it, or choose another")
+    if not options.output.is_dir():
+        refuse_existing(options.output, options.overwrite, options.image)
 
 
 def _pose_files(folder: Path) -> list[Path]:
@@ -197,10 +202,15 @@ def _follow(events: Iterable[tuple[str, dict]], workflow: dict) -> None:
             raise InputError("the server interrupted the workflow")
 
 
-def _download(server: Server, item: dict, output: Path) -> Path:
-    """Write a saved file to `output`: a file name, or a folder that keeps the server's name."""
+def _download(server: Server, item: dict, output: Path, overwrite: bool) -> Path:
+    """Write a saved file to `output`: a file name, or a folder that keeps the server's name. Where a file of that name
+    may not be replaced, a number is added: the video is made by now."""
     query = urllib.parse.urlencode({key: item[key] for key in ("filename", "subfolder", "type")})
     target = output / Path(item["filename"]).name if output.is_dir() else output
+    for number in count(2):
+        if overwrite or not target.exists():
+            break
+        target = target.with_stem(f"{Path(item['filename']).stem} ({number})")
     part = target.with_name(target.name + ".part")
     part.write_bytes(server.request(f"/view?{query}"))
     part.replace(target)

@@ -1,41 +1,49 @@
-"""`lingbot-world camera show | convert | make | measure`: camera paths seen, converted, made, and found in a video."""
+"""`lingbot-world camera show | convert | make | measure | from-video`: camera paths seen, converted, made, found."""
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from ...camera.advice import hints, warnings
 from ...camera.easing import EASINGS
 from ...camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
 from ...camera.measure import (
     as_values,
-    floor_words,
+    error_words,
+    find_camera,
+    found_words,
     measure_camera,
     render_measurement,
     summary,
     table,
+    video_path,
 )
 from ...camera.moves import PRESETS, path_from_keys, preset_path
 from ...camera.moves.presets import DEFAULT_RADIUS
 from ...camera.path import DEFAULT_FOV_DEG, CameraPath
-from ...camera.preview import hints, render_preview, warnings
+from ...camera.preview import render_preview
 from ...errors import CameraError
 from ...options import FRAMES
-from ..options import two_sides
-from ..pictures import grey_frames, read_image
+from ..files.existing import refuse_existing
+from ..files.pictures import grey_frames, read_image
+from ..options import POSE_FILES, two_sides
 
 
 def add_camera_command(subparsers: Any) -> None:
-    """Adds `camera` with its four actions; each sets `run(arguments)`."""
-    parser = subparsers.add_parser("camera", help="show, convert or make camera paths; measure how a video follows one")
+    """Adds `camera` with its five actions; each sets `run(arguments)`."""
+    parser = subparsers.add_parser(
+        "camera", help="show, convert, make, find and measure camera paths"
+    )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions)
     _add_convert(actions)
     _add_make(actions)
     _add_measure(actions)
+    _add_from_video(actions)
 
 
 def _add_show(actions: Any) -> None:
@@ -45,7 +53,8 @@ def _add_show(actions: Any) -> None:
     parser.add_argument("--frames", type=int, help="frames of the video; left out: all of the path")
     parser.add_argument("--image", help="first frame, drawn where the camera starts")
     parser.add_argument("--size", type=two_sides, default=(800, 500), help="WIDTH*HEIGHT of the drawing")
-    parser.add_argument("--output", default="camera.png", help="PNG file of the drawing")
+    parser.add_argument("--output", help="PNG file of the drawing; left out: camera.png, which is replaced")
+    _add_overwrite(parser)
 
 
 def _add_convert(actions: Any) -> None:
@@ -54,12 +63,14 @@ def _add_convert(actions: Any) -> None:
     _add_input(parser)
     parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
     parser.add_argument("--frames", type=int, help="resample the whole path to this many frames (taken down to 4n+1)")
+    _add_overwrite(parser)
 
 
 def _add_make(actions: Any) -> None:
     parser = actions.add_parser("make", help="make a path from a preset move or from keys")
     parser.set_defaults(run=lambda arguments: _make(arguments, parser.get_default))
     parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
+    _add_overwrite(parser)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--preset", choices=PRESETS, metavar="NAME", help=", ".join(PRESETS))
     source.add_argument("--keys", metavar="SCRIPT", help="keys held and for how many frames: w-10,iw-15,none-10")
@@ -75,16 +86,22 @@ def _add_make(actions: Any) -> None:
 
 MEASURE_HELP = """Measures how well a video follows its camera path, from what its pictures show.
 
-Points are followed between keyframes, eight frames apart or fewer where the path turns fast. The essential matrix
-gives the turn and the direction between two of them, which are compared with the poses: degrees off. Distances have no
-scale in a video and are not judged; nor is a direction where the path only turns. A pair of keyframes follows if its
-turn is less than 1 degree, or a third of the turn asked for, off and its direction less than 30 degrees. The video
-follows if three quarters of the pairs do. Where the path's own motion fits a pair's points about as well as the one
-that was found, the pair cannot be told, nor the video if that decides. The noise floor is said first: the same,
-measured on rendered rooms seen along the path, which are full of texture; softer pictures are off by more. The lens is
-taken to be the path's: a video that shows another one seems to turn less or more.
+Points are followed from keyframe to keyframe, four frames apart. Where a turn explains them the camera turns; else
+pycolmap's global mapper finds it. RotErr and TransErr are those of CameraCtrl (arXiv 2404.02101): angle and distance of
+found and asked pose, both seen from the first frame, after alignment of the scale. A pair of keyframes eight frames
+apart follows if its turn is less than 1 degree, or a third of the turn asked for, off and its direction less than 30
+degrees. The video follows if three quarters of the pairs do. Where the path's own motion fits a pair's points about as
+well as the one that was found, the pair cannot be told, nor the video if that decides. The lens is taken to be the
+path's: a video that shows another one seems to turn less or more.
 
-Needs opencv-python-headless: pip install -e ".[cli,measure]"."""
+Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
+FROM_VIDEO_HELP = """Makes a camera path of a video: what its camera did, as poses.npy and intrinsics.npy.
+
+Found as `camera measure` does. A video has no scale: the longest step between latent frames becomes 1, which is what
+the model sees of any path. The first frame's camera is the origin, its axes OpenCV's. The lens is found too where the
+video shows it, unless --fov_deg names it; else it is taken to see 79 degrees across.
+
+Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
 
 
 def _add_measure(actions: Any) -> None:
@@ -99,30 +116,47 @@ def _add_measure(actions: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print all figures as JSON instead")
 
 
+def _add_from_video(actions: Any) -> None:
+    shape = argparse.RawDescriptionHelpFormatter
+    help = "make a path of what a video's camera did"
+    parser = actions.add_parser("from-video", help=help, description=FROM_VIDEO_HELP, formatter_class=shape)
+    parser.set_defaults(run=_from_video)
+    parser.add_argument("video", help="a video file, or a folder of PNG files")
+    parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
+    _add_overwrite(parser)
+    parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across; left out: found, or 79")
+
+
+def _add_overwrite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--overwrite", action="store_true", help="replace an output that is there already")
+
+
 def _add_input(parser: argparse.ArgumentParser) -> None:
     formats = "; ".join(f"{name}: {format.description}" for name, format in FORMATS.items())
     conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
     parser.add_argument("input", help="file or folder of the path")
-    parser.add_argument("--format", choices=FORMATS, default="lingbot", metavar="NAME", help=formats)
+    parser.add_argument("--format", choices=FORMATS, metavar="NAME", help=f"left out: told by the file; {formats}")
     parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=f"what matrices mean: {conventions}")
     parser.add_argument("--image_size", type=two_sides, help="WIDTH*HEIGHT of the video a ViPE file was made from")
     parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across, in place of the file's lens")
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    path = _read(arguments)
+    if arguments.output is not None:
+        refuse_existing(Path(arguments.output), arguments.overwrite, arguments.image)
+    path, notes = _read(arguments)
     frames = len(path) if arguments.frames is None else arguments.frames
     image = None if arguments.image is None else Image.fromarray(read_image(arguments.image))
     drawing = render_preview(path, image, frames, arguments.size)
-    _saved(drawing.save, arguments.output)
-    _warn(path, frames)
+    _saved(drawing.save, arguments.output or "camera.png")
+    _warn(path, frames, notes)
 
 
 def _convert(arguments: argparse.Namespace) -> None:
-    path = _read(arguments)
+    path, notes = _read(arguments)
     path = path if arguments.frames is None else path.for_video(arguments.frames)
-    _saved(lambda target: write_camera(path, target), arguments.output)
-    _warn(path, len(path))
+    _write(path, arguments)
+    _warn(path, len(path), notes)
 
 
 def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
@@ -134,42 +168,61 @@ def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
             if value != default(name):
                 raise CameraError(f"`{name}` is for presets: keys say how far and for how long; leave it out")
         path = path_from_keys(arguments.keys, fov_deg=arguments.fov_deg)
-    _saved(lambda target: write_camera(path, target), arguments.output)
+    _write(path, arguments)
     _warn(path, len(path))
 
 
 def _measure(arguments: argparse.Namespace) -> None:
-    path, notes = _path(arguments)
+    path, said = _path(arguments)
+    notes = [f"note: {note}" for note in said]
     measured = measure_camera(grey_frames(arguments.video), path, arguments.every)
-    lines = [*notes, floor_words(measured), "", *table(measured), "", *summary(measured)]
+    lines = [*notes, error_words(measured), "", *table(measured), "", *summary(measured)]
     print(json.dumps({**as_values(measured), "notes": notes}, indent=1) if arguments.json else "\n".join(lines))
     if arguments.drawing is not None:
         _saved(render_measurement(measured).save, arguments.drawing, quiet=arguments.json)
 
 
-def _warn(path: CameraPath, frames: int) -> None:
+def _from_video(arguments: argparse.Namespace) -> None:
+    camera = find_camera(grey_frames(arguments.video), arguments.fov_deg)
+    path = video_path(camera)
+    print(*found_words(camera, path, arguments.fov_deg is not None), sep="\n")
+    _write(path, arguments)
+    _warn(path, len(path))
+
+
+def _warn(path: CameraPath, frames: int, notes: Sequence[str] = ()) -> None:
+    """Says what `notes` on its file have not said before."""
     for warning in warnings(path, frames):
-        print(f"! {warning}")
+        if warning not in notes:
+            print(f"! {warning}")
     for hint in hints(path, frames):
         print(hint)
 
 
-def _read(arguments: argparse.Namespace) -> CameraPath:
+def _read(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
+    """The path that the arguments name, and notes on its file, which are printed."""
     path, notes = _path(arguments)
-    print(*notes, sep="\n", end="\n" if notes else "")
-    return path
+    for note in notes:
+        print(f"note: {note}")
+    return path, notes
 
 
 def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
-    """The path that the arguments name, and notes on it."""
-    path, notes = read_camera(
+    return read_camera(
         arguments.input,
         arguments.format,
         convention=arguments.convention,
         image_size=arguments.image_size,
         fov_deg=arguments.fov_deg,
     )
-    return path, [f"note: {note}" for note in notes]
+
+
+def _write(path: CameraPath, arguments: argparse.Namespace) -> None:
+    target = Path(arguments.output)
+    for file in (target, *((target / name) for name in POSE_FILES)):
+        if not file.is_dir():
+            refuse_existing(file, arguments.overwrite)
+    _saved(lambda target: write_camera(path, target), arguments.output)
 
 
 def _saved(save: Callable[[Path], None], target: str, *, quiet: bool = False) -> None:

@@ -8,19 +8,24 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from ... import __version__
 from ...errors import InputError, LingBotError
 from ...options import ARITHMETICS, DTYPE_NAMES, RELEASES, Progress
 from ..client.queue import add_queue_command
-from ..interrupts import told_by_signals
-from ..options import PARTS, GenerateOptions
+from ..interrupts import Written, end_at_further_ones, told_by_signals
+from ..options import PARTS, STDOUT, GenerateOptions
 from ..starting import start_cuda
-from .flags import Help, add_settings, add_size, adder, count, settings_of
+from .completion import add_completion_command
+from .flags import Help, Parser, add_settings, add_size, adder, count, settings_of
+from .live import add_live_command
+from .measure import add_measure_command
 from .quantize import add_quantize_command, add_verify_command
 
 BAD_INPUT, INTERRUPTED, OUTPUT_CLOSED = 2, 130, 141
@@ -40,9 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             return _run(arguments, argv)
         except KeyboardInterrupt as error:
-            left = str(error) or getattr(arguments, "interrupted", "nothing was written")
+            if own_process:
+                end_at_further_ones()
+            left = str(getattr(arguments, "interrupted", error))
             with suppress(OSError):  # of a terminal that was closed
-                print(f"\nlingbot-world: interrupted; {left}", file=sys.stderr)
+                print(f"\nlingbot-world: interrupted{left and '; '}{left}", file=sys.stderr)
             return 128 + signals[0] if signals else INTERRUPTED
 
 
@@ -76,7 +83,8 @@ def with_flags(message: str) -> str:
 
 def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The command's options. Those of `camera` are added only when `argv` asks for it, because they need torch."""
-    parser = argparse.ArgumentParser(prog="lingbot-world", description="Camera-controlled video from one image.")
+    parser = Parser(prog="lingbot-world", description="Camera-controlled video from one image.")
+    parser.add_argument("--version", action="version", version=f"lingbot-world {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_generate(commands)
     _add_batch(commands)
@@ -85,25 +93,32 @@ def build_parser(argv: Sequence[str] = ()) -> argparse.ArgumentParser:
     add_quantize_command(commands, progress_bar)
     add_verify_command(commands, progress_bar)
     add_queue_command(commands)
-    if argv[:1] == ["camera"]:
+    add_live_command(commands, progress_bar)
+    add_measure_command(commands)
+    add_completion_command(commands, parser)
+    if argv[:1] in (["camera"], ["completion"]):
         from .camera import add_camera_command
 
         add_camera_command(commands)
     else:
-        commands.add_parser("camera", help="show, convert or make camera paths; measure how a video follows one")
+        commands.add_parser("camera", help="show, convert, make, find and measure camera paths")
     return parser
 
 
 def _add_generate(commands: Any) -> None:
     parser = commands.add_parser("generate", help="make a video", formatter_class=Help)
-    parser.set_defaults(run=_generate)
+    parser.set_defaults(run=_generate, interrupted="nothing was written")
     add = adder(parser)
     add("image", "first frame; stretched to the video's size")
     add("prompt", "what the video shows")
     add("output", "x.mp4; a folder or dir/*.png for PNG files; - for standard output")
+    add("preset", "in place of a folder: a move of `camera make`, at its defaults", metavar="NAME")
+    add("keys", "in place of a folder: keys held and for how many frames: w-10,iw-15,none-10", metavar="SCRIPT")
     add("seed", "left out: drawn, and printed at the end", type=int)
     parser.add_argument("--gpus", type=count, default=1, metavar="N", help="GPUs that make the video, a process each")
     add("shard", "each GPU keeps 1/N of the weights and fetches a block before it is needed", action="store_true")
+    parser.add_argument("--quiet", action="store_true", help="show no progress and say nothing but what is wrong")
+    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check everything, say what would be made")
     add = adder(add_settings(parser))
     add("save_state", "file to write, from which a later run continues the video", metavar="FILE")
     add("continue_from", "file that --save_state wrote; the video is what comes next, and PNG files are numbered on",
@@ -118,6 +133,7 @@ def _add_batch(commands: Any) -> None:
     parser.add_argument("out", help="folder of the videos and of manifest.jsonl; what is done in it is not done again")
     parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help="spread over the GPUs of a Ray "
                         "cluster; without an address, over those of this machine")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="show no progress and say nothing but what is wrong")
     parser.add_argument("--workers", type=count, metavar="N", help="Ray actors; left out: one for each GPU")
     add_settings(parser)
 
@@ -140,19 +156,23 @@ def _add_toy(commands: Any) -> None:
     parser = commands.add_parser("toy", help="write a package of tiny models, an image and a camera path")
     parser.set_defaults(run=_toy)
     parser.add_argument("folder", help="where to write it")
-    parser.add_argument("--random", action="store_true",
-                        help="random weights of every kind of model, the causal one too, in place of trained ones")
+    parser.add_argument(
+        "--random",
+        action="store_true",
+        help="random weights of every kind of model, the causal one too, in place of trained ones",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random weights")
 
 
 def _generate(arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
+    from ..expected import expected, remember
+    from ..files.target import files_left
     from ..plan import make_plan
     from ..processes import joined
     from ..profile import silent, table
     from ..run import run
-    from ..video import STDOUT, files_left
 
     _spare_imports(arguments)
     values = settings_of(arguments)
@@ -160,17 +180,36 @@ def _generate(arguments: argparse.Namespace) -> None:
         values["device"] = processes.device(arguments.device)
         plan = make_plan(GenerateOptions(**values))
         if not processes.first:
-            run(plan, silent, processes)
+            if not arguments.dry_run:
+                run(plan, silent, processes)
             return
+        state = [] if plan.options.save_state is None else [Path(plan.options.save_state)]
+        if plan.target.is_pipe:
+            del arguments.interrupted  # nobody knows what its reader has kept
+        else:
+            arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *state])
+        tell = _teller(arguments)
         size, steps = plan.geometry, arguments.sampling_steps
-        told = sys.stderr if arguments.output == STDOUT else sys.stdout
-        first = f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}"
-        print(first, *plan.notes, *files_left(plan.target, plan.frames_before + size.frames), sep="\n", file=told)
-        result = run(plan, progress_bar, processes)
-        arguments.interrupted = "the video is whole"
+        took = expected(plan)
+        tell(f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}{took and f'; {took}'}")
+        tell(*plan.notes, *files_left(plan.target, plan.frames_before + size.frames))
+        if arguments.dry_run:
+            return
+        result = run(plan, silent if arguments.quiet else progress_bar, processes)
+        remember(plan, result.stages)
         if arguments.reuse_threshold:
-            print(f"\nthe model predicted {result.model_steps} of {steps} steps", file=told)
-        print(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}", file=told)
+            tell(f"\nthe model predicted {result.model_steps} of {steps} steps")
+        tell(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
+
+
+def _teller(arguments: argparse.Namespace) -> Callable[..., None]:
+    """`tell(*lines)`, on the screen: on standard error where the video goes to standard output."""
+
+    def tell(*lines: str) -> None:
+        if lines and not arguments.quiet:
+            print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)
+
+    return tell
 
 
 def _spare_imports(arguments: argparse.Namespace) -> None:
@@ -181,10 +220,9 @@ def _spare_imports(arguments: argparse.Namespace) -> None:
 
 
 def _batch(arguments: argparse.Namespace) -> None:
-    from pathlib import Path
-
     from ..many.batch import run_batch
     from ..many.jobs import MANIFEST, read_jobs
+    from ..profile import silent
 
     _spare_imports(arguments)
     values = settings_of(arguments)
@@ -198,8 +236,9 @@ def _batch(arguments: argparse.Namespace) -> None:
         from ..many.cluster import on_ray
 
         run_groups = on_ray(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
-    counts = run_batch(jobs, folder, progress_bar, run_groups)
-    print(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
+    tell = (lambda _text: None) if arguments.quiet else (lambda text: print(with_flags(text), flush=True))
+    counts = run_batch(jobs, folder, silent if arguments.quiet else progress_bar, run_groups, tell)
+    tell(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
     if counts.failed:
         raise LingBotError(f"{counts.failed} failed; {folder / MANIFEST} says why. The same command tries them again")
 

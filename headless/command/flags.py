@@ -5,10 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, NoReturn
 
 from ...options import FRAMES, RELEASES, SIZE
 from ..options import CHOICES, LORA, PARTS, GenerateOptions, lora_of, two_sides
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with words that it cannot read in one line, as the command says everything else."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"lingbot-world: {message}; `{self.prog} --help` says what there is\n")
 
 
 class Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -21,10 +28,11 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     """Options of `generate` that may hold for many videos; returns the group of those for causal models."""
     add = adder(parser)
-    add("ckpt_dir", "the package's folder, as `hf download` leaves it")
+    add("ckpt_dir", "the package's folder, as `hf download` leaves it; or a causal model's file")
     add("negative", "negative prompt; left out: a list of usual flaws, in Chinese")
     add("action_path", "folder with poses.npy and intrinsics.npy; left out: no camera control")
     add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
+    add("overwrite", "replace a video that is there already", action="store_true")
     add("sampling_steps", "steps of both experts together")
     add("shift", "of the noise schedule: higher spends more steps on the layout; left out: what the model was made for",
         type=float)  # fmt: skip
@@ -79,13 +87,15 @@ def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
     return add
 
 
-def add_size(parser: argparse.ArgumentParser, meaning: str) -> None:
-    """The flags of a video's size; `meaning` is what --size says."""
+def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True) -> None:
+    """The flags of a video's size; `meaning` is what --size says. `frames`: it has an end."""
     size = "{}*{}".format(*SIZE)
     parser.add_argument("--size", type=two_sides, default=size, metavar=size, help=meaning)
     parser.add_argument("--width", type=int, help="exact, a multiple of 16; with --height, in place of --size")
     parser.add_argument("--height", type=int, help="exact, a multiple of 16")
-    parser.add_argument("--frame_num", type=int, default=FRAMES, help="4n+1; a shorter pose file shortens the video")
+    if frames:
+        about = "4n+1; a shorter pose file shortens the video"
+        parser.add_argument("--frame_num", type=int, default=FRAMES, help=about)
 
 
 def count(text: str) -> int:

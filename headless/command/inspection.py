@@ -9,11 +9,11 @@ import torch
 from ...errors import InputError
 from ...loaders import Checkpoint, find_package, open_checkpoint
 from ...loaders.offload import weight_bytes
-from ...loaders.package import ASSETS, ASSETS_PAGES, is_causal_folder, is_expert_folder
+from ...loaders.package import ASSETS, ASSETS_PAGES, is_causal_folder, is_expert_folder, named_role
 from ...loaders.release import base_release
 from ...model.kv_cache import KeyValuePlace
 from ...model.memory import decoded_bytes
-from ...options import Arithmetic, DtypeName, Precision, torch_dtype
+from ...options import RELEASES, Arithmetic, DtypeName, Precision, torch_dtype
 from ...pipeline.geometry import Geometry, explicit_geometry
 from ...pipeline.memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 from ...pipeline.rollout_memory import Decoder, RolloutMemory, RolloutWork, estimate_rollout
@@ -64,14 +64,18 @@ def describe(
 def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
     if path.is_dir() and (where.get("release") or is_causal_folder(path) or not is_expert_folder(path)):
         return _package(path, work, where)
-    if path.is_file() and "vae" in path.name.lower():
+    name = path.name.lower()
+    if "vae" in name:
         return _vae(path, work.geometry)
-    if path.is_file() and ("t5" in path.name.lower() or "text_encoder" in path.name.lower()):
+    if "t5" in name or "text_encoder" in name:
         return _text(path, work.precision.dtype)
     checkpoint = open_checkpoint(path)
     if checkpoint.config.causal:
         return _causal(checkpoint, work)
-    return _expert("expert", checkpoint) + _steps(checkpoint, work)
+    report = _expert("expert", checkpoint)
+    if named_role(checkpoint.path) is None and not (checkpoint.files[0].parent / "config.json").is_file():
+        report.lines.append(f"  or a causal model: nothing tells, so --release {', '.join(RELEASES)} has to")
+    return report + _steps(checkpoint, work)
 
 
 def _package(folder: Path, work: _Work, where: dict[str, str | None]) -> Report:
@@ -128,7 +132,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
         stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
         report += Report([], [stage])
     kept, name = chunks.camera_cache("gpu", 0), "camera cache, used where there is room"
-    if checkpoint.four_bit:
+    if checkpoint.quantized:
         kept += config.num_layers * decoded_bytes(config, work.precision.dtype, work.precision.arithmetic)
         name = "camera cache and decoded weights, used where there is room"
     return report + Report([], [StageEstimate(name, 0, kept)])

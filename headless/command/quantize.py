@@ -5,17 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ...options import BLOCK_SIZES, ShowProgress
+from ...options import BLOCK_SIZES, QUANTIZE_FORMATS, ShowProgress
 from ..options import LORA, lora_of
 
 
 def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     """Adds `quantize`, which sets `run(arguments)`."""
-    parser = commands.add_parser("quantize", help="make a 4-bit package out of official weights")
+    parser = commands.add_parser("quantize", help="make a 4-bit or fp8 package out of official weights")
     parser.set_defaults(run=lambda arguments: _quantize(arguments, show))
     add = parser.add_argument
     add("source", help="a package, a model's folder or file (safetensors, .pth), or a text encoder's file")
     add("dest", help="the folder to make; the same command continues one that was stopped")
+    add("--format", default="nf4", choices=QUANTIZE_FORMATS, help="what the weights become: 4-bit ones, or float8 with "
+        "ComfyUI's metadata, which its own loaders read too; a text encoder is always 4-bit")  # fmt: skip
     add("--search", action="store_true", help="scales of least error instead of the largest value: 9 %% less error in "
         "the same format and size, takes several times as long")  # fmt: skip
     add("--t5", action="store_true", help="quantize a package's text encoder as well: 11.4 GB become 3.2 GB")
@@ -41,8 +43,8 @@ def _quantize(arguments: argparse.Namespace, show: ShowProgress) -> None:
 
     options = QuantizeOptions(
         search=arguments.search, keep=tuple(arguments.keep), blocksize=arguments.blocksize, t5=arguments.t5,
-        loras=tuple(arguments.lora), device=str(find_device(arguments.device)),
-        assets=arguments.assets_dir,
+        loras=tuple(arguments.lora), device=str(find_device(arguments.device)), assets=arguments.assets_dir,
+        format=arguments.format,
     )  # fmt: skip
     plan = plan_quantize(arguments.source, arguments.dest, options)
     for note in plan.notes:

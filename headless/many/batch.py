@@ -21,19 +21,22 @@ from ...options import ShowProgress
 from ...pipeline.memory import choose_residency
 from ...pipeline.two_experts import Conditioning, Video
 from ...sampling import StepReuse
+from ..files.existing import refuse_existing
+from ..files.video import write_frames
 from ..options import GenerateOptions
 from ..plan import SamplingPlan, make_plan
 from ..profile import StageRecorder, silent
 from ..rollout_plan import RolloutPlan
 from ..run import run
 from ..stages import camera_map, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
-from ..video import write_frames
-from .jobs import Job, Manifest, Outcome
+from .jobs import CHANGED, DONE, Job, Manifest, Outcome, alone_in
 from .kept import Kept, OpenFiles
 
 VIDEOS_AT_ONCE = 8
 """Videos whose steps are done before the first of them is written. A run that is stopped loses as many at most."""
 PROMPTS_AT_ONCE = 8
+MOST_NAMES = 3
+"""Jobs that are named where more of them have something in common."""
 
 
 @dataclass(frozen=True)
@@ -58,31 +61,68 @@ RunGroups = Callable[[list[list[Seeded]], Path], Iterator[Outcome]]
 
 
 def run_batch(
-    jobs: Sequence[Job], folder: Path, show: ShowProgress = silent, run_groups: RunGroups | None = None
+    jobs: Sequence[Job],
+    folder: Path,
+    show: ShowProgress = silent,
+    run_groups: RunGroups | None = None,
+    tell: Callable[[str], None] = lambda _text: None,
 ) -> Counts:
     """Does what is not done yet; each job gets a row in the folder's manifest when it ends. `run_groups` makes the
-    videos, by default in this process."""
+    videos, by default in this process. `tell` is given what the user should know, and why a job fails.
+
+    Raises InputError where another batch has the folder, or where it holds videos that no batch has made."""
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = Manifest(folder)
-    waiting = [job for job in jobs if not manifest.is_done(job)]
+    with alone_in(folder):
+        manifest = Manifest(folder)
+        for job in () if manifest.path.exists() else jobs:
+            refuse_existing(job.video(folder), job.options.overwrite)
+        manifest.path.touch()
+        waiting = list(_waiting(jobs, manifest, tell))
+        done = 0
+        for outcome in _outcomes(waiting, folder, run_groups or partial(_run_here, show=show), tell):
+            manifest.note(outcome)
+            done += outcome.error is None
+            if outcome.error is not None:
+                tell(f"{outcome.job.name} failed: {outcome.error}")
+    return Counts(done, len(jobs) - len(waiting), len(waiting) - done)
+
+
+def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> Iterator[Job]:
+    """The jobs that are to be done. Their videos may be replaced."""
+    for job in jobs:
+        found = manifest.found(job)
+        if found == CHANGED:
+            tell(f"{job.name}: {job.options.output} is no longer the file that was written, so it is made again")
+        if found != DONE:
+            yield replace(job, options=replace(job.options, overwrite=True))
+
+
+def _outcomes(
+    waiting: Sequence[Job], folder: Path, run_groups: RunGroups, tell: Callable[[str], None]
+) -> Iterator[Outcome]:
+    """What becomes of each job. Those that cannot start come first."""
     likenesses: dict[str, list[Seeded]] = {}
+    notes: dict[str, list[str]] = {}
     files = OpenFiles()
     for job in waiting:
         seeded = Seeded(job, secrets.randbits(32) if job.options.seed is None else job.options.seed)
         try:
-            likenesses.setdefault(_likeness(job, make_plan(_with_camera(job, folder), files)), []).append(seeded)
+            plan = make_plan(_with_camera(job, folder), files)
         except (LingBotError, OSError) as error:
-            manifest.note(Outcome(job, seeded.seed, error=str(error)))
+            yield Outcome(job, seeded.seed, error=str(error))
+            continue
+        likenesses.setdefault(_likeness(job, plan), []).append(seeded)
+        for note in plan.notes:
+            notes.setdefault(note, []).append(job.name)
+    for note, names in notes.items():
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        tell(f"{', '.join(names[:MOST_NAMES])}{more}: {note}")
     groups = [group[start : start + VIDEOS_AT_ONCE] for group in likenesses.values()
               for start in range(0, len(group), VIDEOS_AT_ONCE)]  # fmt: skip
-    done = 0
-    for outcome in run_groups(groups, folder) if run_groups else _run_here(groups, folder, show):
-        manifest.note(outcome)
-        done += outcome.error is None
-    return Counts(done, len(jobs) - len(waiting), len(waiting) - done)
+    yield from run_groups(groups, folder)
 
 
-def _run_here(groups: list[list[Seeded]], folder: Path, show: ShowProgress) -> Iterator[Outcome]:
+def _run_here(groups: list[list[Seeded]], folder: Path, *, show: ShowProgress) -> Iterator[Outcome]:
     kept = Kept()
     for group in groups:
         yield from run_group(group, folder, kept, show)

@@ -9,20 +9,23 @@ import math
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from ...errors import InputError
-from ..options import PARTS, GenerateOptions, two_sides
+from ..options import CAMERAS, PARTS, GenerateOptions, two_sides
 
 MANIFEST = "manifest.jsonl"
-DONE, FAILED = "done", "failed"
+LOCK = "manifest.lock"
+DONE, FAILED, CHANGED = "done", "failed", "changed"
 FOR_ALL = ("ckpt_dir", "assets_dir", "release", "output", "device", "dtype", "residency", "camera_cache", "vae_tiling",
-           "vae_dtype", "lora", "shard", "kv_cache", "save_state")  # fmt: skip
+           "vae_dtype", "lora", "shard", "kv_cache", "save_state", "overwrite")  # fmt: skip
 """The options that a batch has once, not for each job."""
-CAMERAS = ("action_path", "preset", "keys")
 _WHOLE = ("width", "height", "frame_num", "sampling_steps", "seed", "window", "sink", "fps")
 _NUMBERS = ("shift", "boundary", "reuse_threshold")
 _PATHS = ("image", "continue_from", *PARTS)
@@ -37,9 +40,14 @@ class Job:
     options: GenerateOptions
     camera: tuple[str, str] | None
 
+    def video(self, folder: Path) -> Path:
+        """Its file in the batch's folder."""
+        return folder / f"{self.name}.mp4"
+
     def settings(self) -> dict[str, Any]:
         """What the video depends on, for the manifest; a seed that is drawn is None."""
-        given = {name: value for name, value in asdict(self.options).items() if name not in ("output", "action_path")}
+        left_out = "output", "overwrite", *CAMERAS
+        given = {name: value for name, value in asdict(self.options).items() if name not in left_out}
         return json.loads(json.dumps(given | {"camera": self.camera}, default=str))
 
 
@@ -152,6 +160,17 @@ def _value(name: str, given: Any) -> Any:
         raise InputError(f"{name} {given!r}: expected {expected}") from None
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keeps other batches out of the folder. The lock ends with its process. Raises InputError where another has it."""
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            yield
+    except Timeout:
+        raise InputError(f"{folder}: another batch is at work in this folder; wait for its end, or name another folder"
+                         ) from None  # fmt: skip
+
+
 class Manifest:
     """OUT/manifest.jsonl: a row for each job that was done or has failed, in the order of their ends."""
 
@@ -159,30 +178,28 @@ class Manifest:
         self.folder, self.path = folder, folder / MANIFEST
         self._rows = self._read()
 
-    def is_done(self, job: Job) -> bool:
-        """Whether the job's video is there, made with the job's settings."""
+    def found(self, job: Job) -> str:
+        """DONE where the job's video is there as it was written, made with the job's settings; CHANGED where its file
+        is another one by now; else nothing."""
         row = self._rows.get(job.name)
-        return (
-            row is not None
-            and row["status"] == DONE
-            and row["settings"] == job.settings()
-            and (self.folder / row["file"]).is_file()
-        )
+        if row is None or row["status"] != DONE or row["settings"] != job.settings():
+            return ""
+        file = self.folder / row["file"]
+        return "" if not file.is_file() else DONE if _digest(file) == row["sha256"] else CHANGED
 
     def note(self, outcome: Outcome) -> None:
         """Adds what became of a job. One that failed is tried again by the next run."""
         found: dict[str, Any] = {"status": FAILED, "error": outcome.error}
         if outcome.error is None:
-            file = self.folder / f"{outcome.job.name}.mp4"
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+            file = outcome.job.video(self.folder)
             found = {"status": DONE, "file": file.name, "seed": outcome.seed, "seconds": round(outcome.seconds, 2)}
-            found["sha256"] = digest
+            found["sha256"] = _digest(file)
         self._add(outcome.job, **found)
 
     def _add(self, job: Job, **found: Any) -> None:
         row = {"name": job.name, **found, "settings": job.settings()}
         self._rows[job.name] = row
-        cut_short = self.path.is_file() and not self.path.read_bytes().endswith(b"\n")
+        cut_short = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"", b"\n")
         with self.path.open("a", encoding="utf-8") as file:
             file.write("\n" * cut_short + json.dumps(row, ensure_ascii=False) + "\n")
 
@@ -197,3 +214,11 @@ class Manifest:
                 except (json.JSONDecodeError, TypeError, KeyError):
                     continue
         return rows
+
+
+def _digest(file: Path) -> str:
+    digest = hashlib.sha256()
+    with file.open("rb") as opened:
+        while part := opened.read(1 << 20):
+            digest.update(part)
+    return digest.hexdigest()

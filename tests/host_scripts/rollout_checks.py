@@ -8,8 +8,8 @@ from embed import embed
 
 TOY, FIRST, SECOND = sys.argv[1:]
 embed()
+sys.path.append("..")  # the cases of the tests without ComfyUI
 
-import json  # noqa: E402
 from dataclasses import replace  # noqa: E402
 from types import SimpleNamespace  # noqa: E402
 
@@ -24,26 +24,25 @@ from common import FP32, GOLDEN, check, experts, gap, refused, report  # noqa: E
 from lingbot_world.camera.path import CameraPath  # noqa: E402
 from lingbot_world.host.guider import ExpertGuider  # noqa: E402
 from lingbot_world.host.loading import load_causal, load_patcher  # noqa: E402
-from lingbot_world.host.rollout import plan_rollout, run_rollout  # noqa: E402
+from lingbot_world.host.rollout import prepare_rollout, run_rollout  # noqa: E402
 from lingbot_world.host.rollout_sampler import RolloutSampler, plan_key_values  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.model.kv_cache import KeyValuePlace  # noqa: E402
-from lingbot_world.options import PerExpert  # noqa: E402
-from lingbot_world.pipeline import rollout as engine_rollout  # noqa: E402
+from lingbot_world.options import PerExpert, Window  # noqa: E402
+from lingbot_world.pipeline.rollout import Chunk, ChunkLoop  # noqa: E402
+from lingbot_world.pipeline.spec import RolloutRequest  # noqa: E402
 from lingbot_world.pipeline.state import load_state  # noqa: E402
-from lingbot_world.pipeline.world import World  # noqa: E402
-from lingbot_world.sampling import few_step_schedule  # noqa: E402
+from rollout_cases import ACTIONS, CASES, WINDOW, arrays, by_chunk, draws, part, run, schedule_of  # noqa: E402
 
 torch.set_num_threads(1)  # toys are too small for more
 
 CAUSAL = GOLDEN / "causal"
-CASES = json.loads((CAUSAL / "manifest.json").read_text())
 STATES = load_state(FIRST), load_state(SECOND)
 VAE = comfy.sd.VAE(sd=comfy.utils.load_torch_file(f"{TOY}/Wan2.1_VAE.pth"))
 PATH = CameraPath(*(np.load(f"{TOY}/example/{name}.npy") for name in ("poses", "intrinsics")))
 IMAGE = (STATES[0].frame.permute(1, 2, 0)[None] + 1) / 2
 LATENT = {"samples": torch.zeros(1, 16, 3, 6, 8)}
-SETTINGS = {"frames": 21, "indices": None, "shift": 10.0, "window": None, "sink": None}
+SETTINGS = {"frames": 21, "shift": 10.0}
 
 
 def golden_model():
@@ -76,46 +75,43 @@ class Latents:
 
 
 def roll(model, state=None, image=IMAGE, seed=1, prompt=None, vae=Latents, path=PATH, **changes):
-    prompt = positive() if prompt is None else prompt
-    plan = plan_rollout(model, prompt, image, path, state, **SETTINGS | changes)
-    return run_rollout(plan, vae, seed)
+    return run_rollout(prepare(model, state, image, prompt, path, **changes), vae, seed)
 
 
-def make_chunks(case, given, made):
-    """A function that makes all chunks of a golden case on a World, and appends them to `made`."""
-    schedule = few_step_schedule(case["timesteps_index"], case["shift"])
-
-    def work(world):
-        world.prompt, left = given["context"][None], iter(given["renoise"])
-        for first in range(0, given["noise"].shape[1], 3):
-            parts = [t[:, :, first : first + 3] for t in (given["noise"][None], given["y"][None], given["plucker"])]
-            made.append(world.chunk(*parts, schedule, lambda shape: next(left)[None]))
-
-    return work
+def prepare(model, state=None, image=IMAGE, prompt=None, path=PATH, negative=None, latent=None, **changes):
+    prompts = (positive() if prompt is None else prompt), negative
+    asked = RolloutRequest(**SETTINGS | changes)
+    return prepare_rollout(model, prompts, asked, image=image, camera=path, state=state, latent=latent)
 
 
-def golden_run(model, case, place=KeyValuePlace()):  # noqa: B008
+def golden_run(case, model, place=KeyValuePlace()):  # noqa: B008
     """The latent of a golden case through ComfyUI's sampling."""
-    given = {name: torch.from_numpy(array) for name, array in np.load(CAUSAL / case["file"]).items()}
-    schedule, made = few_step_schedule(case["timesteps_index"], case["shift"]), []
-    frames, *size = given["noise"].shape[1:]
-    window = case["local_attn_size"] if case["local_attn_size"] > 0 else frames
+    given, schedule, made = arrays(case), schedule_of(case), []
+    frames, *size = given["noise"].shape[2:]
+    held = Window(case.window or 0, case.sink).held(frames, case.chunk)
+    prompts = given["context"], given.get("context_null")
+    chunks = (Chunk(*part(case, given, number), *prompts) for number in range(frames // case.chunk))
     guider = comfy.samplers.CFGGuider(model)
-    guider.inner_set_conds({"positive": [[given["context"][None], {}]]})
-    sampler = RolloutSampler(make_chunks(case, given, made), schedule, tuple(size), (window, case["sink_size"]), place)
-    chunk = torch.zeros(1, 16, 3, *size)
+    guider.inner_set_conds({"positive": [[given["context"], {}]]})
+    loop = ChunkLoop(tuple(size), held, case.chunk, schedule)
+    sampler = RolloutSampler(
+        loop, chunks, draws(given.get("renoise", ())), lambda run: made.extend(run(lambda *_: None)), place
+    )  # fmt: skip
+    chunk = torch.zeros(1, 16, case.chunk, *size)
     guider.sample(chunk, chunk, sampler, torch.tensor([*schedule.sigmas, 0.0]), disable_pbar=True, seed=0)
-    return torch.cat(made, dim=2)[0], given
+    return torch.cat(made, dim=2), given["latent"]
 
 
 @check
 def golden():
-    """The official latents, wherever keys and values lie (8 bits are compared elsewhere)."""
+    """How far from the official latents, in parts of what a case allows, wherever keys and values lie (8 bits are
+    compared elsewhere)."""
     model, found = golden_model(), {}
     for case in CASES:
+        if case is ACTIONS:  # its first layer is not the checkpoint's
+            continue
         for place in (KeyValuePlace(), KeyValuePlace(on_host=True)):
-            latent, given = golden_run(model, case, place)
-            found[f"{case['name']} {place.on_host}"] = gap(latent, given["latent"])
+            found[f"{case.name} {place.on_host}"] = gap(*golden_run(case, model, place)) / case.atol
     return found
 
 
@@ -123,19 +119,18 @@ def golden():
 def attention_in_8_bits():
     """Gaps of a rollout whose keys and values are kept in fp8: to the exact one, to the engine's, with an `attn1_patch`
     that hands on or doubles, and with keys and values in host memory; and where they are planned to lie."""
-    case, model = CASES[1], load_causal(CAUSAL / "model", "fp32", attention="8bit")
-    place = plan_key_values(model, 18, (60, 104), "auto").place
-    latent, given = golden_run(model, case, place)
-    engine, made = load_expert(CAUSAL / "model", dtype=torch.float32, attention_mode="8bit"), []
-    world = World(engine, given["noise"].shape[2:], case["local_attn_size"], case["sink_size"], device="cpu", fp8=True)
-    make_chunks(case, given, made)(world)
-    found = {"place": list(place), "from exact": gap(latent, given["latent"]),
-             "in the engine": gap(latent, torch.cat(made, dim=2)[0])}  # fmt: skip
+    model = load_causal(CAUSAL / "model", "fp32", attention="8bit")
+    spec = prepare(toy_model(), frames=69, window=18).spec
+    place = plan_key_values(model, spec, "auto")[0]
+    latent, official = golden_run(WINDOW, model, place)
+    engine = load_expert(CAUSAL / "model", dtype=torch.float32, attention_mode="8bit")
+    found = {"place": list(place), "from exact": gap(latent, official),
+             "in the engine": gap(latent, by_chunk(WINDOW, model=engine, place=place))}  # fmt: skip
     for name, factor in {"handed on": 1, "doubled": 2}.items():
         patched = model.clone()
         patched.set_model_attn1_patch(lambda given, factor=factor: given["x"] * factor)
-        found[name] = gap(golden_run(patched, case, place)[0], latent)
-    return found | {"on host": gap(golden_run(model, case, place._replace(on_host=True))[0], latent)}
+        found[name] = gap(golden_run(WINDOW, patched, place)[0], latent)
+    return found | {"on host": gap(golden_run(WINDOW, model, place._replace(on_host=True))[0], latent)}
 
 
 @check
@@ -156,8 +151,8 @@ def the_command():
         "frames": [len(first.images), len(second.images)],
         "images": max(gap(first.images, whole[:21]), gap(second.images, whole[21:])),
         "latent": gap(model.model.process_latent_in(second.latent["samples"]), second.state.latent),
-        "notes": [plan_rollout(model, positive(), None, PATH, replace(STATES[0], release=release), **SETTINGS).notes
-                  for release in (second.state.release, "LingBot-World 2.0")],
+        "notes": [prepare(model, replace(STATES[0], release=release), image=None).notes for release in
+                  (second.state.release, "LingBot-World 2.0")],
     }
 
 
@@ -166,7 +161,7 @@ def paths():
     """What is told of a path that is shorter than a video that goes on, and of one in larger units."""
     model, moved = toy_model(), PATH.c2w.copy()
     moved[:, :3, 3] *= 100
-    return {name: plan_rollout(model, positive(), None, path, STATES[0], **SETTINGS | {"frames": 81}).notes
+    return {name: prepare(model, STATES[0], None, path=path, frames=81).notes
             for name, path in {"short": PATH[:13], "far": CameraPath(moved, PATH.intrinsics)}.items()}  # fmt: skip
 
 
@@ -206,11 +201,11 @@ def grey_frames():
     from lingbot_world.host.rollout import _encode_image
 
     model = toy_model()
-    plan = plan_rollout(model, positive(), IMAGE, None, None, **SETTINGS | {"frames": 141})
+    run = prepare(model, path=None, frames=141)
     pixels = torch.full((141, *IMAGE.shape[1:]), 0.5)
     pixels[0] = IMAGE[0]
     whole = model.model.process_latent_in(VAE.encode(pixels))
-    short = _encode_image(plan, VAE)
+    short = _encode_image(run, VAE)
     return {"frames": short.shape[2], "settled": gap(whole[:, :, 30:], short[:, :, -1:].expand_as(whole[:, :, 30:])),
             "before": gap(whole[:, :, :30], short)}  # fmt: skip
 
@@ -218,9 +213,7 @@ def grey_frames():
 @check
 def lora():
     """A LoRA through ComfyUI's loader: as in an engine whose weights have it added; and how much it does."""
-    case, tensors = CASES[1], {}
-    engine = load_expert(CAUSAL / "model", dtype=torch.float32)
-    given = golden_run(golden_model(), case)[1]
+    tensors, engine = {}, load_expert(CAUSAL / "model", dtype=torch.float32)
     for seed, (name, layer) in enumerate(engine.named_modules()):
         if isinstance(layer, torch.nn.Linear):
             generator = torch.Generator().manual_seed(seed)
@@ -228,15 +221,10 @@ def lora():
             up, down = (torch.randn(shape, generator=generator) * 0.05 for shape in ((out, 4), (4, into)))
             tensors |= {f"diffusion_model.{name}.lora_B.weight": up, f"diffusion_model.{name}.lora_A.weight": down}
             layer.weight.data += up @ down
-    left = iter(given["renoise"])
-    chunks = engine_rollout(
-        engine, given["noise"][None], given["y"][None], given["context"][None], given["plucker"],
-        schedule=few_step_schedule(case["timesteps_index"], case["shift"]), window=case["local_attn_size"],
-        sink=case["sink_size"], renoise=lambda shape: next(left)[None],
-    )  # fmt: skip
-    want = torch.cat(list(chunks), dim=2)[0]
+    want = run(WINDOW, model=engine)
     patched = comfy.sd.load_lora_for_models(golden_model(), None, tensors, 1.0, 0)[0]
-    return {"gap": gap(golden_run(patched, case)[0], want), "effect": gap(want, given["latent"])}
+    latent, official = golden_run(WINDOW, patched)
+    return {"gap": gap(latent, want), "effect": gap(want, official)}
 
 
 @check
@@ -275,7 +263,7 @@ def on_two_devices():
     management.load_models_gpu = spy
     try:
         model = MultiGPUCFGSplitNode.execute(toy_model(), 2).args[0]
-        notes = plan_rollout(model, positive(), IMAGE, PATH, None, **SETTINGS).notes
+        notes = prepare(model).notes
         with torch.inference_mode():
             found = gap(roll(model).state.latent, roll(toy_model()).state.latent)
     finally:
@@ -310,6 +298,8 @@ def places():
     """Where keys and values go on a GPU with so much memory: weights of 9.6 GB, 18 latent frames at 480x832."""
     model = toy_model()
     config = replace(model.model.diffusion_model.config, dim=5120, ffn_dim=13824, num_heads=40, num_layers=40)
+    spec = prepare(model, frames=69, window=18).spec
+    spec = replace(spec, config=config, geometry=replace(spec.geometry, height=480, width=832))
     fake = SimpleNamespace(
         load_device=torch.device("cuda"),
         model_size=lambda: int(9.6e9),
@@ -326,7 +316,7 @@ def places():
         ):  # fmt: skip
             management.get_free_memory = lambda device=None: int((host if device.type == "cpu" else gigabytes) * 1e9)  # noqa: B023
             try:
-                found[f"{gigabytes} {host} {mode}"] = list(plan_key_values(fake, 18, (60, 104), mode).place)
+                found[f"{gigabytes} {host} {mode}"] = list(plan_key_values(fake, spec, mode)[0])
             except ValueError as error:
                 found[f"{gigabytes} {host} {mode}"] = str(error)
     finally:

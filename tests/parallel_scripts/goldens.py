@@ -21,15 +21,18 @@ from lingbot_world.headless.processes import Processes
 from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.chunks import buffer_bytes
 from lingbot_world.loaders.offload import SharedBlocks, streamed_weights
+from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.model.kv_cache import KeyValuePlace
 from lingbot_world.model.parallel import SequenceParallel
 from lingbot_world.pipeline import World
 from lingbot_world.pipeline.two_experts import sample
+from lingbot_world.pipeline.world import WorldMemory
 from lingbot_world.quantize.writer import write_expert
 from lingbot_world.sampling import StepReuse, few_step_schedule
 from lingbot_world.vae import decode_latent, load_vae
 from model_cases import SMALL, golden_inputs, golden_model, random_inputs, random_state, with_state
+from rollout_cases import CASES, PLACES, arrays, run
 from test_pipeline import RUNS, SETTINGS
-from test_rollout import CASES, arrays, run
 from torch import distributed
 from torch.multiprocessing import start_processes
 
@@ -103,32 +106,28 @@ def runs(cases: Cases, sequence: SequenceParallel | None, guidance) -> None:
 
 def rollouts(cases: Cases, sequence: SequenceParallel) -> None:
     """Causal models, whose keys and values each process keeps for its own heads."""
-    from lingbot_world.model.config import ModelConfig
-    from safetensors.torch import load_file
-
     if sequence.size == 2:
-        state = load_file(GOLDEN / "causal/model/diffusion_pytorch_model.safetensors")
-        shapes = {name: weight.shape for name, weight in state.items()}
-        model = with_state(ModelConfig.from_shapes(shapes, 32, 2, causal=True), state)
         for case in CASES:
-            given = arrays(GOLDEN, case)
-            compute = partial(run, model, case, given)
-            cases.compare(f"rollout {case['name']}", compute, {"sequence_parallel": sequence}, given["latent"])
+            compute = partial(run, case)
+            cases.compare(f"rollout {case.name}", compute, {"sequence_parallel": sequence}, arrays(case)["latent"])
     config = replace(FOUR_HEADS, causal=True)
     model = with_state(config, random_state(config))
-    for name, storage in {"gpu": {}, "8bit": {"eight_bit": True}, "host": {"on_host": True}}.items():
-        compute = partial(three_chunks, model, storage)
-        cases.compare(f"three chunks, keys and values {name}", compute, {"sequence": sequence})
+    for place, chunk in (("device", 3), ("8bit", 3), ("host", 3), ("host", 1), ("host8bit", 4)):
+        compute = partial(three_chunks, model, PLACES[place], chunk)
+        cases.compare(f"three chunks of {chunk}, keys and values {place}", compute, {"sequence": sequence})
 
 
-def three_chunks(model, storage: dict, sequence: SequenceParallel | None = None) -> torch.Tensor:
-    world = World(model, (6, 10), 6, 2, device="cpu", sequence_parallel=sequence, **storage)
+def three_chunks(
+    model: LingBotWorldModel, place: KeyValuePlace, chunk: int, sequence: SequenceParallel | None = None
+) -> torch.Tensor:
+    memory = WorldMemory(place)
+    world = World(model, (6, 10), 6, 2, chunk=chunk, device="cpu", memory=memory, sequence_parallel=sequence)
     generator = torch.Generator().manual_seed(3)
     world.prompt = torch.randn(1, 20, model.config.text_dim, generator=generator)
     schedule = few_step_schedule((0, 500), 10.0)
 
     def draw(channels: int, *_: int) -> torch.Tensor:
-        return torch.randn(1, channels, 3, 6, 10, generator=generator)
+        return torch.randn(1, channels, chunk, 6, 10, generator=generator)
 
     return torch.cat([world.chunk(draw(16), draw(20), draw(384), schedule, lambda _: draw(16)) for _ in range(3)], 2)
 

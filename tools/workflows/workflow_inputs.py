@@ -34,11 +34,13 @@ def _unfold(name: str, spec: tuple, chosen: dict) -> tuple[dict[str, tuple], dic
 
 
 def _grown(name: str, template: dict, chosen: dict) -> dict[str, str]:
-    """The sockets that the canvas shows for a list that grows, `cameras.camera0` and on: the used ones, a free one."""
-    stem = f"{name}.{template['prefix']}"
-    used = sum(key.startswith(stem) for key in chosen)
+    """The sockets that the canvas shows for a list that grows, `cameras.camera0` or `values.a` and on: the used ones, a
+    free one."""
+    numbered = (f"{template.get('prefix')}{index}" for index in range(template.get("max", 0)))
+    names = [f"{name}.{each}" for each in template.get("names") or numbered]
+    used = sum(each in chosen for each in names)
     ((kind, *_),) = template["input"]["required"].values()
-    return {f"{stem}{index}": kind for index in range(min(used + 1, template["max"]))}
+    return dict.fromkeys(names[: used + 1], kind)
 
 
 def _is_widget(spec: tuple) -> bool:

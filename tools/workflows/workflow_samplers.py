@@ -6,12 +6,16 @@ from workflow_graph import Graph
 from workflow_nodes import Node, Output, Server
 from workflow_parts import DOWNLOAD, GREEN, RED, RUN, SAMPLER_ROOM, UMT5, Parts
 
+HAND_OVER = "ceil(a * 0.219)"
+"""Of `a` steps those of the high-noise expert: at shift 5, sigma is 0.947 where 0.219 of the way is done."""
+
 
 def core_nodes(server: Server) -> Graph:
     note = f"""## ComfyUI's own nodes around the experts
 
-The experts as ordinary MODELs in two *KSampler (Advanced)*: steps 0 to 9 of 40, and the rest; at shift 5 the official
-boundary lies there. Each starts its solver afresh, so the result differs a little from *LingBot-World Sampler*.
+The experts as ordinary MODELs in two *KSampler (Advanced)*. **Steps** is for both; *Hand over* computes the step at
+which the official boundary lies, with shift 5 and the scheduler *simple*: 9 of 40. Each starts its solver afresh, so
+the result differs a little from *LingBot-World Sampler*.
 
 Text by *Load CLIP*, type **wan**, with ComfyUI's umt5 file (**{UMT5}** in models/text_encoders).
 
@@ -23,27 +27,30 @@ Text by *Load CLIP*, type **wan**, with ComfyUI's umt5 file (**{UMT5}** in model
     high, low, vae = parts.models(1)
     text = parts.clip_text(parts.core_clip)
     conditioned = parts.conditioned(text, image, vae, path)
-    common = {"positive": conditioned["positive"], "negative": conditioned["negative"], "steps": 40, "cfg": 5.0}
+    with parts.graph.group("Steps", 3, GREEN):
+        steps = parts.graph.add("PrimitiveInt", title="Steps", value=40)["INT"]
+        change = parts.graph.add("ComfyMathExpression", title="Hand over", expression=HAND_OVER, **{"values.a": steps})
+    common = {"positive": conditioned["positive"], "negative": conditioned["negative"], "steps": steps, "cfg": 5.0}
     common |= {"sampler_name": "dpmpp_2m", "scheduler": "simple"}
     with parts.graph.group("Sampling, high noise", 3, GREEN):
         shifted = [parts.graph.add("ModelSamplingSD3", model=expert, shift=5.0)["MODEL"] for expert in (high, low)]
         first = parts.graph.add(
             "KSamplerAdvanced",
-            title="High noise: steps 0 to 9",
+            title="High noise: the first steps",
             model=shifted[0],
             latent_image=parts.latent["latent"],
-            end_at_step=9,
+            end_at_step=change["INT"],
             return_with_leftover_noise="enable",
             **common,
         )
     with parts.graph.group("Sampling, low noise", 4, GREEN):
         second = parts.graph.add(
             "KSamplerAdvanced",
-            title="Low noise: steps 9 to 40",
+            title="Low noise: the others",
             model=shifted[1],
             latent_image=first["LATENT"],
             add_noise="disable",
-            start_at_step=9,
+            start_at_step=change["INT"],
             room=SAMPLER_ROOM,
             **common,
         )

@@ -4,8 +4,6 @@ from functools import cache
 
 import numpy as np
 
-from .tracks import opencv
-
 SHAPE = np.array([1.0, 0.6, 1.3])
 """How far the walls to the sides, floor and ceiling, and the walls ahead and behind are, as shares of the reach."""
 TILE = 512
@@ -29,7 +27,8 @@ def render_room(c2w: np.ndarray, lens: np.ndarray, height: int, width: int, reac
 
 def _seen(pose: np.ndarray, rays: np.ndarray, walls: np.ndarray, texels: float, tile: np.ndarray) -> np.ndarray:
     """One picture: rays [3, H, W] meet the nearest wall, whose two coordinates there say which texel is seen."""
-    cv2 = opencv()
+    import cv2
+
     eye = pose[:3, 3]
     rays = np.tensordot(pose[:3, :3], rays, 1)
     with np.errstate(divide="ignore", invalid="ignore"):

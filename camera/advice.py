@@ -1,0 +1,121 @@
+"""What a user should know of a path before the model gets it, in plain words: one list for every front."""
+
+import numpy as np
+
+from ..errors import CameraError
+from .path import CameraPath
+from .plucker import model_poses
+from .poses import LENS_HEIGHT, LENS_WIDTH, frame_count, lens_change
+from .rotation import angle_deg
+
+EVEN_SPEED = 0.02  # shortest and longest step this close to each other, relative to the longest
+JUMP = 4.0  # times the usual step
+# the longest turn between latent frames in the official example paths is 28.7 degrees, 99 % are under 19
+FASTEST_TURN_DEG = 30.0
+SHARES = 10.0  # a lens with no larger number is in shares of the picture, not in pixels
+OFF_CENTRE = 0.1  # of the picture's side, from its middle to the lens's centre
+FIELDS_DEG = 5.0, 150.0  # that a picture shows across
+
+
+def warnings(path: CameraPath, frames: int) -> list[str]:
+    """What of `path` the model will not follow as asked in a video of `frames` frames, a sentence each; often none."""
+    return path_warnings(path.c2w, path.intrinsics, frames)
+
+
+def path_warnings(c2w: np.ndarray, lens: np.ndarray, frames: int) -> list[str]:
+    """`warnings` of poses [n, 4, 4] and lens rows [n, 4] or [1, 4] at 832x480."""
+    try:
+        used = frame_count(frames, len(c2w))
+    except CameraError as error:
+        return [str(error)]
+    said = _length(len(c2w), frames, used), *motion_warnings(model_poses(c2w, frames)), *lens_warnings(lens[0])
+    return [words for words in said if words] + lens_change(lens[:used])
+
+
+def motion_warnings(poses: np.ndarray) -> list[str]:
+    """What is unusual in poses [f, 4, 4] as the model is given them, each in the frame of the one before it. The
+    first one of a new video is the identity."""
+    steps, turns_deg = _motion(poses)
+    return [words for words in (_standing(steps, turns_deg), _jump(steps), _turn(turns_deg)) if words]
+
+
+def lens_warnings(lens: np.ndarray) -> list[str]:
+    """What makes fx, fy, cx, cy [4] no lens of an 832x480 picture, and what they may have been meant for."""
+    fx, fy, cx, cy = lens
+    middle = np.array([LENS_WIDTH, LENS_HEIGHT]) / 2
+    if max(fx, fy, cx, cy) <= SHARES:
+        return [f"The lens {_numbers(lens)} is in shares of the picture, it seems, and pixels of an 832x480 picture "
+                f"are expected: {_numbers(lens * np.tile(2 * middle, 2))}."]  # fmt: skip
+    if (np.abs(lens[2:] - middle) > OFF_CENTRE * 2 * middle).any():
+        said = f"The lens's centre {_numbers(lens[2:])} is far from the middle of an 832x480 picture"
+        if cx < 1 or cy < 1:
+            return [f"{said}, {_numbers(middle)}."]
+        there = lens * np.tile(middle / lens[2:], 2)
+        return [f"{said}: its numbers are for {2 * cx:.0f}x{2 * cy:.0f}, it seems, and would be {_numbers(there)} at "
+                "832x480."]  # fmt: skip
+    field_deg = np.rad2deg(2 * np.arctan(LENS_WIDTH / 2 / fx))
+    if FIELDS_DEG[0] <= field_deg <= FIELDS_DEG[1]:
+        return []
+    return [f"The lens sees {field_deg:.3g} degrees across, the official examples' 79: expected fx in pixels of an "
+            f"832x480 picture, found {fx:g}."]  # fmt: skip
+
+
+def hints(path: CameraPath, frames: int) -> list[str]:
+    """What is good to know of a path that the model follows, a sentence each; none of one that cannot be used."""
+    try:
+        steps, _ = motion(path, frames)
+    except CameraError:
+        return []
+    if len(steps) < 2 or not steps.any() or 1 - steps.min() > EVEN_SPEED:
+        return []
+    return [
+        "Even speed: steps are measured against the longest one, so how far the camera goes cancels. "
+        "A slow and a fast move are the same input."
+    ]
+
+
+def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
+    """Step (the longest is 1) and turn in degrees from each latent frame to the next."""
+    return _motion(model_poses(path.c2w, frames))
+
+
+def _motion(poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    seen = poses[1:] if np.array_equal(poses[0], np.eye(4)) else poses
+    return np.linalg.norm(seen[:, :3, 3], axis=1), angle_deg(seen[:, :3, :3])
+
+
+def _length(given: int, frames: int, used: int) -> str:
+    if used < frame_count(frames):
+        return f"Shorter than the video: {given} poses make {used} frames, not {frames}. Resample the path."
+    if given > used + 4:
+        return f"Only the first {used} of {given} poses are used. Resample the path to see all of it."
+    return ""
+
+
+def _standing(steps: np.ndarray, turns_deg: np.ndarray) -> str:
+    if steps.any() or turns_deg.max() > 1e-3:
+        return ""
+    return "The camera does not move: the model gets a standing camera."
+
+
+def _jump(steps: np.ndarray) -> str:
+    usual, longest = np.median(steps), steps.max()
+    if len(steps) < 3 or not longest or usual * JUMP >= longest:
+        return ""
+    frame = int(steps.argmax()) * 4
+    times = f"{longest / usual:.0f} times the usual step" if usual > 1e-3 * longest else "all of the movement"
+    return f"Jump between frames {frame} and {frame + 4}: {times}. Beside it the rest of the path hardly moves."
+
+
+def _turn(turns_deg: np.ndarray) -> str:
+    if turns_deg.max() <= FASTEST_TURN_DEG:
+        return ""
+    frame = int(turns_deg.argmax()) * 4
+    return (
+        f"Fast turn: {turns_deg.max():.0f} degrees between frames {frame} and {frame + 4}; the official paths stay "
+        f"below {FASTEST_TURN_DEG:.0f}. Use more frames or turn less."
+    )
+
+
+def _numbers(values: np.ndarray) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)

@@ -1,0 +1,214 @@
+"""The camera of a video, found in its pictures: it turns on the spot, or it moves and is mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...errors import CameraError
+from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
+from ..plucker import longest_step, scaled_intrinsics
+from ..poses import LENS_HEIGHT, LENS_WIDTH
+from ..rotation import interpolate, inverse, nearest_rotation, unit
+from .mapping import NEAR, map_cameras, pycolmap
+from .tracks import SHORTER_SIDE, Tracks, brought_to_size, follow, opencv
+
+STRIDE, FEWEST_KEYFRAMES, MOST_KEYFRAMES = 4, 9, 160
+"""Frames from one keyframe to the next, fewer in short videos, more in long ones."""
+MOST_FRAMES = 4000
+FEWEST_TRACKS = 20
+LEAST_AGREEING = 0.4
+"""Share of the points that has to agree with a turn; else the pictures show no camera."""
+FAR_APART, LEAST_PARALLAX = 4, 0.75
+"""A camera moves if, so many keyframes apart, a turn alone leaves more than that many pixels of a quarter of the points
+in the median: on known clips 0.5 at most for turns, 1.4 or more for moves."""
+LEAST_GAIN = 3.0
+"""And if a turn leaves that many times what a turn and a move leave: noise on the points of a turn gives 2 to 2.6."""
+FOCALS, LENS_GAIN = (0.3, 3.0), 0.7
+"""A lens that was found is taken if its focal length is that many picture widths (118 to 19 degrees), and if it leaves
+less than that share of what the usual lens leaves: a camera that hardly turns does not show its lens."""
+DRAWS = 200
+"""Pairs of points of which one begins the search for a turn."""
+
+
+@dataclass(frozen=True)
+class VideoCamera:
+    """The camera of a video: `c2w` [k, 4, 4] of its keyframes, in a unit of its own, NaN where nothing was found;
+    whether it `moves`, the `lens` [4] in pixels of the tracked pictures, and the `tracks`.
+
+    `frames`, `height` and `width` are the video's; `lens_found`: the points say which lens it is."""
+
+    c2w: np.ndarray
+    moves: bool
+    lens: np.ndarray
+    tracks: Tracks
+    frames: int
+    height: int
+    width: int
+    lens_found: bool = False
+
+    @property
+    def registered(self) -> np.ndarray:
+        """Which keyframes [k] have a camera."""
+        return ~np.isnan(self.c2w[:, 0, 0])
+
+    @property
+    def focal(self) -> float:
+        return float(np.sqrt(self.lens[0] * self.lens[1]))
+
+    def parallax(self, first: int, last: int) -> float:
+        """Pixels that the turn between two keyframes leaves at least of a quarter of the points that both see."""
+        before, after = _shared_rays(self.tracks, self.lens, first, last)
+        turn = self.c2w[first, :3, :3].T @ self.c2w[last, :3, :3]
+        return float(np.quantile(_apart(before, after, turn), 0.75)) * self.focal
+
+    def left(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
+        """Pixels that the points of two keyframes are off what a motion [4, 4] between them allows: `share` of them are
+        off by less."""
+        before, after = _shared_rays(self.tracks, self.lens, first, last)
+        if not motion[:3, 3].any():
+            return float(np.quantile(_apart(before, after, motion[:3, :3]), share)) * self.focal
+        normals = np.cross(motion[:3, 3], after @ motion[:3, :3].T)
+        normals /= np.linalg.norm(normals, axis=1, keepdims=True) + 1e-12
+        return float(np.quantile(np.abs((before * normals).sum(1)), share)) * self.focal
+
+    def off(self) -> float:
+        """Pixels that three quarters of the points are off what the camera did over FAR_APART keyframes, in the median;
+        infinite where it was not found."""
+        known = self.registered
+        apart = min(FAR_APART, len(known) - 1)
+        pairs = [(first, first + apart) for first in range(len(known) - apart)]
+        pairs = [pair for pair in pairs if known[list(pair)].all() and self.tracks.both(*pair).sum() >= FEWEST_TRACKS]
+        left = [self.left(*pair, inverse(self.c2w[pair[0]]) @ self.c2w[pair[1]], 0.75) for pair in pairs]
+        return float(np.median(left)) if left else np.inf
+
+
+def find_camera(
+    frames: Iterable[np.ndarray], lens: np.ndarray | float | None = None, stride: int | None = None
+) -> VideoCamera:
+    """The camera of a video of uint8 [H, W] `frames`, keyframes `stride` frames apart (None: by the video's length).
+
+    `lens` is the camera's if it is known: [4] at 832x480, or the degrees it sees across with square pixels. Raises
+    CameraError for a video of one frame, of too many, and of frames of several sizes; DependencyError without OpenCV or
+    pycolmap.
+    """
+    opencv(), pycolmap()
+    pictures, (height, width) = _read(frames)
+    stride = stride or max(min(STRIDE, (len(pictures) - 1) // (FEWEST_KEYFRAMES - 1)), 1)
+    tracks = follow(pictures, max(stride, -(-len(pictures) // MOST_KEYFRAMES)))
+    tracks = replace(tracks, blown=max(1.0, SHORTER_SIDE / min(height, width)))
+    pixels = _lens_in_pixels(lens, tracks.size)
+    c2w, moves = _turned(tracks, pixels)
+    turned = VideoCamera(c2w, False, pixels, tracks, len(pictures), height, width)
+    if not moves:
+        return turned
+    mapped = replace(turned, c2w=map_cameras(tracks, pixels, known=True)[0], moves=True)
+    if turned.registered.all() and mapped.off() > turned.off() / LEAST_GAIN:
+        return turned
+    return mapped if lens is not None else _with_its_lens(mapped)
+
+
+def _with_its_lens(camera: VideoCamera) -> VideoCamera:
+    """The camera mapped again with the lens that the points show, if they show one."""
+    c2w, lens = map_cameras(camera.tracks, camera.lens, known=False)
+    found = replace(camera, c2w=c2w, lens=lens, lens_found=True)
+    plausible = FOCALS[0] < lens[0] / camera.tracks.size[0] < FOCALS[1] and found.registered.all()
+    return found if plausible and found.off() < LENS_GAIN * camera.off() else camera
+
+
+def _lens_in_pixels(lens: np.ndarray | float | None, size: tuple[int, int]) -> np.ndarray:
+    """fx, fy, cx, cy [4] in pixels of a picture of this size (width, height); None: of 79 degrees across."""
+    width, height = size
+    if isinstance(lens, np.ndarray):
+        return scaled_intrinsics(lens[None], height, width)
+    focal = lens_from_fov(DEFAULT_FOV_DEG if lens is None else lens)[0] * width / LENS_WIDTH
+    return np.array([focal, focal, width / 2, height / 2])
+
+
+def _read(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int]]:
+    """The pictures to track, and height and width of the video."""
+    pictures: list[np.ndarray] = []
+    shape = None
+    for number, frame in enumerate(frames):
+        if shape not in (None, frame.shape):
+            sizes = [f"{each[1]}x{each[0]}" for each in (frame.shape, shape)]
+            raise CameraError(f"frame {number} is {sizes[0]}, the one before {sizes[1]}: expected one size")
+        if number == MOST_FRAMES:
+            raise CameraError(f"the video has more than {MOST_FRAMES} frames: give a part of it")
+        shape = frame.shape
+        pictures.append(brought_to_size(frame))
+    if len(pictures) < 2:
+        raise CameraError(f"a video of {len(pictures)} frames: expected at least 2")
+    return pictures, shape
+
+
+def _turned(tracks: Tracks, lens: np.ndarray) -> tuple[np.ndarray, bool]:
+    """Camera-to-world [k, 4, 4] of a camera that only turns, NaN from where the points agree on no turn, and whether
+    the points say that it moves."""
+    focal = float(np.sqrt(lens[0] * lens[1]))
+    c2w = np.full((len(tracks.frames), 4, 4), np.nan)
+    c2w[0] = np.eye(4)
+    for number in range(1, len(c2w)):
+        found = _turn(tracks, lens, number - 1, number)
+        if found is None or np.mean(found[1] * focal < NEAR * tracks.blown) < LEAST_AGREEING:
+            c2w[0] = np.nan if number == 1 else c2w[0]
+            break
+        c2w[number] = c2w[number - 1]
+        c2w[number, :3, :3] = c2w[number - 1, :3, :3] @ found[0]
+    apart = min(FAR_APART, len(c2w) - 1)
+    far = [_turn(tracks, lens, first, first + apart) for first in range(len(c2w) - apart)]
+    left = [np.quantile(found[1], 0.75) * focal for found in far if found is not None]
+    return c2w, not left or float(np.median(left)) > LEAST_PARALLAX * tracks.blown**0.5
+
+
+def _turn(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """The rotation [3, 3] between two keyframes that fits most points, and the angle [n] that it leaves of each."""
+    one, two = _shared_rays(tracks, lens, first, last)
+    if len(one) < FEWEST_TRACKS:
+        return None
+    draws = np.random.default_rng(0).integers(0, len(one), (DRAWS, 2))
+    candidates = nearest_rotation(np.einsum("dki,dkj->dij", *(_with_normal(rays[draws]) for rays in (one, two))))
+    left = np.linalg.norm(one - np.einsum("dij,nj->dni", candidates, two), axis=-1)
+    rotation = candidates[np.median(left, axis=1).argmin()]
+    for _ in range(5):  # each time the half that agrees best is fitted again
+        left = _apart(one, two, rotation)
+        kept = left <= np.median(left)
+        rotation = nearest_rotation(one[kept].T @ two[kept])
+    return rotation, _apart(one, two, rotation)
+
+
+def _with_normal(rays: np.ndarray) -> np.ndarray:
+    """Pairs of rays [d, 2, 3] with what is perpendicular to both: three that fix a rotation."""
+    return np.concatenate([rays, np.cross(rays[:, 0], rays[:, 1])[:, None]], axis=1)
+
+
+def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:
+    """The angle, small, between the two rays of each point [n] after the rotation."""
+    return np.linalg.norm(before - after @ rotation.T, axis=1)
+
+
+def _shared_rays(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+    """Unit rays [n, 3] of the points that two keyframes see, in each one's axes."""
+    points = tracks.points[:, tracks.both(first, last)]
+    ahead = np.ones((points.shape[1], 1))
+    before, after = (unit(np.concatenate([(points[at] - lens[2:]) / lens[:2], ahead], 1)) for at in (first, last))
+    return before, after
+
+
+def video_path(found: VideoCamera) -> CameraPath:
+    """The found camera as a path, a pose for every frame; the first is the identity, the longest step between latent
+    frames has length 1. Raises CameraError where too little was found."""
+    known = found.registered
+    if known.mean() < 0.5:
+        raise CameraError(
+            f"the camera was found in {known.sum()} of {len(known)} keyframes: the video shows too little that stays, "
+            "is too soft or is cut; give a part of it with more texture"
+        )
+    at = np.interp(np.arange(found.frames), found.tracks.frames[known], np.arange(known.sum()))
+    c2w = interpolate(found.c2w[known], at)
+    lens = found.lens * (np.array([LENS_WIDTH, LENS_HEIGHT] * 2) / np.array(found.tracks.size * 2))
+    path = CameraPath(c2w, lens).relative()
+    longest = longest_step(path.c2w, frames=len(path))
+    return path.scaled(1 / longest) if longest else path

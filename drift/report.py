@@ -1,0 +1,67 @@
+"""Drift as a picture, a table, words and values for JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..camera.preview import drawing
+from ..camera.preview.sheet import Sheet
+from .faults import Fault
+from .figures import Figures
+
+HEADER = "  second   sharpness   colourfulness   brightness   red - blue   change"
+
+
+def words(figures: Figures, faults: list[Fault]) -> list[str]:
+    """A sentence for each fault, or one that says that there is none."""
+    seconds = len(figures) / figures.fps
+    return [fault.words for fault in faults] or [f"No drift found in {len(figures)} frames, {seconds:.1f} s."]
+
+
+def table(figures: Figures) -> list[str]:
+    """A header and a line for each second: means of its frames, `sharpness` against the first second's."""
+    rows = _by_second(figures)
+    first = max(rows[0][0], 1e-9)
+    return [HEADER, *(f"  {second:6d} {row[0] / first:10.0%} {row[1]:15.1f} {row[2]:12.1f} {row[3]:12.1f} {row[4]:8.2f}"
+                      for second, row in enumerate(rows))]  # fmt: skip
+
+
+def as_values(figures: Figures, faults: list[Fault]) -> dict[str, Any]:
+    """All figures, a number for each frame, and the faults, as JSON can hold them."""
+    return {
+        "frames": len(figures),
+        "fps": figures.fps,
+        "warnings": [fault._asdict() for fault in faults],
+        **{name: values.tolist() for name, values in _series(figures)},
+    }
+
+
+def render_drift(figures: Figures, faults: list[Fault], size: tuple[int, int] = (800, 500)) -> Image.Image:
+    """A chart of each figure over time and the faults in words. `size` in pixels, 400x250 at least. Returns an RGB
+    image. Raises CameraError for a size too small to read."""
+    sheet = Sheet(size)
+    sheet.header(f"{len(figures)} frames, {len(figures) / figures.fps:.1f} s", "left to right: the video's time")
+    columns = 120  # as many as can be told apart
+    for number, (name, values) in enumerate(_series(figures)):
+        parts = [part.mean() for part in np.array_split(values, min(columns, len(values)))]
+        rows, side = (number // 2 / 3, (number // 2 + 1) / 3), (0.5 * (number % 2), 0.5 * (number % 2) + 0.5)
+        title = f"{name}: {values.min():.3g} to {values.max():.3g}"
+        least = min(0.0, *parts)
+        sheet.chart(side, rows, title, np.array(parts) - least, float(max(parts) - least) or 1.0, drawing.STEP)
+    color = drawing.WARNING if faults else drawing.START
+    sheet.words([(sentence, color) for sentence in words(figures, faults)], "more in the text output")
+    return sheet.picture()
+
+
+def _series(figures: Figures) -> list[tuple[str, np.ndarray]]:
+    names = "sharpness", "colourfulness", "brightness", "hue", "change"
+    return [(name, getattr(figures, name)) for name in names]
+
+
+def _by_second(figures: Figures) -> np.ndarray:
+    values = np.stack([values for _, values in _series(figures)], 1)
+    seconds = (np.arange(len(figures)) / figures.fps).astype(int)
+    return np.stack([values[seconds == second].mean(0) for second in range(seconds[-1] + 1)])

@@ -1,0 +1,34 @@
+"""`lingbot-world completion`: a script by which a shell completes the command's words, made by shtab."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ...errors import require
+
+SHELLS = ("bash", "zsh", "tcsh")
+
+
+def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> None:
+    """Adds `completion`, which sets `run(arguments)`, of all that `parser` reads."""
+    command = commands.add_parser("completion", help="print a script that completes the command's words in a shell",
+                                  description='For instance: eval "$(lingbot-world completion bash)"')  # fmt: skip
+    command.set_defaults(run=lambda arguments: _print(parser, arguments.shell))
+    command.add_argument("shell", choices=SHELLS)
+
+
+def _print(parser: argparse.ArgumentParser, shell: str) -> None:
+    shtab = require("shtab", '"lingbot-world[cli]"')
+    _complete_files(parser, shtab.FILE)
+    print(shtab.complete(parser, shell))
+
+
+def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:
+    """Files, where a word is neither one of a few nor a number."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                _complete_files(command, file)
+        elif action.nargs != 0 and action.choices is None and action.type not in (int, float):
+            action.complete = file  # type: ignore[attr-defined]

@@ -1,0 +1,111 @@
+"""`lingbot-world live`: walk through a world while it is made, in the browser."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError, require
+from ...options import ShowProgress
+from ..options import LORA, GenerateOptions, lora_of
+from ..starting import start_cuda
+from .flags import Help, add_size, adder, settings_of
+
+CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
+PROMPT = "A quiet place in the evening light; the camera moves through it."
+
+
+def add_live_command(commands: Any, show: ShowProgress) -> None:
+    about = "walk through a world while it is made, in the browser"
+    parser = commands.add_parser("live", help=about, formatter_class=Help)
+    parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="what was walked is kept")
+    parser.add_argument("ckpt", metavar="CKPT", help="the folder of a causal model (Fast, 2.0), or of the toy package")
+    parser.add_argument("--port", type=int, default=8765, help="0 picks one that is free")
+    parser.add_argument("--no_open", action="store_true", help="do not open the page in the browser")
+    parser.add_argument("--lan", action="store_true", help="listen to other machines; the address has a token")
+    parser.add_argument("--allow_origin", action="append", default=[], metavar="ORIGIN", help="a page of another "
+                        "address that may connect, such as http://localhost:8000; can be given again")  # fmt: skip
+    parser.add_argument("--walks", default="walks", metavar="FOLDER", help="where what is walked is kept: state, "
+                        "camera path and video, a folder a walk")  # fmt: skip
+    parser.add_argument("--bench", nargs="?", const=20.0, type=float, metavar="SECONDS", help="walk by itself for "
+                        "so long and print what was measured as JSON")  # fmt: skip
+    parser.add_argument("--prompt", help="what the world shows; left out: the example's")
+    add = adder(parser)
+    add("image", "where a walk begins, until another picture is dropped; left out: the package's example")
+    add("seed", "of the noise; left out: 0", type=int)
+    add("continue_from", "a state, or the folder of a walk, to go on from", metavar="PATH")
+    add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them", frames=False)
+    _add_model(adder(parser.add_argument_group("model", "as of `generate`")))
+
+
+def _add_model(add: Callable[..., None]) -> None:
+    add("window", "latent frames that a chunk looks back on; left out: the model's own, or 18", type=int)
+    add("chunk", "latent frames that are made at a time: 1 answers soonest, more are faster; left out: the model's own",
+        type=int)  # fmt: skip
+    add("sink", "of these, latent frames from the walk's beginning", type=int)
+    add("schedule", "v1, v2, or the indices of the steps")
+    add("shift", "of the noise schedule", type=float)
+    for name in ("kv_cache", "camera_cache", "residency", "arithmetic", "attention", "dtype", "vae_dtype", "device"):
+        add(name, "see `generate`")
+    add("vae_tiling", "less memory, more time", action="store_true")
+    add("lora", "added to the weights", type=lora_of, nargs="+", metavar=LORA)
+    add("release", "where the files leave a doubt which it is: see `generate`")
+    for name in ("assets_dir", "text_encoder", "tokenizer", "vae"):
+        add(name, "in place of the package's own", metavar="PATH")
+
+
+def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
+    if arguments.own_process and arguments.device in (None, "cuda"):
+        start_cuda()  # while torch is imported
+    require("aiohttp", '"lingbot-world[live]"')
+    require("msgpack", '"lingbot-world[live]"')
+    require("av", '"lingbot-world[live]"')
+    from ..live.opening import Opened, plan_live
+    from ..live.running import serve
+
+    folder = Path(arguments.walks)
+    values = settings_of(arguments) | _found(arguments) | {"output": folder / "walk.mp4"}
+    opened = Opened(plan_live(GenerateOptions(**values)), show)
+    size = opened.plan.geometry
+    print(f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, sep="\n")
+    if arguments.bench is not None:
+        from ..live.measuring import measure
+
+        print(json.dumps(measure(opened, folder, arguments.bench), indent=1))
+        return
+    token = secrets.token_urlsafe(16) if arguments.lan else ""
+    serve(opened, folder, port=arguments.port, token=token, origins=tuple(arguments.allow_origin),
+          show_page=not arguments.no_open)  # fmt: skip
+
+
+def _found(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The model's folder, image and prompt: of a toy package its causal model, and its example where none is named."""
+    folder = Path(arguments.ckpt)
+    causal = folder / CAUSAL_FOLDER
+    package = folder if causal.is_dir() else folder.absolute().parent
+    example = package / EXAMPLE
+    image, prompt, values = arguments.image, arguments.prompt, {"ckpt_dir": causal if causal.is_dir() else folder}
+    if image is None and arguments.continue_from is None:
+        image = example / "image.png"
+        if not image.is_file():
+            raise InputError("`image` is missing: the picture in which a walk begins")
+    if prompt is None:
+        told = example / "prompt.txt"
+        prompt = told.read_text(encoding="utf-8").strip() if told.is_file() and image is not None else PROMPT
+    return values | {"image": image, "prompt": prompt, "continue_from": _state_of(arguments.continue_from)}
+
+
+def _state_of(path: str | None) -> Path | None:
+    """The state that is named; that of a walk's folder is made of what was kept, if need be."""
+    if path is None or not Path(path).is_dir():
+        return None if path is None else Path(path)
+    from ...live import load_walk
+
+    state = Path(path) / "walk.state"
+    if not state.is_file():  # the process was killed
+        load_walk(path).save(state)
+    return state

@@ -1,0 +1,48 @@
+"""`lingbot-world measure VIDEO`: when a video falls apart."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ...errors import InputError
+
+HELP = """Says when a video falls apart: as words, a table, a picture or JSON.
+
+Over time: sharpness (variance of the Laplacian over that of the grey values), colourfulness (Hasler and Suesstrunk),
+brightness, red against blue, and the change from frame to frame. A warning names the second from which on a video is
+less than 60 % as sharp or as colourful as in its first second, tinted, or darker; and stretches that stand still,
+flicker, seams at even distances, and stretches that were there before. What a camera shows changes all of these too:
+a walk from a meadow into a tunnel is less colourful, and that is no fault.
+
+Needs OpenCV: pip install -e ".[cli,measure]"."""
+
+
+def add_measure_command(subparsers: Any) -> None:
+    """Adds `measure`, which sets `run(arguments)`."""
+    shape = argparse.RawDescriptionHelpFormatter
+    help = "say when a video falls apart: sharpness, colours, flicker, seams, repeats, frozen stretches"
+    parser = subparsers.add_parser("measure", help=help, description=HELP, formatter_class=shape)
+    parser.set_defaults(run=_measure)
+    parser.add_argument("video", help="a video file, or a folder of PNG files")
+    parser.add_argument("--fps", type=float, help="frames a second; left out: the file's, 16 for a folder")
+    parser.add_argument("--drawing", metavar="PNG", help="also draw all figures over time")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON instead")
+
+
+def _measure(arguments: argparse.Namespace) -> None:
+    from ...drift import as_values, find_faults, measure_frames, render_drift, table, words  # drawing imports torch
+    from ..files.pictures import colour_frames, frame_rate
+
+    fps = frame_rate(arguments.video) if arguments.fps is None else arguments.fps
+    if not 0 < fps < 1000:
+        raise InputError(f"`fps` {fps}: expected more than 0 and less than 1000 frames a second")
+    figures = measure_frames(colour_frames(arguments.video), fps)
+    faults = find_faults(figures)
+    said = [*words(figures, faults), "", *table(figures)]
+    print(json.dumps(as_values(figures, faults), indent=1) if arguments.json else "\n".join(said))
+    if arguments.drawing is not None:
+        try:
+            render_drift(figures, faults).save(Path(arguments.drawing))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{arguments.drawing}: cannot be written ({error})") from error

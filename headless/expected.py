@@ -1,0 +1,79 @@
+"""How long a run will take, from what the last one of its kind took on this machine. That is kept in the user's cache,
+or in the file that LINGBOT_WORLD_TIMES names; nowhere if this is empty."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from .checks import Plan
+from .profile import Stage
+from .rollout_plan import RolloutPlan
+
+PER_FRAME = "chunks"
+"""The stage of a causal run that grows with its frames."""
+MOST_KINDS = 200
+_OF_NO_MATTER = ("prompt", "negative", "image", "output", "overwrite", "action_path", "preset", "keys", "seed", "fps",
+                 "save_state", "continue_from", "frame_num", "max_area", "width", "height")  # fmt: skip
+
+
+def expected(plan: Plan) -> str:
+    """`about 3 min, by the last run of this kind`; empty where there was none."""
+    with suppress(KeyError, TypeError):
+        found = _read()[_kind(plan)]
+        return f"about {_time(found['once'] + found['per_frame'] * plan.geometry.frames)}, by the last run of this kind"
+    return ""
+
+
+def remember(plan: Plan, stages: list[Stage]) -> None:
+    """Keeps what a run took for the next one. Where that cannot be written, nothing happens."""
+    grows = sum(stage.seconds for stage in stages if stage.name == PER_FRAME)
+    took = {"once": sum(stage.seconds for stage in stages) - grows, "per_frame": grows / plan.geometry.frames}
+    kinds = _read()
+    kinds.pop(_kind(plan), None)
+    kinds[_kind(plan)] = took
+    file = _file()
+    with suppress(OSError):
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part = file.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(dict(list(kinds.items())[-MOST_KINDS:])), encoding="utf-8")
+            os.replace(part, file)
+
+
+def _kind(plan: Plan) -> str:
+    """What the time depends on, without names: the size, the options, and what computes."""
+    options = {name: str(value) for name, value in vars(plan.options).items() if name not in _OF_NO_MATTER}
+    on_gpu = plan.device.type == "cuda" and torch.cuda.is_available()
+    device = torch.cuda.get_device_name(plan.device) if on_gpu else f"{platform.machine()} {os.cpu_count()}"
+    size = plan.geometry.width, plan.geometry.height, 0 if isinstance(plan, RolloutPlan) else plan.geometry.frames
+    words = [options, size, device, os.environ.get("WORLD_SIZE", "1")]
+    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _file() -> Path | None:
+    named = os.environ.get("LINGBOT_WORLD_TIMES")
+    if named is not None:
+        return Path(named) if named else None
+    base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "lingbot-world" / "times.json"
+
+
+def _read() -> dict:
+    file = _file()
+    with suppress(OSError, ValueError):
+        found = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(seconds, 1):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,118 @@
+"""Frames as H.264, as a whole video or part by part."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ...errors import require
+
+CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
+"""By the suffixes of videos."""
+
+
+class WholeVideo:
+    """A video in a file, for a name with that suffix."""
+
+    def __init__(self, file: Path, suffix: str, fps: int) -> None:
+        av = require("av", '"lingbot-world[cli]"')
+        self._frame = av.VideoFrame.from_ndarray
+        self._container = av.open(str(file), "w", format=CONTAINERS[suffix.lower()], options={"movflags": "+faststart"})
+        self._stream = self._container.add_stream("libx264", rate=fps, options=_encoding())
+        self._stream.pix_fmt = "yuv420p"
+
+    def write(self, frames: np.ndarray) -> None:
+        """Encodes frames uint8 [F, H, W, 3]."""
+        if not self._stream.is_open:
+            self._stream.height, self._stream.width = frames.shape[1:3]
+        for frame in frames:
+            self._container.mux(self._stream.encode(self._frame(frame, format="rgb24")))
+
+    def close(self) -> None:
+        """Writes what is left."""
+        self._container.mux(self._stream.encode())
+        self._container.close()
+
+    def abandon(self) -> None:
+        """Closes the file as it is."""
+        self._container.close()
+
+
+class VideoParts:
+    """A video into a pipe or a file: each part can be played when it is written.
+
+    libx264 looks 40 frames ahead, and cannot go on once it was asked for the last of them. So each part gets an encoder
+    of its own and begins with a key frame. The container's writer closes a frame's fragment when the next frame comes:
+    the last frame of a part waits for the part that follows."""
+
+    def __init__(self, pipe: IO[bytes], fps: int, preset: str = "medium") -> None:
+        av = require("av", '"lingbot-world[cli]"')
+        self._frame, self._new_encoder = av.VideoFrame.from_ndarray, av.CodecContext.create
+        self._options = {**_encoding(), "preset": preset}
+        self._pipe, self._made, self._fps, self.frames = pipe, BytesIO(), fps, 0
+        options = {"movflags": "+frag_every_frame+empty_moov+default_base_moof+skip_trailer", "flush_packets": "1"}
+        self._container = av.open(_Written(self._made), "w", format="mp4", options=options)
+        self._stream = self._container.add_stream("libx264", rate=fps, options=self._options)
+        self._stream.pix_fmt = "yuv420p"
+
+    def write(self, frames: np.ndarray) -> None:
+        """Encodes frames uint8 [F, H, W, 3], a part."""
+        if not self._stream.is_open:
+            self._stream.height, self._stream.width = frames.shape[1:3]
+        encoder = self._encoder()
+        packets = [packet for frame in frames for packet in encoder.encode(self._numbered(frame))] + encoder.encode()
+        for packet in packets:
+            packet.stream = self._stream
+        self._container.mux(packets)
+        self._send()
+
+    def _send(self) -> None:
+        """What the container's writer has made goes into the pipe. It cannot write there itself, since it does not tell
+        why a pipe is broken."""
+        self._pipe.write(self._made.getvalue())
+        self._pipe.flush()
+        self._made.seek(0)
+        self._made.truncate()
+
+    def _encoder(self) -> Any:
+        """An encoder like the stream's own, which only writes the video's header."""
+        encoder, like = self._new_encoder("libx264", "w"), self._stream.codec_context
+        encoder.width, encoder.height, encoder.pix_fmt = like.width, like.height, like.pix_fmt
+        encoder.framerate, encoder.time_base = Fraction(self._fps), Fraction(1, self._fps)
+        encoder.flags, encoder.options = like.flags, self._options
+        return encoder
+
+    def _numbered(self, pixels: np.ndarray) -> Any:
+        frame = self._frame(pixels, format="rgb24")
+        frame.pts, frame.time_base = self.frames, Fraction(1, self._fps)
+        self.frames += 1
+        return frame
+
+    def close(self) -> None:
+        """Sends what is left."""
+        self._container.close()
+        self._send()
+
+
+class _Written:
+    """A file that can only be written to, like a pipe, so that nobody goes back in it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.write = file.write
+
+
+def _encoding() -> dict[str, str]:
+    """Options of libx264."""
+    return {"crf": "17", **_same_bytes()}
+
+
+def _same_bytes() -> dict[str, str]:
+    """Options of libx264 by which the same frames become the same bytes. Its AVX-512 code (for macroblock trees) reads
+    memory that it has not written, so that frame types and sizes depend on what lay there; its AVX2 code does not."""
+    import torch
+
+    return {"x264-params": "asm=avx2"} if torch.backends.cpu.get_cpu_capability() == "AVX512" else {}

@@ -1,0 +1,102 @@
+"""Reads an image, and a video or a folder of PNG files as frames, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from ...errors import InputError, require
+from ...options import FPS
+
+LARGEST_IMAGE = 200_000_000  # pixels
+BROKEN = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+"""What Pillow raises for a file that it cannot read."""
+
+
+def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
+    """Pixels uint8 [H, W, 3] of an image or its file, turned as its EXIF data says, or of an array that is that
+    already. Raises InputError."""
+    if isinstance(image, Image.Image):
+        return np.array(ImageOps.exif_transpose(image).convert("RGB"))
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
+            raise InputError(f"`image` {image.dtype} {list(image.shape)}: expected an array uint8 [height, width, 3]")
+        return image
+    if not isinstance(image, str | PathLike):
+        raise InputError(f"`image` {image!r:.60}: expected a path, a Pillow image or an array uint8 [height, width, 3]")
+    path = Path(image)
+    if not path.is_file():
+        raise InputError(f"`image` {path}: no such file")
+    try:
+        with Image.open(path) as opened:
+            if opened.width * opened.height > LARGEST_IMAGE:
+                raise InputError(f"`image` {path}: {opened.width}x{opened.height} pixels are too many; scale it down")
+            return np.array(ImageOps.exif_transpose(opened).convert("RGB"))
+    except InputError:
+        raise
+    except BROKEN as error:
+        raise InputError(f"`image` {path}: not an image that can be read ({error})") from error
+
+
+def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
+    """`colour_frames` in grey, uint8 [H, W]."""
+    return _frames(video, "L", "gray")
+
+
+def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
+    """The frames uint8 [H, W, 3] of a video file, or of the PNG files of a folder in the order of their names.
+
+    Raises InputError for what is not there, is no video or breaks off; DependencyError without PyAV.
+    """
+    return _frames(video, "RGB", "rgb24")
+
+
+def frame_rate(video: str | Path) -> float:
+    """Frames a second that a video file says it has; those of the models for a folder, and where it says nothing."""
+    if not Path(video).is_file():
+        return FPS
+    av = require("av", '"lingbot-world[cli]"')
+    try:
+        with av.open(str(video)) as container:
+            rates = [stream.average_rate for stream in container.streams.video]
+    except av.error.FFmpegError:
+        return FPS  # who reads the frames says what is wrong
+    return float(rates[0]) if rates and rates[0] else FPS
+
+
+def _frames(video: str | Path, mode: str, pixels: str) -> Iterator[np.ndarray]:
+    path = Path(video)
+    if not path.exists():
+        raise InputError(f"{path}: no such file; expected a video or a folder of PNG files")
+    return _of_folder(path, mode) if path.is_dir() else _of_file(path, pixels)
+
+
+def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".png")
+    if not files:
+        raise InputError(f"{folder}: no PNG files in this folder; expected the frames of a video")
+    for file in files:
+        try:
+            with Image.open(file) as image:
+                frame = np.array(image.convert(mode))
+        except BROKEN as error:
+            raise InputError(f"{file}: not an image ({error})") from error
+        yield frame
+
+
+def _of_file(path: Path, pixels: str) -> Iterator[np.ndarray]:
+    av = require("av", '"lingbot-world[cli]"')
+    count = 0
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise InputError(f"{path}: no video in this file; expected frames")
+            for frame in container.decode(video=0):
+                yield frame.to_ndarray(format=pixels)
+                count += 1
+    except av.error.FFmpegError as error:
+        raise InputError(f"{path}: not a video that can be read, after {count} frames ({error.strerror})") from error

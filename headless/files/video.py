@@ -1,0 +1,205 @@
+"""Writes frames to a video, a pipe or PNG files, at once or as they come."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+
+from ...options import FPS, Progress
+from ..interrupts import LaterInterruptsWait
+from .encoding import VideoParts, WholeVideo
+from .target import Target
+
+FRAMES_AT_ONCE = 12
+MOST_WAITING = 2
+"""Parts of a video that may wait to be encoded."""
+
+
+def write_frames(frames: np.ndarray, target: Target, fps: int = FPS, progress: Progress | None = None) -> Path:
+    """Writes frames uint8 [F, H, W, 3] and returns the video's path, or the folder of the PNG files."""
+    with FrameWriter(target, fps) as writer:
+        for start in range(0, len(frames), FRAMES_AT_ONCE):
+            writer.write(frames[start : start + FRAMES_AT_ONCE])
+            if progress is not None:
+                progress(writer.frames, len(frames))
+    return target.path
+
+
+class _Frames(Protocol):
+    """What takes frames uint8 [F, H, W, 3], and is closed when it has all of them, or else abandoned."""
+
+    @property
+    def write(self) -> Callable[[np.ndarray], object]: ...
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+class FrameWriter:
+    """Writes a video as its frames come; a thread of its own encodes while the caller makes the next ones.
+
+    Nothing has its own name before it is whole, so that an interrupted run leaves nothing and an older video stays.
+    With `keep_partial` an interrupted run leaves a playable video of what was written, and so does a killed one: a copy
+    grows as x.part.mp4, which can be watched meanwhile; PNG files get their names at once. A pipe is written to
+    directly. PNG files are numbered from `first` on."""
+
+    def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
+        self.frames = 0
+        self._target, self._keep_partial = target, keep_partial
+        self._stack = ExitStack()
+        self._thread = ThreadPoolExecutor(1)
+        self._waiting: deque[Future] = deque()
+        self._file = self._open(fps, first)
+
+    def _open(self, fps: int, first: int) -> _Frames:
+        target = self._target
+        if target.kept is not None:
+            return _Kept(target.kept)
+        if target.is_pipe:
+            return _Pipe(VideoParts(self._stack.enter_context(target.open_pipe()), fps))
+        target.folder.mkdir(parents=True, exist_ok=True)
+        if target.pattern is not None:
+            return _PngFiles(target, first, self._keep_partial)
+        return (_GrowingVideo if self._keep_partial else _VideoFile)(target, fps)
+
+    def __enter__(self) -> FrameWriter:
+        return self
+
+    def write(self, frames: np.ndarray) -> None:
+        """Frames uint8 [F, H, W, 3]. Waits where the thread is two parts behind; raises what it met before."""
+        self._waiting.append(self._thread.submit(self._file.write, frames))
+        self.frames += len(frames)
+        while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
+            self._waiting.popleft().result()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._while_closing(), self._stack, self._thread:
+            try:
+                for future in self._waiting:
+                    future.exception() if error else future.result()
+                if self.frames and (error is None or self._keep_partial):
+                    self._file.close()
+                    return
+            except BaseException:
+                self._file.abandon()
+                raise
+            self._file.abandon()
+
+    def _while_closing(self) -> AbstractContextManager:
+        """An interrupt waits until a file is whole. It may end the wait for whoever reads a pipe."""
+        return nullcontext() if self._target.is_pipe else LaterInterruptsWait(hold=True)
+
+
+class _Kept:
+    """Frames in memory."""
+
+    def __init__(self, kept: list[np.ndarray]) -> None:
+        self.write = kept.append
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...
+
+
+class _PngFiles:
+    """Numbered PNG files. They are compressed by several threads: zlib releases the interpreter's lock."""
+
+    def __init__(self, target: Target, first: int, at_once: bool) -> None:
+        self._target, self._next, self._at_once = target, first, at_once
+        self._waiting: list[Path] = []
+
+    def write(self, frames: np.ndarray) -> None:
+        files = self._target.files(self._next, len(frames))
+        self._next += len(frames)
+        self._waiting += files
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._save, files, frames))
+        if self._at_once:
+            self.close()
+
+    def _save(self, file: Path, frame: np.ndarray) -> None:
+        from PIL import Image
+
+        Image.fromarray(frame).save(_part(file), format="PNG", compress_level=4)
+
+    def close(self) -> None:
+        """Gives the files their names."""
+        for file in self._waiting:
+            os.replace(_part(file), file)
+        self._waiting = []
+
+    def abandon(self) -> None:
+        for file in self._waiting:
+            _part(file).unlink(missing_ok=True)
+
+
+class _VideoFile:
+    """A video that is written as a whole."""
+
+    def __init__(self, target: Target, fps: int) -> None:
+        self._path, self._part = target.path, _part(target.path)
+        self._video = WholeVideo(self._part, target.path.suffix, fps)
+        self.write = self._video.write
+
+    def close(self) -> None:
+        """Gives the file its name."""
+        self._video.close()
+        os.replace(self._part, self._path)
+
+    def abandon(self) -> None:
+        self._video.abandon()
+        self._part.unlink(missing_ok=True)
+
+
+class _GrowingVideo(_VideoFile):
+    """A video of which a copy can be watched while it grows. A part of the copy is whole by itself, so it is several
+    times as large, and not every program seeks in it: it goes when the video is whole."""
+
+    def __init__(self, target: Target, fps: int) -> None:
+        super().__init__(target, fps)
+        self._growing = target.growing
+        self._file = self._growing.open("wb")
+        self._parts = VideoParts(self._file, fps, preset="ultrafast")
+        self.write = self._write
+
+    def _write(self, frames: np.ndarray) -> None:
+        self._parts.write(frames)
+        self._video.write(frames)
+
+    def close(self) -> None:
+        """Gives the whole video its name."""
+        super().close()
+        self._file.close()
+        self._growing.unlink()
+
+    def abandon(self) -> None:
+        """What was written of the copy stays."""
+        super().abandon()
+        self._file.close()
+        if not self._parts.frames:
+            self._growing.unlink(missing_ok=True)
+
+
+class _Pipe:
+    """A video into a pipe, of which nothing can be taken back."""
+
+    def __init__(self, parts: VideoParts) -> None:
+        self.write, self.close = parts.write, parts.close
+
+    def abandon(self) -> None: ...
+
+
+def _part(file: Path) -> Path:
+    """The name of what is not whole."""
+    return file.with_name(f"{file.name}.part")

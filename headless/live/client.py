@@ -1,0 +1,132 @@
+"""One connection: what it is sent, in the order of the walk, and what is left out where it is too slow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from concurrent.futures import Executor
+from typing import Any, Protocol
+from uuid import uuid4
+
+from ...live import Frames
+from .pictures import Encoder
+from .protocol import Init, Output, pack
+
+MOST_WAITING = 64_000_000
+"""Bytes of frames that wait for a client."""
+LONGEST_WAIT = 1.5
+"""Seconds of frames that wait for a client that plays them as they come."""
+APART = 1 << 16
+"""Bytes of raw frames from which on they follow in a message of their own, as SGLang's do."""
+
+
+class Socket(Protocol):
+    """A websocket: aiohttp's."""
+
+    async def send_bytes(self, data: bytes) -> None: ...
+
+
+class Client:
+    """Frames and messages wait here until the connection takes them; the walk waits for nobody. All methods are the
+    event loop's."""
+
+    def __init__(self, socket: Socket, init: Init, threads: Executor) -> None:
+        self.id, self.ours = uuid4().hex, init.ours
+        self.dropped = self.sent_bytes = 0
+        self._socket, self._threads, self._init = socket, threads, init
+        self._encoder = Encoder(init.output, init.fps)
+        self._waiting: deque[Frames | dict[str, Any]] = deque()
+        self._something = asyncio.Event()
+        self._chunk: dict[str, int] = {}
+        self.finished = False
+
+    def output(self, output: Output) -> None:
+        """Frames are sent in another way from now on."""
+        self._encoder = Encoder(output, self._init.fps)
+
+    def offer(self, frames: Frames) -> None:
+        """Frames of the walk. The oldest that wait make room for them."""
+        self._waiting.append(frames)
+        while self._too_many():
+            oldest = next(item for item in self._waiting if isinstance(item, Frames))
+            self._waiting.remove(oldest)
+            self.dropped += len(oldest.pixels)
+        self._something.set()
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """A message; one that only our own page reads is `status`."""
+        if message["type"] != "status" or self.ours:
+            self._waiting.append(message)
+            self._something.set()
+
+    def forget(self) -> None:
+        """Frames that still wait are of another walk."""
+        self._waiting = deque(item for item in self._waiting if not isinstance(item, Frames))
+
+    def finish(self) -> None:
+        """`send` ends when nothing waits any more."""
+        self.finished = True
+        self._something.set()
+
+    def _too_many(self) -> bool:
+        waiting = [item.pixels for item in self._waiting if isinstance(item, Frames)]
+        frames, size = sum(map(len, waiting)), sum(pixels.nbytes for pixels in waiting)
+        late = self._init.most_chunks is None and frames > max(16, LONGEST_WAIT * self._init.fps)
+        return len(waiting) > 1 and (late or size > MOST_WAITING)
+
+    async def send(self) -> None:
+        """Sends what waits, until `finish` or until the connection breaks."""
+        while True:
+            while self._waiting:
+                item = self._waiting.popleft()
+                if isinstance(item, Frames):
+                    await self._send_frames(item)
+                else:
+                    await self._socket.send_bytes(pack(item))
+            if self.finished:
+                return
+            self._something.clear()
+            await self._something.wait()
+
+    async def _send_frames(self, frames: Frames) -> None:
+        began = time.perf_counter()
+        loop = asyncio.get_running_loop()
+        told, payload = await loop.run_in_executor(self._threads, self._encoder.encode, frames.pixels)
+        encoded = time.perf_counter()
+        header = self._header(frames) | told | {"total_size": len(payload)}
+        if told["encoding"] == "raw" and len(payload) >= APART:
+            await self._socket.send_bytes(pack({"type": "frame_batch_header"} | header))
+            await self._socket.send_bytes(payload)
+        else:
+            await self._socket.send_bytes(pack({"type": "frame_batch"} | header | {"payload": payload}))
+        self.sent_bytes += len(payload)
+        self._count(frames, len(payload), encoded - began, time.perf_counter() - encoded)
+        if frames.last:
+            await self._socket.send_bytes(pack(self._stats(frames, told["content_type"])))
+            self._chunk = {}
+
+    def _header(self, frames: Frames) -> dict[str, Any]:
+        told = {
+            "request_id": f"{self.id}_{frames.chunk}", "chunk_index": frames.chunk, "first_frame_index": frames.first,
+            "frame_batch_index": frames.part, "num_frame_batches": frames.parts, "is_final_frame_batch": frames.last,
+        }  # fmt: skip
+        return told if frames.event is None else told | {"event_id": frames.event}
+
+    def _count(self, frames: Frames, size: int, encoding: float, sending: float) -> None:
+        more = {
+            "raw_payload_build_ms": round(1000 * encoding), "ws_write_ms": round(1000 * sending),
+            "raw_bytes": frames.pixels.nbytes, "ws_payload_bytes": size, "num_frames": len(frames.pixels),
+            "num_batches": 1,
+        }  # fmt: skip
+        self._chunk = {name: self._chunk.get(name, 0) + value for name, value in more.items()}
+
+    def _stats(self, frames: Frames, content_type: str) -> dict[str, Any]:
+        whole = round(1000 * frames.seconds)
+        return {
+            "type": "chunk_stats", "session_id": self.id, "request_id": f"{self.id}_{frames.chunk}",
+            "chunk_index": frames.chunk, "event_id": frames.event, "content_type": content_type,
+            "request_prepare_ms": 0, "scheduler_forward_ms": whole, "pace_wait_ms": 0, "header_write_ms": 0,
+            "raw_write_ms": self._chunk["ws_write_ms"], "dropped_frames": self.dropped, **self._chunk,
+            "chunk_total_ms": whole + self._chunk["raw_payload_build_ms"] + self._chunk["ws_write_ms"],
+        }  # fmt: skip

@@ -1,0 +1,126 @@
+"""`lingbot-world live --bench`: a client walks, and says how soon its keys are seen and how evenly frames come."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import aiohttp
+
+from .opening import Opened
+from .protocol import FASTEST, MOST_BYTES, pack, unpack
+from .running import running
+from .serving import ENDPOINT
+
+PACED = 16.0
+WARM = 4.0
+"""Seconds at the beginning that are not counted: the window fills, kernels are chosen."""
+
+
+def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
+    """Two walks of so many seconds: played at 16 frames a second, and as fast as frames come."""
+    return asyncio.run(_measure(opened, folder, seconds))
+
+
+async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
+    engine = opened.engine()
+    told: dict[str, Any] = {
+        "release": engine.release, "width": engine.size[1], "height": engine.size[0], "chunk": engine.chunk,
+        "window": engine.window.frames, "sink": engine.window.sink, "device": str(engine.device),
+        "load_s": _since_start(),
+    }  # fmt: skip
+    async with running(opened, folder) as (port, _):
+        for name, fps in (("at_16", PACED), ("fastest", float(FASTEST))):
+            walker = Walker(f"http://127.0.0.1:{port}{ENDPOINT}", fps)
+            told[name] = await walker.walk(seconds)
+    if told["load_s"] is not None:
+        told["command_to_first_frame_s"] = round(told["load_s"] + told["at_16"]["first_chunk_s"], 2)
+    return told
+
+
+class Walker:
+    """A client that presses and lets go of keys at random times, as people do, and plays what it receives at `fps`."""
+
+    def __init__(self, address: str, fps: float, output: str = "jpeg") -> None:
+        self._address, self._fps, self._output = address, fps, output
+        self._pressed: dict[int, float] = {}  # events that were not seen yet, and when they were sent
+        self._answers: list[float] = []
+        self._arrived: list[tuple[float, int]] = []
+        self._stats: dict[str, Any] = {}
+
+    async def walk(self, seconds: float) -> dict[str, Any]:
+        """The figures of a walk, in seconds and frames. Raises RuntimeError for what the server refuses."""
+        async with aiohttp.ClientSession() as session, session.ws_connect(
+            self._address, max_msg_size=MOST_BYTES, compress=0
+        ) as socket:
+            began = time.perf_counter()
+            await socket.send_bytes(pack({"type": "init", "fps": self._fps, "realtime_output_format": self._output}))
+            keys = asyncio.create_task(self._press(socket, seconds))
+            async for message in socket:
+                self._receive(message.data)
+                if keys.done():
+                    break
+            keys.cancel()
+        return self._figures(began)
+
+    async def _press(self, socket: aiohttp.ClientWebSocketResponse, seconds: float) -> None:
+        chance, number, ends = random.Random(0), 0, time.perf_counter() + seconds
+        while time.perf_counter() < ends:
+            await asyncio.sleep(chance.uniform(0.5, 1.5))
+            number += 1
+            held = [chance.choice("wasdjl")] if number % 2 else []
+            payload = {"mode": "state", "transitions": [{"actions": held}]}
+            self._pressed[number] = time.perf_counter()
+            message = {"type": "event", "kind": "camera_actions", "payload": payload, "event_id": number}
+            await socket.send_bytes(pack(message))
+
+    def _receive(self, data: bytes) -> None:
+        now, message = time.perf_counter(), unpack(data)
+        if message["type"] == "error":
+            raise RuntimeError(message["content"])
+        if message["type"] == "chunk_stats":
+            self._stats = message
+        if message["type"] != "frame_batch":
+            return
+        self._arrived.append((now, message["num_frames"]))
+        seen = [number for number in self._pressed if number <= message.get("event_id", -1)]
+        self._answers += [now - self._pressed.pop(number) for number in seen]
+
+    def _figures(self, began: float) -> dict[str, Any]:
+        first = self._arrived[0][0]
+        counted = [(at, frames) for at, frames in self._arrived if at > first + WARM] or self._arrived
+        frames = sum(count for _, count in counted[1:])
+        stalls, late = _late(counted, self._fps)
+        cuts = quantiles(self._answers, n=20) if len(self._answers) > 1 else [0.0] * 19
+        return {
+            "first_chunk_s": round(first - began, 3), "key_to_pixel_p50_s": round(cuts[9], 3),
+            "key_to_pixel_p95_s": round(cuts[18], 3), "keys": len(self._answers),
+            "frames_a_second": round(frames / max(counted[-1][0] - counted[0][0], 1e-6), 2), "stalls": stalls,
+            "late_frames": late, "frames": frames, "dropped": self._stats.get("dropped_frames", 0),
+        }  # fmt: skip
+
+
+def _late(arrived: list[tuple[float, int]], fps: float) -> tuple[int, int]:
+    """How often, played at `fps`, the frames had run out when more came; and how many frames came so."""
+    played, stalls, late = arrived[0][0], 0, 0
+    for at, frames in arrived:
+        if at > played:
+            stalls, late = stalls + 1, late + frames
+        played = max(played, at) + frames / fps
+    return max(0, stalls - 1), late
+
+
+def _since_start() -> float | None:
+    """Seconds since this process began; None where the system does not tell."""
+    try:
+        import os
+
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        up = float(Path("/proc/uptime").read_text().split()[0])
+        return round(up - ticks / os.sysconf("SC_CLK_TCK"), 2)
+    except OSError:
+        return None

@@ -1,0 +1,176 @@
+"""From options to the Engine and the Start of a walk: the files are checked, then the model is loaded."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...errors import InputError
+from ...live import Engine, Start
+from ...options import ShowProgress, Window
+from ...pipeline.geometry import Geometry, explicit_geometry
+from ...pipeline.rollout import ChunkLoop
+from ...pipeline.spec import STANDING_STILL, RolloutSpec
+from ...pipeline.state import WorldState
+from ...pipeline.world import World
+from ...vae import VideoDecoder, encode_first_frame, load_vae
+from ...vae.encoding import SETTLED
+from ..options import GenerateOptions
+from ..plan import make_plan
+from ..preparation import prepare
+from ..profile import StageRecorder, silent
+from ..rollout_plan import RolloutPlan
+from ..stages import RunContext, encode_prompts
+
+log = logging.getLogger(__name__)
+
+PLANNED = 72
+"""Latent frames that memory is planned for, at least: whole chunks of any size, and more than a release's window."""
+KEPT_PROMPTS = 32
+"""Prompts whose embeddings are kept."""
+LIVE_WINDOW = Window(18, 6)
+"""Of a release that looks back on the whole video: a walk has no end."""
+
+
+class Asked(NamedTuple):
+    """What a client asks for; None is what the server was started with. `size`: height and width."""
+
+    size: tuple[int, int] | None = None
+    window: int | None = None
+    sink: int | None = None
+    chunk: int | None = None
+
+
+NOTHING_ASKED = Asked()
+
+
+def open_live(
+    ckpt_dir: str | Path, *, image: str | Path, prompt: str, **options: Any
+) -> tuple[Engine, Start | WorldState]:
+    """A model and where a walk of it begins, for `live.Session`. `options` are others of GenerateOptions, such as
+    `width`, `height`, `chunk` and `device`. Raises a LingBotError."""
+    given = GenerateOptions(ckpt_dir=ckpt_dir, image=image, prompt=prompt, output="walks", **options)
+    opened = Opened(plan_live(given))
+    return opened.engine(), opened.start
+
+
+def plan_live(options: GenerateOptions) -> RolloutPlan:
+    """Checks what is asked for and opens the files. Raises a LingBotError."""
+    if options.window == 0:
+        raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
+    planned = PLANNED * -(-(options.window or 1) // PLANNED)
+    plan = make_plan(replace(options, frame_num=4 * planned - 3))
+    if not isinstance(plan, RolloutPlan) or plan.guided:
+        raise InputError(f"`ckpt_dir` {options.ckpt_dir}: a walk takes a causal model of a few steps (LingBot-World "
+                         "Fast or 2.0); this one takes many")  # fmt: skip
+    if plan.config.control != 6:
+        raise InputError(f"`ckpt_dir` {options.ckpt_dir}: a walk takes a model that is given a camera, and no keys")
+    notes = tuple(note for note in plan.notes if note != STANDING_STILL)
+    if plan.spec.window.frames:
+        return replace(plan, notes=notes)
+    window = LIVE_WINDOW.changed(options.window, options.sink, plan.spec.chunk)
+    note = (f"{plan.spec.release} looks back on the whole video, and a walk has no end: window {window.frames}, sink "
+            f"{window.sink}.")  # fmt: skip
+    return replace(plan, spec=replace(plan.spec, window=window), notes=(*notes, note))
+
+
+class Opened:
+    """A model that is loaded, and what makes engines of it."""
+
+    def __init__(self, plan: RolloutPlan, show: ShowProgress = silent) -> None:
+        """Loads the model. Raises a LingBotError."""
+        self.plan = plan
+        with StageRecorder(plan.device, show) as stages:
+
+            def prompts() -> list[Tensor]:
+                return encode_prompts([plan.options.prompt], plan, stages.begin("text", "block"))
+
+            self._made = prepare(plan, prompts, RunContext(stages))
+        self.encode_prompt = TextEncoder(plan, self._made.contexts[0])
+
+    @property
+    def start(self) -> Start | WorldState:
+        """Where a walk begins that nobody says anything of: at the image, or where the state that was named ends."""
+        spec, options = self.plan.spec, self.plan.options
+        return spec.state or Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
+
+    def engine(self, asked: Asked = NOTHING_ASKED) -> Engine:
+        """For a walk as it is asked for: with the plan's size, window and chunk, or smaller ones. Raises InputError for
+        larger ones: memory was divided for the plan's."""
+        spec = self.plan.spec
+        height, width = asked.size or (spec.geometry.height, spec.geometry.width)
+        chunk = asked.chunk or spec.chunk
+        window = spec.window.changed(asked.window, asked.sink, chunk)
+        for name, wanted, most in (("size", height * width, spec.geometry.height * spec.geometry.width),
+                                   ("window", window.frames, spec.window.frames), ("chunk", chunk, spec.chunk)):
+            if not 0 < wanted <= most:
+                raise InputError(f"a `{name}` larger than that for which memory was divided; the server was started "
+                                 f"with {_largest(spec)}: ask for that or less, or start it with more")  # fmt: skip
+        geometry = explicit_geometry(width, height, spec.geometry.frames, chunk=chunk)
+        return Engine(
+            config=spec.config, schedule=spec.schedule, release=spec.release, window=window, chunk=chunk,
+            size=(height, width), device=self.plan.device,
+            new_world=partial(self._world, geometry, window, chunk), new_decoder=partial(self._decoder, geometry),
+            encode_image=self._encode_image, encode_prompt=self.encode_prompt, notes=self.plan.notes,
+        )  # fmt: skip
+
+    def _world(self, geometry: Geometry, window: Window, chunk: int) -> World:
+        loop = ChunkLoop((geometry.lat_h, geometry.lat_w), window, chunk, self.plan.spec.schedule)
+        return loop.world(self._made.model, self.plan.device, self._made.memory.world)
+
+    def _decoder(self, geometry: Geometry, exact: bool) -> VideoDecoder:
+        """A decoder by the VAE that is loaded; `exact`: in fp32 by one that is loaded for it, on a GPU in tiles."""
+        size = geometry.lat_h, geometry.lat_w
+        if not exact:
+            assert self._made.decoder is not None  # the only process decodes
+            return self._made.decoder.anew(*size)
+        vae = load_vae(self.plan.vae, device=self.plan.device)
+        vae.use_tiling = self.plan.device.type == "cuda"
+        return VideoDecoder(vae, *size, park=True)
+
+    def _encode_image(self, frame: Tensor) -> Tensor:
+        if frame is self.plan.spec.frame and self._made.image is not None:
+            return self._made.image
+        vae = load_vae(self.plan.vae, device=self.plan.device)
+        vae.use_tiling = self.plan.device.type == "cuda"  # there is little room beside a model
+        return encode_first_frame(vae, frame, 4 * SETTLED - 3).cpu()
+
+
+def _largest(spec: RolloutSpec) -> str:
+    size = f"{spec.geometry.width}x{spec.geometry.height}"
+    return f"{size}, window {spec.window.frames} and chunks of {spec.chunk}"
+
+
+class TextEncoder:
+    """Prompts to embeddings [1, L, D] on the CPU, beside a walk. The last ones are kept."""
+
+    def __init__(self, plan: RolloutPlan, first: Tensor) -> None:
+        """`first`: the embedding of the plan's own prompt."""
+        self._plan, self._lock = plan, Lock()
+        self._kept = {plan.options.prompt: first.cpu()}
+
+    def __call__(self, text: str) -> Tensor:
+        with self._lock:
+            if text not in self._kept:
+                self._kept[text] = self._encoded(text).cpu()
+                while len(self._kept) > KEPT_PROMPTS:
+                    del self._kept[next(iter(self._kept))]
+            return self._kept[text]
+
+    def _encoded(self, text: str) -> Tensor:
+        plan, quiet = self._plan, (lambda _done, _total: None)
+        if plan.device.type != "cuda":
+            return encode_prompts([text], plan, quiet)[0]
+        try:
+            with torch.cuda.device(plan.device), torch.cuda.stream(torch.cuda.Stream()):
+                return encode_prompts([text], plan, quiet)[0].cpu()
+        except torch.OutOfMemoryError:
+            log.warning("The text encoder did not fit beside the model: the prompt is encoded on the CPU.")
+        return encode_prompts([text], replace(plan, device=torch.device("cpu")), quiet)[0]

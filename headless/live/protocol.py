@@ -1,0 +1,243 @@
+"""The messages of SGLang's realtime video protocol, and what this server adds to them; every limit is checked here.
+
+Each is a msgpack map in a binary message of a websocket. What a client may send becomes an Init or an Event, or is
+refused with a sentence. What the server sends has whole numbers only, as SGLang's own has."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import InputError, require
+from ...live.controls import MOST_ROWS
+from ...options import FPS
+from ...pipeline.geometry import STEP
+
+MOST_BYTES, MOST_IMAGE_BYTES = 17 << 20, 16 << 20
+MOST_PROMPT = 8192
+"""Characters; the encoder reads 512 tokens."""
+MOST_HELD, MOST_TRANSITIONS = 16, 512
+LARGEST_EVENT = 2**31 - 1
+FASTEST = 60
+FORMATS = ("raw", "webp", "jpeg", "h264")
+QUALITY = {"webp": 90, "jpeg": 90, "h264": 90, "raw": 0}
+SIDE = re.compile(r"(\d{2,4})\s*[x*]\s*(\d{2,4})", re.IGNORECASE)
+KINDS = ("camera_actions", "prompt", "composite_input", "look", "stick", "pause", "resume", "back", "restart", "output")
+"""Of events: the first three are SGLang's."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """How a client wants its frames: `width` at most so many pixels wide, 0 as they are."""
+
+    format: str = "raw"
+    quality: int = 0
+    width: int = 0
+
+
+@dataclass(frozen=True)
+class Init:
+    """A client's first message. None takes what the server was started with. `ours`: it is this server's own page, or
+    like it, and reads `status` messages. `resume`: the walk that it had before its connection broke."""
+
+    prompt: str | None
+    image: bytes | None
+    size: tuple[int, int] | None
+    fps: float
+    seed: int
+    most_chunks: int | None
+    output: Output
+    script: list[list[str]] | None
+    window: int | None
+    sink: int | None
+    chunk: int | None
+    ours: bool
+    resume: str
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a client asks for while it walks; `payload` is checked."""
+
+    kind: str
+    payload: Any
+    number: int | None
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    return require("msgpack", '"lingbot-world[live]"').packb(message)
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    """A message, nothing of which is larger than what was received. Raises InputError."""
+    msgpack = require("msgpack", '"lingbot-world[live]"')
+    try:
+        message = msgpack.unpackb(
+            data, max_bin_len=MOST_IMAGE_BYTES, max_str_len=4 * MOST_PROMPT, max_array_len=MOST_ROWS, max_map_len=64,
+            max_ext_len=0,
+        )  # fmt: skip
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise InputError(f"not a message: {str(error)[:100] or type(error).__name__}") from error
+    if not isinstance(message, dict):
+        raise InputError("not a message: expected a map")
+    return message
+
+
+def read_init(message: dict[str, Any]) -> Init:
+    """Raises InputError for what is no init, and names what is wrong with it."""
+    if message.get("type") != "init":
+        raise InputError("the first message is an `init`")
+    inputs = _of("condition_inputs", message, dict) or {}
+    image = message.get("first_frame")
+    if image is not None and not isinstance(image, bytes):
+        raise InputError("`first_frame`: expected the bytes of a picture; this server fetches no address")
+    prompt = message.get("prompt")
+    return Init(
+        prompt=None if prompt in (None, "") else _prompt(prompt),
+        image=image or None,
+        size=_size(message.get("size")),
+        fps=float(_number("fps", message, 1, FASTEST) or FPS),
+        seed=int(_number("seed", message, 0, 2**63 - 1) or 0),
+        most_chunks=_whole("max_chunks", message, 1),
+        output=_output(message, "raw"),
+        script=_script(inputs["camera_actions"]) if inputs.get("camera_actions") is not None else None,
+        window=_whole("realtime_causal_kv_cache_num_frames", message, 0),
+        sink=_whole("realtime_causal_sink_size", message, 0),
+        chunk=_whole("lingbot_chunk", message, 1),
+        ours=message.get("lingbot_world") is True,
+        resume=str(message.get("resume") or "")[:64],
+    )
+
+
+def read_event(message: dict[str, Any]) -> list[Event]:
+    """What an event asks for; a composite one asks for several things. Raises InputError."""
+    if message.get("type") != "event":
+        raise InputError("after the `init` come messages of type `event`")
+    number = _whole("event_id", message, 0)
+    kind, payload = message.get("kind"), message.get("payload")
+    if kind == "composite_input":
+        parts = payload if isinstance(payload, dict) else {}
+        names = parts.get("input_types")
+        if not isinstance(names, list) or not names or len(names) > len(KINDS):
+            raise InputError("`composite_input`: expected a map whose `input_types` names its other keys")
+        return [_event(name, parts.get(name) if isinstance(name, str) else None, number) for name in names]
+    return [_event(kind, payload, number)]
+
+
+def _event(kind: Any, payload: Any, number: int | None) -> Event:
+    reader = _READERS.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        raise InputError(f"no event of kind {str(kind)[:20]!r}; expected one of {', '.join(KINDS)}")
+    return Event(kind, reader(payload), number)
+
+
+def _actions(payload: Any) -> dict[str, Any]:
+    """{"script": rows}, or {"held": the keys of each transition, in order}."""
+    if not isinstance(payload, dict):
+        return {"script": _script(payload)}
+    transitions = payload.get("transitions")
+    if payload.get("mode") != "state" or not isinstance(transitions, list) or len(transitions) > MOST_TRANSITIONS:
+        raise InputError("`camera_actions`: expected a list of lists of keys, or a map of `mode` state and transitions")
+    held = [part.get("actions") if isinstance(part, dict) else None for part in transitions]
+    return {"held": [_row(row) for row in held]}
+
+
+def _script(payload: Any) -> list[list[str]]:
+    if not isinstance(payload, list) or len(payload) > MOST_ROWS:
+        raise InputError(f"`camera_actions`: expected a list of lists of keys, {MOST_ROWS} at most")
+    return [_row(row) for row in payload]
+
+
+def _row(row: Any) -> list[str]:
+    if not isinstance(row, list) or len(row) > MOST_HELD or not all(isinstance(key, str) for key in row):
+        raise InputError(f"`camera_actions`: expected lists of up to {MOST_HELD} keys of w a s d i j k l")
+    return [key.lower() for key in row]
+
+
+def _prompt(payload: Any) -> str:
+    if not isinstance(payload, str) or not payload.strip():
+        raise InputError("`prompt`: expected words")
+    if len(payload) > MOST_PROMPT:
+        raise InputError(f"`prompt`: {len(payload)} characters; {MOST_PROMPT} are enough for what the encoder reads")
+    return payload
+
+
+def _new_prompt(payload: Any) -> tuple[str, bool]:
+    """A prompt, and whether the window is to be computed again with it."""
+    if isinstance(payload, dict):
+        return _prompt(payload.get("text")), payload.get("refresh") is True
+    return _prompt(payload), False
+
+
+def _numbers(count: int, most: float) -> Any:
+    def read(payload: Any) -> list[float]:
+        plain = isinstance(payload, list) and all(type(value) in (int, float) for value in payload)
+        if not plain or len(payload) != count or not all(math.isfinite(value) for value in payload):
+            raise InputError(f"expected {count} finite numbers")
+        return [max(-most, min(most, float(value))) for value in payload]
+
+    return read
+
+
+def _chunk(payload: Any) -> int:
+    return _whole("back", {"back": payload}, 0) or 0
+
+
+def _restart(payload: Any) -> Init:
+    return read_init({**(payload if isinstance(payload, dict) else {}), "type": "init"})
+
+
+def _changed_output(payload: Any) -> Output:
+    return _output(payload if isinstance(payload, dict) else {}, "jpeg")
+
+
+_READERS = {
+    "camera_actions": _actions, "prompt": _new_prompt, "look": _numbers(2, 720), "stick": _numbers(4, 1),
+    "pause": lambda _payload: None, "resume": lambda _payload: None, "back": _chunk, "restart": _restart,
+    "output": _changed_output,
+}  # fmt: skip
+
+
+def _output(message: dict[str, Any], otherwise: str) -> Output:
+    name = message.get("realtime_output_format") or otherwise
+    if name not in FORMATS:
+        raise InputError(f"`realtime_output_format` {str(name)[:20]!r}: expected one of {', '.join(FORMATS)}")
+    quality = _number("output_compression", message, 1, 100)
+    width = _number("realtime_preview_max_width", message, 0, 8192)
+    return Output(name, int(QUALITY[name] if quality is None else quality), int(width or 0))
+
+
+def _size(text: Any) -> tuple[int, int] | None:
+    """(height, width) of "832x480", multiples of 16."""
+    if text in (None, ""):
+        return None
+    sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if sides is None:
+        raise InputError(f"`size` {str(text)[:20]!r}: expected width x height, such as 832x480")
+    width, height = (max(STEP, int(side) // STEP * STEP) for side in sides.groups())
+    return height, width
+
+
+def _of(name: str, message: dict[str, Any], kind: type) -> Any:
+    value = message.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise InputError(f"`{name}`: expected a {kind.__name__}, found a {type(value).__name__}")
+    return value
+
+
+def _number(name: str, message: dict[str, Any], least: float, most: float) -> float | None:
+    value = message.get(name)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
+        raise InputError(f"`{name}` {str(value)[:20]}: expected a number from {least} to {most}")
+    return value
+
+
+def _whole(name: str, message: dict[str, Any], least: int) -> int | None:
+    value = _number(name, message, least, LARGEST_EVENT)
+    if value is not None and value != int(value):
+        raise InputError(f"`{name}` {value}: expected a whole number")
+    return None if value is None else int(value)

@@ -1,0 +1,248 @@
+"""One world, one person in it: who walks, who waits in line, and who may come back."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from ...errors import InputError, LingBotError
+from ...live import Frames
+from ..profile import release
+from .client import Client, Socket
+from .opening import Opened
+from .protocol import Event, Init, read_event
+from .visit import Visit
+
+T = TypeVar("T")
+LINE = 8
+"""People who may wait."""
+MANY_THREADS = 4
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Seconds: after `idle` without an input the world stops until there is one; after `gone`, or when somebody waits,
+    it ends. A connection that broke may come back within `back`."""
+
+    idle: float = 180.0
+    gone: float = 1800.0
+    back: float = 60.0
+
+
+class Inbox(Protocol):
+    """A connection's messages. `next()` gives None when there will be no more; then `clean` says whether the client has
+    closed the connection, or it broke. Raises InputError for what is no message."""
+
+    clean: bool
+    ended: asyncio.Event
+
+    async def next(self) -> dict[str, Any] | None: ...
+
+
+class Room:
+    """All methods are the event loop's; what takes long is done by threads."""
+
+    def __init__(self, opened: Opened, folder: Path, rules: Rules) -> None:
+        self.opened, self.folder, self.rules = opened, folder, rules
+        self.visit: Visit | None = None
+        self._taken = False  # somebody walks, comes or goes, or may come back
+        self._leaving = False
+        self._line: deque[tuple[asyncio.Future[None], Client]] = deque()
+        self._threads = ThreadPoolExecutor(MANY_THREADS, thread_name_prefix="lingbot-live")
+        self._held: asyncio.TimerHandle | None = None
+
+    async def enter(self, socket: Socket, init: Init, inbox: Inbox) -> None:
+        """Everything from a client's init to its end. Raises InputError for what cannot be done."""
+        client = Client(socket, init, self._threads)
+        sending = asyncio.create_task(client.send())
+        try:
+            visit = self._taken_up(init)
+            if visit is None:
+                await self._turn(client, inbox)
+                visit = await self._begin(init)
+            await self._walk(visit, client, inbox, sending)
+            if sending.done():
+                return
+            client.finish()  # what was told last is still sent
+            await asyncio.wait({sending}, timeout=2)
+        finally:
+            sending.cancel()
+            with suppress(asyncio.CancelledError, ConnectionError, RuntimeError):
+                await sending
+
+    def _taken_up(self, init: Init) -> Visit | None:
+        """The walk that was held for this client, if there is one."""
+        visit = self.visit
+        if visit is None or not init.resume or not secrets.compare_digest(init.resume.encode(), visit.token.encode()):
+            return None
+        if self._held is not None:
+            self._held.cancel()
+            self._held = None
+        if visit.client is not None:
+            visit.client.finish()  # a connection that has not noticed yet that it is broken
+        return visit
+
+    async def _turn(self, client: Client, inbox: Inbox) -> None:
+        """Waits until the world is free. Raises InputError for a client that cannot be told to wait."""
+        if not self._taken:
+            self._taken = True
+            return
+        soon = self._leaving and not self._line
+        if not (client.ours or soon) or len(self._line) >= LINE:
+            raise InputError(f"somebody walks here, and {len(self._line)} wait in line; try again later")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append((turn, client))
+        self._tell_places()
+        gone = asyncio.create_task(inbox.ended.wait())
+        try:
+            either: set[asyncio.Future[Any]] = {turn, gone}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if inbox.ended.is_set():
+                raise ConnectionError("gone before it was its turn")
+        except BaseException:
+            if turn.done():
+                self._next()
+            self._line = deque(waiting for waiting in self._line if waiting[0] is not turn)
+            self._tell_places()
+            raise
+        finally:
+            gone.cancel()
+
+    def _tell_places(self) -> None:
+        for place, (_, client) in enumerate(self._line, 1):
+            client.tell({"type": "status", "content": "waiting", "place": place})
+
+    def _next(self) -> None:
+        """The world is free: it is the next one's turn."""
+        self._taken = bool(self._line)
+        if self._line:
+            self._line.popleft()[0].set_result(None)
+            self._tell_places()
+
+    async def _begin(self, init: Init) -> Visit:
+        try:
+            self.visit = await self._thread(lambda: Visit(self.opened, init, self.folder))
+        except BaseException:
+            await self._free()
+            raise
+        return self.visit
+
+    async def _walk(self, visit: Visit, client: Client, inbox: Inbox, sending: asyncio.Task[None]) -> None:
+        came_back, visit.client = visit.chunks > 0 or visit.session.running, client
+        client.tell(visit.facts())
+        if came_back:
+            visit.session.resume()
+        else:
+            visit.start(asyncio.get_running_loop(), lambda frames: self._deliver(visit, frames),
+                        lambda kind, facts: self._told(visit, kind, facts))  # fmt: skip
+        tasks = [asyncio.create_task(self._read(visit, client, inbox)), asyncio.create_task(self._watch(visit))]
+        try:
+            await asyncio.wait({*tasks, sending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            if visit.client is client:  # else another connection has taken it up
+                broke = not inbox.clean and client.ours and not client.finished and not visit.session.failure
+                await asyncio.shield(self._hold(visit) if broke else self._free())
+
+    def _deliver(self, visit: Visit, frames: Frames) -> None:
+        visit.chunks += frames.last
+        most = visit.init.most_chunks
+        if visit.client is None or (most is not None and visit.chunks > most):
+            return
+        visit.client.offer(frames)
+        if most is not None and visit.chunks == most and frames.last:
+            visit.session.pause()
+            visit.client.finish()
+
+    def _told(self, visit: Visit, kind: str, facts: dict[str, Any]) -> None:
+        client = visit.client
+        if client is None:
+            return
+        if kind in ("back", "restarted"):
+            client.forget()
+        if kind == "failed" and facts["ended"]:
+            client.tell({"type": "error", "content": facts["reason"]})
+            client.finish()
+        else:
+            client.tell({"type": "status", "content": kind, **facts})
+
+    async def _read(self, visit: Visit, client: Client, inbox: Inbox) -> None:
+        """Does what the client asks for, until it is gone."""
+        while True:
+            try:
+                message = await inbox.next()
+                if message is None:
+                    return
+                for event in read_event(message):
+                    await self._do(visit, client, event)
+            except LingBotError as error:
+                client.tell({"type": "error", "content": str(error)})
+
+    async def _do(self, visit: Visit, client: Client, event: Event) -> None:
+        if event.kind == "output":
+            client.output(event.payload)
+        elif event.kind == "restart":
+            await self._thread(lambda: visit.do(event))
+        else:
+            visit.do(event)
+
+    async def _watch(self, visit: Visit) -> None:
+        """Tells figures every second; stops a world that nobody walks in, and ends it in the end."""
+        while True:
+            await asyncio.sleep(1)
+            quiet = visit.quiet_since()
+            if visit.client is not None and visit.client.ours:
+                with suppress(LingBotError):  # between two walks
+                    visit.client.tell(visit.figures())
+            if quiet > self.rules.idle and not visit.session.paused and visit.init.most_chunks is None:
+                visit.idle = True
+                visit.session.pause()
+            if quiet > self.rules.gone or (visit.idle and self._line):
+                reason = "nobody has walked here for a while; what was walked is kept"
+                if visit.client is not None:
+                    visit.client.tell({"type": "error", "content": reason})
+                    visit.client.finish()
+                return
+
+    async def _hold(self, visit: Visit) -> None:
+        """The connection broke: the world waits for it a while."""
+        visit.client = None
+        visit.session.controls.let_go()
+        visit.session.pause()
+        loop = asyncio.get_running_loop()
+        self._held = loop.call_later(self.rules.back, lambda: loop.create_task(self._free()))
+
+    async def _free(self) -> None:
+        """Ends the walk, gives its memory back, and lets the next one in."""
+        visit, self.visit, self._held, self._leaving = self.visit, None, None, True
+        try:
+            if visit is not None:
+                visit.client = None
+                await self._thread(visit.close)
+            del visit
+            await self._thread(lambda: release(self.opened.plan.device))
+        finally:
+            self._leaving = False
+            self._next()
+
+    async def close(self) -> None:
+        """The server ends. What was walked is saved."""
+        self._line.clear()
+        if self._held is not None:
+            self._held.cancel()
+        if self.visit is not None:
+            await self._free()
+        while self._leaving:  # a connection's own end does it
+            await asyncio.sleep(0.05)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _thread(self, work: Callable[[], T]) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)

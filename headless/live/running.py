@@ -1,0 +1,80 @@
+"""A server that runs until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import webbrowser
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from aiohttp import web
+
+from ...errors import InputError
+from ..interrupts import ENDING
+from .opening import Opened
+from .room import Room, Rules
+from .serving import Site, make_app
+
+HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"
+
+
+def serve(
+    opened: Opened, folder: Path, *, port: int, token: str = "", origins: tuple[str, ...] = (), show_page: bool = False
+) -> None:
+    """Serves walks, which are kept in `folder`, and prints the page's address. With a `token` other machines may ask
+    for it. Ends with the process's signals. Raises InputError for a port that is taken."""
+    asyncio.run(_serve(opened, folder, port, token, origins, show_page))
+
+
+async def _serve(
+    opened: Opened, folder: Path, port: int, token: str, origins: tuple[str, ...], show_page: bool
+) -> None:
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
+    if threading.current_thread() is threading.main_thread():
+        for number in ENDING:
+            with suppress(NotImplementedError):  # on Windows Ctrl-C raises KeyboardInterrupt
+                loop.add_signal_handler(number, ended.set)
+    async with running(opened, folder, port=port, token=token, origins=origins) as (open_port, _):
+        query = f"?token={token}" if token else ""
+        address = f"http://{HERE}:{open_port}/{query}"
+        print(address, *([f"http://{await _own_address()}:{open_port}/{query}"] if token else []), sep="\n", flush=True)
+        if show_page:
+            await loop.run_in_executor(None, webbrowser.open, address)
+        await ended.wait()
+        print(f"what was walked is in {folder}", flush=True)
+
+
+@asynccontextmanager
+async def running(
+    opened: Opened, folder: Path, *, port: int = 0, token: str = "", origins: tuple[str, ...] = (),
+    rules: Rules | None = None,
+) -> AsyncIterator[tuple[int, Room]]:  # fmt: skip
+    """A server for as long as the context lasts; gives its port and its room. Raises InputError."""
+    site = Site(Room(opened, folder, rules or Rules()), token, origins)
+    runner = web.AppRunner(make_app(site), handle_signals=False, shutdown_timeout=2, access_log=None)
+    await runner.setup()
+    try:
+        listener = web.TCPSite(runner, EVERYWHERE if token else HERE, port)
+        try:
+            await listener.start()
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"`port` {port} cannot be used: {reason}; name another, or 0 for one that is free"
+                             ) from error  # fmt: skip
+        yield runner.addresses[0][1], site.room
+    finally:
+        await runner.cleanup()
+
+
+async def _own_address() -> str:
+    """This machine's address in its network, as far as it knows."""
+    loop = asyncio.get_running_loop()
+    with suppress(OSError):
+        transport, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, remote_addr=("192.0.2.1", 9))
+        try:
+            return str(transport.get_extra_info("sockname")[0])  # nothing was sent
+        finally:
+            transport.close()
+    return HERE

@@ -1,0 +1,277 @@
+"""The web server: the page, SGLang's endpoint, and who may talk to either.
+
+It listens on this machine alone unless it is asked to; then whoever has the token in the address may walk. A page of
+another site may not: browsers say where a page is from. Nothing that a client sends becomes a path."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import secrets
+import time
+import zipfile
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import torch
+from aiohttp import WSCloseCode, WSMsgType, web
+from PIL import Image
+
+from ...errors import InputError, LingBotError
+from ...live import Start
+from ...toy.scene import PROMPT, landscape
+from .opening import Opened
+from .protocol import MOST_BYTES, pack, read_init, unpack
+from .room import Room
+
+ENDPOINT = "/v1/realtime_video/generate"
+MOST_CONNECTIONS = 32
+FIRST_WORD = 30.0
+"""Seconds that a connection has for its init."""
+MESSAGES, BURST = 240, 480
+"""A second that are read of a connection, and at once; more wait in the network."""
+WAITING = 64
+"""Messages that are read before they are done."""
+HEARTBEAT = 10.0
+POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src blob:; "
+          "connect-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'")  # fmt: skip
+HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+           "Cache-Control": "no-store"}  # fmt: skip
+TYPES = {".html": "text/html", ".mjs": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+
+@dataclass
+class Site:
+    """What is served, and to whom. `token`: what an address has to have, empty on this machine alone. `origins`: of
+    other pages that may connect, such as http://localhost:8000."""
+
+    room: Room
+    token: str = ""
+    origins: tuple[str, ...] = ()
+    connections: int = field(default=0, init=False)
+
+    def refused(self, request: web.Request) -> str:
+        """Why a request is not answered; empty if it is."""
+        if self.token and not secrets.compare_digest(request.query.get("token", "").encode(), self.token.encode()):
+            return "the token in the address is missing or wrong; open the address that the server printed"
+        host = urlsplit(f"//{request.host}").hostname or ""
+        if not self.token and host not in ("127.0.0.1", "localhost", "::1"):  # a name that was bent to this machine
+            return f"this server is 127.0.0.1, not {host[:60]}"
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.host and origin not in self.origins:
+            return f"a page of {origin[:60]} may not use this server; start it with --allow_origin {origin[:60]}"
+        return ""
+
+
+class Connection:
+    """A websocket's messages, read as they come, no more a second than anybody needs."""
+
+    def __init__(self, socket: web.WebSocketResponse) -> None:
+        self.clean, self.ended = False, asyncio.Event()
+        self._socket = socket
+        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(WAITING)
+        self._allowed, self._since = float(BURST), time.monotonic()
+        self._task = asyncio.create_task(self._read())
+
+    async def next(self) -> dict[str, Any] | None:
+        data = await self._messages.get()
+        if data is None:
+            self._messages.put_nowait(None)
+            return None
+        return unpack(data)
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    async def _read(self) -> None:
+        with suppress(ConnectionError):
+            async for message in self._socket:
+                await self._in_time()
+                if message.type == WSMsgType.BINARY:
+                    await self._messages.put(message.data)
+                elif message.type == WSMsgType.TEXT:
+                    await self._messages.put(b"")  # is told what is expected
+        self.clean = self._socket.close_code in (WSCloseCode.OK, WSCloseCode.GOING_AWAY)
+        self.ended.set()
+        await self._messages.put(None)
+
+    async def _in_time(self) -> None:
+        now = time.monotonic()
+        self._allowed = min(BURST, self._allowed + MESSAGES * (now - self._since)) - 1
+        self._since = now
+        if self._allowed < 0:
+            await asyncio.sleep(-self._allowed / MESSAGES)
+
+
+def make_app(site: Site) -> web.Application:
+    """The application; its `shutdown` ends the walk."""
+    app = web.Application(client_max_size=1 << 16, middlewares=[_guard(site)])
+    opened = site.room.opened
+    model = {"id": opened.plan.checkpoint.name, "object": "model", "root": opened.plan.spec.release,
+             "pipeline_class": "LingBotWorld", "model_path": opened.plan.checkpoint.name}  # fmt: skip
+    app.router.add_get("/", _page("index.html"))
+    for entry in files("lingbot_world").joinpath("web", "live").iterdir():
+        if entry.is_file():
+            app.router.add_get(f"/live/{entry.name}", _page(entry.name))
+    app.router.add_get("/v1/models", _json({"object": "list", "data": [model]}))
+    app.router.add_get("/models", _json(model))
+    app.router.add_get("/server_info", _json({"version": "lingbot-world", "model": model["id"]}))
+    examples = _examples(opened)
+    app.router.add_get("/examples", _json([told for told, _ in examples]))
+    app.router.add_get("/example/{number:[0-9]}", partial(_example, examples))
+    app.router.add_get("/walk/{what:state|path|video}", partial(_walked, site))
+    app.router.add_get(ENDPOINT, partial(_connect, site))
+
+    async def end(_app: web.Application) -> None:
+        await site.room.close()
+
+    app.on_shutdown.append(end)
+    return app
+
+
+def _guard(site: Site) -> Any:
+    @web.middleware
+    async def guard(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        reason = site.refused(request)
+        if reason:
+            return web.Response(status=403, text=reason + "\n", headers=HEADERS)
+        response = await handler(request)
+        if not response.prepared:
+            response.headers.update(HEADERS)
+            origin = request.headers.get("Origin")
+            if origin in site.origins:
+                response.headers["Access-Control-Allow-Origin"] = origin or ""
+        return response
+
+    return guard
+
+
+def _page(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+    entry = files("lingbot_world").joinpath("web", "live", name)
+
+    async def page(_request: web.Request) -> web.Response:
+        kind = next((kind for end, kind in TYPES.items() if name.endswith(end)), "application/octet-stream")
+        return web.Response(body=entry.read_bytes(), content_type=kind)
+
+    return page
+
+
+def _examples(opened: Opened) -> list[tuple[dict[str, Any], bytes]]:
+    """Pictures to begin with, and what is told of them: the one that the server was started with, and a landscape."""
+    start = opened.start
+    own = start.prompt if isinstance(start, Start) else start.prompts[-1].text
+    pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    return [
+        ({"name": "a landscape", "prompt": PROMPT, "own": False}, _jpeg(landscape())),
+        ({"name": "the server's own picture", "prompt": own, "own": True}, _jpeg(Image.fromarray(pixels))),
+    ]
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=92)
+    return file.getvalue()
+
+
+async def _example(examples: list[tuple[dict[str, Any], bytes]], request: web.Request) -> web.Response:
+    number = int(request.match_info["number"])
+    if number >= len(examples):
+        return web.Response(status=404)
+    return web.Response(body=examples[number][1], content_type="image/jpeg")
+
+
+def _json(value: Any) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def page(_request: web.Request) -> web.Response:
+        return web.json_response(value)
+
+    return page
+
+
+async def _walked(site: Site, request: web.Request) -> web.StreamResponse:
+    """What was walked so far, for whoever walks: a state, poses and lens in a zip file, or the video."""
+    visit = site.room.visit
+    if visit is None or not secrets.compare_digest(request.query.get("walk", "").encode(), visit.token.encode()):
+        return web.Response(status=404, text="there is no such walk any more; its folder has what was walked\n")
+    what = request.match_info["what"]
+    name = {"state": "walk.state", "path": "camera.zip", "video": "walk.mp4"}[what]
+    loop = asyncio.get_running_loop()
+    try:
+        kept = visit.session.walk.kept
+        path = kept.folder / name
+        if what == "state":
+            await loop.run_in_executor(None, lambda: kept.state().save(path))
+        if what == "path":
+            return web.Response(body=_zipped(kept.poses(), kept.lens), headers=_attached(name))
+    except LingBotError as error:
+        return web.Response(status=409, text=f"{error}\n")
+    if not path.is_file():
+        return web.Response(status=404, text="nothing was walked yet\n")
+    return web.FileResponse(path, headers=_attached(name))
+
+
+def _attached(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}
+
+
+def _zipped(poses: np.ndarray, lens: np.ndarray) -> bytes:
+    """poses.npy and intrinsics.npy, as every other command reads them."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in (("poses.npy", poses), ("intrinsics.npy", np.tile(lens, (len(poses), 1)))):
+            with archive.open(name, "w") as entry:
+                np.lib.format.write_array(entry, array)
+    return file.getvalue()
+
+
+async def _connect(site: Site, request: web.Request) -> web.StreamResponse:
+    """A client, from its handshake to its end."""
+    if site.connections >= MOST_CONNECTIONS:
+        return web.Response(status=503, text=f"{MOST_CONNECTIONS} connections are open; try again later\n")
+    socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, heartbeat=HEARTBEAT, compress=False)
+    site.connections += 1
+    try:
+        await socket.prepare(request)
+        inbox, code = Connection(socket), WSCloseCode.OK
+        try:
+            await _serve(site, socket, inbox)
+        except InputError as error:
+            code = WSCloseCode.POLICY_VIOLATION
+            await _refuse(socket, str(error))
+        except LingBotError as error:
+            code = WSCloseCode.INTERNAL_ERROR
+            await _refuse(socket, str(error))
+        except (ConnectionError, asyncio.TimeoutError):
+            code = WSCloseCode.GOING_AWAY
+        finally:
+            with suppress(ConnectionError, asyncio.TimeoutError):
+                await asyncio.wait_for(socket.close(code=code), 5)
+            inbox.close()
+    finally:
+        site.connections -= 1
+    return socket
+
+
+async def _serve(site: Site, socket: web.WebSocketResponse, inbox: Connection) -> None:
+    while True:
+        try:
+            message = await asyncio.wait_for(inbox.next(), FIRST_WORD)
+            if message is None:
+                return
+            init = read_init(message)
+            break
+        except InputError as error:  # as SGLang's server: it is told, and may try again
+            await _refuse(socket, str(error))
+    await site.room.enter(socket, init, inbox)
+
+
+async def _refuse(socket: web.WebSocketResponse, reason: str) -> None:
+    with suppress(ConnectionError):
+        await socket.send_bytes(pack({"type": "error", "content": reason}))

@@ -1,0 +1,205 @@
+"""What LingBot-World does with each key of a CONDITIONING.
+
+A CONDITIONING is a list of prompts: an embedding and a dict each. A sampling run gets one dict for each, with the
+embedding as `cross_attn`. What is not used is said on the running node, under the name that the user knows it by."""
+
+from collections.abc import Collection, Iterable, Iterator
+
+import comfy.samplers
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..model.config import ModelConfig
+from ..model.dit import check_camera
+from ..options import CELL
+from .base_model import CAMERA
+from .notice import show_warning
+
+BY_ROLLOUT = frozenset({"cross_attn", "hooks"})
+BY_SAMPLERS = BY_ROLLOUT | {
+    "concat_latent_image", "concat_mask", CAMERA,
+    "area", "strength", "mask", "mask_strength", "set_area_to_bounds", "default",
+    "start_percent", "end_percent", "clip_start_percent", "clip_end_percent",
+}  # fmt: skip
+"""The keys that are used: by a rollout, and by every sampler (ours and ComfyUI's own) on an expert."""
+
+OF_COMFYUI = frozenset({"model_conds", "uuid"})
+"""What ComfyUI itself adds for a run."""
+
+_CONTROL, _REFERENCE, _SOUND = "the ControlNet", "the reference image", "the sound"
+_CLIP_VISION = "the CLIP vision output (the start image reaches the model through the VAE)"
+_IN_TIME, _VACE = "the frames that a node appends in time", "the frames of WanVaceToVideo"
+NOT_READ = {
+    "camera_conditions": "the camera of WanCameraImageToVideo (LingBot-World's camera nodes make one that it reads, "
+    "through Apply LingBot-World Camera)",
+    "clip_vision_output": _CLIP_VISION, "clip_vision_outputs": _CLIP_VISION, "clip_vision_output_ref": _CLIP_VISION,
+    "unclip_conditioning": _CLIP_VISION,
+    "control": _CONTROL, "control_apply_to_uncond": _CONTROL, "cross_attn_controlnet": _CONTROL,
+    "vace_frames": _VACE, "vace_mask": _VACE, "vace_strength": _VACE,
+    "reference_latents": _REFERENCE, "reference_latents_method": _REFERENCE, "ref_latent": _REFERENCE,
+    "time_dim_concat": _IN_TIME, "time_dim_replace": _IN_TIME,
+    "context_latents": "the reference latents of Bernini",
+    "audio_embed": _SOUND, "audio_inject_scale": _SOUND, "ref_audio": _SOUND,
+    "control_video": "the control video",
+    "reference_motion": "the motion frames",
+    "pose_video_latent": "the pose video",
+    "face_video_pixels": "the face video",
+    "gligen": "GLIGEN's boxes",
+    "noise_concat": "the latent that a node appends to the noise",
+    "pooled_output": "the pooled output of a text encoder that is not umt5-xxl",
+}  # fmt: skip
+"""Keys that other models read, and LingBot-World's have no layers for. Others are said by their names."""
+
+_PARTS = {"area": "an area", "mask": "a mask", "start_percent": "a timestep range", "end_percent": "a timestep range",
+          "clip_start_percent": "a timestep range", "default": "a default",
+          "strength": "a strength"}  # fmt: skip
+"""Of a prompt that counts for a part of a video only, which a rollout refuses."""
+
+SIDES = {"positive": "the prompt", "negative": "the negative prompt"}
+
+
+def not_read(entries: Iterable[dict], used: Collection[str]) -> list[str]:
+    """What of these prompts' dicts is not among the keys that are used, in words, each once."""
+    keys = (key for entry in entries for key, value in entry.items()
+            if key not in used and key not in OF_COMFYUI and (value is not None or key != "pooled_output"))  # fmt: skip
+    return list(dict.fromkeys(NOT_READ.get(key, f'"{key}"') for key in keys))
+
+
+def without_unread(entry: dict) -> dict:
+    """A prompt's dict without what other models read: no ControlNet runs for nothing, and nothing fails in it."""
+    return {key: value for key, value in entry.items() if key not in NOT_READ}
+
+
+def words_for(unread: list[str]) -> str:
+    """The sentence that says so."""
+    return f"LingBot-World does not read {'; nor '.join(unread)}." if unread else ""
+
+
+def check_text(text: Tensor | None, config: ModelConfig) -> None:
+    """Raises InputError for an embedding that the model's text layers cannot take."""
+    if text is None or text.ndim != 3:
+        raise InputError("a prompt has no text: connect a text node's output")
+    if text.shape[2] != config.text_dim:
+        raise InputError(f"the prompt has embeddings of {text.shape[2]} values, the model takes {config.text_dim}: "
+                         "encode it with the umt5-xxl text encoder")  # fmt: skip
+
+
+def text_of_rollout(name: str, prompt: list, config: ModelConfig) -> tuple[list, list[str]]:
+    """The CONDITIONING that a rollout uses of the one it is given as `name`, and what is said of the rest. Raises
+    InputError for several prompts, for one of another encoder, and for one that is meant for a part of the video."""
+    if len(prompt) != 1 or prompt[0][0].shape[0] != 1:
+        raise InputError(f"{name} holds several prompts; a rollout takes one: connect one text node's output")
+    text, extras = prompt[0]
+    check_text(text, config)
+    if CAMERA in extras or "concat_latent_image" in extras or "concat_mask" in extras:
+        raise InputError(f"{name} comes through WanImageToVideo or Apply LingBot-World Camera: connect the text node "
+                         "itself; start image and camera have inputs of their own")  # fmt: skip
+    parts = dict.fromkeys(words for key, words in _PARTS.items() if key in extras)
+    if parts:
+        raise InputError(f"{name} has {' and '.join(parts)}; a rollout's prompt counts for all of its frames and "
+                         "steps: connect the text node itself, and another Rollout for another prompt")  # fmt: skip
+    kept = {key: value for key, value in extras.items() if key in BY_ROLLOUT}
+    unread = words_for(not_read([extras], BY_ROLLOUT))
+    return [[text, kept]], [unread] if unread else []
+
+
+def check_entry(entry: dict, latent: Tensor, config: ModelConfig) -> None:
+    """Refuse a text, a start image and a camera that are not made for the model and the latent [B, 16, f, h, w]. An
+    image of another height or width is stretched by ComfyUI, which is only said.
+
+    Raises InputError, CameraError."""
+    if latent.ndim != 5:
+        raise InputError(f"the latent is {list(latent.shape)}, of images; connect the video latent of WanImageToVideo")
+    check_text(entry.get("cross_attn"), config)
+    image, camera = entry.get("concat_latent_image"), entry.get(CAMERA)
+    if image is not None:
+        _check_start_image(image, entry.get("concat_mask"), latent)
+    if camera is not None:
+        check_camera(camera, latent, config)
+    if image is not None and image.shape[3:] != latent.shape[3:]:
+        show_warning(f"The latent is {_video(latent)}: the start image, prepared for {_video(image)}, is stretched.")
+
+
+def _check_start_image(image: Tensor, mask: Tensor | None, latent: Tensor) -> None:
+    if image.ndim != 5 or image.shape[1] != latent.shape[1] or (mask is not None and mask.ndim != 5):
+        raise InputError(f"the start image is a latent {list(image.shape)} made for another model, expected [B, "
+                         f"{latent.shape[1]}, frames, height, width]: use WanImageToVideo")  # fmt: skip
+    if image.shape[2] != latent.shape[2]:
+        raise InputError(
+            f"the latent is {_video(latent)}, the start image was prepared for {_video(image)}: connect the latent of "
+            "the WanImageToVideo that prepared the image"
+        )
+
+
+def _video(latent: Tensor) -> str:
+    frames, height, width = latent.shape[2:]
+    return f"{width * CELL}x{height * CELL} with {4 * frames - 3} frames"
+
+
+def check_parts(side: str, entries: list[dict], latent: Tensor, sigmas: Tensor, sampling) -> None:
+    """Areas, masks and timestep ranges of a side's prompts: together they have to predict all of the latent in every
+    step, because nothing (a zero) is predicted elsewhere. Less than all is said, nothing at all raises InputError, as
+    an area does that does not fit the latent. `sampling` is the MODEL's model_sampling."""
+    shares = list(_shares(entries, latent, sigmas[:-1].tolist(), sampling))
+    if 0.0 in shares:
+        raise InputError(f"{side} predicts nothing in step {shares.index(0.0) + 1} of {len(shares)}: its mask is empty "
+                         "or its timestep range over; combine it (Conditioning Combine) with one that counts "
+                         "there")  # fmt: skip
+    if shares and min(shares) < 1:
+        show_warning(f"{side[0].upper()}{side[1:]} counts for {min(shares):.0%} of the video, where its areas and "
+                     "masks are; nothing is predicted elsewhere: combine it with one for the rest.")  # fmt: skip
+
+
+def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) -> Iterator[float]:
+    """For each step the share of the latent that is predicted."""
+    resolved, size = list(entries), latent.shape[2:]
+    areas = [entry["area"] for entry in entries if "area" in entry]
+    if any(area[0] == "percentage" and len(area) != 1 + 2 * len(size) for area in areas):
+        raise InputError("an area in percent of an image: use ConditioningSetAreaPercentageVideo, or Conditioning (Set "
+                         "Area)")  # fmt: skip
+    comfy.samplers.resolve_areas_and_cond_masks_multidim(resolved, size, "cpu")
+    known: dict[tuple[int, ...], float] = {}
+    for sigma in sigmas:
+        active = tuple(n for n, entry in enumerate(resolved) if _counts_at(sigma, entry, sampling))
+        if active not in known:
+            places = torch.zeros(size, dtype=torch.bool)
+            for number in active:
+                places |= _places(resolved[number], size)
+            known[active] = places.float().mean().item()
+        yield known[active]
+
+
+def _counts_at(sigma: float, entry: dict, sampling) -> bool:
+    """As ComfyUI reads timestep ranges."""
+    first = max(entry.get("start_percent", 0.0), entry.get("clip_start_percent", 0.0))
+    last = min(entry.get("end_percent", 1.0), entry.get("clip_end_percent", 1.0))
+    begins, ends = (float(sampling.percent_to_sigma(percent)) for percent in (first, last))
+    return (first == 0 or sigma <= begins) and (last == 1 or sigma >= ends)
+
+
+def _places(entry: dict, size: tuple[int, ...]) -> Tensor:
+    """Where in a latent of this size (frames, height, width) a prompt predicts something, bool."""
+    places = torch.zeros(size, dtype=torch.bool)
+    inside = tuple(slice(start, start + length) for start, length in _area(entry, size))
+    places[inside] = bool(entry.get("strength", 1.0))
+    if "mask" in entry:
+        places &= (entry["mask"] * entry.get("mask_strength", 1.0)).ne(0).any(0)
+    return places
+
+
+def _area(entry: dict, size: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Start and length on each axis. Raises InputError for an area outside of the latent, and of odd sides."""
+    if "area" not in entry:
+        return [(0, length) for length in size]
+    area = comfy.samplers.add_area_dims(list(entry["area"]), len(size))
+    starts = area[len(size) :]
+    lengths = [min(area[axis], size[axis] - starts[axis]) for axis in range(len(size))]
+    if min(lengths) < 1 or lengths[-1] % 2 or lengths[-2] % 2:
+        height, width = (CELL * length for length in area[len(size) - 2 : len(size)])
+        raise InputError(
+            f"a prompt's area begins at x {CELL * starts[-1]}, y {CELL * starts[-2]} and has {width}x{height} pixels "
+            f"in a video of {CELL * size[-1]}x{CELL * size[-2]}: it has to lie inside, with sides in multiples of "
+            f"{2 * CELL}"
+        )
+    return list(zip(starts, lengths, strict=True))

@@ -1,0 +1,219 @@
+"""What LingBot-World does with what nodes have put on a MODEL: options, patches, wrappers and replaced objects.
+
+ComfyUI itself calls most of them, around an expert as around any model. What is never called, what only other models
+read, and what nobody here knows is said on the running node. A rollout goes without those that are about the steps of
+a whole video."""
+
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import comfy.model_management
+import comfy.model_sampling
+import torch
+from comfy.patcher_extension import WrappersMP
+
+from ..errors import InputError
+from .notice import running_node
+from .queued_prompt import kind_of
+
+PACK = Path(__file__).parents[1]
+
+KEY = "lingbot_world"
+"""Of our own wrapper."""
+
+_OURS = "lingbot"
+"""What our own keys of transformer_options begin with."""
+
+_GUIDANCE = {
+    "sampler_cfg_function", "sampler_pre_cfg_function", "sampler_post_cfg_function", "sampler_calc_cond_batch_function",
+    "disable_cfg1_optimization",
+}  # fmt: skip
+_ABOUT_STEPS = {
+    **dict.fromkeys(_GUIDANCE, "guidance"), "denoise_mask_function": "Differential Diffusion",
+    "context_handler": "context windows",
+}  # fmt: skip
+"""Model options that a rollout has no use for: it has steps, guidance and a window of its own, and no mask."""
+
+_RUN_OPTIONS = {
+    "transformer_options", "to_load_options", "registered_hooks", "multigpu_clones", "multigpu_thread_pool",
+    "multigpu_options",
+}  # fmt: skip
+OPTIONS = {*_ABOUT_STEPS, *_RUN_OPTIONS, "model_function_wrapper", "torch_compile_kwargs"}
+"""Keys of model_options that ComfyUI's sampling uses."""
+
+TRANSFORMER_OPTIONS = {
+    "patches", "patches_replace", "wrappers", "callbacks", "optimized_attention_override", "rope_options", "easycache",
+}  # fmt: skip
+"""Keys of transformer_options that nodes set, and that LingBot-World or a wrapper of ComfyUI's reads."""
+
+PATCHES, REPLACED, BLOCK = {"attn1_patch", "attn2_patch", "double_block"}, "dit", "double_block"
+"""What ComfyUI's Wan calls of the patches that nodes put on a MODEL, and LingBot-World's model too."""
+
+_FOREIGN = {"chroma_radiance_options", "stg_self_attn_blocks", "a2v_cross_attn", "v2a_cross_attn"}
+"""Keys of transformer_options that nodes for other models set in the middle of a run."""
+
+WRAPPERS = {
+    KEY, "easycache", "lazycache", "torch.compile", "ContextWindows_prepare_sampling", "ContextWindows_sampler_sample",
+    "None",
+}  # fmt: skip
+"""Whose wrappers are known; those without a name count as such, as nothing can be said of them."""
+
+_OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
+_REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
+"""Objects of a model that ComfyUI's nodes replace, and a rollout does not."""
+
+_INJECTED = {"bypass_lora"}
+
+
+def check_sampling(patcher) -> None:
+    """Raises InputError where a node has replaced the model's sampling by one for models of another kind."""
+    sampling = patcher.get_model_object("model_sampling")
+    half = torch.tensor([0.5])
+    if not isinstance(sampling, comfy.model_sampling.CONST) or float(sampling.timestep(half)) != 500:
+        raise InputError("a Model Sampling node on the model is for models of another kind: take it off (only Model "
+                         "Sampling SD3, which sets the shift, is for Wan and LingBot-World)")  # fmt: skip
+
+
+def raise_for_node(error: Exception) -> None:
+    """Raises InputError where an error comes out of what another node has put on the model, or of a patch that cannot
+    be called as ComfyUI's Wan calls patches."""
+    if comfy.model_management.is_oom(error):
+        return
+    frames = traceback.extract_tb(error.__traceback__)
+    packs = [path for path in (Path(frame.filename) for frame in frames)
+             if PACK in path.parents or {"comfy_extras", "custom_nodes"}.intersection(path.parts)]  # fmt: skip
+    if PACK not in packs[-1].parents:
+        raise InputError(f"what a node of {packs[-1].name} does in this run failed ({error}): it may be for models of "
+                         "another kind; take the node off") from error  # fmt: skip
+    if isinstance(error, TypeError) and "patch(" in (frames[-1].line or ""):
+        raise InputError(f"a node on the model patches its attention as a U-Net's or Flux's ({error}): take the node "
+                         "off") from error  # fmt: skip
+
+
+def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
+    """Names of the patches in transformer_options that a model of so many blocks never calls."""
+    replaced = options.get("patches_replace", {})
+    missing = {f"{name} {number[1]}" if isinstance(number, tuple) and name == BLOCK else name
+               for number in replaced.get(REPLACED, {}) for name in _kind(number)
+               if name != BLOCK or not number[1] < blocks}  # fmt: skip
+    return sorted((options.get("patches", {}).keys() - PATCHES) | (replaced.keys() - {REPLACED}) | missing)
+
+
+def _kind(number: Any) -> tuple[str, ...]:
+    """The kind of block that is replaced, from a key such as ("double_block", 3)."""
+    return (str(number[0]),) if isinstance(number, tuple) else (str(number),)
+
+
+def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
+    """The words for what transformer_options ask for in the middle of a run, beyond their usual keys."""
+    later = options.keys() - usual - TRANSFORMER_OPTIONS
+    return _changes_nothing("asks for", [*not_called(options, blocks), *sorted(later | (_FOREIGN & options.keys()))])
+
+
+def _changes_nothing(does: str, names: list[str]) -> str:
+    return (f"A node on the model {does} {', '.join(names)}, which neither LingBot-World nor ComfyUI's Wan has: it "
+            "changes nothing.") if names else ""  # fmt: skip
+
+
+def not_called_words(patcher) -> Iterator[str]:
+    """The words for patches on a MODEL that are for models of another kind."""
+    blocks = len(patcher.model.diffusion_model.blocks)
+    names = not_called(patcher.model_options.get("transformer_options", {}), blocks)
+    if names:
+        yield _changes_nothing("patches", names)
+
+
+def unknown(patcher) -> Iterator[str]:
+    """The words for what nobody here knows."""
+    transformer = patcher.model_options.get("transformer_options", {})
+    names = (patcher.model_options.keys() - OPTIONS) | (_wrappers(patcher) - WRAPPERS)
+    names |= {name for name in transformer.keys() - TRANSFORMER_OPTIONS if not name.startswith(_OURS)}
+    names |= (patcher.object_patches.keys() - _REPLACED.keys()) | patcher.weight_wrapper_patches.keys()
+    names |= patcher.injections.keys() - _INJECTED
+    if names:
+        yield (f"A node has put {', '.join(sorted(names))} on the model, which LingBot-World does not know: it may "
+               "change nothing.")  # fmt: skip
+
+
+def on_one_only(high, low) -> str:
+    """The words for what one expert of a run has and the other has not. LoRAs, shifts and dtypes may differ."""
+    first, second = _features(high), _features(low)
+    one = [f"{name} (high noise)" for name in sorted(first - second)]
+    one += [f"{name} (low noise)" for name in sorted(second - first)]
+    return (f"On one expert only: {', '.join(one)}. Put the same node behind the other expert, unless that is what you "
+            "want.") if one else ""  # fmt: skip
+
+
+def _features(patcher) -> set[str]:
+    options = patcher.model_options
+    transformer = options.get("transformer_options", {})
+    names = {_ABOUT_STEPS.get(name, name) for name in options.keys() - _RUN_OPTIONS - {"disable_cfg1_optimization"}}
+    patches = transformer.get("patches", {}).keys() | transformer.get("patches_replace", {}).keys()
+    names |= patches & (PATCHES | {REPLACED})
+    names |= transformer.keys() & {"optimized_attention_override", "rope_options"}
+    return names | (_wrappers(patcher) - {KEY, "lazycache"}) | (patcher.object_patches.keys() - _REPLACED.keys())
+
+
+def _wrappers(patcher) -> set[str]:
+    """Names of the wrappers on a MODEL."""
+    return {str(name) for _, _, name in _all_wrappers(patcher)}
+
+
+def _all_wrappers(patcher) -> list[tuple[dict, str, str | None]]:
+    """Where each lies, its kind and its name."""
+    places = (patcher.wrappers, patcher.model_options.get("transformer_options", {}).get("wrappers", {}))
+    return [(place[kind], kind, name) for place in places for kind in place for name in place[kind]]
+
+
+def changed_nothing(patcher) -> Iterator[str]:
+    """The words for nodes between loader and sampler that have left the MODEL as it was, mostly because they are for
+    models of another kind."""
+    after, here = patcher, running_node()
+    while after is not None:
+        node, before = getattr(after, "made_by", None), after
+        while before is not None and getattr(before, "made_by", None) == node:
+            before = before.parent
+        if None not in (node, before) and node != here and _same(before, after):
+            yield f"{kind_of(node)} has left the model as it was: it changes nothing."
+        after = before
+
+
+def _same(before, after) -> bool:
+    """Whether two clones of a MODEL are alike."""
+    names = ("patches_uuid", "object_patches", "weight_wrapper_patches", "model_options", "wrappers", "callbacks",
+             "injections", "attachments", "load_device")  # fmt: skip
+    try:
+        counts = [len(each.additional_models) for each in (before, after)]
+        return counts[0] == counts[1] and all(getattr(before, name) == getattr(after, name) for name in names)
+    except RuntimeError:  # tensors that differ have no single truth
+        return False
+
+
+def for_rollout(patcher) -> tuple[Any, list[str]]:
+    """The MODEL without what a rollout goes without, and the words for that."""
+    options, notes = patcher.model_options, []
+    found = dict.fromkeys(words for name, words in _ABOUT_STEPS.items() if name in options)
+    steps = {name for _, kind, name in _all_wrappers(patcher) if kind in _OF_STEPS} - {KEY}
+    found |= dict.fromkeys("a wrapper of the steps" if name is None else str(name) for name in sorted(steps, key=str)
+                           if not str(name).startswith("ContextWindows"))  # fmt: skip
+    found |= dict.fromkeys(_REPLACED[name] for name in _REPLACED if name in patcher.object_patches)
+    if found:
+        notes.append(f"A rollout goes without {', '.join(found)} on the model: it has steps, guidance and a window of "
+                     "its own.")  # fmt: skip
+        patcher = patcher.clone()
+        _take_off(patcher, steps)
+    return patcher, notes
+
+
+def _take_off(patcher, wrappers: set[str | None]) -> None:
+    """Take what is about the steps off a clone of a MODEL."""
+    for name in _ABOUT_STEPS:
+        patcher.model_options.pop(name, None)
+    patcher.model_options.get("transformer_options", {}).pop("easycache", None)
+    for name in _REPLACED:
+        patcher.object_patches.pop(name, None)
+    for place, _, name in _all_wrappers(patcher):
+        if name in wrappers:
+            del place[name]

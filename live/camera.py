@@ -1,0 +1,77 @@
+"""The camera of a walk: from what is asked for to poses, one a video frame."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..camera import continued_poses
+from ..camera.moves.keys import PITCH_LIMIT_DEG, STEP, TURN_DEG
+from ..camera.rotation import from_angles, rigid
+from .controls import FRAMES_OF_ONE, Wishes
+
+WALKING_UNIT = FRAMES_OF_ONE * STEP
+"""The length that translations are divided by where no path was known before: a latent frame's way at full speed, which
+is then of length 1, the longest step that a model knows."""
+FRAMES_TO_SPEED = 3
+"""Video frames from standing to full speed, and back: a tap is a nudge."""
+FASTEST_LOOK_DEG = 6.0
+"""Degrees that the mouse turns the camera by in a video frame; what is left is turned in the next ones."""
+
+
+class WalkingCamera:
+    """Position, yaw and pitch, and how fast they change. Poses are made from these, not from the poses before, so that
+    they stay rigid however long the walk. `unit`: see WALKING_UNIT."""
+
+    def __init__(self, pose: np.ndarray | None = None, unit: float = WALKING_UNIT, speed: float = 1.0) -> None:
+        """Starts at a `pose` [4, 4], standing. `speed`: 1 is the fastest that a model knows."""
+        self.unit, self._step = unit, unit / FRAMES_OF_ONE * speed
+        self.place(np.eye(4) if pose is None else pose)
+
+    def place(self, pose: np.ndarray) -> None:
+        """Stand at a pose [4, 4]."""
+        self._yaw, self._pitch, self._roll = _angles_deg(pose[:3, :3])
+        self._position = pose[:3, 3].copy()
+        self._speeds = np.zeros(4)  # of full speed: forward, right, yaw, pitch
+        self._look = np.zeros(2)  # degrees that are still to be turned
+
+    @property
+    def pose(self) -> np.ndarray:
+        """Where it is: camera-to-world, float64 [4, 4], OpenCV axes."""
+        rotation = from_angles("YXZ", [[self._yaw, self._pitch, self._roll]])
+        return rigid(rotation, self._position[None])[0]
+
+    def walk(self, wishes: Wishes) -> np.ndarray:
+        """The poses float64 [n, 4, 4] of the next video frames."""
+        self._look += wishes.look
+        return np.stack([self._advance(axes) for axes in wishes.axes]) if len(wishes.axes) else np.empty((0, 4, 4))
+
+    def _advance(self, axes: np.ndarray) -> np.ndarray:
+        wanted = axes / max(1.0, float(np.hypot(*axes[:2]))) * [1, 1, 0, 0] + axes * [0, 0, 1, 1]
+        self._speeds += np.clip(wanted - self._speeds, -1 / FRAMES_TO_SPEED, 1 / FRAMES_TO_SPEED)
+        look = np.clip(self._look, -FASTEST_LOOK_DEG, FASTEST_LOOK_DEG)
+        self._look -= look
+        self._yaw = (self._yaw + self._speeds[2] * TURN_DEG + look[0] + 180) % 360 - 180
+        pitch = self._pitch + self._speeds[3] * TURN_DEG + look[1]
+        low, high = min(-PITCH_LIMIT_DEG, self._pitch), max(PITCH_LIMIT_DEG, self._pitch)
+        self._pitch = min(max(pitch, low), high)
+        yaw = np.deg2rad(self._yaw)
+        forward, right = np.array([np.sin(yaw), 0, np.cos(yaw)]), np.array([np.cos(yaw), 0, -np.sin(yaw)])
+        self._position = self._position + self._step * (self._speeds[0] * forward + self._speeds[1] * right)
+        return self.pose
+
+
+def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
+    """What the model gets of latent frames' poses [f, 4, 4]: each in the frame of the one before it, in units of
+    `unit`. Without a pose `before` them the first is the identity."""
+    if before is None:
+        rest = model_steps(world[1:], world[0], unit) if len(world) > 1 else world[1:]
+        return np.concatenate([np.eye(4)[None], rest])
+    return continued_poses(np.concatenate([before[None], world]), len(world), before=before, scale=unit)[0]
+
+
+def _angles_deg(rotation: np.ndarray) -> tuple[float, float, float]:
+    """Yaw, pitch and roll of a rotation [3, 3], as `from_angles` takes them."""
+    from scipy.spatial.transform import Rotation
+
+    yaw, pitch, roll = Rotation.from_matrix(rotation).as_euler("YXZ", degrees=True)
+    return float(yaw), float(pitch), float(roll)

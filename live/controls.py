@@ -1,0 +1,167 @@
+"""What a person asks for while a world is made: keys, mouse and stick, by any thread, at any time.
+
+The thread that makes the world takes it at the last moment, for a chunk's video frames at a time. A key that is held
+then counts for all of them, so that it answers as soon as can be. A key that went down and up since the last time is
+not lost: it is held again, for as long, in the frames it hit."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+
+from ..camera.moves.keys import LOOK_KEYS, MOVE_KEYS
+from ..errors import InputError
+
+KEYS = MOVE_KEYS + LOOK_KEYS
+"""w a s d walk, i j k l look up, left, down, right."""
+FRAMES_OF_ONE = 4
+"""Video frames of a latent frame."""
+MOST_TAPS, MOST_ROWS = 256, 4096
+"""Taps that are remembered until the next chunk, and latent frames of a script."""
+FURTHEST_LOOK = 720.0
+"""Degrees that the mouse may be ahead of the camera."""
+
+_AXES = {"w": (0, 1), "s": (0, -1), "d": (1, 1), "a": (1, -1), "l": (2, 1), "j": (2, -1), "i": (3, 1), "k": (3, -1)}
+
+
+class Wishes(NamedTuple):
+    """What is asked for in some video frames. `axes` float64 [n, 4]: forward, right, yaw, pitch, -1 to 1 each. `look`:
+    degrees of yaw and pitch that the mouse asks for beside them. `event`: the number of the last event in it."""
+
+    axes: np.ndarray
+    look: tuple[float, float]
+    event: int | None
+
+
+class Controls:
+    """Keys, mouse and stick of one walk. `event` numbers an input, so that whoever sent it knows the frames that it
+    has become part of. Raises InputError for what is no key, no number and no script."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, Lock()
+        self._down: dict[str, float] = {}  # keys that are held, and since when
+        self._taps: deque[tuple[str, float, float]] = deque(maxlen=MOST_TAPS)
+        self._stick = (0.0, 0.0, 0.0, 0.0)
+        self._look = [0.0, 0.0]
+        self._script: deque[frozenset[str]] = deque()
+        self._event: int | None = None
+        self._taken = clock()
+        self.changed = self._taken  # when something was last asked for
+
+    def press(self, key: str, event: int | None = None) -> None:
+        """The key goes down."""
+        self.hold({*self._down, key}, event)
+
+    def release(self, key: str, event: int | None = None) -> None:
+        """The key comes up."""
+        self.hold({*self._down} - {key}, event)
+
+    def hold(self, keys: Iterable[str], event: int | None = None) -> None:
+        """These keys are held from now on, and no others. It ends a script."""
+        wanted = _checked(keys)
+        with self._lock:
+            now = self._told(event)
+            self._script.clear()
+            for key in self._down.keys() - wanted:
+                since = self._down.pop(key)
+                if since > self._taken:
+                    self._taps.append((key, since, now))
+            for key in wanted - self._down.keys():
+                self._down[key] = now
+
+    def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
+        """The mouse moved by so many degrees, right and up."""
+        turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)
+        with self._lock:
+            self._told(event)
+            self._look = [max(-FURTHEST_LOOK, min(FURTHEST_LOOK, was + more))
+                          for was, more in zip(self._look, turned, strict=True)]  # fmt: skip
+
+    def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
+        """Sticks of a gamepad, -1 to 1 each, which stay so until they are told anew."""
+        forward, right, yaw, pitch = _finite("stick", (forward, right, yaw, pitch), 1.0)
+        with self._lock:
+            self._told(event)
+            self._stick = forward, right, yaw, pitch
+
+    def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
+        """The keys of each of the next latent frames; no key is held after the last."""
+        if len(rows) > MOST_ROWS:
+            raise InputError(f"a script of {len(rows)} latent frames; expected {MOST_ROWS} at most")
+        checked = [_checked(row) for row in rows]
+        with self._lock:
+            self._told(event)
+            self._down.clear()
+            self._taps.clear()
+            self._script = deque(checked)
+
+    def let_go(self) -> None:
+        """Nothing is asked for any more: the person is gone."""
+        with self._lock:
+            self._down.clear()
+            self._taps.clear()
+            self._script.clear()
+            self._stick, self._look = (0.0, 0.0, 0.0, 0.0), [0.0, 0.0]
+
+    def take(self, frames: int) -> Wishes:
+        """What is asked for in the next video frames, four a latent frame. A tap is taken once, and so are the degrees
+        that the mouse asks for."""
+        with self._lock:
+            now, since = self._clock(), self._taken
+            rows = self._rows(frames, since, now)
+            axes = np.clip(np.array([_axes(row) for row in rows]).reshape(frames, 4) + self._stick, -1, 1)
+            look, self._look = (self._look[0], self._look[1]), [0.0, 0.0]
+            self._taps.clear()
+            self._taken = now
+            return Wishes(axes, look, self._event)
+
+    def _told(self, event: int | None) -> float:
+        self._event = self._event if event is None else event
+        self.changed = self._clock()
+        return self.changed
+
+    def _rows(self, frames: int, since: float, now: float) -> list[set[str]]:
+        if self._script:
+            count = min(len(self._script), -(-frames // FRAMES_OF_ONE))
+            taken = [set(self._script.popleft()) for _ in range(count)]
+            taken += [set()] * (-(-frames // FRAMES_OF_ONE) - count)
+            return [row for row in taken for _ in range(FRAMES_OF_ONE)][-frames:] if frames else []
+        rows = [set(self._down) for _ in range(frames)]
+        for key, down, up in self._taps if frames else ():
+            first, last = (min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9))) for at in (down, up))
+            for row in rows[first : last + 1]:
+                row.add(key)
+        return rows
+
+
+def _axes(row: set[str]) -> list[float]:
+    axes = [0.0, 0.0, 0.0, 0.0]
+    for key in row:
+        axis, sign = _AXES[key]
+        axes[axis] += sign
+    return axes
+
+
+def _checked(keys: Iterable[str]) -> frozenset[str]:
+    held = list(keys)
+    unknown = [key for key in held if not isinstance(key, str) or key not in _AXES]
+    if unknown:
+        raise InputError(f"no such key: {str(unknown[0])[:20]!r}; expected some of {' '.join(KEYS)}")
+    return frozenset(held)
+
+
+def _finite(name: str, values: Sequence[float], most: float) -> tuple[float, ...]:
+    """The numbers, none further from 0 than `most`."""
+    try:
+        numbers = [float(value) for value in values]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"`{name}`: expected numbers, found {str(values)[:40]}") from error
+    if not all(map(math.isfinite, numbers)):
+        raise InputError(f"`{name}`: expected finite numbers")
+    return tuple(max(-most, min(most, number)) for number in numbers)

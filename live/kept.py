@@ -1,0 +1,233 @@
+"""What is kept of a walk: a folder that grows chunk by chunk. So memory does not grow, and a killed process leaves it.
+
+`walk.json` says what the walk was made with. Beside it: `start.safetensors` (the first frame), `prompt.N.safetensors`
+(an embedding), `before.state` (the video that the walk goes on from, if any), and three files that each chunk is added
+to: `latent.f32`, `steps.f64` (what the model was given, a pose a latent frame), `poses.f64` (a pose a video frame)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import InputError
+from ..model.config import ModelConfig
+from ..options import Window
+from ..pipeline.state import Prompt, WorldState, load_state
+from .controls import FRAMES_OF_ONE
+from .engine import Engine
+
+FORMAT = "lingbot-world walk 1"
+HEAD, START, BEFORE = "walk.json", "start.safetensors", "before.state"
+CHANNELS = 16
+
+
+class Kept:
+    """The folder of a walk while it is made. Where the disk is full it says so in `failure`, keeps what it has, and the
+    walk goes on."""
+
+    def __init__(
+        self, folder: Path, engine: Engine, frame: Tensor, lens: np.ndarray, unit: float, before: WorldState | None
+    ) -> None:
+        """Raises InputError where the folder cannot be written."""
+        self.folder, self.failure = folder, ""
+        self._engine, self.lens, self._unit = engine, lens, unit
+        self._before, self.latent_frames = before, 0
+        self._prompts: list[tuple[str, Tensor, int]] = []
+        height, width = engine.cells
+        self._rows = {"latent.f32": 4 * CHANNELS * height * width, "steps.f64": 128, "poses.f64": 128}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._files: dict[str, IO[bytes]] = {name: (folder / name).open("w+b", 0) for name in self._rows}
+            _save({"frame": frame}, folder / START)
+            if before is not None:
+                before.save(folder / BEFORE)
+        except OSError as error:
+            raise InputError(f"the walk cannot be kept in {folder}: {error.strerror}") from error
+
+    @property
+    def chunks(self) -> int:
+        return self.latent_frames // self._engine.chunk
+
+    def prompt(self, text: str, context: Tensor) -> None:
+        """From the next chunk on this is the prompt; `context` [1, L, D] is its embedding."""
+        self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
+        self._prompts.append((text, context.cpu(), self.latent_frames))
+        self._try(self._write_head)
+
+    def append(self, latent: Tensor, steps: np.ndarray, poses: np.ndarray) -> None:
+        """A chunk: its latent float32 [1, 16, n, h, w], what the model was given [n, 4, 4], the video frames' poses."""
+        rows = latent[0].transpose(0, 1).contiguous().numpy(), steps, poses
+        if not self.failure:
+            self._try(lambda: self._append(rows, latent.shape[2]))
+
+    def _append(self, rows: tuple[np.ndarray, ...], latent_frames: int) -> None:
+        for file, row in zip(self._files.values(), rows, strict=True):
+            left = memoryview(np.ascontiguousarray(row).tobytes())
+            while left:  # an unbuffered file may take a part, and then say that the disk is full
+                left = left[file.write(left) :]
+        self.latent_frames += latent_frames
+
+    def cut(self, chunks: int) -> None:
+        """Forget all but the first chunks."""
+        self.latent_frames = min(self.latent_frames, chunks * self._engine.chunk)
+        self._prompts = [part for part in self._prompts if part[2] < self.latent_frames] or self._prompts[:1]
+        self._try(self._write_head)
+        self._cut_files()
+
+    def _cut_files(self) -> None:
+        lengths = self.latent_frames, self.latent_frames, _video_frames(self.latent_frames, self._before)
+        for (name, file), length in zip(self._files.items(), lengths, strict=True):
+            file.truncate(length * self._rows[name])
+            file.seek(0, os.SEEK_END)
+
+    def _try(self, write: Any) -> None:
+        try:
+            write()
+        except (OSError, InputError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            self.failure = f"the walk is no longer kept in {self.folder} ({reason}); what was made before stays there"
+            self._cut_files()
+
+    def latent(self, first: int, last: int) -> Tensor:
+        """Latent frames of this walk float32 [1, 16, n, h, w]."""
+        height, width = self._engine.cells
+        return _latent(self.folder / "latent.f32", (height, width), first, last)
+
+    def steps(self, first: int, last: int) -> np.ndarray:
+        """What the model was given of them [n, 4, 4]."""
+        return _poses(self.folder / "steps.f64", last)[first:]
+
+    def context(self, latent_frame: int) -> Tensor:
+        """The prompt's embedding that a latent frame was made with."""
+        return next(context for _, context, first in reversed(self._prompts) if first <= latent_frame)
+
+    @property
+    def last_prompt(self) -> tuple[str, Tensor]:
+        return self._prompts[-1][:2]
+
+    def poses(self) -> np.ndarray:
+        """Each video frame's pose, float64 [n, 4, 4]; of a video that goes on the last one before it comes first."""
+        walked = _poses(self.folder / "poses.f64", _video_frames(self.latent_frames, self._before))
+        return walked if self._before is None else np.concatenate([self._before.last_pose.numpy()[None], walked])
+
+    def save_path(self, folder: Path) -> None:
+        """poses.npy and intrinsics.npy, which every other command reads. Raises InputError."""
+        poses = self.poses()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            np.save(folder / "poses.npy", poses)
+            np.save(folder / "intrinsics.npy", np.tile(self.lens, (len(poses), 1)))
+        except OSError as error:
+            raise InputError(f"the camera path cannot be written to {folder}: {error.strerror}") from error
+
+    def state(self) -> WorldState:
+        """The walk as a state that any run goes on from. Raises InputError where nothing was made."""
+        return load_walk(self.folder)
+
+    def _write_head(self) -> None:
+        text, context, first = self._prompts[-1]
+        _save({"context": context}, self.folder / f"prompt.{len(self._prompts) - 1}.safetensors")
+        engine = self._engine
+        head = {
+            "format": FORMAT, "cells": engine.cells, "chunk": engine.chunk, "window": engine.window.frames,
+            "sink": engine.window.sink, "release": engine.release, "config": dataclasses.asdict(engine.config),
+            "lens": self.lens.tolist(), "unit": self._unit, "continued": self._before is not None,
+            "prompts": [{"text": text, "first": first} for text, _, first in self._prompts],
+        }  # fmt: skip
+        part = self.folder / (HEAD + ".part")
+        part.write_text(json.dumps(head, indent=1) + "\n", encoding="utf-8")
+        os.replace(part, self.folder / HEAD)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+
+def load_walk(folder: str | Path) -> WorldState:
+    """The state of a walk that was kept in a folder, up to its last whole chunk. Raises InputError."""
+    folder = Path(folder)
+    try:
+        head = json.loads((folder / HEAD).read_text(encoding="utf-8"))
+        if head.get("format") != FORMAT:
+            raise ValueError(f"not a walk: its format is {head.get('format')}")
+        return _state(folder, head)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{folder}: not a walk that was kept ({reason}); expected a folder with {HEAD}") from error
+
+
+def _state(folder: Path, head: dict[str, Any]) -> WorldState:
+    state = load_state(folder / BEFORE) if head["continued"] else None
+    before = None if state is None else state.last_pose.numpy()
+    size = 4 * CHANNELS * head["cells"][0] * head["cells"][1]
+    counts = {"latent.f32": size, "steps.f64": 128, "poses.f64": 128 * FRAMES_OF_ONE}
+    made = min(-(-(folder / name).stat().st_size // row) if "poses" in name else (folder / name).stat().st_size // row
+               for name, row in counts.items()) // head["chunk"] * head["chunk"]
+    if not made:
+        raise ValueError("no chunk of it is whole")
+    lens, frame = np.array(head["lens"]), _load(folder / START)["frame"]
+    steps = _poses(folder / "steps.f64", made)
+    world = _poses(folder / "poses.f64", _video_frames(made, state))[3 if before is not None else 0 :: FRAMES_OF_ONE]
+    parts = {
+        "latent": _latent(folder / "latent.f32", tuple(head["cells"]), 0, made), "poses": torch.from_numpy(steps),
+        "lens": torch.from_numpy(np.tile(lens, (made, 1))),
+    }  # fmt: skip
+    if state is not None:
+        parts = {name: torch.cat([getattr(state, name), part], dim=2 * (name == "latent"))
+                 for name, part in parts.items()}  # fmt: skip
+    prompts = [
+        Prompt(text, _load(folder / f"prompt.{index}.safetensors")["context"], frames // head["chunk"])
+        for index, text, frames in _parts(head["prompts"], made)
+    ]
+    return WorldState(
+        **parts, frame=frame, last_pose=torch.from_numpy(world[made - 1].copy()), scale=head["unit"],
+        prompts=(*(() if state is None else state.prompts), *prompts), window=Window(head["window"], head["sink"]),
+        config=ModelConfig(**head["config"]), release=head["release"], chunk=head["chunk"],
+    )  # fmt: skip
+
+
+def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str, int]]:
+    """The number of each prompt that latent frames were made with, its text, and how many they are."""
+    for index, (prompt, after) in enumerate(zip(prompts, [*prompts[1:], {"first": made}], strict=True)):
+        frames = min(made, after["first"]) - prompt["first"]
+        if frames > 0:
+            yield index, prompt["text"], frames
+
+
+def _video_frames(latent_frames: int, before: WorldState | None) -> int:
+    return max(0, FRAMES_OF_ONE * latent_frames - (3 if before is None else 0))
+
+
+def _latent(path: Path, cells: tuple[int, int], first: int, last: int) -> Tensor:
+    size = CHANNELS * cells[0] * cells[1]
+    rows = np.fromfile(path, np.float32, size * (last - first), offset=4 * size * first)
+    latent = torch.from_numpy(rows.reshape(last - first, CHANNELS, *cells))
+    return latent.transpose(0, 1)[None].contiguous()
+
+
+def _poses(path: Path, count: int) -> np.ndarray:
+    return np.fromfile(path, np.float64, 16 * count).reshape(count, 4, 4)
+
+
+def _save(tensors: dict[str, Tensor], path: Path) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:  # where the disk is full
+        raise InputError(f"{path} cannot be written: {error}") from error
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(path)

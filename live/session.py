@@ -1,0 +1,271 @@
+"""A walk that somebody steers: by a program that asks for frames, or by a thread that makes them as they are played."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from threading import Condition, Thread, current_thread
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import InputError, LingBotError
+from ..options import FPS
+from ..pipeline.state import WorldState
+from .controls import Controls
+from .engine import Engine, Start
+from .pace import Pace
+from .walk import Frames, Walk
+
+log = logging.getLogger(__name__)
+
+Deliver = Callable[[Frames], None]
+Tell = Callable[[str, dict[str, Any]], None]
+"""tell(kind, facts): prompt, paused, resumed, back, restarted, kept (no longer), failed."""
+
+
+class Session:
+    """A world and somebody in it. A program asks for the frames: the next chunk is made, with the keys of then, when it
+    wants more.
+
+        with Session(engine, Start(frame, "a quiet street")) as session:
+            session.press("w")
+            for frames in session:
+                ...
+
+    `start(deliver)` has a thread make them at `fps` instead. Each walk has a folder of its own in `folder` (None: a
+    temporary one). Any thread may call the methods; what they ask for comes with the next chunk."""
+
+    def __init__(
+        self, engine: Engine, begin: Start | WorldState, *, folder: str | Path | None = None, fps: float = FPS,
+        speed: float = 1.0,
+    ) -> None:  # fmt: skip
+        """Raises InputError."""
+        self.engine, self.controls, self.pace = engine, Controls(), Pace(fps)
+        self._begin, self._speed, self._number = begin, speed, 0
+        self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
+        self.folder = Path(self._temporary.name if self._temporary else str(folder))
+        self._changed, self._commands = Condition(), deque[Callable[[], None]]()
+        self._paused = self._closing = False
+        self._thread: Thread | None = None
+        self._under_way: Iterator[Frames] | None = None  # a chunk that a program asks for
+        self._texts = ThreadPoolExecutor(1)  # encodes prompts beside the walk
+        self._tell: Tell = lambda _kind, _facts: None
+        self.failure = ""
+        self._walk: Walk | None = self._new_walk(begin)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def press(self, key: str, event: int | None = None) -> None:
+        """A key of w a s d i j k l goes down; see `Controls`, which has mouse, stick and scripts too."""
+        self.controls.press(key, event)
+
+    def release(self, key: str, event: int | None = None) -> None:
+        """It comes up."""
+        self.controls.release(key, event)
+
+    def hold(self, keys: Iterable[str], event: int | None = None) -> None:
+        """These keys are down, and no others."""
+        self.controls.hold(keys, event)
+
+    def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
+        """The camera is to turn by so many degrees, right and up."""
+        self.controls.look(yaw, pitch, event)
+
+    def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
+        """The keys of each of the next latent frames."""
+        self.controls.script(rows, event)
+
+    def prompt(self, text: str, *, refresh: bool = False) -> None:
+        """What the world shows from one of the next chunks on: text is encoded meanwhile. `refresh` as in
+        `Walk.prompt`. Raises InputError for one that is empty."""
+        if not text.strip():
+            raise InputError("the prompt is empty; say what the world shows")
+        ready = self._texts.submit(self._encoded, text, refresh)
+        if self._thread is None:
+            ready.result()
+
+    def _encoded(self, text: str, refresh: bool) -> None:
+        try:
+            context = self.engine.encode_prompt(text)
+        except Exception as error:  # nobody waits for this thread, and the walk goes on with the prompt that it has
+            if self._thread is None:
+                raise
+            log.warning("The prompt could not be encoded: %s", error)
+            self._tell("failed", {"what": "prompt", "reason": str(error), "ended": False})
+            return
+        self._ask(lambda: self._change_prompt(text, context, refresh))
+
+    def pause(self) -> None:
+        """No chunk is begun until `resume`."""
+        with self._changed:
+            self._paused = True
+        self._tell("paused", {})
+
+    def resume(self) -> None:
+        with self._changed:
+            if not self._paused:
+                return
+            self._paused = False
+            self.pace.rest()
+            self._changed.notify_all()
+        self._tell("resumed", {})
+
+    @property
+    def paused(self) -> bool:
+        return self._paused
+
+    def back(self, chunk: int) -> None:
+        """Go back to where so many chunks were made."""
+        self._ask(lambda: self._go_back(chunk))
+
+    def restart(self, begin: Start | WorldState | None = None) -> None:
+        """A new walk, from the same start or another."""
+        self._ask(lambda: self._go_to(begin or self._begin))
+
+    def __iter__(self) -> Iterator[Frames]:
+        return self
+
+    def __next__(self) -> Frames:
+        """The next frames; there is no end before `close`. A chunk is made when it is asked for. Raises what the walk
+        meets, and what was asked of it in vain."""
+        while not self._closing:
+            if self._under_way is None:
+                self._under_way = self._chunk()
+            try:
+                return next(self._under_way)
+            except BaseException as error:
+                self._under_way = None
+                if not isinstance(error, StopIteration):
+                    raise
+        raise StopIteration
+
+    def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
+        """Have a thread make the chunks. It calls `deliver(frames)` and `tell`, which must not wait for anything."""
+        self._tell = tell or self._tell
+        self._thread = Thread(target=self._make, args=(deliver,), name="lingbot-live", daemon=True)
+        self._thread.start()
+
+    @property
+    def walk(self) -> Walk:
+        if self._walk is None:
+            raise InputError(self.failure or "the walk has ended")
+        return self._walk
+
+    def state(self) -> WorldState:
+        """What was walked, to be saved and gone on with. Raises InputError where there is nothing yet."""
+        return self.walk.kept.state()
+
+    @property
+    def running(self) -> bool:
+        """Whether a thread makes the chunks."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self) -> None:
+        """No further chunk is made. What was walked can still be saved."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not current_thread():
+            self._thread.join()
+
+    def close(self) -> None:
+        """Ends the walk. What was walked stays in its folder, unless that is temporary."""
+        self.stop()
+        self._texts.shutdown(cancel_futures=True)
+        if self._walk is not None:
+            self._walk.close()
+            self._walk = None
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _make(self, deliver: Deliver) -> None:
+        device = self.engine.device
+        try:
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # each thread has its own
+                while self._time_has_come():
+                    for frames in self._chunk():
+                        deliver(frames)
+        except Exception as error:
+            self.failure = str(error).split("\n", 1)[0] or type(error).__name__
+            log.log(logging.WARNING if isinstance(error, LingBotError) else logging.ERROR, "The walk ended: %s",
+                    self.failure, exc_info=not isinstance(error, LingBotError))  # fmt: skip
+            self._tell("failed", {"what": "walk", "reason": self.failure, "ended": True})
+
+    def _time_has_come(self) -> bool:
+        """Waits until a chunk is to begin; False at the end. What is asked for is done meanwhile."""
+        while True:
+            with self._changed:
+                if self._closing:
+                    return False
+                if not self._commands:
+                    seconds = None if self._paused else self.pace.wait()
+                    if seconds == 0:
+                        return True
+                    self._changed.wait(seconds)
+            self._do_what_is_asked()
+
+    def _ask(self, command: Callable[[], None]) -> None:
+        with self._changed:
+            self._commands.append(command)
+            self._changed.notify_all()
+
+    def _do_what_is_asked(self) -> None:
+        while self._commands:
+            command = self._commands.popleft()
+            try:
+                command()
+            except LingBotError as error:
+                if self._thread is None or self._walk is None:
+                    raise
+                self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
+
+    def _chunk(self) -> Iterator[Frames]:
+        self._do_what_is_asked()
+        failed_before, began, made = self.walk.kept.failure, time.perf_counter(), 0
+        for frames in self.walk.chunk():
+            if frames.part == 0:
+                self.pace.answered(frames.seconds)
+            made += len(frames.pixels)
+            self.pace.handed(len(frames.pixels))
+            yield frames
+        self.pace.worked(time.perf_counter() - began, made)
+        if self.walk.kept.failure != failed_before:
+            self._tell("kept", {"reason": self.walk.kept.failure})
+
+    def _new_walk(self, begin: Start | WorldState) -> Walk:
+        self._number += 1
+        while (self.folder / f"walk-{self._number}").exists():  # nothing that was kept is written over
+            self._number += 1
+        return Walk(self.engine, begin, self.controls, self.folder / f"walk-{self._number}", self._speed)
+
+    def _change_prompt(self, text: str, context: Tensor, refresh: bool) -> None:
+        self.walk.prompt(text, context, refresh=refresh)
+        self._tell("prompt", {"text": text})
+
+    def _go_back(self, chunk: int) -> None:
+        self.walk.back(chunk)
+        self.pace.rest()
+        self._tell("back", {"chunk": chunk})
+
+    def _go_to(self, begin: Start | WorldState) -> None:
+        self.walk.close()
+        self._walk = None  # the old world's memory is free before the new one's
+        self._walk = self._new_walk(begin)
+        self._begin = begin
+        self.pace.rest()
+        self._tell("restarted", {"folder": str(self._walk.kept.folder)})

@@ -1,0 +1,214 @@
+"""One walk: a causal model's World, a decoder and a camera, chunk by chunk. One thread uses it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..camera import pose_embedding
+from ..camera.path import lens_from_fov
+from ..errors import InputError
+from ..pipeline.state import WorldState
+from ..pipeline.world import World, chunk_conditioning
+from ..vae import VideoDecoder
+from ..vae.decoding import REACH
+from .camera import WALKING_UNIT, WalkingCamera, model_steps
+from .controls import FRAMES_OF_ONE, Controls
+from .engine import Engine, Start
+from .kept import Kept
+
+log = logging.getLogger(__name__)
+
+MOST_REPLAYED = 256
+"""Latent frames of a walk up to which a step back computes the keys and values of all again. Of a longer one those that
+stay in the window are enough: the sink's, and the last."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Frames `pixels` uint8 [n, H, W, 3] as they are handed out: `part` 0 of a chunk's `parts` is of its first latent
+    frame, part 1 of its others. `first`: the number of the first of them in the walk. `event`: the last input that
+    the chunk was made with. `seconds`: from where the inputs were taken to here."""
+
+    pixels: np.ndarray
+    chunk: int
+    first: int
+    part: int
+    parts: int
+    event: int | None
+    seconds: float
+
+    @property
+    def last(self) -> bool:
+        """Whether the chunk is whole."""
+        return self.part == self.parts - 1
+
+
+class Walk:
+    """Walks from a Start, or goes on from a state, and keeps all in a `folder`. `speed` as in WalkingCamera."""
+
+    _world: World
+    _decoder: VideoDecoder
+
+    def __init__(
+        self, engine: Engine, start: Start | WorldState, controls: Controls, folder: Path, speed: float = 1.0
+    ) -> None:
+        """Raises InputError."""
+        self.engine, self.controls = engine, controls
+        self._state = before = start if isinstance(start, WorldState) else None
+        self.frame = start.frame
+        lens, scale = (start.lens, 0.0) if isinstance(start, Start) else (start.lens[-1].numpy(), start.scale)
+        self._lens = lens_from_fov() if lens is None else lens
+        pose = None if before is None else before.last_pose.numpy()
+        self.camera = WalkingCamera(pose, scale or WALKING_UNIT, speed)
+        self._image = engine.encode_image(self.frame)
+        self._generator = torch.Generator().manual_seed(start.seed if isinstance(start, Start) else 0)
+        self.kept = Kept(folder, engine, self.frame, self._lens, self.camera.unit, before)
+        if isinstance(start, Start):
+            self.kept.prompt(start.prompt, engine.encode_prompt(start.prompt))
+        else:
+            self.kept.prompt(start.prompts[-1].text, start.prompts[-1].context)
+        self.frames = 0 if before is None else before.frames
+        self._rebuild(())
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of this walk, without those of the state that it goes on from."""
+        return self._made
+
+    def chunk(self) -> Iterator[Frames]:
+        """The next chunk: the inputs are taken, the model makes it, its frames are handed out, the first latent frame's
+        before the others are decoded. The chunk is kept when its last frames are, and remembered after that."""
+        began, size = time.perf_counter(), self.engine.chunk
+        first_of_all = self._state is None and self._made == 0
+        before = None if first_of_all else self.camera.pose
+        video_frames = FRAMES_OF_ONE * size - (FRAMES_OF_ONE if first_of_all else 0)
+        wishes = self.controls.take(video_frames)
+        poses = self.camera.walk(wishes)
+        if first_of_all:
+            poses = np.concatenate([self._start_pose[None], poses])
+        world = poses[0 if first_of_all else FRAMES_OF_ONE - 1 :: FRAMES_OF_ONE]
+        steps = model_steps(world, before, self.camera.unit)
+        latent = self._world.chunk(
+            self._noise((1, 16, size, *self.engine.cells)), self._pinned(next(self._conditioning)),
+            self._pinned(self._camera(steps, self._lens[None])), self.engine.schedule, self._noise,
+        )  # fmt: skip
+        parts = min(size, 2)
+        for part, pixels in enumerate(self._decoded(latent)):
+            frames = Frames(pixels, self._made, self.frames, part, parts, wishes.event, time.perf_counter() - began)
+            self.frames += len(pixels)
+            if frames.last:
+                self.kept.append(latent.cpu(), steps, poses)
+                self._made += 1
+            yield frames
+        self._world.remember()
+        self._check_frames()
+
+    def prompt(self, text: str, context: Tensor, *, refresh: bool = False) -> None:
+        """From the next chunk on. With `refresh` the window's keys and values are computed again with this prompt, a
+        forward a chunk, so that what is seen changes at once."""
+        self.kept.prompt(text, context)
+        if refresh and self.kept.latent_frames:
+            self._rebuild(self._in_the_window(), context)
+        self._world.prompt = context.to(self.engine.device)
+
+    def back(self, chunk: int) -> None:
+        """Go back to where so many chunks of this walk were made. Raises InputError."""
+        if not 0 <= chunk <= self.kept.chunks:
+            raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
+        self.kept.cut(chunk)
+        poses = self.kept.poses()
+        self.camera.place(poses[-1] if len(poses) else self._start_pose)
+        whole = self.kept.latent_frames <= MOST_REPLAYED
+        self._rebuild(range(chunk) if whole else self._in_the_window())
+        self.frames = max(0, FRAMES_OF_ONE * self.kept.latent_frames + (self._state.frames if self._state else -3))
+
+    def close(self) -> None:
+        self.kept.close()
+
+    def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
+        """A World and a decoder that have seen these chunks, each with its own prompt or with this one."""
+        for name in ("_world", "_decoder"):  # their memory is free before the new ones'
+            self.__dict__.pop(name, None)
+        self._made = self.kept.chunks
+        self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
+        self._conditioning = chunk_conditioning(self._image, self.engine.chunk)
+        self._world = self.engine.new_world()
+        size = self.engine.chunk
+        if self._state is not None:
+            self._replay_state(self._state)
+        for index in chunks:
+            frames = index * size, (index + 1) * size
+            self._world.prompt = (self.kept.context(frames[0]) if context is None else context).to(self.engine.device)
+            camera = self._camera(self.kept.steps(*frames), self._lens[None])
+            self._world.replay(self.kept.latent(*frames), next(self._conditioning), camera)
+        self._world.prompt = self.kept.last_prompt[1].to(self.engine.device)
+        self._decoder = self._new_decoder(exact=False)
+
+    def _replay_state(self, state: WorldState) -> None:
+        """The chunks of the video that this walk goes on from, each with its own prompt."""
+        contexts = [prompt.context for prompt in state.prompts for _ in range(prompt.chunks)]
+        for index, context in enumerate(contexts):
+            part = slice(index * state.chunk, (index + 1) * state.chunk)
+            self._world.prompt = context.to(self.engine.device)
+            camera = self._camera(state.poses[part].numpy(), state.lens[part].numpy())
+            self._world.replay(state.latent[:, :, part], next(self._conditioning), camera)
+
+    def _in_the_window(self) -> list[int]:
+        """The chunks that the next one looks back on: the sink's, and the last."""
+        size, made = self.engine.chunk, self.kept.chunks
+        sink, window = (-(-frames // size) for frames in (self.engine.window.sink, self.engine.window.frames))
+        return sorted({*range(min(sink, made)), *range(max(0, made - (window - sink)), made)})
+
+    def _new_decoder(self, *, exact: bool) -> VideoDecoder:
+        """One that has seen the last frames, as far as a decoder reaches back."""
+        decoder, made = self.engine.new_decoder(exact), self.kept.latent_frames
+        parts = [self.kept.latent(max(0, made - REACH), made)] if made else []
+        if self._state is not None and made < REACH:
+            parts.insert(0, self._state.latent[:, :, made - REACH :])
+        for part in parts:
+            for latent in part.split(1, dim=2):
+                decoder.decode(latent)
+        return decoder
+
+    def _decoded(self, latent: Tensor) -> Iterator[np.ndarray]:
+        """The frames of the first latent frame, then of the others. On a GPU all is queued before any is waited for."""
+        parts = [part for part in latent.split((1, latent.shape[2] - 1), dim=2) if part.shape[2]]
+        on_gpu = latent.device.type == "cuda"
+        queue = [self._queued(part) for part in parts] if on_gpu else (self._queued(part) for part in parts)
+        for frames, wait in queue:
+            wait()
+            yield frames.numpy()
+
+    def _queued(self, latent: Tensor) -> tuple[Tensor, Callable[[], object]]:
+        frames = self._decoder.decode(latent, later=True)
+        if latent.device.type != "cuda":
+            return frames, lambda: None
+        return frames, torch.cuda.current_stream(latent.device).record_event().synchronize
+
+    def _check_frames(self) -> None:
+        """From now on in fp32 if a number was too large for fp16. The chunk whose frames show it was handed out."""
+        try:
+            self._decoder.check()
+            return
+        except OverflowError as error:
+            log.warning("The next frames are decoded in fp32: %s.", error)
+        del self._decoder  # its memory is free before the new one's
+        self._decoder = self._new_decoder(exact=True)
+
+    def _noise(self, shape: tuple[int, ...]) -> Tensor:
+        return self._pinned(torch.randn(shape, generator=self._generator))
+
+    def _pinned(self, tensor: Tensor) -> Tensor:
+        return tensor.contiguous().pin_memory() if self.engine.device.type == "cuda" else tensor
+
+    def _camera(self, poses: np.ndarray, lens: np.ndarray) -> Tensor:
+        height, width = self.engine.size
+        return pose_embedding(poses, lens, height=height, width=width)

@@ -1,0 +1,70 @@
+"""Diffusers' layout of a model: its tensor names and its config.json in the official words.
+
+`transformer/` of robbyant's own diffusers packages has the official tensor names (1,421 of them in the weight index of
+lingbot-world-v2-14b-causal-fast-diffusers, which vllm-omni's tests hold; FastVideo says the same of
+lingbot-world-fast-diffusers). A model that went through diffusers' scripts/convert_wan_to_diffusers.py has those of
+WanTransformer3DModel. That script knows no camera layer and leaves its name alone, so `patch_embedding_wancamctrl`,
+`c2ws_hidden_states_layer1` and `2`, `cam_injector_layer1` and `2`, `cam_scale_layer` and `cam_shift_layer` of each
+block are expected as they are officially.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from .files import read_json
+
+MARKS = ("condition_embedder.", ".attn1.to_q.")
+"""Parts of names that only diffusers gives."""
+CAUSAL_CLASS = "CausalLingBotWorldTransformer3DModel"
+"""`_class_name` of LingBot-World Fast and 2.0."""
+
+_BLOCK = re.compile(r"blocks\.\d+\.")
+_OUTSIDE = {
+    "condition_embedder.time_embedder.linear_1.": "time_embedding.0.",
+    "condition_embedder.time_embedder.linear_2.": "time_embedding.2.",
+    "condition_embedder.text_embedder.linear_1.": "text_embedding.0.",
+    "condition_embedder.text_embedder.linear_2.": "text_embedding.2.",
+    "condition_embedder.time_proj.": "time_projection.1.",
+    "scale_shift_table": "head.modulation",
+    "proj_out.": "head.head.",
+}
+_IN_BLOCK = {
+    "scale_shift_table": "modulation",
+    "attn1.to_out.0.": "self_attn.o.",
+    "attn1.to_": "self_attn.",
+    "attn1.": "self_attn.",
+    "attn2.to_out.0.": "cross_attn.o.",
+    "attn2.to_": "cross_attn.",
+    "attn2.": "cross_attn.",
+    "norm2.": "norm3.",
+    "ffn.net.0.proj.": "ffn.0.",
+    "ffn.net.2.": "ffn.2.",
+}
+_CONFIG = {"num_attention_heads": "num_heads", "in_channels": "in_dim", "out_channels": "out_dim"}
+
+
+def official_name(name: str) -> str:
+    """The official name of a transformer's tensor that diffusers gave a name."""
+    block = _BLOCK.match(name)
+    start = block[0] if block else ""
+    rest = name.removeprefix(start)
+    for theirs, ours in (_IN_BLOCK if block else _OUTSIDE).items():
+        if rest.startswith(theirs):
+            return start + ours + rest.removeprefix(theirs)
+    return name
+
+
+def official_config(stated: dict[str, Any]) -> dict[str, Any]:
+    """A config.json with the official keys beside diffusers'; other content stays as it is."""
+    heads, width = stated.get("num_attention_heads"), stated.get("attention_head_dim")
+    sizes = {"dim": heads * width} if isinstance(heads, int) and isinstance(width, int) else {}
+    return stated | {ours: stated[theirs] for theirs, ours in _CONFIG.items() if theirs in stated} | sizes
+
+
+def stated_shift(model: Path) -> float | None:
+    """`flow_shift` in the config of the scheduler beside a model's folder; None where nothing says one. Raises
+    CheckpointError for a file that is no JSON."""
+    file = model.parent / "scheduler" / "scheduler_config.json"
+    shift = read_json(file).get("flow_shift") if file.is_file() else None
+    return float(shift) if isinstance(shift, int | float) else None

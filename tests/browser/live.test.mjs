@@ -1,0 +1,107 @@
+// The page of a live walk in a real browser: LIVE_URL says where `lingbot-world live` runs; tests/test_live_browser.py starts it.
+
+import assert from "node:assert/strict";
+import { after, before, describe, test } from "node:test";
+import { launch, PATIENCE } from "./canvas.mjs";
+
+const LIMIT = { timeout: PATIENCE };
+const HELD_MS = Number(process.env.HELD_MS ?? 10000);
+let browser;
+before(async () => { browser = await launch(); });
+after(() => browser?.close());
+
+/** A page at the beginning; errors thrown in it, and requests to other hosts, are collected. */
+async function open(size = { width: 1440, height: 900 }, options = {}) {
+  const context = await browser.newContext({ viewport: size, ...options });
+  context.setDefaultTimeout(PATIENCE);
+  const page = Object.assign(await context.newPage(), { faults: [] });
+  page.on("pageerror", (error) => page.faults.push(error.message));
+  page.on("request", (request) => {
+    const url = new URL(request.url());
+    if (url.protocol.startsWith("http") && url.host !== new URL(process.env.LIVE_URL).host) page.faults.push(request.url());
+  });
+  await page.goto(process.env.LIVE_URL);
+  await page.locator(".pictures button[aria-pressed=true]").waitFor();
+  return page;
+}
+
+async function walk(page) {
+  await page.click("[data-command=go]");
+  await page.waitForFunction(() => Number(document.querySelector("[data-figure=rate]").textContent) > 0);
+}
+
+/** How bright the canvas is, a number for each of a few places. */
+const seen = (page) => page.evaluate(() => {
+  const canvas = document.querySelector("canvas"), context = canvas.getContext("2d");
+  return [0.2, 0.5, 0.8].flatMap((x) => [0.3, 0.7].map((y) => context.getImageData(x * canvas.width, y * canvas.height, 1, 1).data[1]));
+});
+
+async function leave(page) {
+  await page.click("[data-command=leave]");
+  assert.deepEqual(page.faults, []);
+  await page.context().close();
+}
+
+describe("live", () => {
+  test("W is held and the walk goes forward", LIMIT, async () => {
+    const page = await open();
+    await walk(page);
+    const before = await seen(page);
+    await page.keyboard.down("w");
+    await page.waitForTimeout(HELD_MS);
+    await page.keyboard.up("w");
+    assert.notDeepEqual(await seen(page), before);
+    assert.match(await page.textContent("[data-figure=latency]"), /^\d+ \/ \d+$/);
+    console.log(`# ${await page.textContent("[data-figure=rate]")} frames a second, ${await page.textContent("[data-figure=latency]")} ms`);
+    const [saved] = await Promise.all([page.waitForEvent("download"), page.evaluate(() => document.querySelector("[data-command=measures]").click())]);
+    assert.equal(saved.suggestedFilename(), "live.json");
+    await leave(page);
+  });
+
+  test("it is walked with a finger at 390 pixels, in the dark", LIMIT, async () => {
+    const page = await open({ width: 390, height: 844 }, { hasTouch: true, isMobile: true, colorScheme: "dark" });
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 390));
+    await walk(page);
+    await page.evaluate(() => {
+      const canvas = document.querySelector("canvas"), { left, bottom } = canvas.getBoundingClientRect();
+      const point = (kind, y) => canvas.dispatchEvent(new PointerEvent(kind, {
+        pointerId: 1, pointerType: "touch", bubbles: true, clientX: left + 60, clientY: bottom - y,
+      }));
+      canvas.setPointerCapture = () => {}; // of a finger that is not there
+      point("pointerdown", 60);
+      point("pointermove", 110);
+    });
+    await page.waitForFunction(() => /\d/.test(document.querySelector("[data-figure=latency]").textContent));
+    assert.ok(await page.locator(".stick.move").isVisible());
+    await leave(page);
+  });
+
+  test("pause, back, another prompt and another picture by the keyboard alone", LIMIT, async () => {
+    const page = await open();
+    await page.locator("[data-command=go]").focus();
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => Number(document.querySelector("[data-figure=rate]").textContent) > 0);
+    await page.keyboard.press("Space");
+    await page.locator(".notice", { hasText: "Paused" }).waitFor();
+    await page.keyboard.press("Space");
+    await page.locator(".notice", { hasText: "Paused" }).waitFor({ state: "hidden" });
+    await page.keyboard.press("Backspace");
+    await page.locator("[name=prompt]").fill("a blue room");
+    await page.keyboard.press("Enter");
+    await page.locator(".notice", { hasText: "Now: a blue room" }).waitFor();
+    await page.keyboard.press("o");
+    await page.locator(".pictures button").nth(1).click();
+    await page.click("[data-command=go]");
+    await page.waitForFunction(() => document.querySelector(".stage").dataset.state === "walk");
+    await page.waitForFunction(() => Number(document.querySelector("[data-figure=rate]").textContent) > 0);
+    await leave(page);
+  });
+
+  test("a file that is no picture is refused where it was dropped", LIMIT, async () => {
+    const page = await open();
+    await page.setInputFiles("input[type=file]", { name: "a.png", mimeType: "image/png", buffer: Buffer.from("no") });
+    await page.locator(".begin .said", { hasText: "cannot be used" }).waitFor();
+    assert.deepEqual(page.faults, []);
+    await page.context().close();
+  });
+});

@@ -1,0 +1,159 @@
+"""Files as other programs write them inside ComfyUI. Argument: a base directory laid out by the test."""
+
+import sys
+from pathlib import Path
+
+from embed import embed
+
+BASE = Path(sys.argv[1])
+embed(base=str(BASE))
+
+import asyncio  # noqa: E402
+
+from lingbot_world import comfy_entrypoint  # noqa: E402
+
+asyncio.run(asyncio.run(comfy_entrypoint()).get_node_list())
+
+from collections import Counter  # noqa: E402
+
+import comfy.ops  # noqa: E402
+import comfy.utils  # noqa: E402
+import torch  # noqa: E402
+from comfy.quant_ops import QuantizedTensor  # noqa: E402
+from common import check, gap, report  # noqa: E402
+from lingbot_world.host import folders  # noqa: E402
+from lingbot_world.host.loading import load_causal  # noqa: E402
+from lingbot_world.host.quantize import source_choices  # noqa: E402
+from lingbot_world.loaders import load_expert, open_checkpoint  # noqa: E402
+from lingbot_world.model.operations import materialise, prepared  # noqa: E402
+from lingbot_world.nodes.load_models import LingBotWorldLoadCausal, LingBotWorldLoadVAE  # noqa: E402
+from lingbot_world.nodes.text import LingBotWorldLoadTextEncoder, LingBotWorldTextEncode  # noqa: E402
+
+OFFICIAL, DIFFUSERS = "official", "lingbot-world-fast-diffusers"
+MODEL = BASE / "models/lingbot_world" / OFFICIAL / "lingbot_world_fast"
+torch.set_num_threads(1)
+
+
+@check
+def choices():
+    return {
+        "causal": folders.causal_choices(), "experts": folders.expert_choices(), "vaes": folders.vae_choices(),
+        "text encoders": folders.text_encoder_choices(), "tokenizers": folders.tokenizer_choices(),
+        "sources": source_choices(),
+    }  # fmt: skip
+
+
+@check
+def diffusers_model():
+    """Whether the loader gives the official model's bits."""
+    names = (f"{OFFICIAL}/lingbot_world_fast", f"{DIFFUSERS}/transformer")
+    assert all(LingBotWorldLoadCausal.validate_inputs(name) is True for name in names)
+    wanted, got = (LingBotWorldLoadCausal.execute(name, "fp32").result[0].model.diffusion_model.state_dict()
+                   for name in names)  # fmt: skip
+    return got.keys() == wanted.keys() and all(torch.equal(got[name], wanted[name]) for name in wanted)
+
+
+@check
+def diffusers_text_encoder():
+    """Whether both text nodes give the official embeddings' bits."""
+    names = (f"{OFFICIAL}/models_t5_umt5-xxl-enc-bf16.pth", f"{DIFFUSERS}/text_encoder")
+    assert all(LingBotWorldTextEncode.validate_inputs(name) is True for name in names)
+    wanted, got = (LingBotWorldTextEncode.execute(name, "a castle", "").result[0][0][0] for name in names)
+    clips = [LingBotWorldLoadTextEncoder.execute(name).result[0] for name in names]
+    kept, same = (clip.encode_from_tokens(clip.tokenize("a castle")) for clip in clips)
+    return torch.equal(got, wanted), torch.equal(kept, same)
+
+
+@check
+def diffusers_vae():
+    names = (f"{OFFICIAL}/Wan2.1_VAE.pth", f"{DIFFUSERS}/vae")
+    assert all(LingBotWorldLoadVAE.validate_inputs(name) is True for name in names)
+    latent = torch.randn(1, 16, 2, 4, 6, generator=torch.manual_seed(0))
+    wanted, got = (LingBotWorldLoadVAE.execute(name).result[0].decode(latent) for name in names)
+    return torch.equal(got, wanted)
+
+
+def core_layers(file):
+    """Every matrix of a file, loaded as core's own loader of mixed precision does it: {layer: weight}."""
+    tensors, metadata = comfy.utils.load_torch_file(str(file), return_metadata=True)
+    tensors, _ = comfy.utils.convert_old_quants(tensors, metadata=metadata)
+    assert comfy.utils.detect_layer_quantization(tensors, "") == {"mixed_ops": True}
+    operations = comfy.ops.mixed_precision_ops(compute_dtype=torch.bfloat16)
+    layers = {}
+    for name in [key.removesuffix(".weight") for key in tensors if key.endswith(".weight")]:
+        weight = tensors[f"{name}.weight"]
+        if weight.ndim == 2:
+            layer = operations.Linear(*weight.shape[::-1], dtype=torch.bfloat16)
+            part = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+            layer.load_state_dict(part)
+            layers[name] = layer
+    return layers
+
+
+@check
+def fp8_written_for_core():
+    """Of the file that `quantize --format comfy-fp8` has written: what core's reader makes of its layers, those whose
+    decoded weight is not ours."""
+    file = BASE / "fp8/model.safetensors"
+    layers, ours = core_layers(file), load_expert(file)
+    return {
+        "layouts": Counter(layer.weight._layout_cls for layer in layers.values()), "layers": len(layers),
+        "other weights": [name for name, layer in layers.items() if not torch.equal(
+            layer.weight.dequantize(), ours.get_parameter(f"{name}.weight").decode(torch.bfloat16))],
+    }  # fmt: skip
+
+
+@check
+def written_by_core():
+    """Files that core's layers save of a model in each format: layers that we decode to other bits, and the same of
+    the MODEL that the loader gives, whose layers are moved and decoded by core."""
+    found = {}
+    plain = comfy.utils.load_torch_file(str(MODEL / "model.safetensors"))
+    for name, (layout, options) in {
+        "float8_e4m3fn": ("TensorCoreFP8E4M3Layout", {"scale": "recalculate"}),
+        "float8_e5m2": ("TensorCoreFP8E5M2Layout", {"scale": "recalculate"}),
+        "int8_tensorwise": ("TensorWiseINT8Layout", {"per_channel": True}),
+    }.items():  # fmt: skip
+        folder = BASE / "models/diffusion_models" / name
+        wanted = save_by_core(plain, name, layout, options, folder)
+        ours = load_expert(folder)
+        loaded = LingBotWorldLoadCausal.execute(name, "bf16").result[0].model.diffusion_model
+        x = torch.empty(0, dtype=torch.bfloat16)
+        found[name] = [
+            [key for key, weight in wanted.items()
+             if not torch.equal(materialise(model.get_parameter(f"{key}.weight"), x), weight)]
+            for model in (ours, loaded)
+        ]  # fmt: skip
+        found[name].append(open_checkpoint(folder).quantization)
+        for arithmetic in ("fp8", "int8"):
+            ours, loaded = load_expert(folder, arithmetic=arithmetic), load_causal(folder, "bf16", arithmetic)
+            found[name].append(gap(*(product(model) for model in (ours, loaded.model.diffusion_model))))
+    return found
+
+
+def product(model):
+    layer = model.get_submodule("blocks.0.self_attn.q")
+    x = torch.randn(5, layer.in_features, generator=torch.manual_seed(0)).bfloat16()
+    with prepared(layer, x) as function:
+        return function(x)
+
+
+def save_by_core(plain, name, layout, options, folder):
+    """Writes a causal model whose matrices core has put into 8 bits; returns what core decodes."""
+    tensors, wanted = {}, {}
+    for key, tensor in plain.items():
+        if tensor.ndim != 2:
+            tensors[key] = tensor
+            continue
+        weight = QuantizedTensor.from_float(tensor, layout, **options)
+        wanted[key.removesuffix(".weight")] = weight.dequantize()
+        layer = comfy.ops.mixed_precision_ops().Linear(*tensor.shape[::-1], bias=False)
+        layer.weight, layer.quant_format = torch.nn.Parameter(weight, requires_grad=False), name
+        tensors |= layer.state_dict(prefix=key.removesuffix("weight"))
+    folder.mkdir(parents=True)
+    comfy.utils.save_torch_file(tensors, str(folder / "model.safetensors"))
+    (folder / "config.json").write_bytes((MODEL / "config.json").read_bytes())
+    return wanted
+
+
+report()

@@ -1,0 +1,105 @@
+"""`lingbot-world measure`: faults put into a clip are named with their second, a clean clip has none."""
+
+import json
+
+import cv2
+import numpy as np
+import pytest
+from lingbot_world.drift import as_values, find_faults, measure_frames, render_drift, table, words
+from lingbot_world.errors import InputError
+from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.files.video import find_target, write_frames
+
+FRAMES, FPS = 81, 16
+
+
+@pytest.fixture(scope="module")
+def clip():
+    """uint8 [81, 90, 160, 3]: a window that slides over a coloured texture, with noise."""
+    random = np.random.default_rng(0)
+    texture = sum(cv2.GaussianBlur(random.normal(0, size * 40, (120, 400, 3)), (0, 0), size) for size in (2, 4, 8))
+    seen = [texture[15:105, frame : frame + 160] + random.normal(0, 2, (90, 160, 3)) for frame in range(FRAMES)]
+    return np.clip(np.stack(seen) + [140, 120, 100], 0, 255).astype(np.uint8)
+
+
+def blurred(frames):
+    return np.stack([cv2.GaussianBlur(each, (0, 0), 0.05 + max(0, at - 32) * 0.08) for at, each in enumerate(frames)])
+
+
+def tinted(frames):
+    grown = np.clip(np.arange(len(frames)) - 40, 0, 20)[:, None, None, None] * [1, 0, -1]
+    return np.clip(frames + grown, 0, 255).astype(np.uint8)
+
+
+def frozen(frames):
+    return np.concatenate([frames[:31], np.repeat(frames[30:31], 16, 0), frames[47:]])
+
+
+def with_seams(frames):
+    return np.concatenate([np.roll(frames[at : at + 12], 5 * (at // 12), axis=2) for at in range(0, len(frames), 12)])
+
+
+def flickering(frames):
+    lit = (np.arange(len(frames)) % 2 * (np.arange(len(frames)) > 40) * 6)[:, None, None, None]
+    return np.clip(frames + lit, 0, 255).astype(np.uint8)
+
+
+def repeating(frames):
+    return np.concatenate([frames[:40], frames[10:51]])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "begins_s", "within_s"),
+    [
+        (blurred, "sharpness", 2.2, 0.5),
+        (tinted, "tint", 2.9, 0.5),
+        (frozen, "frozen", 1.95, 0.1),
+        (with_seams, "seams", 0.75, 0.1),
+        (flickering, "flicker", 2.5, 0.3),
+        (repeating, "repeat", 2.5, 0.1),
+    ],
+)
+def test_a_fault_is_named_with_its_second(clip, spoil, name, begins_s, within_s):
+    faults = find_faults(measure_frames(spoil(clip), FPS))
+    assert [fault.name for fault in faults] == [name]
+    assert faults[0].begins_s == pytest.approx(begins_s, abs=within_s)
+    assert f"second {faults[0].begins_s:.1f}" in faults[0].words
+
+
+def test_a_clean_clip_and_one_that_stands_still_have_no_fault(clip):
+    for frames in (clip, np.repeat(clip[:1], FRAMES, 0)):
+        figures = measure_frames(frames, FPS)
+        assert find_faults(figures) == []
+        assert words(figures, []) == ["No drift found in 81 frames, 5.1 s."]
+        assert len(table(figures)) == 1 + 6
+
+
+def test_the_report_as_picture_and_values(clip):
+    figures = measure_frames(blurred(clip), FPS)
+    faults = find_faults(figures)
+    assert render_drift(figures, faults).size == (800, 500)
+    values = json.loads(json.dumps(as_values(figures, faults)))
+    assert values["warnings"][0]["name"] == "sharpness"
+    assert all(len(values[name]) == FRAMES for name in ("sharpness", "brightness", "change"))
+
+
+def test_short_and_empty_videos():
+    with pytest.raises(InputError, match="a video of 1 frames: expected at least 2"):
+        measure_frames(np.zeros((1, 48, 64, 3), np.uint8), FPS)
+    for count in (2, 5):
+        assert find_faults(measure_frames(np.zeros((count, 48, 64, 3), np.uint8), FPS)) == []
+
+
+def test_the_command_measures_a_video_and_a_folder(tmp_path, capsys, clip):
+    pytest.importorskip("av")
+    write_frames(frozen(clip)[:, :, :144], find_target(tmp_path / "video.mp4"))
+    write_frames(clip[:5], find_target(tmp_path / "folder"))
+    drawing = tmp_path / "drift.png"
+    assert main(["measure", str(tmp_path / "video.mp4"), "--drawing", str(drawing)]) == 0
+    assert "it stands still for 1." in capsys.readouterr().out
+    assert drawing.read_bytes().startswith(b"\x89PNG")
+    assert main(["measure", str(tmp_path / "folder"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["frames"] == 5
+    assert main(["measure", str(tmp_path / "nothing.mp4")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert main(["measure", str(tmp_path / "folder"), "--fps", "0"]) == 2

@@ -1,0 +1,125 @@
+"""Nothing wrong without a word: every node of ComfyUI that makes a CONDITIONING or changes a MODEL is used, said, or
+refused in a sentence, before our nodes and before KSampler; and so is what is wrong only where it stands."""
+
+from pathlib import Path
+
+import pytest
+from core_node_rows import FRONTS, LETTERS, ROWS, documented, names
+from host_runner import Report, run_checks
+
+pytestmark = pytest.mark.host
+
+DOCS = Path(__file__).parents[1] / "docs" / "comfyui.md"
+
+
+@pytest.fixture(scope="module")
+def found(comfy_host, toy_package) -> Report:
+    return run_checks(comfy_host, "node_rule_checks.py", str(toy_package))
+
+
+def test_a_node_that_comfyui_gains_needs_a_row(found):
+    rows = [name for code in ROWS for name in names(code)]
+    assert sorted(rows) == sorted(found["core_nodes"])
+
+
+@pytest.mark.parametrize("code", ROWS)
+def test_each_node_is_used_said_or_refused(found, code):
+    wanted = dict(zip(FRONTS, (LETTERS[letter] for letter in code), strict=True))
+    wrong = {name: became for name in names(code) if name in found["core_nodes"]
+             for became in [found["core_nodes"][name]]
+             if {front: what for front, (what, _) in became.items()} != wanted}  # fmt: skip
+    assert not wrong
+
+
+def test_no_words_are_empty_and_no_front_ends_in_a_traceback(found):
+    for name, became in found["core_nodes"].items():
+        for what, words in became.values():
+            assert what in LETTERS.values(), (name, words)
+            assert words or what not in ("told", "refused"), name
+
+
+def test_the_documentation_has_the_table():
+    text = DOCS.read_text(encoding="utf-8")
+    assert [row for row in documented() if row not in text] == []
+
+
+@pytest.mark.parametrize("front", ["sampler", "ksampler"])
+@pytest.mark.parametrize(
+    ("key", "what", "node"),
+    [("concat_latent_image", "start image", "WanImageToVideo"),
+     ("lingbot_camera", "camera", "Apply LingBot-World Camera")],
+)  # fmt: skip
+def test_what_is_missing_on_one_side_is_said_of_that_side(found, key, what, node, front):
+    said = found["sides"][f"{key} {front}"]
+    assert said["positive"].startswith(f"The {what} is in negative only, not in positive")
+    assert said["negative"].startswith(f"The {what} is in positive only, not in negative")
+    assert said["negative"].endswith(f"the same {node}.")
+    assert said["both"].startswith("No ")
+
+
+def test_steps_of_the_other_expert_are_said_under_comfyuis_samplers(found):
+    said = found["wiring"]
+    assert said["right"] == ""
+    assert said["whole"].startswith("3 of 4 steps are the low-noise expert's")
+    assert said["low whole"].startswith("1 of 4 steps are the high-noise expert's")
+    assert all("are the experts swapped?" in words for words in said["swapped"])
+    assert "return_with_leftover_noise" in said["to the end"]
+
+
+def test_what_is_on_one_expert_only_is_said_but_not_of_loras(found):
+    said = found["one_expert_only"]
+    assert "context windows (high noise)" in said["one"]
+    assert said["both"] == said["LoRA"] == ""
+
+
+def test_a_sampler_that_writes_into_its_sigmas_gets_a_copy(found):
+    assert found["sigmas_stay"] == {"ours": True, "core": True}
+
+
+def test_a_latent_of_which_nothing_is_kept_is_said(found):
+    assert found["latents"]["empty"] == ""
+    assert found["latents"]["full"].startswith("The latent holds a video, of which a run from full noise keeps nothing")
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_keys_that_nobody_foresaw_are_said_and_other_texts_refused(found, front):
+    in_text, on_model, refused = found["keys"][front]
+    assert in_text == 'LingBot-World does not read "tomorrow".'
+    assert on_model.startswith("A node has put tomorrow on the model")
+    assert "embeddings of 7 values, the model takes 64" in refused
+
+
+def test_a_prompt_that_predicts_nothing_somewhere_is_refused(found):
+    refused = found["nothing_predicted"]
+    assert refused["filled"] == ""
+    assert "the prompt predicts nothing in step 1 of 2: its mask is empty" in refused["empty"]
+    assert "the prompt predicts nothing in step 2 of 2" in refused["early"]
+    assert "the negative prompt predicts nothing in step 1 of 2" in refused["negative"]
+    assert "begins at x 640, y 0 and has 64x64 pixels in a video of 64x32" in refused["outside"]
+    assert "positive has a mask" in refused["rollout"]
+
+
+def test_a_lora_on_a_rollouts_prompt_and_one_in_bypass_mode_act_as_any_other(found):
+    assert found["hooks_of_a_rollout"]["gap"] < 1e-5 < 0.1 < found["hooks_of_a_rollout"]["effect"]
+    assert found["merged"]["bypass"] < 1e-4 < 0.1 < found["merged"]["effect"]
+
+
+def test_merging_all_of_another_expert_gives_that_expert(found):
+    assert found["merged"]["merged"] < 1e-5
+
+
+def test_rollout_says_that_it_begins_with_the_first_of_several_images(found):
+    assert found["images"] == "start_image holds 2 images; the video begins with the first."
+
+
+def test_poses_that_the_video_does_not_follow_are_said(found):
+    odd, whole = found["frames"]
+    assert odd.startswith("The camera path has 8 poses, the video 5 frames")
+    assert whole == ""
+
+
+def test_text_that_is_not_what_was_asked_for_is_said(found):
+    layer, embedding, plain = (found["texts"][name][1] for name in ("layer", "embedding", "plain"))
+    assert "takes the text from layer -2 of umt5" in layer
+    assert embedding.startswith("embedding:foo is not in models/embeddings")
+    assert plain == ""

@@ -1,0 +1,331 @@
+"""Bad days of a live server: none ends it, each is told with a sentence."""
+
+import asyncio
+import gc
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from contextlib import suppress
+from copy import deepcopy
+from pathlib import Path
+
+import lingbot_world
+import msgpack
+import numpy as np
+import pytest
+import websocket
+from lingbot_world.errors import InputError
+from lingbot_world.headless.live import pictures
+from lingbot_world.headless.live.pictures import read_picture
+from lingbot_world.headless.live.protocol import MOST_PROMPT, read_event, read_init, unpack
+from lingbot_world.headless.live.recording import Recording
+from lingbot_world.headless.live.room import LINE, Rules
+from lingbot_world.headless.live.serving import ENDPOINT, MOST_CONNECTIONS
+from lingbot_world.live import Frames, load_walk
+from live_cases import Server, ask, png, wait_for
+
+ROOT = Path(lingbot_world.__file__).parent
+
+
+@pytest.fixture
+def server(toy_package, tmp_path):
+    with Server(toy_package, tmp_path / "walks") as started:
+        yield started
+
+
+def test_the_second_waits_in_line_and_another_program_is_refused_with_a_sentence(server):
+    first = server.client(lingbot_world=True)
+    first.chunk()
+    second = server.client(lingbot_world=True)
+    assert second.status("waiting")["place"] == 1
+    assert "somebody walks here" in server.client().error()
+    first.close()
+    second.status("started")
+    second.chunk()
+    second.close()
+
+
+def test_a_closed_tab_frees_everything_within_five_seconds(server):
+    client = server.client(lingbot_world=True)
+    client.chunk(1)
+    world = weakref.ref(server.room.visit.session.walk._world)
+    client.close()
+    began = time.monotonic()
+    wait_for(lambda: (server.room.visit is None and gc.collect() >= 0 and world() is None), 5)
+    assert time.monotonic() - began < 5
+
+
+def test_a_lost_connection_is_taken_up_again(server):
+    client = server.client(lingbot_world=True)
+    token = client.status("started")["resume"]
+    reached = client.chunk(2)["chunk_index"]
+    client.tear()
+    wait_for(lambda: server.room.visit.client is None)
+    assert server.room.visit.session.paused
+    again = server.client(lingbot_world=True, resume=token)
+    assert again.status("started")["resume"] == token
+    assert again.chunk()["chunk_index"] > reached
+    again.close()
+
+
+def test_a_connection_that_does_not_come_back_ends_the_walk(toy_package, tmp_path):
+    with Server(toy_package, tmp_path, rules=Rules(back=0.3)) as server:
+        client = server.client(lingbot_world=True)
+        client.chunk(1)
+        client.tear()
+        wait_for(lambda: server.room.visit is None)
+
+
+def test_a_world_without_anybody_in_it_stops_and_goes_on_with_a_key(toy_package, tmp_path):
+    with Server(toy_package, tmp_path, rules=Rules(idle=0.5)) as server:
+        client = server.client(lingbot_world=True)
+        client.status("paused")
+        client.event("camera_actions", {"mode": "state", "transitions": [{"actions": ["w"]}]}, event_id=1)
+        client.status("resumed")
+        client.until(lambda message: message.get("event_id") == 1)
+        client.close()
+
+
+def test_a_client_that_does_not_read_stalls_nobody_and_is_told_what_it_missed(server):
+    client = server.client(lingbot_world=True, fps=16)
+    client.status("started")
+    visit, told = server.room.visit, []
+
+    class Slow:
+        """A network that takes nothing for a while."""
+
+        def __init__(self, socket):
+            self.socket, self.open = socket, False
+
+        async def send_bytes(self, data):
+            while not self.open:
+                await asyncio.sleep(0.01)
+            await self.socket.send_bytes(data)
+
+    wait_for(lambda: visit.client is not None)
+    slow = visit.client._socket = Slow(visit.client._socket)
+    reading = threading.Thread(target=lambda: told.append(client.until(
+        lambda m: m["type"] == "chunk_stats" and m["dropped_frames"] > 0)), daemon=True)  # fmt: skip
+    reading.start()  # pings are answered meanwhile
+    made = visit.session.walk.chunks
+    wait_for(lambda: visit.session.walk.chunks > made + 12, 120)
+    slow.open = True
+    reading.join(60)
+    assert told[0]["dropped_frames"] >= 4
+    client.close()
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"first_frame": b"no picture"}, "not a picture"), ({"first_frame": "/etc/passwd"}, "fetches no address"),
+    ({"size": "4096x4096"}, "for which memory was divided"), ({"prompt": "a" * (MOST_PROMPT + 1)}, "characters"),
+    ({"realtime_causal_kv_cache_num_frames": 500}, "for which memory was divided"), ({"fps": 1e9}, "fps"),
+    ({"realtime_output_format": "bmp"}, "realtime_output_format"), ({"lingbot_chunk": 7}, "chunk"),
+])  # fmt: skip
+def test_what_cannot_be_walked_is_refused_with_a_sentence(server, changes, said):
+    client = server.client(**changes)
+    assert said in client.error()
+    client.close()
+    wait_for(lambda: not server.room._taken)
+
+
+def test_a_prompt_of_a_megabyte_does_not_end_the_walk(server):
+    client = server.client()
+    client.chunk()
+    client.event("prompt", "a" * 1_000_000)
+    assert "not a message" in client.error()
+    client.event("prompt", "a" * 20_000)
+    assert str(MOST_PROMPT) in client.error()
+    client.chunk(client.batches[-1]["chunk_index"] + 1)
+    client.close()
+
+
+def test_a_message_beyond_all_limits_ends_its_own_connection_alone(server):
+    client = server.client()
+    client.chunk()
+    with suppress(OSError):  # the server may have closed the connection before it was given all
+        client.socket.send_binary(b"\xc6\xff\xff\xff\xff" + bytes(18_000_000))
+    with pytest.raises((OSError, websocket.WebSocketException)):
+        client.until(lambda message: False)
+    wait_for(lambda: server.room.visit is None)
+    server.client().chunk()
+
+
+VALID = [
+    {"type": "init", "prompt": "a", "first_frame": b"12", "size": "48x32", "fps": 16, "seed": 3, "max_chunks": 2,
+     "realtime_output_format": "jpeg", "condition_inputs": {"camera_actions": [["w"], []]}},
+    {"type": "event", "kind": "camera_actions", "payload": [["w", "j"]], "event_id": 4},
+    {"type": "event", "kind": "camera_actions", "event_id": 4,
+     "payload": {"mode": "state", "transitions": [{"actions": ["w"], "client_ts_ms": 1}]}},
+    {"type": "event", "kind": "prompt", "payload": "a sea", "event_id": 9},
+    {"type": "event", "kind": "composite_input", "payload": {"input_types": ["prompt"], "prompt": "x"}},
+    {"type": "event", "kind": "look", "payload": [1.5, -2.0]},
+    {"type": "event", "kind": "stick", "payload": [0, 1, 0, 0]},
+    {"type": "event", "kind": "back", "payload": 3}, {"type": "event", "kind": "output", "payload": {}},
+    {"type": "event", "kind": "restart", "payload": {"prompt": "b"}},
+]  # fmt: skip
+
+
+def mutated(chance):
+    """A message with something wrong in it: other values, other types, other bytes."""
+    strange = [None, True, -1, 2**63, 1e308, float("nan"), float("inf"), "", "x" * 300, b"\xff", [], {}, [[[]]],
+               ["w"] * 99, {"a": {}}, "../..", "\x00"]  # fmt: skip
+    message = json.loads(json.dumps(chance.choice(VALID), default=lambda value: value.decode()))
+    for _ in range(chance.randint(1, 3)):
+        place = message
+        while isinstance(place, (dict, list)) and place and chance.random() < 0.7:
+            key = chance.choice(list(place) if isinstance(place, dict) else range(len(place)))
+            if not isinstance(place[key], (dict, list)) or chance.random() < 0.3:
+                place[key] = deepcopy(chance.choice(strange))
+            place = place[key]
+    data = bytearray(msgpack.packb(message))
+    for _ in range(chance.choice((0, 0, 1, 5))):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(data[: chance.randint(1, len(data))] if chance.random() < 0.2 else data)
+
+
+def test_five_thousand_mutated_messages_are_read_or_refused_with_a_sentence():
+    chance, read, refused = random.Random(5), 0, []
+    for _ in range(5000):
+        data = mutated(chance)
+        try:
+            message = unpack(data)
+            (read_init if message.get("type") == "init" else read_event)(message)
+            read += 1
+        except InputError as error:
+            refused.append(str(error))
+    assert read > 200
+    assert len(refused) > 500
+    assert 0 < min(map(len, refused)) <= max(map(len, refused)) < 400
+
+
+@pytest.mark.parametrize("data", [
+    b"", b"\xdf\xff\xff\xff\xff", b"\xc6\x7f\xff\xff\xff", b"\x91" * 5000, b"\xdd\xff\xff\xff\xff"])  # fmt: skip
+def test_a_message_that_announces_too_much_allocates_nothing(data):
+    with pytest.raises(InputError, match="not a message"):
+        unpack(data)
+
+
+def test_a_walk_goes_on_under_mutated_messages(server):
+    chance, client = random.Random(1), server.client()
+    client.chunk()
+    for _ in range(300):
+        client.socket.send_binary(mutated(chance))
+    client.event("camera_actions", [["w"]], event_id=99_999)
+    client.until(lambda message: message.get("event_id") == 99_999)
+    client.close()
+
+
+def test_a_page_of_another_origin_is_refused(toy_package, tmp_path):
+    with Server(toy_package, tmp_path, origins=("http://localhost:8000",)) as server:
+        assert ask(server, "/", Origin="http://evil.example")[0] == 403
+        assert ask(server, "/", Host="evil.example")[0] == 403
+        with pytest.raises(websocket.WebSocketBadStatusException):
+            server.client(header=["Origin: http://evil.example"])
+        own = server.client(header=["Origin: http://localhost:8000"])
+        own.chunk()
+        own.close()
+
+
+def test_a_token_is_asked_of_every_request(toy_package, tmp_path):
+    with Server(toy_package, tmp_path, token="a secret") as server:
+        for path in ("/", "/live/start.mjs", "/v1/models", "/?token=wrong"):
+            assert ask(server, path)[0] == 403
+        assert ask(server, "/?token=a%20secret")[0] == 200
+        with pytest.raises(websocket.WebSocketBadStatusException):
+            server.client(query="?token=wrong")
+        client = server.client(query="?token=a%20secret")
+        client.chunk()
+        client.close()
+
+
+def test_two_hundred_connections_are_none_too_many(server):
+    walker, opened, refused = server.client(), [], []
+    walker.chunk()
+    for _ in range(200):
+        try:
+            opened.append(server.client(first=False))
+        except websocket.WebSocketBadStatusException as error:
+            refused.append(error.status_code)
+    assert len(opened) == MOST_CONNECTIONS - 1
+    assert refused == [503] * (200 - len(opened))
+    walker.chunk(walker.batches[-1]["chunk_index"] + 2)
+    for client in opened:
+        client.close()
+    walker.close()
+
+
+def test_the_line_has_an_end(server):
+    first = server.client(lingbot_world=True)
+    first.chunk()
+    waiting = [server.client(lingbot_world=True) for _ in range(LINE)]
+    for client in waiting:
+        client.status("waiting")
+    assert "wait in line" in server.client(lingbot_world=True).error()
+    waiting[0].close()
+    wait_for(lambda: len(server.room._line) == LINE - 1)
+    for client in (*waiting[1:], first):
+        client.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_disk_that_is_full_ends_the_video_and_nothing_else(tmp_path):
+    recording = Recording(Path("/dev/full"), 16)
+    for first in range(60):
+        recording.add(Frames(np.zeros((4, 32, 48, 3), np.uint8), first, 4 * first, 0, 1, None, 0.1))
+    wait_for(lambda: recording.failure)
+    assert "No space left" in recording.failure
+    recording.close()
+
+
+def test_a_picture_has_limits(monkeypatch):
+    assert read_picture(png(200, 50), (32, 48), crop=True).shape == (50, 75, 3)
+    assert read_picture(png(200, 50), (32, 48), crop=False).shape == (50, 200, 3)
+    monkeypatch.setattr(pictures, "MOST_PIXELS", 1000)
+    with pytest.raises(InputError, match="scale it down"):
+        read_picture(png(200, 50), (32, 48), crop=True)
+    with pytest.raises(InputError, match="not a picture"):
+        read_picture(b"GIF89a" + bytes(50), (32, 48), crop=True)
+
+
+def started(package, folder, *more):
+    """The command, and its address."""
+    words = ["live", package, "--width", "48", "--height", "32", "--window", "6", "--sink", "2", "--chunk", "1",
+             "--schedule", "0,500", "--no_open", "--port", "0", "--walks", folder, *more]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lingbot_world", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, cwd=ROOT.parent, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    for line in process.stdout:
+        if line.startswith("http://127.0.0.1:"):
+            return process, int(line.split(":")[2].split("/")[0])
+    raise AssertionError(process.stderr.read())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.usefixtures("usual_signals")
+def test_a_killed_server_leaves_the_state_of_the_last_chunk(toy_package, tmp_path, number):
+    process, port = started(toy_package / "lingbot_world_fast", tmp_path / "walks")
+    try:
+        socket = websocket.create_connection(f"ws://127.0.0.1:{port}{ENDPOINT}", timeout=60)
+        keys = {"camera_actions": [["w"]] * 9}
+        socket.send_binary(msgpack.packb({"type": "init", "fps": 60, "condition_inputs": keys}))
+        seen = 0
+        while seen < 4:
+            message = msgpack.unpackb(socket.recv())
+            seen += message["type"] == "chunk_stats"
+        process.send_signal(number)
+        assert process.wait(30) == (0 if number == signal.SIGTERM else -number)
+    finally:
+        process.kill()
+        process.communicate()
+    walk = next((tmp_path / "walks").iterdir())
+    state = load_walk(walk)
+    assert state.chunks >= 4
+    assert state.poses[-1, 2, 3] > 0
+    assert (walk / "walk.state").is_file() == (number == signal.SIGTERM)

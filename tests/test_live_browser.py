@@ -1,0 +1,59 @@
+"""The page of a live walk in a real browser, on the trained toy; the recorded walk follows what was pressed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import lingbot_world
+import numpy as np
+import pytest
+from browser_runner import run_live
+from lingbot_world.toy import write_toy_world
+
+WEB = Path(lingbot_world.__file__).parent / "web" / "live"
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory):
+    """What the tests in the browser say, and the folder of the walks."""
+    folder = tmp_path_factory.mktemp("live")
+    package = write_toy_world(folder / "toy")
+    words = ["live", package, "--width", "160", "--height", "96", "--no_open", "--port", "0", "--walks",
+             folder / "walks"]  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lingbot_world", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, env={**os.environ, "OMP_NUM_THREADS": "2"},
+    )  # fmt: skip
+    try:
+        address = next(line.strip() for line in process.stdout if line.startswith("http://127"))
+        yield run_live(address), folder / "walks"
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def test_the_page_works_in_a_browser(walked):
+    (passed, text), _ = walked
+    assert passed, text[max(text.find("not ok"), 0) :][:6000]
+
+
+def test_the_walk_with_w_goes_straight_ahead(walked):
+    """Of the first walk the path goes forward in the end at full speed, and its video has as many frames as poses."""
+    av = pytest.importorskip("av")
+    poses = np.load(walked[1] / "walk-1/camera/poses.npy")
+    assert poses[-1, 2, 3] > 0.5
+    assert np.abs(poses[-1, :2, 3]).max() < 1e-9
+    moved = np.diff(poses[:, 2, 3])
+    assert moved.max() == pytest.approx(0.05)
+    with av.open(str(walked[1] / "walk-1/walk.mp4")) as video:
+        assert sum(1 for _ in video.decode(video=0)) == len(poses)
+
+
+def test_the_page_stays_small_and_asks_nothing_of_other_sites():
+    for path in WEB.iterdir():
+        text = path.read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 300, path.name
+        assert "://" not in text, path.name
+        assert "<script>" not in text, path.name
+    assert not list(WEB.glob("*.js"))  # ComfyUI would load them into its own page

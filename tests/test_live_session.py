@@ -1,0 +1,324 @@
+"""A walk without the web: what keys become, what is handed out, and what is kept."""
+
+import errno
+import gc
+import os
+import pickle
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from lingbot_world.camera import continued_poses
+from lingbot_world.camera.moves.keys import STEP
+from lingbot_world.camera.rotation import from_angles
+from lingbot_world.errors import InputError
+from lingbot_world.headless.options import GenerateOptions
+from lingbot_world.headless.plan import make_plan
+from lingbot_world.headless.run import run
+from lingbot_world.live import Controls, Session, Start, load_walk
+from lingbot_world.live.camera import WALKING_UNIT, WalkingCamera, model_steps
+from lingbot_world.live.controls import MOST_ROWS, Wishes
+from lingbot_world.live.pace import SPARE, Pace
+from live_cases import chunks, opened, walking
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def controls(clock):
+    return Controls(clock)
+
+
+def test_a_key_that_is_held_counts_for_all_frames_and_stops_when_it_comes_up(controls, clock):
+    clock.now += 0.2
+    controls.press("w", event=7)
+    taken = controls.take(4)
+    assert (taken.axes[:, 0] == 1).all()
+    assert taken.event == 7
+    clock.now += 0.1
+    controls.release("w", event=8)
+    assert not controls.take(4).axes.any()
+
+
+def test_a_tap_between_two_chunks_is_held_in_the_frames_it_hit(controls, clock):
+    clock.now = 100.5
+    controls.press("d")
+    clock.now = 100.6
+    controls.release("d")
+    clock.now = 101.0
+    assert controls.take(8).axes[:, 1].tolist() == [0, 0, 0, 0, 1, 0, 0, 0]
+    assert not controls.take(8).axes.any()
+
+
+def test_what_the_mouse_asks_for_is_taken_once_and_a_stick_stays(controls):
+    controls.look(10, -5)
+    controls.look(5, 0)
+    controls.stick(0.5, -0.25, 0, 0)
+    first, second = controls.take(4), controls.take(4)
+    assert (first.look, second.look) == ((15, -5), (0, 0))
+    assert second.axes[0].tolist() == [0.5, -0.25, 0, 0]
+
+
+def test_a_script_goes_latent_frame_by_latent_frame_and_a_key_ends_it(controls):
+    controls.script([["w"], ["a", "l"], ["s"]], event=3)
+    assert controls.take(8).axes[:, :2].tolist() == [[1, 0]] * 4 + [[0, -1]] * 4
+    controls.press("d")
+    assert controls.take(4).axes[:, :2].tolist() == [[0, 1]] * 4
+
+
+@pytest.mark.parametrize("use", [
+    lambda c: c.press("x"), lambda c: c.hold([["w"]]), lambda c: c.script([["w"]] * (MOST_ROWS + 1)),
+    lambda c: c.look(float("nan"), 0), lambda c: c.look("a", 0), lambda c: c.stick(1, 2, 3, float("inf")),
+])  # fmt: skip
+def test_what_is_no_control_is_refused_and_changes_nothing(controls, use):
+    controls.press("w")
+    with pytest.raises(InputError):
+        use(controls)
+    taken = controls.take(4)
+    assert (taken.axes[:, 0] == 1).all()
+    assert taken.look == (0, 0)
+
+
+def held(key, frames):
+    axes = np.zeros((frames, 4))
+    axes[:, "wdli".index(key)] = 1
+    return Wishes(axes, (0.0, 0.0), None)
+
+
+def test_full_speed_is_the_longest_step_that_a_model_knows_and_a_tap_is_a_nudge():
+    camera = WalkingCamera()
+    steps = model_steps(camera.walk(held("w", 40))[3::4], np.eye(4), camera.unit)
+    assert np.linalg.norm(steps[:, :3, 3], axis=1).max() == pytest.approx(1)
+    nudged = WalkingCamera()
+    nudged.walk(held("w", 1))
+    assert 0 < nudged.walk(Wishes(np.zeros((8, 4)), (0, 0), None))[-1, 2, 3] < STEP
+
+
+def test_walking_aslant_is_no_faster():
+    camera = WalkingCamera()
+    both = Wishes(held("w", 12).axes + held("d", 12).axes, (0.0, 0.0), None)
+    poses = camera.walk(both)
+    assert np.linalg.norm(poses[-1, :3, 3] - poses[-2, :3, 3]) == pytest.approx(STEP)
+
+
+def test_pitch_is_held_and_a_look_of_the_mouse_arrives_in_full():
+    camera = WalkingCamera()
+    up = camera.walk(Wishes(np.zeros((40, 4)), (90.0, 120.0), None))[-1]
+    assert np.allclose(up[:3, :3], from_angles("YX", [[90, 85]])[0], atol=1e-9)
+
+
+def test_a_walk_goes_on_from_any_pose_with_its_roll():
+    pose = np.eye(4)
+    pose[:3, :3], pose[:3, 3] = from_angles("YXZ", [[40, -20, 15]])[0], [1, 2, 3]
+    assert np.allclose(WalkingCamera(pose).walk(Wishes(np.zeros((4, 4)), (0, 0), None))[-1], pose, atol=1e-12)
+
+
+def test_an_hour_of_walking_leaves_the_poses_rigid_and_as_the_model_was_given_them():
+    """What the model was given, put together again, is where the camera is, to 1e-6, after 14,400 latent frames."""
+    chance, camera, together = np.random.default_rng(0), WalkingCamera(), np.eye(4)
+    for _ in range(1200):
+        axes = np.repeat(chance.integers(-1, 2, (3, 4)), 16, axis=0).astype(float)
+        before, poses = camera.pose, camera.walk(Wishes(axes, tuple(chance.normal(0, 20, 2)), None))
+        for step in model_steps(poses[3::4], before, camera.unit):
+            step[:3, 3] *= camera.unit
+            together = together @ step
+    assert np.abs(poses[-1, :3, :3].T @ poses[-1, :3, :3] - np.eye(3)).max() < 1e-12
+    assert np.abs(together - camera.pose).max() < 1e-6
+    assert np.linalg.norm(camera.pose[:3, 3]) > 10
+
+
+def test_pace_begins_a_chunk_just_before_its_frames_are_due(clock):
+    pace = Pace(16, clock)
+    pace.answered(0.2)
+    pace.handed(16)
+    assert pace.wait() == pytest.approx(1 - 0.2 - SPARE)
+    clock.now += 2
+    assert pace.wait() == 0
+    pace.handed(4)
+    assert (pace.stalls, pace.late) == (1, 4)
+    assert Pace(0, clock).wait() == 0
+
+
+def test_the_first_latent_frame_is_handed_out_before_the_others(toy_package, tmp_path):
+    with walking(toy_package, tmp_path, chunk=3) as session:
+        made = chunks(session, 2)
+    assert [(frames.chunk, frames.part, frames.first, len(frames.pixels)) for frames in made] == [
+        (0, 0, 0, 1), (0, 1, 1, 8), (1, 0, 9, 4), (1, 1, 13, 8)]  # fmt: skip
+    assert made[0].pixels.shape == (1, 32, 48, 3)
+    assert made[0].pixels.dtype == np.uint8
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_keys_steer_from_the_next_chunk_on_and_are_kept_as_they_were_given(toy_package, tmp_path, chunk):
+    with walking(toy_package, tmp_path, chunk=chunk) as session:
+        chunks(session, 1)
+        session.press("w", event=5)
+        assert {frames.event for frames in chunks(session, 3)} == {5}
+        state, poses = session.state(), session.walk.kept.poses()
+    assert len(poses) == state.frames
+    assert state.chunk == chunk
+    assert state.scale == WALKING_UNIT
+    world = poses[::4]
+    given, _ = continued_poses(world, len(world) - 1, before=world[0], scale=state.scale)
+    assert np.abs(state.poses[1:].numpy() - given).max() < 1e-6
+    assert poses[-1, 2, 3] > 0
+    assert np.array_equal(poses[-1], state.last_pose.numpy())
+
+
+def test_a_walk_goes_on_from_the_state_of_another(toy_package, tmp_path):
+    with walking(toy_package, tmp_path, chunk=3) as session:
+        session.press("l")
+        chunks(session, 2)
+        state = session.state()
+        with walking(toy_package, tmp_path / "other", begin=state, chunk=3) as other:
+            again = chunks(other, 1)
+            assert again[0].first == state.frames == 21
+            longer = other.state()
+    assert longer.latent.shape[2] == 9
+    assert torch.equal(longer.latent[:, :, :6], state.latent)
+
+
+def test_a_step_back_makes_the_same_again(toy_package, tmp_path):
+    """The noise goes on, so the frames after it are others; the frames before are the same to the bit."""
+    with walking(toy_package, tmp_path) as session:
+        session.press("d")
+        chunks(session, 5)
+        before = session.state()
+        session.back(3)
+        again = chunks(session, 1)
+        after = session.state()
+        assert again[0].first == 9
+        assert again[0].chunk == 3
+        assert torch.equal(after.latent[:, :, :3], before.latent[:, :, :3])
+        assert np.allclose(after.poses[:3], before.poses[:3])
+        session.back(99)
+        with pytest.raises(InputError, match="expected 0 to 4"):
+            chunks(session, 1)
+
+
+def test_a_prompt_switches_between_chunks_and_refreshes_the_window(toy_package, tmp_path):
+    with walking(toy_package, tmp_path) as session:
+        chunks(session, 4)
+        session.prompt("a forest at night")
+        chunks(session, 2)
+        session.prompt("a sea", refresh=True)
+        chunks(session, 2)
+        told = [(prompt.text, prompt.chunks) for prompt in session.state().prompts]
+        with pytest.raises(InputError, match="empty"):
+            session.prompt("  ")
+    assert told == [("a castle", 4), ("a forest at night", 2), ("a sea", 2)]
+
+
+def test_another_picture_is_another_walk_in_its_own_folder(toy_package, tmp_path):
+    with walking(toy_package, tmp_path) as session:
+        chunks(session, 2)
+        first = session.walk.kept.folder
+        session.restart(Start(torch.zeros(3, 32, 48), "nothing"))
+        assert chunks(session, 1)[0].first == 0
+        assert session.walk.kept.folder != first
+    assert load_walk(first).chunks == 2
+
+
+def test_a_folder_of_a_killed_process_is_a_state_up_to_the_last_whole_chunk(toy_package, tmp_path):
+    with walking(toy_package, tmp_path) as session:
+        chunks(session, 4)
+        folder, whole = session.walk.kept.folder, session.state()
+    with (folder / "poses.f64").open("r+b") as file:
+        file.truncate(128 * 6)  # the process ended while it wrote
+    left = load_walk(folder)
+    assert left.chunks == 2
+    assert torch.equal(left.latent, whole.latent[:, :, :2])
+    with pytest.raises(InputError, match=r"walk\.json"):
+        load_walk(tmp_path)
+
+
+def test_a_full_disk_ends_the_keeping_and_not_the_walk(toy_package, tmp_path, monkeypatch):
+    with walking(toy_package, tmp_path) as session:
+        chunks(session, 3)
+
+        class Full:
+            def write(self, _part):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        kept = session.walk.kept
+        files = dict(kept._files)
+        kept._files["steps.f64"] = type("Full", (), {
+            "write": Full().write, "truncate": files["steps.f64"].truncate, "seek": files["steps.f64"].seek,
+            "close": files["steps.f64"].close})()  # fmt: skip
+        made = chunks(session, 2)
+        assert len(made) == 2
+        assert "No space left" in kept.failure
+        assert session.state().chunks == 3
+
+
+def test_a_program_may_stop_asking_in_the_middle_of_a_chunk(toy_package, tmp_path):
+    with walking(toy_package, tmp_path, chunk=3) as session:
+        first = next(iter(session))
+        second = next(iter(session))
+        assert (first.chunk, first.part, second.chunk, second.part) == (0, 0, 0, 1)
+        assert session.state().chunks == 1
+
+
+def test_a_thread_makes_frames_as_they_are_played_and_pauses(toy_package, tmp_path):
+    loaded, made, told = opened(toy_package), [], []
+    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=40) as session:
+        enough = threading.Event()
+
+        def deliver(frames):
+            made.append(frames)
+            if len(made) > 8:
+                enough.set()
+
+        session.start(deliver, lambda kind, facts: told.append(kind))
+        assert enough.wait(60)
+        session.pause()
+        time.sleep(0.3)
+        count = len(made)
+        time.sleep(0.3)
+        assert len(made) == count
+        session.resume()
+        session.prompt("a sea")
+        deadline = time.monotonic() + 60
+        while "prompt" not in told and time.monotonic() < deadline:
+            time.sleep(0.02)
+    assert told == ["paused", "resumed", "prompt"]
+    assert not session.running
+
+
+def test_memory_does_not_grow_with_the_walk(toy_package, tmp_path):
+    """Neither in tensors nor in files and lists: as much after 30 chunks as after 15."""
+
+    def held():
+        gc.collect()
+        tensors = [item for item in gc.get_objects() if type(item) is torch.Tensor]
+        return len(tensors), sum(tensor.nbytes for tensor in tensors), len(pickle.dumps(session.walk.kept._prompts))
+
+    with walking(toy_package, tmp_path) as session:
+        chunks(session, 15)
+        before = held()
+        chunks(session, 15)
+        assert held() == before
+
+
+def test_generate_goes_on_from_a_walk(toy_package, tmp_path):
+    with walking(toy_package, tmp_path / "walks", chunk=3) as session:
+        chunks(session, 2)
+        session.state().save(tmp_path / "walk.state")
+    options = GenerateOptions(
+        ckpt_dir=toy_package / "lingbot_world_fast", prompt="a castle", continue_from=tmp_path / "walk.state",
+        frame_num=12, schedule="0,500", device="cpu", output=tmp_path / "next.mp4", seed=1,
+    )  # fmt: skip
+    assert run(make_plan(options)).path.stat().st_size > 0

@@ -1,0 +1,185 @@
+"""The package as a Python program has it: types at the door, images and frames in memory, progress, and an end."""
+
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import lingbot_world
+import numpy as np
+import pytest
+from lingbot_world import CancelledError, GenerateOptions, camera_embedding, generate, load_expert, sample
+from lingbot_world.errors import InputError, LingBotError
+from lingbot_world.pipeline.state import load_state
+from PIL import Image
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+NEEDED = {"ckpt_dir": "x", "prompt": "p", "output": "o.mp4"}
+
+
+@pytest.fixture
+def options(toy_package):
+    """`options(causal=True, ...)`: those of a small run whose frames are kept."""
+
+    def build(causal=False, **changes):
+        package = toy_package / ("lingbot_world_fast" if causal else ".")
+        given = {"ckpt_dir": package, "image": toy_package / "example/image.png", "prompt": "a castle", "output": None,
+                 "width": 48, "height": 32, "seed": 1, "device": "cpu"}  # fmt: skip
+        given |= {"frame_num": 21} if causal else {"frame_num": 5, "sampling_steps": 4}
+        return GenerateOptions(**given | changes)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"seed": "1"}, "a whole number or None, found str"),
+        ({"seed": True}, "a whole number or None, found bool"),
+        ({"frame_num": 81.0}, "a whole number, found float"),
+        ({"prompt": None}, "text, found NoneType"),
+        ({"ckpt_dir": None}, "text or a path, found NoneType"),
+        ({"output": 3}, "text or a path or None, found int"),
+        ({"action_path": 3}, "text or a path or None, found int"),
+        ({"lora": ("a.safetensors",)}, "a tuple of LoraFile, found tuple"),
+        ({"vae_tiling": "no"}, "True or False, found str"),
+        ({"guide_scale": "5"}, "a number or a tuple of a number, found str"),
+        ({"shift": "5"}, "a number or None, found str"),
+        ({"solver": 3}, "text, found int"),
+        ({"schedule": 5}, "text or a tuple of a whole number or None, found int"),
+    ],
+    ids=str,
+)
+def test_an_option_of_a_wrong_type_is_refused_at_once(given, expected):
+    with pytest.raises(InputError, match=re.escape(expected)):
+        GenerateOptions(**NEEDED | given)
+
+
+def test_numbers_of_numpy_and_whole_numbers_for_others_are_right():
+    numbers = {"seed": np.int64(3), "shift": 5, "boundary": np.float32(0.5), "guide_scale": [4, 6]}
+    GenerateOptions(**NEEDED, **numbers, schedule=(0, 500))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: generate("x"),
+        lambda: generate(GenerateOptions(**NEEDED), on_progress=3),
+        lambda: load_expert(5),
+        lambda: load_expert("x", dtype="bf16"),
+        lambda: camera_embedding(np.eye(4)[None].repeat(5, 0), [500, 500, 416, 240], frames="5", height=16, width=16),
+        lambda: camera_embedding("poses", [500, 500, 416, 240], frames=5, height=16, width=16),
+        lambda: sample(1, 2, 3, 4, 5, 6, steps=1, shift=2.0),
+    ],
+)
+def test_a_public_function_says_what_type_it_expects(call):
+    with pytest.raises(LingBotError, match="expected"):
+        call()
+
+
+def test_an_image_may_be_one_in_memory_and_frames_are_given_back(options, toy_package, tmp_path):
+    file = toy_package / "example/image.png"
+    pixels = np.array(Image.open(file).convert("RGB"))
+    frames = [generate(options(image=image)).frames for image in (file, Image.open(file), pixels)]
+    assert frames[0].shape == (5, 32, 48, 3)
+    assert frames[0].dtype == np.uint8
+    assert np.array_equal(frames[0], frames[1])
+    assert np.array_equal(frames[0], frames[2])
+    written = generate(options(output=tmp_path / "png"))
+    assert written.frames is None
+    stored = [np.array(Image.open(file)) for file in sorted(written.path.iterdir())]
+    assert np.array_equal(frames[0], stored)
+    assert generate(options(causal=True)).frames.shape == (21, 32, 48, 3)
+
+
+@pytest.mark.parametrize("image", [np.zeros((32, 48)), np.zeros((32, 48, 4), np.uint8), 3, b"png"], ids=str)
+def test_an_image_that_is_none_is_refused(options, image):
+    with pytest.raises(InputError, match=r"`image` .*expected .*array uint8 \[height, width, 3\]"):
+        generate(options(image=image))
+
+
+def test_a_program_is_told_how_far_the_run_is(options):
+    told = []
+    generate(options(boundary=0.9), on_progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    told.clear()
+    generate(options(causal=True), on_progress=lambda done, total: told.append((done, total)))
+    assert told == [(9, 21), (21, 21)]
+
+
+def test_a_program_may_end_a_run(options, tmp_path):
+    told = []
+    watched = {"on_progress": lambda *done: told.append(done), "cancel": lambda: bool(told)}
+    with pytest.raises(CancelledError, match="cancelled in stage 'high-noise steps'"):
+        generate(options(output=tmp_path / "a.mp4"), **watched)
+    assert told == [(1, 4)]
+    assert not (tmp_path / "a.mp4").exists()
+    told.clear()
+    video, state = tmp_path / "b.mp4", tmp_path / "b.state"
+    with pytest.raises(CancelledError):
+        generate(options(causal=True, output=video, save_state=state), **watched)
+    assert video.is_file()
+    assert load_state(state).latent.shape[2] == 3
+
+
+CONSUMER = """
+from lingbot_world import GenerateOptions, LoraFile, generate
+
+result = generate(GenerateOptions(ckpt_dir="x", prompt="p", output=None, image="a.jpg"), cancel=lambda: False)
+seed: int = result.seed
+wrong: str = result.seed
+GenerateOptions(ckpt_dir="x", prompt="p", output=None, seed="1")
+GenerateOptions(ckpt_dir="x", prompt="p", output=None, solver="euler")
+generate("x")
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """A project with an environment of its own, in which the package is installed from its wheel."""
+    folder = tmp_path_factory.mktemp("consumer")
+    root = Path(lingbot_world.__file__).parent
+    if not (root / ".git").exists():
+        pytest.skip("CONSUMER SKIPPED: this is no git checkout")
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True).stdout
+    with tarfile.open(folder / "source.tar", "w") as tar:
+        for name in filter(None, names.split("\0")):
+            if not name.startswith(("tests/", "docs/")) and (root / name).is_file():
+                tar.add(root / name, f"source/{name}")
+    with tarfile.open(folder / "source.tar") as tar:
+        tar.extractall(folder, filter="data")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
+    subprocess.run([*map(str, pip), str(folder / "source")], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
+    (site,) = (folder / "venv").glob("lib/python*/site-packages") if sys.platform != "win32" else [
+        folder / "venv/Lib/site-packages"]  # fmt: skip
+    (wheel,) = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    (folder / "consumer.py").write_text(CONSUMER)
+    return folder
+
+
+def complaints(folder: Path, *command: str) -> set[int]:
+    """The lines of consumer.py that a type checker does not like."""
+    done = subprocess.run([sys.executable, "-m", *command, "consumer.py"], cwd=folder, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    assert "stub" not in said, said  # it would not have found the package's own types
+    return {int(line) for line in re.findall(r"consumer\.py:(\d+):.*error", said)}
+
+
+def test_mypy_finds_the_types_of_the_installed_package(installed):
+    pytest.importorskip("mypy")
+    python = installed / ("venv/bin/python" if sys.platform != "win32" else "venv/Scripts/python.exe")
+    # torch is not installed there
+    found = complaints(installed, "mypy", "--python-executable", str(python), "--cache-dir", ".mypy", "--strict",
+                       "--follow-imports=silent", "--disable-error-code", "import-not-found")  # fmt: skip
+    assert found == {6, 7, 8, 9}
+
+
+def test_pyright_finds_the_types_of_the_installed_package(installed):
+    pytest.importorskip("basedpyright")
+    (installed / "pyrightconfig.json").write_text('{"venvPath": ".", "venv": "venv", "typeCheckingMode": "standard"}')
+    assert complaints(installed, "basedpyright") == {6, 7, 8, 9}

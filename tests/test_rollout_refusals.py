@@ -1,0 +1,84 @@
+"""What is refused of a causal run before anything is loaded."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from lingbot_world.errors import CameraError, InputError, LingBotError
+from lingbot_world.headless.options import lora_of
+from lingbot_world.headless.plan import make_plan
+from rollout_run_cases import pose_folder, toy_lora
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"guide_scale": 3.0}, "`guide_scale` does not belong here: a causal model takes a few unguided steps"),
+        ({"boundary": 0.9}, "`boundary` does not belong here"),
+        ({"solver": "dpmpp"}, "`solver` does not belong here"),
+        ({"negative": "blur"}, "`negative` does not belong here"),
+        ({"window": 4, "sink": 3}, "`window` 4 and `sink` 3: a window holds its sink and a chunk of 3"),
+        ({"schedule": "fast"}, "`schedule` fast: expected v1, v2 or indices such as"),
+        ({"schedule": "5,4"}, "expected one or more rising numbers"),
+        ({"chunk": 5}, "`chunk` 5: expected 1, 2, 3 or 4 latent frames"),
+        ({"chunk": 4, "window": 6, "sink": 3}, "`window` 6 and `sink` 3: .* a chunk of 4 latent frames, so at least 7"),
+        ({"chunk": 4, "frame_num": 9}, "do not fill a chunk of 4 latent frames: at least 13 are needed"),
+        ({"frame_num": 5}, "do not fill a chunk of 3 latent frames: at least 9 are needed"),
+        ({"image": None}, "`image` is missing"),
+        ({"continue_from": "nothing.state"}, "the state nothing.state does not exist"),
+        ({"save_state": "/proc"}, "`save_state` /proc is a folder; name a file in it"),
+        ({"save_state": "/proc/a/b.state"}, r"`save_state` /proc/a/b.state cannot be written: .* \(/proc\)"),
+        ({"kv_cache": "disk"}, "`kv_cache` disk: expected one of auto, gpu, 8bit, host"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_makes_no_sense_for_a_causal_model_is_refused(changes, said, causal):
+    with pytest.raises(LingBotError, match=said):
+        make_plan(causal(**changes))
+
+
+def test_the_base_model_refuses_what_belongs_to_causal_ones(causal, toy_package):
+    for given in ({"window": 9}, {"chunk": 1}):
+        with pytest.raises(
+            InputError, match=f"`{[*given][0]}` does not belong here: the base model makes a video as a"
+        ):
+            make_plan(causal(ckpt_dir=toy_package, **given))
+
+
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"schedule": "v2"}, "`schedule` does not belong here: LingBot-World 2.0 causal-pretrain takes `sampling_steps`"),
+    ({"guide_scale": (5.0, 4.0)}, "is one model, give one number"),
+    ({"sampling_steps": 0}, "steps"),
+    ({"boundary": 0.9}, "`boundary` does not belong here"),
+], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")  # fmt: skip
+def test_what_makes_no_sense_for_causal_pretrain_is_refused(changes, said, causal, pretrain):
+    with pytest.raises(LingBotError, match=said):
+        make_plan(causal(ckpt_dir=pretrain, **{"schedule": None} | changes))
+
+
+@pytest.mark.parametrize(("name", "said"), [
+    ("high=night.safetensors", "night.safetensors is for the high-noise expert, and .* is one model by itself"),
+    ("other.safetensors", "`lora` .*other.safetensors does not exist"), ("", "`lora` .* is a folder"),
+    ("night.safetensors:nan", "its strength is nan, expected a finite number"),
+])  # fmt: skip
+def test_loras_that_do_not_belong_are_refused(causal, toy_package, tmp_path, name, said):
+    toy_lora(tmp_path / "night.safetensors", toy_package)
+    given = lora_of(name)
+    with pytest.raises(InputError, match=said):
+        make_plan(causal(lora=(replace(given, path=tmp_path / given.path),)))
+
+
+def test_a_state_that_would_replace_the_video_is_refused_before_the_run(causal, tmp_path):
+    video = tmp_path / "video.mp4"
+    with pytest.raises(InputError, match=f"`save_state` {video} is the video's file"):
+        make_plan(causal(output=video, save_state=video))
+    make_plan(causal(output=video, save_state=tmp_path / "new folder/x.state"))
+    assert not (tmp_path / "new folder").exists()
+
+
+def test_a_path_shorter_than_a_chunk_is_named_with_its_poses(causal, tmp_path):
+    folder = pose_folder(tmp_path / "short", np.load(causal().action_path / "poses.npy")[:8])
+    with pytest.raises(CameraError, match=f"`action_path` {folder}: 8 poses; a causal model needs at least 9, a chunk"):
+        make_plan(causal(action_path=folder, frame_num=81))

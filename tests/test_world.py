@@ -1,0 +1,264 @@
+"""A World between chunks: what it remembers, replays and caches, and what it says after it was cut short."""
+
+import pytest
+import torch
+from lingbot_world.errors import CameraError, InputError
+from lingbot_world.model.cache import CameraCache
+from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.model.kv_cache import KeyValuePlace
+from lingbot_world.model.rope import rope_table
+from lingbot_world.options import FAST_INDICES
+from lingbot_world.pipeline import World
+from lingbot_world.pipeline.world import WorldMemory
+from lingbot_world.sampling import few_step_schedule
+from rollout_cases import (
+    ACTIONS,
+    CHUNKS_OF_1,
+    CHUNKS_OF_4,
+    GLOBAL,
+    GUIDED,
+    PLACES,
+    WINDOW,
+    arrays,
+    by_chunk,
+    draws,
+    made_part,
+    model_of,
+    part,
+    plain,
+    schedule_of,
+    world_of,
+)
+
+
+def next_chunk(world, case, given, number, renoise, steps=40):
+    return world.chunk(*part(case, given, number), schedule_of(case, steps), renoise)
+
+
+def test_the_last_block_of_a_clean_forward_computes_keys_and_values_alone():
+    given, computed, model = arrays(GLOBAL), [], model_of()
+    first, *_, last = model.blocks
+    layers = {"q": last.self_attn.q, "k": last.self_attn.k, "down": last.ffn[2], "q of others": first.self_attn.q}
+    hooks = [layer.register_forward_pre_hook(lambda *_, name=name: computed.append(name))
+             for name, layer in layers.items()]  # fmt: skip
+    world = world_of(GLOBAL, given)
+    for number in range(2):  # the first chunk is remembered when the second begins
+        next_chunk(world, GLOBAL, given, number, draws(given["renoise"]))
+    for hook in hooks:
+        hook.remove()
+    assert {name: computed.count(name) for name in layers} == {"q": 8, "k": 9, "down": 8, "q of others": 9}
+
+
+SOME_PLACES = pytest.mark.parametrize("place", ["device", "host", "host8bit and device"])
+
+
+@SOME_PLACES
+def test_memory_that_runs_out_while_a_chunk_is_remembered(place, request):
+    """The forward is repeated without the camera cache, unless it has overwritten frames that it would look back on."""
+    clean = []
+
+    def fail_once(_block, arguments):
+        history = arguments[-1]["kv_cache"]
+        clean.append(history.keep)
+        if clean.count(True) == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    hook = model_of().blocks[1].register_forward_pre_hook(fail_once)
+    request.addfinalizer(hook.remove)
+    if place != "device":
+        with pytest.raises(torch.OutOfMemoryError):
+            by_chunk(WINDOW, place=PLACES[place])
+        assert clean.count(True) == 4
+        return
+    assert torch.equal(by_chunk(WINDOW), plain(WINDOW))
+    assert clean.count(True) == 6
+
+
+@pytest.mark.parametrize("forward", [0, 1, 4], ids=["remembering", "first step", "last step"])
+@SOME_PLACES
+def test_a_caller_that_goes_on_after_an_interrupt_gets_the_same_video_or_hears_that_it_cannot(place, forward):
+    """It falls into a forward of the fourth chunk, whose window is full; the first one remembers the third chunk."""
+    given, made, forwards = arrays(WINDOW), [], iter(range(9))
+    world = world_of(WINDOW, given, place=PLACES[place])
+
+    def chunk(renoise):
+        made.append(next_chunk(world, WINDOW, given, len(made), renoise))
+
+    def interrupt(*_):
+        if next(forwards) == forward:
+            raise KeyboardInterrupt
+
+    renoise = draws(given["renoise"])
+    for _ in range(3):
+        chunk(renoise)
+    hook = model_of().blocks[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        chunk(renoise)
+    hook.remove()
+    if place != "device" and not forward:
+        with pytest.raises(InputError, match="no longer be whole"):
+            chunk(renoise)
+        return
+    renoise = draws(given["renoise"][9:])
+    for _ in range(3):
+        chunk(renoise)
+    wanted = by_chunk(WINDOW, place=PLACES[place]) if "8bit" in place else plain(WINDOW)
+    assert torch.equal(torch.cat(made, 2), wanted)
+
+
+@pytest.mark.parametrize("forward", [0, 1, 2, 3], ids=["prompt kept", "negative kept", "prompt", "negative"])
+def test_an_interrupt_between_the_two_prompts_of_a_guided_chunk(forward):
+    """What is remembered for one prompt is not remembered again when the other one's turn was cut short."""
+    given, forwards = arrays(GUIDED), iter(range(99))
+    wanted, world = by_chunk(GUIDED, steps=3), world_of(GUIDED, given)
+    next_chunk(world, GUIDED, given, 0, None, steps=3)
+
+    def interrupt(*_):
+        if next(forwards) == forward:
+            raise KeyboardInterrupt
+
+    hook = model_of().blocks[1].register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        next_chunk(world, GUIDED, given, 1, None, steps=3)
+    hook.remove()
+    assert torch.equal(next_chunk(world, GUIDED, given, 1, None, steps=3), wanted[:, :, 3:])
+
+
+@pytest.mark.parametrize("case", [WINDOW, CHUNKS_OF_1, CHUNKS_OF_4, ACTIONS, GUIDED], ids=str)
+def test_chunks_that_were_made_before_are_remembered_by_a_forward_each(case):
+    given, whole, forwards = arrays(case), by_chunk(case, steps=3), []
+    world, last = world_of(case, given), given["noise"].shape[2] // case.chunk - 1
+    hook = model_of(case).register_forward_pre_hook(lambda *_: forwards.append(1))
+    for number in range(last):
+        world.replay(*made_part(case, given, number, whole))
+    hook.remove()
+    assert len(forwards) == last * (2 if case is GUIDED else 1)
+    renoise = draws(given["renoise"][3 * last :]) if case is not GUIDED else None
+    assert torch.equal(next_chunk(world, case, given, last, renoise, steps=3), whole[:, :, -case.chunk :])
+
+
+def test_chunks_that_were_made_before_are_remembered_in_fp8(request):
+    given, model, place = arrays(WINDOW), model_of(), KeyValuePlace(fp8=True)
+    request.addfinalizer(lambda: model.set_attention("auto"))
+    model.set_attention("8bit")
+    whole, world = by_chunk(WINDOW, place=place), world_of(WINDOW, given, place=place)
+    for number in range(5):
+        world.replay(*made_part(WINDOW, given, number, whole))
+    assert torch.equal(next_chunk(world, WINDOW, given, 5, draws(given["renoise"][15:])), whole[:, :, 15:])
+
+
+def test_chunks_after_those_that_were_made_before_have_a_camera_cache():
+    """Each replayed chunk has a camera of its own and one forward, from which a cache would gain nothing."""
+    given, projected = arrays(WINDOW), []
+    world = world_of(WINDOW, given)
+    hook = model_of().blocks[0].cam_scale_layer.register_forward_pre_hook(lambda *_: projected.append(1))
+    for number in range(5):
+        world.replay(*made_part(WINDOW, given, number, given["latent"]))
+    assert len(projected) == 5
+    next_chunk(world, WINDOW, given, 5, draws(given["renoise"][15:]))
+    hook.remove()
+    assert len(projected) == 6
+
+
+def test_a_chunk_whose_replay_was_cut_short_may_be_replayed_again():
+    given, made = arrays(WINDOW), []
+    for cut in (False, True):
+        world = world_of(WINDOW, given)
+        for number in range(5):
+            latent, y, camera = made_part(WINDOW, given, number, given["latent"])
+            if cut and number == 2:
+                with pytest.raises(CameraError):
+                    world.replay(latent, y, camera[:, :, :2])
+            world.replay(latent, y, camera)
+        made.append(next_chunk(world, WINDOW, given, 5, draws(given["renoise"][15:])))
+    assert torch.equal(*made)
+
+
+@pytest.mark.parametrize(("cameras", "projections"), [("equal", 1), ("written over", 3), ("different", 3)])
+def test_a_camera_serves_the_next_chunk_if_it_is_the_same(cameras, projections):
+    given, made, projected = arrays(GLOBAL), {}, []
+    hook = model_of().blocks[0].cam_scale_layer.register_forward_pre_hook(lambda *_: projected.append(1))
+    for cached in (True, False):
+        world = world_of(GLOBAL, given, camera_cache_bytes=None if cached else 0)
+        made[cached], held, renoise = [], torch.empty_like(given["plucker"][:, :, :3]), draws(given["renoise"])
+        for number in range(3):
+            noise, y, camera = part(GLOBAL, given, number)
+            camera = part(GLOBAL, given, 0)[2] if cameras == "equal" else camera
+            camera = held.copy_(camera) if cameras == "written over" else camera.clone()
+            made[cached].append(world.chunk(noise, y, camera, schedule_of(GLOBAL), renoise))
+        assert len(projected) == (projections if cached else projections + 14)
+    hook.remove()
+    assert all(map(torch.equal, made[True], made[False]))
+
+
+def test_a_new_prompt_changes_what_comes_and_not_what_was():
+    given, made = arrays(GLOBAL), []
+    world, renoise = world_of(GLOBAL, given), draws(given["renoise"])
+    for number in range(3):
+        if number == 2:
+            world.prompt = given["context"] + 1
+        made.append(next_chunk(world, GLOBAL, given, number, renoise))
+    torch.testing.assert_close(torch.cat(made[:2], 2), given["latent"][:, :, :6], rtol=0, atol=1e-4)
+    assert (made[2] - given["latent"][:, :, 6:]).abs().max() > 1e-2
+
+
+def test_a_cache_that_runs_out_of_memory_leaves_the_same_bits(monkeypatch):
+    want, calls = plain(WINDOW), []
+
+    def put(cache, block, pair):
+        calls.append(block)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(CameraCache, "put", put)
+    assert torch.equal(by_chunk(WINDOW, place=PLACES["host"]), want)
+    assert calls == [0, 1]
+
+
+def test_positions_go_on_beyond_the_official_table():
+    """The official code's table ends at frame 1,024; here a chunk's positions are a part of a table of any length."""
+    device = torch.device("cpu")
+    whole = rope_table((1503, 2, 2), 32, device)
+    for rows, table in zip(rope_table((3, 2, 2), 32, device, first_frame=1500), whole, strict=True):
+        assert torch.equal(rows, table[1500 * 4 :])
+
+
+@pytest.mark.parametrize(("chunk", "window"), [(3, 5), (4, 6), (1, 3)])
+def test_a_world_refuses_a_window_without_room_for_a_chunk(chunk, window):
+    with pytest.raises(InputError, match=rf"window is {window} latent frames, expected at least sink \(3\) \+ {chunk}"):
+        World(model_of(), (4, 6), window, 3, chunk=chunk, device="cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("chunk", [1, 3, 4])
+@pytest.mark.parametrize("limit", [None, 100_000, 0])
+def test_on_a_gpu_recorded_kernels_give_the_same_bits(limit, chunk):
+    """Fourteen chunks, in which the slots come round more than once, and the prompt changes once."""
+    model = model_of()
+    on_gpu = LingBotWorldModel(model.config, device="meta", dtype=torch.bfloat16)
+    there = {name: tensor.to(device="cuda", dtype=torch.bfloat16) for name, tensor in model.state_dict().items()}
+    on_gpu.load_state_dict(there, assign=True)
+    made = {graphs: _long_rollout(on_gpu, chunk, WorldMemory(camera_cache_bytes=limit, graphs=graphs))
+            for graphs in (False, True)}  # fmt: skip
+    (wanted, _), (got, world) = made[False], made[True]
+    assert torch.equal(got, wanted)
+    assert wanted.isfinite().all()
+    if chunk == 3:
+        assert 4 <= world._lanes[0].options["block_graphs"].recorded <= 8
+
+
+def _long_rollout(model, chunk, memory):
+    size, config = (8, 12), model.config
+    world = World(model, size, 9, 3, chunk=chunk, device="cuda", memory=memory)
+    random = torch.Generator("cuda").manual_seed(1)
+
+    def draw(shape):
+        return torch.randn(shape, device="cuda", generator=random)
+
+    made = []
+    for number in range(14):
+        if number in (0, 9):
+            world.prompt = draw((1, 7, config.text_dim))
+        given = [draw((1, channels, chunk, *size)) for channels in (16, 20, config.control_channels)]
+        made.append(world.chunk(*given, few_step_schedule(FAST_INDICES, 10.0), draw))
+    return torch.cat(made, dim=2), world
