@@ -14,7 +14,7 @@ IN_NO_WORKFLOW = {
     "LingBotWorldQuantize",  # sleeps on the canvas of 07
     "LingBotWorldLoadState",  # its file is one's own
     "LingBotWorldMeasureCamera",  # needs OpenCV, which ComfyUI does not bring: a template with it would be refused
-    "LingBotWorldMeasureDrift",  # looks at a video that is there
+    "LingBotWorldMeasureDrift",  # needs OpenCV
     "LingBotWorldCameraFromVideo",  # needs OpenCV and pycolmap
 }
 REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/main/"
