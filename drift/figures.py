@@ -49,7 +49,8 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
         before = grey
     if len(rows) < 2:
         raise InputError(f"a video of {len(rows)} frames: expected at least 2")
-    return Figures(*np.array(rows).T, thumbnails=np.stack(small), fps=fps)
+    sharpness_to_change = np.array(rows).T
+    return Figures(*sharpness_to_change, thumbnails=np.stack(small), fps=fps)  # type: ignore[misc]
 
 
 def _reduced(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

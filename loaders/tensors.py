@@ -11,9 +11,11 @@ import mmap
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from zipfile import ZipFile
 
 import torch
 from torch import Tensor
@@ -240,6 +242,12 @@ def read_torch_file(path: Path) -> dict[str, TensorEntry]:
 
 
 def _load(path: Path) -> object:
+    names: list[str] = []
+    with suppress(Exception), ZipFile(path) as archive:  # what is broken is told below
+        names = archive.namelist()
+    if names and not any(name.endswith("data.pkl") for name in names):
+        raise CheckpointError(f"{path}: cannot be read: a zip archive of other files ({', '.join(names)[:60]}), not "
+                              "torch.save's; unpack it, and name the weight file in it")  # fmt: skip
     try:
         return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except Exception as error:  # a broken or hostile archive can raise anything

@@ -16,7 +16,8 @@ from lingbot_world.camera.path import CameraPath
 from lingbot_world.camera.plucker import scaled_intrinsics
 from lingbot_world.errors import CameraError
 from lingbot_world.headless.command.cli import main
-from lingbot_world.headless.files.video import find_target, write_frames
+from lingbot_world.headless.files.target import find_target
+from lingbot_world.headless.files.video import write_frames
 from lingbot_world.tools.toyworld.paths import STEP
 from lingbot_world.tools.toyworld.render import render
 from lingbot_world.tools.toyworld.rooms import scenes_around

@@ -8,7 +8,8 @@ import pytest
 from lingbot_world.drift import as_values, find_faults, measure_frames, render_drift, table, words
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
-from lingbot_world.headless.files.video import find_target, write_frames
+from lingbot_world.headless.files.target import find_target
+from lingbot_world.headless.files.video import write_frames
 
 FRAMES, FPS = 81, 16
 

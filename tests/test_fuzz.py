@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from camera_cases import colmap_binary
 from lingbot_world.camera.formats import read_camera
 from lingbot_world.camera.pose_folder import load_array
 from lingbot_world.errors import LingBotError
@@ -172,10 +173,17 @@ REAL_ESTATE = "https://x\n" + "".join(
 
 @pytest.mark.parametrize(("name", "format_", "content"), [
     ("transforms.json", "transforms", json.dumps(NERF)), ("clip.txt", "realestate10k", REAL_ESTATE),
+    ("00.txt", "kitti", "1 0 0 0 0 1 0 0 0 0 1 0\n" * 9),
 ])  # fmt: skip
 def test_camera_text_files(tmp_path, name, format_, content):
     file = tmp_path / name
     fuzz(lambda: read_camera(file, format_), content.encode(), file)
+
+
+@pytest.mark.parametrize("name", ["images.bin", "cameras.bin"])
+def test_colmap_in_binary(tmp_path, name):
+    file = colmap_binary(tmp_path / "colmap") / name
+    fuzz(lambda: read_camera(file.parent, "colmap"), file.read_bytes(), file)
 
 
 def test_a_rust_panic_is_an_error_like_others(toy_package, tmp_path):

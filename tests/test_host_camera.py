@@ -13,11 +13,11 @@ from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError
 from comfy_tree import PACK, Host
 from lingbot_world.camera import action_embedding, actions_from_keys, camera_embedding
 from lingbot_world.camera.formats import write_camera
-from lingbot_world.camera.measure.room import render_room
 from lingbot_world.camera.moves import path_from_editor, path_from_keys, path_from_load3d, preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.camera.plucker import scaled_intrinsics
 from PIL import Image
+from rendered_room import render_room
 
 pytestmark = pytest.mark.host
 
@@ -32,6 +32,7 @@ NODES = [
     "LingBotWorldCameraImport",
     "LingBotWorldCameraPreview",
     "LingBotWorldMeasureCamera",
+    "LingBotWorldCameraFromVideo",
     "LingBotWorldCameraEditor",
 ]
 EDITOR = (Path(__file__).parent / "data" / "editor_cases.json").read_text()
@@ -297,8 +298,10 @@ def has_opencv(host: Host) -> bool:
 
 
 def test_a_video_is_measured_and_drawn(comfy_host, tmp_path):
-    """The server gets the tests' own OpenCV, which runs under any Python; frames come out of a file, as a user's do."""
+    """The server gets the tests' own OpenCV and pycolmap; frames come out of a file, as a user's do. The same frames
+    make a path, and are looked through for drift."""
     cv2 = pytest.importorskip("cv2")
+    pytest.importorskip("pycolmap")
     path = preset_path("truck_left", frames=9, amount=0.4)
     lens = scaled_intrinsics(path.intrinsics, 96, 160)
     for index, picture in enumerate(render_room(path.c2w, lens, 96, 160, 3.0)):
@@ -307,7 +310,7 @@ def test_a_video_is_measured_and_drawn(comfy_host, tmp_path):
     tools = tmp_path / "custom_nodes" / "tools"
     tools.mkdir(parents=True)
     for folder in Path(cv2.__file__).parent.parent.glob("*"):
-        if folder.name in ("cv2", "opencv_python_headless.libs"):
+        if folder.name in ("cv2", "opencv_python_headless.libs", "pycolmap", "pycolmap.libs"):
             (tools / folder.name).symlink_to(folder)
     (tools / "__init__.py").write_text(f"import sys\nsys.path.append({str(tools)!r})\nNODE_CLASS_MAPPINGS = {{}}\n")
     loads = {f"load{index}": node("LoadImage", image=f"{index}.png") for index in range(9)}
@@ -317,7 +320,13 @@ def test_a_video_is_measured_and_drawn(comfy_host, tmp_path):
             run = running.queue(measured(preset(asked, 9), ["batch", 0], batch=batch, **loads))
             (report,) = run.outputs["report"]["text"]
             assert verdict in report
-            assert "Noise floor, on 1 rendered pairs of this path at 160x96" in report
+            assert "The camera was found in 9 of 9 keyframes: RotErr" in report
             assert any(verdict in text for _, text in run.texts)
             (file,) = run.files(tmp_path / "temp")
             assert Image.open(file).size == (800, 500)
+        made = node("LingBotWorldCameraFromVideo", images=["batch", 0], fov_deg=79.0)
+        drift = node("LingBotWorldMeasureDrift", images=["batch", 0], fps=16.0, width=800, height=500)
+        notes, figures = (node("PreviewAny", source=[name, port]) for name, port in (("made", 2), ("drift", 1)))
+        run = running.queue({"made": made, "drift": drift, "notes": notes, "figures": figures, "batch": batch, **loads})
+        assert "Lens: 79.0 degrees across, as given" in run.outputs["notes"]["text"][0]
+        assert "No drift found in 9 frames" in run.outputs["figures"]["text"][0]

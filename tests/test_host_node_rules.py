@@ -119,7 +119,8 @@ def test_poses_that_the_video_does_not_follow_are_said(found):
 
 
 def test_text_that_is_not_what_was_asked_for_is_said(found):
-    layer, embedding, plain = (found["texts"][name][1] for name in ("layer", "embedding", "plain"))
-    assert "takes the text from layer -2 of umt5" in layer
-    assert embedding.startswith("embedding:foo is not in models/embeddings")
-    assert plain == ""
+    said = found["texts"]
+    assert "takes the text from layer -2 of umt5" in said["layer"]
+    assert said["embedding"].startswith("embedding:foo is not in models/embeddings")
+    assert said["weights"].startswith("Weights such as (word:1.2)")
+    assert said["plain"] == said["ours"] == ""

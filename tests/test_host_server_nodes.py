@@ -17,7 +17,8 @@ IDS = {
     "LingBotWorldSolver", "LingBotWorldSigmas", "LingBotWorldSampler", "LingBotWorldCameraPreset",
     "LingBotWorldCameraKeys", "LingBotWorldCameraKeyframes", "LingBotWorldCameraChain", "LingBotWorldCameraEditor",
     "LingBotWorldCameraImport", "LingBotWorldCameraPreview", "LingBotWorldLoadCausal", "LingBotWorldRollout",
-    "LingBotWorldQuantize", "LingBotWorldMeasureCamera", "LingBotWorldToyPackage",
+    "LingBotWorldQuantize", "LingBotWorldMeasureCamera", "LingBotWorldCameraFromVideo", "LingBotWorldMeasureDrift",
+    "LingBotWorldToyPackage",
     "LingBotWorldSaveState", "LingBotWorldLoadState",
 }  # fmt: skip
 

@@ -119,7 +119,7 @@ def test_a_truncated_pt_says_so(golden, tmp_path, keep):
 def test_a_zip_that_is_no_checkpoint_is_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "model.pt", "w") as archive:
         archive.writestr("readme.txt", "hello")
-    refused(tmp_path / "model.pt", "cannot be read as torch.save weights")
+    refused(tmp_path / "model.pt", "a zip archive of other files (readme.txt), not torch.save's; unpack it")
 
 
 @pytest.mark.parametrize("content", [{"step": 5, "w": torch.zeros(1)}, [torch.zeros(1)]])

@@ -14,8 +14,8 @@ IN_NO_WORKFLOW = {
     "LingBotWorldQuantize",  # sleeps on the canvas of 07
     "LingBotWorldLoadState",  # its file is one's own
     "LingBotWorldMeasureCamera",  # needs OpenCV, which ComfyUI does not bring: a template with it would be refused
-    "LingBotWorldMeasureDrift",  # needs OpenCV
-    "LingBotWorldCameraFromVideo",  # needs OpenCV and pycolmap
+    "LingBotWorldCameraFromVideo",  # the same, and pycolmap
+    "LingBotWorldMeasureDrift",  # the same
 }
 REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/main/"
 

@@ -130,17 +130,18 @@ def _lens_in_pixels(lens: np.ndarray | float | None, size: tuple[int, int]) -> n
 def _read(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int]]:
     """The pictures to track, and height and width of the video."""
     pictures: list[np.ndarray] = []
-    shape = None
+    shape: tuple[int, int] | None = None
     for number, frame in enumerate(frames):
         if shape not in (None, frame.shape):
             sizes = [f"{each[1]}x{each[0]}" for each in (frame.shape, shape)]
             raise CameraError(f"frame {number} is {sizes[0]}, the one before {sizes[1]}: expected one size")
         if number == MOST_FRAMES:
             raise CameraError(f"the video has more than {MOST_FRAMES} frames: give a part of it")
-        shape = frame.shape
+        shape = frame.shape[0], frame.shape[1]
         pictures.append(brought_to_size(frame))
     if len(pictures) < 2:
         raise CameraError(f"a video of {len(pictures)} frames: expected at least 2")
+    assert shape is not None  # there was a frame
     return pictures, shape
 
 

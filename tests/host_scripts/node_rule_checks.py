@@ -144,10 +144,11 @@ def before(name, front):
     models, prompts = list(MODELS), prompts_of(front)
     if name in NOT_RUN:
         raise MissingError(NOT_RUN[name])
-    for number in (2,) if front == "rollout" else (0, 1):
+    taken = [socket for _, socket, _, _ in sockets(CORE[name])]
+    for number in (2,) if front == "rollout" else (0, 1) if "MODEL" in taken else (0,):
         model, conditionings = outputs(name, number)
         models[number] = model or models[number]
-    if front != "rollout" and "CONDITIONING" not in [socket for _, socket, _, _ in sockets(CORE[name])]:
+    if front != "rollout" and "CONDITIONING" not in taken:
         conditionings = [[[text, {**WHOLE[0][0][1], **extras}] for text, extras in made] for made in conditionings]
     prompts[: len(conditionings)] = conditionings[: len(prompts)]
     return models, prompts

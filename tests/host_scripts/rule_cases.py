@@ -6,6 +6,7 @@ import comfy.sd
 import node_helpers
 import torch
 from common import check, refused
+from lingbot_world.host.clip import encode_prompts
 from rule_setup import (
     CLIP,
     EXPERTS,
@@ -15,6 +16,7 @@ from rule_setup import (
     PATH,
     PLAIN,
     SAID,
+    TEXT_FILES,
     TEXTS,
     WHOLE,
     Latents,
@@ -192,11 +194,17 @@ def frames():
 
 @check
 def texts():
-    """What CLIP Text Encode says of a layer that was chosen and of an embedding that is not there."""
+    """What CLIP Text Encode says of a layer that was chosen and of an embedding that is not there, and our own text
+    node of weights, which it takes as they stand."""
     found = {}
     layer = run("CLIPSetLastLayer", clip=CLIP, stop_at_clip_layer=-2)[0]
     for name, clip, text in (("layer", layer, "a castle"), ("embedding", CLIP, "a castle embedding:foo at dusk"),
                              ("plain", CLIP, "a castle at dusk")):  # fmt: skip
         SAID.texts.clear()
-        found[name] = gap(run("CLIPTextEncode", clip=clip, text=text)[0][0][0], TEXTS[0][0][0]), " ".join(SAID.texts)
+        run("CLIPTextEncode", clip=clip, text=text)
+        found[name] = " ".join(SAID.texts)
+    for name, text in {"weights": "a (castle:1.2) at dusk", "ours": "a castle (old) at 12:30"}.items():
+        SAID.texts.clear()
+        encode_prompts(*TEXT_FILES, [text])
+        found[name] = " ".join(SAID.texts)
     return found

@@ -29,7 +29,8 @@ CORE = {name: kind for name, kind in nodes.NODE_CLASS_MAPPINGS.items() if not na
 WIDTH, HEIGHT, FRAMES = 64, 32, 9
 PACKAGE = Path(os.environ["TOY"])
 VAE = comfy.sd.VAE(sd=comfy.utils.load_torch_file(f"{PACKAGE}/Wan2.1_VAE.pth"))
-CLIP = load_clip(PACKAGE / "models_t5_umt5-xxl-enc-bf16.pth", PACKAGE / "tokenizer/tokenizer.json")
+TEXT_FILES = PACKAGE / "models_t5_umt5-xxl-enc-bf16.pth", PACKAGE / "tokenizer/tokenizer.json"
+CLIP = load_clip(*TEXT_FILES)
 FOLDER = read_pose_folder(PACKAGE / "example/poses.npy", lens=PACKAGE / "example/intrinsics.npy")
 PATH = CameraPath(FOLDER.c2w, FOLDER.intrinsics)[:FRAMES]
 IMAGE = torch.rand(1, HEIGHT, WIDTH, 3, generator=torch.Generator().manual_seed(1))
@@ -104,8 +105,9 @@ def ksampler(models, prompts):
 
 
 def rollout(models, prompts):
-    return LingBotWorldRollout.execute(models[2], prompts[0], Latents, FRAMES, 1, "Fast", 10.0, "", -1, -1, "auto",
-                                       start_image=IMAGE, camera=PATH).args[0]["samples"]  # fmt: skip
+    settings = (FRAMES, 1, "custom", 10.0, "0, 500", -1, -1, "auto")
+    made = LingBotWorldRollout.execute(models[2], prompts[0], Latents, *settings, start_image=IMAGE, camera=PATH)
+    return made.args[0]["samples"]
 
 
 FRONTS = {"sampler": sampler, "guider": guider, "ksampler": ksampler, "rollout": rollout}

@@ -127,7 +127,7 @@ Template *07 Fast* tells how the model is made."""
             text = parts.text_node(prompt=prompt, extra_height=-90)  # all three shots are to be read on opening
             path = parts.graph.add("LingBotWorldCameraPreset", preset=preset, frames=SHOT_FRAMES)
             begin = {"state": made[-1]["state"]} if made else {"start_image": image["image"]}
-            values = {"window": WINDOW, "sink": SINK, "extra_height": PREVIEW_HEIGHT - 210, **begin}
+            values = {"window": WINDOW, "sink": SINK, **begin, "extra_height": 0}
             made.append(parts.rollout(model, text["positive"], vae, path, **values))
     with parts.graph.group("Video", 4, GREY):
         parts.graph.add("LingBotWorldSaveState", room=PREVIEW_HEIGHT, state=made[-1]["state"])
