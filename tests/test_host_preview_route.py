@@ -97,7 +97,7 @@ LOOP = {"one": node("CameraChain", **{"cameras.camera0": ["camera", 0]}, frames=
         ({"prompt": preview(camera=node("CameraPreset", **PRESET | {"frames": 10**9})), "node": "preview"}, 200),
         ({"prompt": preview(camera=node("CameraPreset", **PRESET | {"frames": "many"})), "node": "preview"}, 400),
         ({"prompt": preview(camera=node("CameraPreset", **PRESET | {"preset": "gone"})), "node": "preview"}, 200),
-        ({"prompt": preview(camera=node("CameraKeys", script="walk on")), "node": "preview"}, 200),
+        ({"prompt": preview(camera=node("CameraKeys", script="walk on")), "node": "preview"}, 400),
         ({"prompt": preview(camera=node("CameraChain", **{"cameras.camera0": ["one", 0]}), **LOOP), "node": "preview"},
          204),
     ],

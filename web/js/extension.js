@@ -10,7 +10,9 @@ import { addUpload } from "./comfy/upload.js";
 import { keepView } from "./comfy/views.js";
 import { addEditor, WIDGET_TYPE } from "./comfy/widget.js";
 
-const NEW_NODES = [drawPreview, explainPrepareImage, addUpload, addToyButton, addQuantizeButton, shortenNames, keepView];
+const NEW_NODES = [
+  drawPreview, explainPrepareImage, addUpload, addToyButton, addQuantizeButton, shortenNames, keepView,
+];
 
 /** ComfyUI zooms the graph from a touch listener above every widget; two fingers in the editor are the editor's. */
 function keepTouches(event) {
