@@ -18,8 +18,8 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..options import Progress
+from ..pipeline.chunk_loop import Chunk
 from ..pipeline.memory import MARGIN, estimate_vae, free_memory
-from ..pipeline.rollout import Chunk
 from ..pipeline.state import Prompt
 from ..vae import VideoDecoder, load_vae
 from ..vae.decoding import REACH

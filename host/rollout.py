@@ -13,8 +13,8 @@ from torch import Tensor
 from ..camera.path import CameraPath
 from ..errors import CameraError, InputError
 from ..options import CELL, KeyValueMode
+from ..pipeline.chunk_loop import Chunk, ChunkCallback
 from ..pipeline.geometry import STEP
-from ..pipeline.rollout import Chunk, ChunkCallback
 from ..pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
 from ..pipeline.state import Prompt, WorldState
 from ..pipeline.world import check_causal

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..model.kv_cache import HOST_SHARE, KeyValuePlace
 from ..options import KeyValueMode, Precision
-from ..pipeline.rollout import Chunk, ChunkCallback, ChunkLoop
+from ..pipeline.chunk_loop import Chunk, ChunkCallback, ChunkLoop
 from ..pipeline.rollout_memory import Free, RolloutWork, choose_place
 from ..pipeline.spec import RolloutSpec
 from ..pipeline.world import Renoise, Schedule, WorldMemory

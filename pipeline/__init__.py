@@ -3,14 +3,37 @@
 `sample` runs the two experts of the base model. `rollout` runs a causal model (LingBot-World Fast or 2.0), which makes
 the video chunk by chunk, and `rollout_guided` one of causal-pretrain. A program that learns of the camera path only
 while the video is made uses `World`.
+
+Each is imported when it is first used: ComfyUI's nodes need the sizes at its start, and no model.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from ..options import CHUNK
-from .geometry import Geometry, explicit_geometry, output_geometry
-from .rollout import rollout, rollout_guided
-from .two_experts import sample
-from .world import World
+
+if TYPE_CHECKING:
+    from .chunk_loop import rollout, rollout_guided
+    from .geometry import Geometry, explicit_geometry, output_geometry
+    from .two_experts import sample
+    from .world import World
 
 __all__ = [
     "CHUNK", "Geometry", "World", "explicit_geometry", "output_geometry", "rollout", "rollout_guided", "sample",
 ]  # fmt: skip
+
+_PUBLIC = {
+    "Geometry": ".geometry",
+    "World": ".world",
+    "explicit_geometry": ".geometry",
+    "output_geometry": ".geometry",
+    "rollout": ".chunk_loop",
+    "rollout_guided": ".chunk_loop",
+    "sample": ".two_experts",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name], __name__), name)

@@ -15,8 +15,8 @@ from ..errors import InputError
 from ..model.config import ModelConfig
 from ..options import CHUNKS, GUIDE_SCALE, STEPS, Release, SolverName, Window
 from ..sampling import GuidedSchedule, chosen_shift, few_step_schedule
+from .chunk_loop import Chunk, ChunkLoop
 from .geometry import Geometry, explicit_geometry
-from .rollout import Chunk, ChunkLoop
 from .state import Prompt, WorldState
 from .world import Schedule, check_causal, chunk_conditioning
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from ...errors import InputError
 from ...live import Engine, Start
 from ...options import ShowProgress, Window
+from ...pipeline.chunk_loop import ChunkLoop
 from ...pipeline.geometry import Geometry, explicit_geometry
-from ...pipeline.rollout import ChunkLoop
 from ...pipeline.spec import STANDING_STILL, RolloutSpec
 from ...pipeline.state import WorldState
 from ...pipeline.world import World

@@ -29,7 +29,7 @@ from lingbot_world.host.rollout_sampler import RolloutSampler, plan_key_values  
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.model.kv_cache import KeyValuePlace  # noqa: E402
 from lingbot_world.options import PerExpert, Window  # noqa: E402
-from lingbot_world.pipeline.rollout import Chunk, ChunkLoop  # noqa: E402
+from lingbot_world.pipeline.chunk_loop import Chunk, ChunkLoop  # noqa: E402
 from lingbot_world.pipeline.spec import RolloutRequest  # noqa: E402
 from lingbot_world.pipeline.state import load_state  # noqa: E402
 from rollout_cases import ACTIONS, CASES, WINDOW, arrays, by_chunk, draws, part, run, schedule_of  # noqa: E402
