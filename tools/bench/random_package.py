@@ -26,6 +26,7 @@ SMALL = ModelConfig(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30, freq_di
 """2.0 1.3B."""
 VAE_WIDTH = 96
 SHARDS = 6
+SMALL_INDEX = "diffusion_pytorch_model.safetensors.index.json"
 
 
 def expert(folder: Path, role: str, device: str = "cuda", config: ModelConfig = FULL) -> Path:
@@ -47,6 +48,8 @@ def causal(folder: Path, device: str = "cuda") -> Path:
 def small(folder: Path, device: str = "cuda") -> Path:
     """The 1.3B of 2.0 as `hf download` leaves it, written if need be: six shards of float32 and their index."""
     path = folder / "lingbot-world-v2-1.3b-causal-fast"
+    if (path / SMALL_INDEX).is_file():
+        return path
     path.mkdir(parents=True, exist_ok=True)
     shapes, places = SMALL.parameter_shapes(), {}
     names = list(shapes)
@@ -55,10 +58,9 @@ def small(folder: Path, device: str = "cuda") -> Path:
         file = f"diffusion_pytorch_model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
         part = names[shard * len(names) // SHARDS : (shard + 1) * len(names) // SHARDS]
         places |= dict.fromkeys(part, file)
-        if not (path / file).is_file():
-            save_file({name: weights[name].float().cpu().contiguous() for name in part}, path / file)
+        save_file({name: weights[name].float().cpu().contiguous() for name in part}, path / file)
     index = {"metadata": {}, "weight_map": places}
-    (path / "diffusion_pytorch_model.safetensors.index.json").write_text(json.dumps(index))
+    (path / SMALL_INDEX).write_text(json.dumps(index))
     return path
 
 
