@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from lingbot_world.headless import preparation, rollout, stages
+from lingbot_world.headless import preparation, stages
 from lingbot_world.headless import run as runs
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders.uploader import Lane
 from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.pipeline import chunk_loop
 from lingbot_world.pipeline.memory import Residency
 from lingbot_world.vae import VAE
 from PIL import Image
@@ -125,8 +126,8 @@ def test_out_of_gpu_memory_at_load_switch_and_decode(
 
 @pytest.mark.parametrize(
     ("module", "place"),
-    [(preparation, "load_expert"), (preparation, "encode_first_frame"), (preparation, "divided_decoder"),
-     (rollout, "World")],
+    [(preparation, "load_model"), (preparation, "encode_first_frame"), (preparation, "divided_decoder"),
+     (chunk_loop, "World")],
 )  # fmt: skip
 def test_out_of_gpu_memory_in_a_rollout(frames, want, causal, toy_package, monkeypatch, capsys, module, place):
     whole = want(**causal)

@@ -8,6 +8,7 @@ from test_package import EVERY_FILE, ROOT, SHIPPED, dotted
 
 PROCESSES = ("popen", "fork", "forkpty", "startfile", "posix_spawn")
 BY_NAME = {"errors.py": "require", "__init__.py": "__getattr__", "loaders/__init__.py": "__getattr__",
+           "pipeline/__init__.py": "__getattr__",
            "host/needs.py": "_is_there", "nodes/__init__.py": "get_node_list"}  # fmt: skip
 """Where a module is imported by a name that is no constant: what the callers of `require` write out, and tables."""
 
@@ -50,9 +51,9 @@ def test_modules_are_imported_by_fixed_names(path):
 def test_the_tables_of_names_hold_constants():
     """`__getattr__` of these files takes a module's name out of a table; another name is an AttributeError."""
     import lingbot_world
-    from lingbot_world import loaders
+    from lingbot_world import loaders, pipeline
 
-    for module in (lingbot_world, loaders):
+    for module in (lingbot_world, loaders, pipeline):
         with pytest.raises(AttributeError):
             _ = module.os
 

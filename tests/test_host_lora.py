@@ -48,8 +48,8 @@ def test_static_loading_streams_what_comfyui_loads(found):
     assert max(result["gaps"]) < EXACT
 
 
-def test_weights_that_are_cast_on_the_way_do_not_exist_twice(found):
-    assert found["upload_of_another_dtype"] == [0, 51]
+def test_weights_of_more_bits_are_uploaded_rounded_and_do_not_exist_twice(found):
+    assert found["upload_of_another_dtype"] == [[51, ["torch.bfloat16"]], [51, ["torch.float32"]]]
 
 
 def test_a_failed_upload_leaves_every_weight_in_its_file(found):

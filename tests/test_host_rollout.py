@@ -41,8 +41,9 @@ def test_images_are_the_new_frames_and_the_latent_is_the_whole_video(found):
 
 
 def test_another_release_that_goes_on_with_a_video_is_told(found):
-    (left_over,), (left_over_too, *other) = found["the_command"]["notes"]
-    assert left_over == left_over_too
+    (rounded, left_over), (rounded_too, left_over_too, *other) = found["the_command"]["notes"]
+    assert (rounded, left_over) == (rounded_too, left_over_too)
+    assert rounded == "Frames come in chunks of 12 where a video goes on: the video has 24 frames, not 21."
     assert left_over.startswith("The first 21 of the camera path's 81 poses are used; a run that goes on begins with")
     assert other == ["The video so far was made by LingBot-World 2.0; LingBot-World Fast goes on."]
 
@@ -58,7 +59,8 @@ def test_a_video_begins_with_the_last_frame_of_a_latent_as_with_that_frame(found
 
 def test_what_of_a_path_a_video_that_goes_on_does_not_follow_is_told(found):
     assert found["paths"]["short"] == ["The camera path holds 13 poses: the video has 12 frames, not 81."]
-    (far,) = found["paths"]["far"]
+    rounded, far = found["paths"]["far"]
+    assert "the video has 84 frames, not 81" in rounded
     assert "times that of the video's first path" in far
 
 

@@ -115,11 +115,11 @@ def test_text_wired_past_the_start_image_is_warned_of_on_the_sampler(server):
     half = past.set(APPLY, positive=prompt[prompt.node_id(APPLY)]["inputs"]["positive"])
     without_guidance = half.set(SAMPLER, cfg_high=1.0, cfg_low=1.0)
     shown = [server.queue(case).texts for case in (past, half, without_guidance, prompt)]
-    words = [[(node, text.split(":")[0]) for node, text in texts] for texts in shown]
+    words = [{node: text.split(":")[0] for node, text in texts} for texts in shown]  # what each node shows in the end
     sampler = prompt.node_id(SAMPLER)
     assert words == [
-        [(sampler, "No start image in positive and negative")],
-        [(sampler, "No start image in negative")],
-        [(sampler, "")],  # the warning goes away
-        [],
+        {sampler: "No start image in positive and negative"},
+        {sampler: "The start image is in positive only, not in negative"},
+        {sampler: ""},  # the warning goes away
+        {},
     ]

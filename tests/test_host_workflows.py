@@ -111,7 +111,7 @@ def test_denoise_changes_a_video_as_the_separate_nodes_do(server):
     prompt = prompt.set("RandomNoise", noise_seed=5).set("LingBotWorldSigmas", denoise=0.35)
     prompt = prompt.set("SamplerCustomAdvanced", latent_image=["video", 0])
     for denoise in (0.35, 0.8):
-        prompt = prompt.add(f"at {denoise}", "LingBotWorldSampler", **values, denoise=denoise)
+        prompt = prompt.add(f"at {denoise}", "LingBotWorldSampler", **values | {"denoise": denoise})
     kept = {"dpieces": pieces.link("SamplerCustomAdvanced"), "dvideo": ["video", 0], "dlittle": ["at 0.35", 0],
             "dmuch": ["at 0.8", 0]}  # fmt: skip
     for name, latent in kept.items():

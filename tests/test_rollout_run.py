@@ -99,14 +99,15 @@ def test_the_command_says_what_it_makes_and_under_which_licence(causal, second_r
     assert code == 0, wrong
     assert "LingBot-World 2.0 (CC BY-NC-SA 4.0, for non-commercial use)" in said
     assert "the camera stands still" in said
-    assert "64x48, 13 frames, 1 chunks" in said
+    assert "64x48, 13 frames, 1 chunk on cpu" in said
 
 
 def test_causal_pretrain_makes_guided_chunks_and_keeps_its_negative_prompt(pretrain, causal, tmp_path, capsys):
     """And a scale of 1 leaves it out."""
     words = words_of(causal(), ckpt_dir=pretrain, frame_num=9, sampling_steps=2, output=tmp_path / "a/*.png")
     for name, more in {"guided": ("--negative", "blur"), "plain": ("--guide_scale", "1")}.items():
-        assert main([*words, "--save_state", str(tmp_path / f"{name}.state"), *more]) == 0, capsys.readouterr().err
+        state = str(tmp_path / f"{name}.state")
+        assert main([*words, "--overwrite", "--save_state", state, *more]) == 0, capsys.readouterr().err
     guided, plain = (load_state(tmp_path / f"{name}.state") for name in ("guided", "plain"))
     assert "causal-pretrain" in guided.release
     assert guided.prompts[0].negative.shape[2] == guided.prompts[0].context.shape[2]
@@ -161,7 +162,8 @@ def test_what_the_user_should_know_of_a_path_is_told(causal, tmp_path):
     assert "The camera path holds 9 poses: the video has 12 frames, not 81." in told(example[:9], 81)
     assert "Frames come in chunks of 12 where a video goes on: the video has 24 frames, not 29." in told(example, 29)
     assert "The first 24 of the camera path's 81 poses are used" in " ".join(told(example, 24))
-    assert "frames, not" not in " ".join(told(example, 81))
+    assert "the video has 84 frames, not 81" in " ".join(told(example, 81))
+    assert "frames, not" not in " ".join(told(example, 24))
 
 
 def test_inspect_describes_a_causal_models_own_folder_with_another_window(toy_package, capsys):

@@ -67,12 +67,13 @@ def _lowvram_uploads(tensors) -> bool:
 
 @check
 def upload_of_another_dtype():
-    """fp32 in the file, bf16 to compute in: no weight is uploaded, as it would be there in both."""
+    """fp32 in the file, bf16 to compute in: what is uploaded is rounded on its way, and is never there in both."""
     asked, original = [], operations.state_tensors
 
-    def spy(*arguments, names, **options):
-        asked.append(sum(name.endswith("weight") for name in names))
-        return original(*arguments, names=names, **options)
+    def spy(checkpoint, *arguments, names, **options):
+        weights = [name for name in names if name.endswith("weight")]
+        asked.append([len(weights), sorted({str(checkpoint.tensors[name].dtype) for name in weights})])
+        return original(checkpoint, *arguments, names=names, **options)
 
     operations.state_tensors = spy
     try:
