@@ -75,7 +75,7 @@ class LingBotWorldModel(nn.Module):
     attention_mode: AttentionMode = "auto"
 
     def set_arithmetic(self, arithmetic: Arithmetic) -> None:
-        """How the blocks' linear layers multiply (see eight_bit.py); "auto" is "bf16", the compute dtype. First and
+        """How the blocks' linear layers multiply (see linear_8bit.py); "auto" is "bf16", the compute dtype. First and
         last layers, embeddings, norms, modulation, attention and the residual stream stay as they are, and so do keys
         and values of the prompt, which has few tokens."""
         for name, layer in self.blocks.named_modules():
@@ -83,7 +83,7 @@ class LingBotWorldModel(nn.Module):
                 layer.arithmetic = arithmetic  # type: ignore[assignment]
 
     def set_attention(self, mode: AttentionMode) -> None:
-        """How the video's tokens attend to each other (see eight_bit_attention.py); "auto" is "exact". Attention to the
+        """How the video's tokens attend to each other (see attention_8bit.py); "auto" is "exact". Attention to the
         prompt, which has few tokens, stays exact."""
         self.attention_mode = mode
         for layer in self.blocks.modules():
