@@ -12,8 +12,8 @@ import folder_paths
 
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
-from ..loaders.four_bit import component_owner
 from ..loaders.package import find_package, is_causal_folder, is_expert_folder
+from ..loaders.quantized.four_bit import component_owner
 from ..options import Progress
 from . import folders
 from .names import new_parts

@@ -25,10 +25,10 @@ from ..options import Arithmetic, AttentionMode, Progress
 from ..typed import checked
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
-from .four_bit import frozen_parameter
 from .lora import Changes
 from .offload import BlockStreamer, staying_weights, streamed_weights
-from .quantized import DecodedParameter, check_finite, quantized_tensors
+from .quantized.four_bit import frozen_parameter
+from .quantized.weight import DecodedParameter, check_finite, quantized_tensors
 from .tensors import TensorEntry
 from .uploader import Uploader
 

@@ -19,9 +19,9 @@ from ..model.dit import LingBotWorldModel
 from ..model.parallel import start_gather
 from .checkpoint import Checkpoint
 from .chunks import ALIGNMENT, Chunk, block_of, buffer_bytes, by_key, chunks_of, clipped, targets_in, tensor_at
-from .four_bit import frozen_parameter
 from .lora import change_bytes
-from .quantized import check_finite, quantized_tensors
+from .quantized.four_bit import frozen_parameter
+from .quantized.weight import check_finite, quantized_tensors
 from .uploader import Uploader, UploadSettings
 
 SLOTS = 2

@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..model.matrix_8bit import LARGEST, EightBit
-from ..model.pointwise import encode_8bit, slices
+from ...errors import CheckpointError
+from ...model.matrix_8bit import LARGEST, EightBit
+from ...model.pointwise import encode_8bit, slices
+from ..tensors import MappedFile, TensorEntry
 from .four_bit import frozen_parameter, load_layouts
-from .quantized import DecodedParameter
-from .tensors import MappedFile, TensorEntry
+from .weight import DecodedParameter
 
 METADATA = "_quantization_metadata"
 E4M3 = "float8_e4m3fn"

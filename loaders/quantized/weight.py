@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..options import T
-from .tensors import MappedFile, TensorEntry, in_file_order
+from ...errors import CheckpointError
+from ...options import T
+from ..tensors import MappedFile, TensorEntry, in_file_order
 
 
 class QuantizedWeight(Protocol):
