@@ -89,7 +89,8 @@ class StageRecorder:
             self._end = None
             seconds = time.perf_counter() - started
             display.__exit__(None, None, None)
-            self.stages.append(Stage(name, seconds, self._gpu_peak()))
+            peak = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
+            self.stages.append(Stage(name, seconds, peak))
 
         self._end = end
         return progress
@@ -100,9 +101,6 @@ class StageRecorder:
             self._end()
             if not keep:
                 release(self._device)
-
-    def _gpu_peak(self) -> int | None:
-        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
 
 
 def release(device: torch.device) -> None:

@@ -194,11 +194,8 @@ class Manifest:
             file = outcome.job.video(self.folder)
             found = {"status": DONE, "file": file.name, "seed": outcome.seed, "seconds": round(outcome.seconds, 2)}
             found["sha256"] = _digest(file)
-        self._add(outcome.job, **found)
-
-    def _add(self, job: Job, **found: Any) -> None:
-        row = {"name": job.name, **found, "settings": job.settings()}
-        self._rows[job.name] = row
+        row = {"name": outcome.job.name, **found, "settings": outcome.job.settings()}
+        self._rows[outcome.job.name] = row
         cut_short = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"", b"\n")
         with self.path.open("a", encoding="utf-8") as file:
             file.write("\n" * cut_short + json.dumps(row, ensure_ascii=False) + "\n")
