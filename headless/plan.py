@@ -22,7 +22,7 @@ from ..model.config import ModelConfig
 from ..options import SHIFT, PerExpert, torch_dtype
 from ..pipeline.geometry import first_frame
 from ..pipeline.memory import SamplingWork
-from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups
+from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups, TwoExpertSchedule
 from ..sampling import guide_scales
 from ..text import load_tokenizer
 from ..text.encoder import check_vocabulary
@@ -66,6 +66,13 @@ class SamplingPlan(Plan):
         """What memory depends on."""
         return SamplingWork(
             self.experts, self.geometry, self.precision(), self.camera is not None, self.guided, together
+        )
+
+    @property
+    def schedule(self) -> TwoExpertSchedule:
+        options = self.options
+        return TwoExpertSchedule(
+            options.sampling_steps, self.shift, options.boundary, options.guide_scale, options.solver
         )
 
     @property

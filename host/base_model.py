@@ -194,7 +194,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             cache.clear()
             return None
         wanted = camera_cache_bytes(self.diffusion_model.config, *latent_size, dtype=self.diffusion_model.dtype)
-        needed = self._bytes_to_leave_free(step_bytes)
+        step = BATCH_HEADROOM * step_bytes + management.extra_reserved_memory()
+        not_loaded = max(0, self.current_patcher.model_size() - self.current_patcher.loaded_size())
+        needed = not_loaded + max(step, management.minimum_inference_memory())
         if mode == "gpu" and not cache.nbytes:
             with _FREEING:
                 running = [loaded for loaded in management.current_loaded_models if loaded.currently_used]
@@ -209,13 +211,6 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             cache.clear()
             return None
         return cache
-
-    def _bytes_to_leave_free(self, step_bytes: int) -> float:
-        """For the step and for those of the expert's weights that ComfyUI has yet to load."""
-        patcher = self.current_patcher
-        weights = max(0, patcher.model_size() - patcher.loaded_size())
-        step = BATCH_HEADROOM * step_bytes + management.extra_reserved_memory()
-        return weights + max(step, management.minimum_inference_memory())
 
     def free_camera_cache(self) -> int:
         """Empty the camera cache and return its bytes. The memory goes back to the driver, because ComfyUI's dynamic

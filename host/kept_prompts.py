@@ -25,15 +25,13 @@ def embeddings(
     prompts, version = list(prompts), fingerprint(files)
     missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
     made = dict(zip(missing, encode(missing) if missing else [], strict=True))
-    found = [made[prompt] if prompt in made else _recall(version, prompt) for prompt in prompts]
+    for prompt in prompts:
+        if prompt not in made:
+            _kept.move_to_end((version, prompt))
+    found = [made[prompt] if prompt in made else _kept[version, prompt] for prompt in prompts]
     for prompt, embedding in made.items():
         if len(embedding) < MAX_TOKENS:
             _kept[version, prompt] = embedding.cpu().clone()  # by itself: it was a part of all of them
     while len(_kept) > KEPT:
         _kept.popitem(last=False)
     return found
-
-
-def _recall(version: str, prompt: str) -> Tensor:
-    _kept.move_to_end((version, prompt))
-    return _kept[version, prompt]

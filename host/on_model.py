@@ -95,15 +95,12 @@ def raise_for_node(error: Exception) -> None:
 def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
     """Names of the patches in transformer_options that a model of so many blocks never calls."""
     replaced = options.get("patches_replace", {})
-    missing = {f"{name} {number[1]}" if isinstance(number, tuple) and name == BLOCK else name
-               for number in replaced.get(REPLACED, {}) for name in _kind(number)
-               if name != BLOCK or not number[1] < blocks}  # fmt: skip
+    missing = set()
+    for key in replaced.get(REPLACED, {}):  # such as ("double_block", 3)
+        name = str(key[0] if isinstance(key, tuple) else key)
+        if name != BLOCK or not key[1] < blocks:
+            missing.add(f"{name} {key[1]}" if isinstance(key, tuple) and name == BLOCK else name)
     return sorted((options.get("patches", {}).keys() - PATCHES) | (replaced.keys() - {REPLACED}) | missing)
-
-
-def _kind(number: Any) -> tuple[str, ...]:
-    """The kind of block that is replaced, from a key such as ("double_block", 3)."""
-    return (str(number[0]),) if isinstance(number, tuple) else (str(number),)
 
 
 def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:

@@ -105,7 +105,8 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
         model.key_value_bytes = 0
     state = spec.state_after(torch.cat(chunks.latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
     whole = model.process_latent_out(state.latent.clone())
-    return Made({"samples": whole}, _decode(spec, vae, whole), state)
+    images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
+    return Made({"samples": whole}, images, state)
 
 
 class _Chunks:
@@ -210,11 +211,6 @@ def _encode_image(run: NodeRollout, vae) -> Tensor:
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)
     pixels[0] = (spec.frame.permute(1, 2, 0) + 1) / 2
     return run.patcher.model.process_latent_in(vae.encode(pixels).float().cpu())
-
-
-def _decode(spec: RolloutSpec, vae, whole: Tensor) -> Tensor:
-    """The new frames, IMAGE [n, H, W, 3], of the whole video's LATENT."""
-    return _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:

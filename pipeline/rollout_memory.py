@@ -165,7 +165,9 @@ class RolloutPlanner:
             resident = 0 if wishes.shard else None
             return RolloutMemory(WorldMemory(place, 0), resident_blocks=resident, vae_tiling=wishes.vae_tiling)
         free_host = free.host // precision.processes
-        weights, pages = cache(self._weights), cache(self._pages)
+        share = precision.processes if wishes.shard else 1
+        weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, share))
+        pages = cache(self._pages)
         best: RolloutMemory | None = None  # of those for which the disk is read in every forward
         for memory in self._ways(key_value_places(wishes.kv_cache, fp8)):
             stage = estimate_rollout(self.work, memory, weights(memory.resident_blocks), self.decoder)[0]
@@ -209,9 +211,6 @@ class RolloutPlanner:
                     if not resident or not place.on_host or wishes.kv_cache == "host":
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
-    def _weights(self, resident: int | None) -> int:
-        return weight_bytes(self.checkpoint, resident, self.work.precision.processes if self.wishes.shard else 1)
-
     def _pages(self, resident: int | None) -> int:
         """Bytes of the file that every forward reads."""
         if resident is None or self.wishes.shard:
@@ -231,7 +230,11 @@ class RolloutPlanner:
         torchs = work.precision.attention != "8bit"  # nobody has tried to record another package's kernel
         graphs = processes > 1 and few and whole and torchs and work.activations <= room - cache
         room -= cache + graphs * work.activations + MARGIN
-        decoded = self._decoded_blocks(room) if whole else 0
+        decoded = 0
+        if whole and self.checkpoint.quantized:  # decoding takes a fortieth of a chunk, a tenth where four share it
+            config, precision = self.checkpoint.config, work.precision
+            block = decoded_bytes(config, precision.dtype, precision.arithmetic)
+            decoded = min(config.num_layers, max(0, room) // block)
         world = WorldMemory(memory.place, cache, graphs)
         return replace(memory, world=world, decoded_blocks=decoded)
 
@@ -245,13 +248,6 @@ class RolloutPlanner:
         blocks = min(work.config.num_layers, max(0, room - cache) // (one - none))
         cache = cache or work.camera_cache(mode, room - blocks * (one - none))
         return replace(memory, world=WorldMemory(place._replace(device_blocks=blocks), cache))
-
-    def _decoded_blocks(self, room: int) -> int:
-        """Blocks whose decoded weights have room. Decoding takes a fortieth of a chunk on an H200, a tenth where four
-        share it."""
-        config, precision = self.checkpoint.config, self.work.precision
-        block = decoded_bytes(config, precision.dtype, precision.arithmetic)
-        return min(config.num_layers, max(0, room) // block) if self.checkpoint.quantized else 0
 
 
 def estimate_rollout(

@@ -191,9 +191,9 @@ class Manifest:
         """Adds what became of a job. One that failed is tried again by the next run."""
         found: dict[str, Any] = {"status": FAILED, "error": outcome.error}
         if outcome.error is None:
-            file = outcome.job.video(self.folder)
-            found = {"status": DONE, "file": file.name, "seed": outcome.seed, "seconds": round(outcome.seconds, 2)}
-            found["sha256"] = _digest(file)
+            video = outcome.job.video(self.folder)
+            found = {"status": DONE, "file": video.name, "seed": outcome.seed, "seconds": round(outcome.seconds, 2)}
+            found["sha256"] = _digest(video)
         row = {"name": outcome.job.name, **found, "settings": outcome.job.settings()}
         self._rows[outcome.job.name] = row
         cut_short = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"", b"\n")
