@@ -129,7 +129,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def watch_options(self) -> None:
-        """A run begins: say on its node what transformer_options ask for later that they did not at its first step."""
+        """Called when a run begins. The options of its first step are its usual ones; what transformer_options ask for
+        beyond them in a later step is said on its node."""
         self.usual_options, self.told = None, ""
 
     def _watch(self, options: dict) -> None:

@@ -18,8 +18,8 @@ _kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 def embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
-    """The embedding [tokens, dim] of each prompt. `encode` is asked for those that were not encoded before with these
-    files as they are now: of the text encoder and of the tokenizer.
+    """The embedding [tokens, dim] of each prompt. `files` are the text encoder's and the tokenizer's. `encode` makes
+    the embeddings that are not kept yet; those of a file that was written again count as not kept.
 
     A prompt that fills the 512 tokens is not kept: whether it was cut is said while it is encoded."""
     prompts, version = list(prompts), fingerprint(files)
@@ -31,7 +31,7 @@ def embeddings(
     found = [made[prompt] if prompt in made else _kept[version, prompt] for prompt in prompts]
     for prompt, embedding in made.items():
         if len(embedding) < MAX_TOKENS:
-            _kept[version, prompt] = embedding.cpu().clone()  # by itself: it was a part of all of them
+            _kept[version, prompt] = embedding.cpu().clone()  # a view would keep the memory of all of them
     while len(_kept) > KEPT:
         _kept.popitem(last=False)
     return found

@@ -1,4 +1,4 @@
-"""What the nodes ask of ComfyUI's own code.
+"""The names of ComfyUI's own code that the nodes use.
 
 ComfyUI changes its internals without notice. The names are looked up before the nodes load. Where one is missing, the
 nodes that need it are left out, the log says so, and the other nodes work. A test compares the names with the code."""

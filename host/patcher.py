@@ -22,7 +22,7 @@ from .notice import running_node
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
-"""As ComfyUI's patchers keep a weight before they change it."""
+"""What ComfyUI's patchers keep of a weight before they change it."""
 
 _WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin

@@ -33,7 +33,7 @@ Chunks = Callable[[ChunkCallback], Iterator[Tensor]]
 @dataclass(frozen=True, kw_only=True)
 class NodeRollout:
     """What a node's rollout needs beside the engine's `spec`. With `start`, a latent [1, 16, n, h, w] as VAEs take it,
-    the video begins with that one's last frame, which is there when `run_rollout` has decoded it."""
+    the video begins with that latent's last frame, which `run_rollout` decodes first."""
 
     patcher: object
     spec: RolloutSpec
@@ -148,7 +148,7 @@ class _Chunks:
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """The one that ComfyUI is set to; where its previews are off the cheapest, as it serves once a chunk."""
+    """The previewer that ComfyUI is set to. Where previews are off the cheapest one: it is used only once a chunk."""
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)

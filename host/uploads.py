@@ -24,7 +24,7 @@ FOLDER = "camera"
 KINDS = (".npy", ".npz", ".json", ".txt", ".bin")
 LISTS: dict[str, Callable[[], list[str]]] = {"poses": camera.pose_choices, "cameras": camera.camera_files}
 LARGEST_SUM = 512 * 2**20
-SLASH = "|"  # which browsers leave in the names of what they send; of a path they send the last part only
+SLASH = "|"  # is sent in place of a slash: of a name with slashes browsers send the last part only
 
 Files = list[tuple[str, bytes]]
 
