@@ -5,6 +5,7 @@ These patchers never change a layer's weight: the layer applies its patches to t
 
 import logging
 from collections import namedtuple
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
 
@@ -174,9 +175,7 @@ class ExactPatches(_AnyPatcher):
     def keep_loras_on(self, device: torch.device) -> bool:
         """Copy the LoRAs' tensors to the device, if enough memory for sampling stays free; returns whether it does.
         Without a copy there they are sent at each use."""
-        functions = (function for layer in self.model.modules() for name in ("weight", "bias")
-                     for function in getattr(layer, f"{name}_function", ()))  # fmt: skip
-        patches = [each for each in functions if isinstance(each, LowVramPatch) and each.prepared_patches is None]
+        patches = [patch for patch in self._attached_patches() if patch.prepared_patches is None]
         wanted = sum(patch.memory_required() for patch in patches)
         # ComfyUI asks only the first device's model what a step needs. The parent of a copy on another device has it.
         step = max(each.model.last_memory_required for each in (self, self.parent) if isinstance(each, ExactPatches))
@@ -185,6 +184,12 @@ class ExactPatches(_AnyPatcher):
         for patch in patches:
             patch.prepare(torch.empty(patch.memory_required(), dtype=torch.uint8, device=device), None)
         return True
+
+    def _attached_patches(self) -> Iterator[LowVramPatch]:
+        for layer in self.model.modules():
+            for function in (*getattr(layer, "weight_function", ()), *getattr(layer, "bias_function", ())):
+                if isinstance(function, LowVramPatch):
+                    yield function
 
     def _patch_bare_parameters(self, device_to) -> None:
         """Patch the parameters outside of layers (the modulations), which ComfyUI leaves out."""
