@@ -158,15 +158,14 @@ class RolloutPlanner:
         for all keys and values nor for all blocks, the weights of no block stay, and the keys and values of some blocks
         do: in host memory they are pinned, while weights are pages of the file, which the system may drop. Raises
         InputError where nothing fits; `whole_video` says that no window was asked for."""
-        wishes, precision = self.wishes, self.work.precision
-        fp8 = takes_operands(precision.attention, self.device, self.checkpoint.config)
+        wishes, processes = self.wishes, self.work.precision.processes
+        fp8 = takes_operands(self.work.precision.attention, self.device, self.checkpoint.config)
         if self.device.type != "cuda":
             place = KeyValuePlace(wishes.kv_cache == "8bit" and not fp8, wishes.kv_cache == "host", fp8)
             resident = 0 if wishes.shard else None
             return RolloutMemory(WorldMemory(place, 0), resident_blocks=resident, vae_tiling=wishes.vae_tiling)
-        free_host = free.host // precision.processes
-        share = precision.processes if wishes.shard else 1
-        weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, share))
+        free_host = free.host // processes
+        weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
         pages = cache(self._pages)
         best: RolloutMemory | None = None  # of those for which the disk is read in every forward
         for memory in self._ways(key_value_places(wishes.kv_cache, fp8)):
@@ -178,7 +177,7 @@ class RolloutPlanner:
             pinned = self.work.key_values(kept.place).host
             if pinned > HOST_SHARE * free_host:
                 continue
-            if pinned + pages(kept.resident_blocks) // precision.processes <= PAGES_SHARE * free_host:
+            if pinned + pages(kept.resident_blocks) // processes <= PAGES_SHARE * free_host:
                 return kept
             best = best or kept
         if best is not None:
