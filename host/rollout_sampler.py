@@ -83,12 +83,14 @@ def plan_key_values(patcher, spec: RolloutSpec, mode: KeyValueMode) -> tuple[Key
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)
-    room = 0
-    if device.type == "cuda":  # what would be free if ComfyUI unloaded everything there
-        there = (each for each in management.current_loaded_models if each.device == device and each.model is not None)
-        room = management.get_free_memory(device) + sum(each.model_loaded_memory() for each in there)
-        room -= management.extra_reserved_memory()
+    room = _room(device) - management.extra_reserved_memory() if device.type == "cuda" else 0
     host_room = int(HOST_SHARE * management.get_free_memory(torch.device("cpu")))
     place = choose_place(work, mode, device, Free(room, host_room), patcher.model_size())
     held = work.key_values(place)
     return place, held.device + held.working
+
+
+def _room(device: torch.device) -> int:
+    """What would be free on the device if ComfyUI unloaded everything there."""
+    there = (each for each in management.current_loaded_models if each.device == device and each.model is not None)
+    return management.get_free_memory(device) + sum(each.model_loaded_memory() for each in there)

@@ -9,7 +9,7 @@ from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
 from ..rotation import chained
 from . import drawing
-from .drawing import FROM_ABOVE, FROM_THE_SIDE, at_an_angle, frustum
+from .drawing import FROM_ABOVE, FROM_THE_SIDE, Color, at_an_angle, frustum
 from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
@@ -40,11 +40,15 @@ def render_preview(
     )
     _draw_asked(sheet, asked, first_frame)
     _draw_received(sheet, asked, frames)
-    said = [("! " + words, drawing.WARNING) for words in warnings(path, frames)]
-    said = said or [("Nothing to warn about: the model can follow this path.", drawing.START)]
-    said += [(words, drawing.QUIET) for words in hints(path, frames)]
-    sheet.words(said, "more in the warnings output")
+    sheet.words(_sentences(warnings(path, frames), hints(path, frames)), "more in the warnings output")
     return sheet.picture()
+
+
+def _sentences(warned: list[str], hinted: list[str]) -> list[tuple[str, Color]]:
+    """Warnings, or that there are none, then hints."""
+    said = [("! " + words, drawing.WARNING) for words in warned]
+    said = said or [("Nothing to warn about: the model can follow this path.", drawing.START)]
+    return said + [(words, drawing.QUIET) for words in hinted]
 
 
 def _draw_asked(sheet: Sheet, path: CameraPath, first_frame: Image.Image | None) -> None:

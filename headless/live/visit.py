@@ -33,8 +33,8 @@ class Visit:
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
-        height, width = opened.start.frame.shape[1:]
-        self._engine = opened.engine(Asked(init.size or (height, width), init.window, init.sink, init.chunk))
+        size = init.size or _size_of(opened.start)
+        self._engine = opened.engine(Asked(size, init.window, init.sink, init.chunk))
         start = _start(opened, init, self._engine.size)
         self.session = Session(self._engine, start, folder=folder, fps=init.fps)
         if init.script is not None:
@@ -98,19 +98,18 @@ class Visit:
             "type": "status", "content": "started", "resume": self.token, "folder": str(walk.kept.folder),
             "width": engine.size[1], "height": engine.size[0], "fps": self.init.fps, "chunk": engine.chunk,
             "window": engine.window.frames, "sink": engine.window.sink, "release": engine.release,
-            "device": torch.cuda.get_device_name(engine.device) if engine.device.type == "cuda" else engine.device.type,
+            "device": _device(engine.device),
             "prompt": walk.kept.last_prompt[0], "notes": list(engine.notes),
         }  # fmt: skip
 
     def figures(self) -> dict[str, Any]:
         """What our own page is told every second."""
         pace, walk, client = self.session.pace, self.session.walk, self.client
-        device = self._engine.device
-        free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)
+        used, whole = _gpu_memory(self._engine.device)
         return {
             "type": "status", "content": "figures", "rate": round(pace.rate(), 2), "late": pace.late,
             "stalls": pace.stalls, "frames": pace.frames, "chunks": walk.chunks, "busy": round(pace.busy(), 3),
-            "dropped": client.dropped if client else 0, "gpu_used": whole - free, "gpu_total": whole,
+            "dropped": client.dropped if client else 0, "gpu_used": used, "gpu_total": whole,
             "paused": self.session.paused, "left_out": self.recording.left_out,
         }  # fmt: skip
 
@@ -144,3 +143,20 @@ def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start | WorldSt
     elif tuple(frame.shape[1:]) != size:
         frame = F.interpolate(frame[None], size=size, mode="bicubic", align_corners=False)[0]
     return Start(frame, init.prompt or begin.prompt, begin.lens, init.seed)
+
+
+def _size_of(start: Start | WorldState) -> tuple[int, int]:
+    height, width = start.frame.shape[1:]
+    return height, width
+
+
+def _device(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def _gpu_memory(device: torch.device) -> tuple[int, int]:
+    """Bytes of the GPU that are used, by anybody, and that there are."""
+    if device.type != "cuda":
+        return 0, 0
+    free, whole = torch.cuda.mem_get_info(device)
+    return whole - free, whole
