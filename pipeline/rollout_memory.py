@@ -154,14 +154,15 @@ class RolloutPlanner:
         for all keys and values nor for all blocks, the weights of no block stay, and the keys and values of some blocks
         do: in host memory they are pinned, while weights are pages of the file, which the system may drop. Raises
         InputError where nothing fits; `whole_video` says that no window was asked for."""
-        wishes, precision = self.wishes, self.work.precision
-        fp8 = takes_operands(precision.attention, self.device, self.checkpoint.config)
+        wishes, processes = self.wishes, self.work.precision.processes
+        fp8 = takes_operands(self.work.precision.attention, self.device, self.checkpoint.config)
         if self.device.type != "cuda":
             place = KeyValuePlace(wishes.kv_cache == "8bit" and not fp8, wishes.kv_cache == "host", fp8)
             resident = 0 if wishes.shard else None
             return RolloutMemory(WorldMemory(place, 0), resident_blocks=resident, vae_tiling=wishes.vae_tiling)
-        free_host = free.host // precision.processes
-        weights, pages = cache(self._weights), cache(self._pages)
+        free_host = free.host // processes
+        weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
+        pages = cache(self._pages)
         best: RolloutMemory | None = None  # of those for which the disk is read in every forward
         for memory in self._ways(key_value_places(wishes.kv_cache, fp8)):
             stage = estimate_rollout(self.work, memory, weights(memory.resident_blocks), self.decoder)[0]
@@ -172,7 +173,7 @@ class RolloutPlanner:
             pinned = self.work.key_values(kept.place).host
             if pinned > HOST_SHARE * free_host:
                 continue
-            if pinned + pages(kept.resident_blocks) // precision.processes <= PAGES_SHARE * free_host:
+            if pinned + pages(kept.resident_blocks) // processes <= PAGES_SHARE * free_host:
                 return kept
             best = best or kept
         if best is not None:
@@ -205,9 +206,6 @@ class RolloutPlanner:
                     if not resident or not place.on_host or wishes.kv_cache == "host":
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
-    def _weights(self, resident: int | None) -> int:
-        return weight_bytes(self.checkpoint, resident, self.work.precision.processes if self.wishes.shard else 1)
-
     def _pages(self, resident: int | None) -> int:
         """Bytes of the file that every forward reads."""
         if resident is None or self.wishes.shard:
@@ -225,7 +223,11 @@ class RolloutPlanner:
         whole = memory.resident_blocks is None and memory.place.in_place
         graphs = whole and work.activations <= room - cache
         room -= cache + graphs * work.activations + MARGIN
-        decoded = self._decoded_blocks(room) if whole else 0
+        decoded = 0
+        if whole and self.checkpoint.quantized:  # decoding takes a fortieth of a chunk, a tenth where four share it
+            config, precision = self.checkpoint.config, work.precision
+            block = decoded_bytes(config, precision.dtype, precision.arithmetic)
+            decoded = min(config.num_layers, max(0, room) // block)
         world = WorldMemory(memory.place, cache, graphs)
         return replace(memory, world=world, decoded_blocks=decoded)
 
@@ -239,13 +241,6 @@ class RolloutPlanner:
         blocks = min(work.config.num_layers, max(0, room - cache) // (one - none))
         cache = cache or work.camera_cache(mode, room - blocks * (one - none))
         return replace(memory, world=WorldMemory(place._replace(device_blocks=blocks), cache))
-
-    def _decoded_blocks(self, room: int) -> int:
-        """Blocks whose decoded weights have room. Decoding takes a fortieth of a chunk on an H200, a tenth where four
-        share it."""
-        config, precision = self.checkpoint.config, self.work.precision
-        block = decoded_bytes(config, precision.dtype, precision.arithmetic)
-        return min(config.num_layers, max(0, room) // block) if self.checkpoint.quantized else 0
 
 
 def estimate_rollout(
