@@ -7,8 +7,9 @@ const TOY = "LingBotWorldToyPackage", QUANTIZE = "LingBotWorldQuantize", PACK = 
 const ALL_AT_ONCE = 1, ACTIVE = 0;
 const FROM_PACKAGE = "from the package";
 const CHOSEN = { // on loaders, when the toy is chosen
-  package: "toy", high_noise_expert: FROM_PACKAGE, low_noise_expert: FROM_PACKAGE, model_name: "toy/lingbot_world_fast",
-  vae_name: "toy/Wan2.1_VAE.pth", text_encoder: "toy/models_t5_umt5-xxl-enc-bf16.pth", tokenizer: "auto",
+  package: "toy", high_noise_expert: FROM_PACKAGE, low_noise_expert: FROM_PACKAGE,
+  model_name: "toy/lingbot_world_fast/model.safetensors", vae_name: "toy/Wan2.1_VAE.pth",
+  text_encoder: "toy/models_t5_umt5-xxl-enc-bf16.pth", tokenizer: "auto",
 };
 
 function tell(summary, detail) {
