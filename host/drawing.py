@@ -35,7 +35,8 @@ def register(server) -> None:
 
 
 def drawing_of(asked: dict[str, Any]) -> bytes:
-    """The PNG that the preview node `asked["node"]` of the prompt `asked["prompt"]` will show, without a first frame.
+    """The PNG that the preview node `asked["node"]` of the prompt `asked["prompt"]` will show, without a first frame;
+    `asked["light"]` on a light page.
 
     Raises UnknownError where a path is known only when the prompt runs, CameraError where there is none."""
     prompt = asked["prompt"]
@@ -47,7 +48,8 @@ def drawing_of(asked: dict[str, Any]) -> bytes:
         raise UnknownError
     size = _within(inputs["width"], WIDTHS), _within(inputs["height"], HEIGHTS)
     stream = io.BytesIO()
-    render_preview(path, None, int(values.of(inputs["frames"])) or len(path), size).save(stream, "PNG")
+    frames, light = int(values.of(inputs["frames"])) or len(path), bool(asked.get("light"))
+    render_preview(path, None, frames, size, light).save(stream, "PNG")
     return stream.getvalue()
 
 

@@ -43,8 +43,8 @@ def ask(server: ComfyServer, body: object) -> tuple[int, bytes]:
         return error.code, error.read()
 
 
-def drawing(server: ComfyServer, prompt: dict) -> np.ndarray:
-    status, picture = ask(server, {"prompt": prompt, "node": "preview"})
+def drawing(server: ComfyServer, prompt: dict, **more) -> np.ndarray:
+    status, picture = ask(server, {"prompt": prompt, "node": "preview", **more})
     assert status == 200, picture
     return np.asarray(Image.open(io.BytesIO(picture)))
 
@@ -56,9 +56,10 @@ def test_it_draws_what_a_run_draws_and_queues_nothing(comfy_server, camera):
     drawn = drawing(comfy_server, prompt)
     assert comfy_server.get("/history") == before
     run = comfy_server.queue(prompt)
-    (file,) = run.files(comfy_server.base / "temp")
+    dark, light = (np.asarray(Image.open(file).convert("RGB")) for file in run.files(comfy_server.base / "temp"))
     assert drawn.shape == (400, 640, 3)
-    assert np.array_equal(np.asarray(Image.open(file).convert("RGB")), drawn)
+    assert np.array_equal(dark, drawn)
+    assert np.array_equal(light, drawing(comfy_server, prompt, light=True))
 
 
 def test_a_chain_and_a_number_of_another_node_are_followed(comfy_server):
