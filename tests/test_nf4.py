@@ -231,7 +231,7 @@ def test_a_missing_package_names_the_interpreter_and_the_command(monkeypatch):
     ],
 )
 def test_the_gpu_kernel_gives_the_bits_of_plain_torch(shape, blocksize, nested, dtype):
-    from lingbot_world.model.kernels.pointwise import weights_4bit as kernels
+    from lingbot_world.model.kernels import weights_4bit as kernels
 
     packed, scales = codec.encode(torch.randn(shape) * 0.02, blocksize, nested)
     scales = codec.Scales(*(part.to(device="cuda") if isinstance(part, torch.Tensor) else part for part in scales))

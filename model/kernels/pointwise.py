@@ -1,7 +1,7 @@
 """Triton kernels of pointwise.py: each reads and writes a token once. Imported on GPUs with Triton only.
 
 One program computes one token, or a part of it where no statistics are needed. Arithmetic is fp32. The kernels of
-numbers in 8 bits are in quantized_kernels.py, those of 4-bit weights in four_bit_kernels.py."""
+numbers in 8 bits are in matrix_8bit.py, those of 4-bit weights in weights_4bit.py."""
 
 import torch
 import triton
