@@ -29,7 +29,7 @@ from .names import parts_of
 
 PACKAGES = "lingbot_world"
 AUTO = "auto"
-TOY = "toy"
+TOY, NIGHT = "toy", "loras/night"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
 _EXAMPLE = Path(__file__).parent.parent / "toy" / "trained" / "example" / "image.png"
@@ -42,8 +42,10 @@ not."""
 
 
 def register() -> None:
-    """Make `lingbot_world` a model folder of ComfyUI, after those that extra_model_paths.yaml names."""
+    """Make `lingbot_world` a model folder of ComfyUI, after those that extra_model_paths.yaml names, and have ComfyUI's
+    LoRA loaders list the toy's, once it is made."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
+    folder_paths.add_model_folder_path("loras", str(toy_folder() / NIGHT))
 
 
 def toy_folder() -> Path:

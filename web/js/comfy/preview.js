@@ -1,4 +1,4 @@
-// Camera Preview on the canvas: draws its path as soon as the fields before it change, without a run, in the page's theme.
+// Camera Preview on the canvas: draws its path in the page's theme, without a run, as soon as a field before it changes.
 
 import { api } from "../../../../scripts/api.js";
 import { viewUrl } from "./picture.js";
