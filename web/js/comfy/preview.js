@@ -1,4 +1,4 @@
-// Camera Preview on the canvas: draws its path in the page's theme, without a run, as soon as a field before it changes.
+// Camera Preview on the canvas: draws its path in the page's theme, without a run, when a field before it changes.
 
 import { api } from "../../../../scripts/api.js";
 import { viewUrl } from "./picture.js";
