@@ -42,7 +42,8 @@ class LingBotWorldCameraPreview(io.ComfyNode):
     @classmethod
     def execute(cls, camera, frames, width, height, image=None) -> io.NodeOutput:
         frames = frames or len(camera)
-        drawing = preview_image(camera, image, frames, (width, height))
+        drawing, light = (preview_image(camera, image, frames, (width, height), light) for light in (False, True))
         show_warnings(camera, frames)
         words = "\n".join([*warnings(camera, frames), *hints(camera, frames)])
-        return io.NodeOutput(drawing, words, ui={"drawing": ui.PreviewImage(drawing, cls=cls).values})
+        shown = {"drawing": drawing, "light": light}  # the canvas shows the one of its theme
+        return io.NodeOutput(drawing, words, ui={k: ui.PreviewImage(v, cls=cls).values for k, v in shown.items()})
