@@ -4,6 +4,7 @@ import numpy as np
 from PIL import Image
 
 from ..advice import hints, motion, warnings
+from ..explained import doubts, in_short
 from ..path import CameraPath
 from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
@@ -24,7 +25,8 @@ def render_preview(
     frames: int | None = None,
     size: tuple[int, int] = (800, 500),
 ) -> Image.Image:
-    """The path from above, from the side and at an angle, with what the model receives and the warnings in words.
+    """The path from above, from the side and at an angle, with what the model receives, the warnings in words, and how
+    a path's file was read.
 
     `frames` of the video, all of the path when None; `size` in pixels, 400x250 at least. Returns an RGB image.
     Raises CameraError for fewer than five poses or a size too small to read.
@@ -40,7 +42,9 @@ def render_preview(
     )
     _draw_asked(sheet, asked, first_frame)
     _draw_received(sheet, asked, frames)
-    sheet.words(_sentences(warnings(path, frames), hints(path, frames)), "more in the warnings output")
+    read = [in_short(path)] if path.origin is not None else []
+    warned = [*doubts(path), *warnings(path, frames)]
+    sheet.words(_sentences(warned, [*read, *hints(path, frames)]), "more in the warnings output")
     return sheet.picture()
 
 
