@@ -98,7 +98,7 @@ FROM_VIDEO_HELP = """Makes a camera path of a video: what its camera did, as pos
 
 Found as `camera measure` does. A video has no scale: the longest step between latent frames becomes 1, which is what
 the model sees of any path. The first frame's camera is the origin, its axes OpenCV's. The lens is found too where the
-video shows it, unless --fov_deg names it; else it is taken to see 79 degrees across.
+view turns by 10 degrees or more, unless --fov_deg names it; else it is taken to see 79 degrees across.
 
 Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
 
