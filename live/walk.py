@@ -19,7 +19,7 @@ from ..pipeline.state import WorldState
 from ..pipeline.world import World, chunk_conditioning
 from ..vae import VideoDecoder
 from ..vae.decoding import REACH
-from .camera import WALKING_UNIT, WalkingCamera, model_steps
+from .camera import WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
 from .controls import FRAMES_OF_ONE, Controls
 from .engine import Engine, Start
 from .kept import Kept
@@ -58,16 +58,18 @@ class Walk:
     _decoder: VideoDecoder
 
     def __init__(
-        self, engine: Engine, start: Start | WorldState, controls: Controls, folder: Path, speed: float = 1.0
-    ) -> None:
-        """Raises InputError."""
+        self, engine: Engine, start: Start | WorldState, controls: Controls, folder: Path, speed: float = 1.0,
+        path: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
+        """`path`: poses [n, 4, 4] that are walked, whatever is asked for. Raises InputError."""
         self.engine, self.controls = engine, controls
         self._state = before = start if isinstance(start, WorldState) else None
         self.frame = start.frame
         lens, scale = (start.lens, 0.0) if isinstance(start, Start) else (start.lens[-1].numpy(), start.scale)
         self._lens = lens_from_fov() if lens is None else lens
         pose = None if before is None else before.last_pose.numpy()
-        self.camera = WalkingCamera(pose, scale or WALKING_UNIT, speed)
+        self.camera = WalkingCamera(pose, scale or WALKING_UNIT, speed) if path is None else RecordedCamera(
+            path, pose, scale)
         self._image = engine.encode_image(self.frame)
         self._generator = torch.Generator().manual_seed(start.seed if isinstance(start, Start) else 0)
         self.kept = Kept(folder, engine, self.frame, self._lens, self.camera.unit, before)
@@ -79,6 +81,17 @@ class Walk:
         self._rebuild(())
 
     @property
+    def ended(self) -> bool:
+        """Whether a path was walked that has no whole chunk left."""
+        frames = FRAMES_OF_ONE * self.engine.chunk
+        return self.camera.left < (frames - FRAMES_OF_ONE if self._first_of_all else frames)
+
+    @property
+    def _first_of_all(self) -> bool:
+        """Whether the next chunk is the video's first, whose first latent frame is the picture alone."""
+        return self._state is None and self._made == 0
+
+    @property
     def chunks(self) -> int:
         """Chunks of this walk, without those of the state that it goes on from."""
         return self._made
@@ -87,7 +100,7 @@ class Walk:
         """The next chunk: the inputs are taken, the model makes it, its frames are handed out, the first latent frame's
         before the others are decoded. The chunk is kept when its last frames are, and remembered after that."""
         began, size = time.perf_counter(), self.engine.chunk
-        first_of_all = self._state is None and self._made == 0
+        first_of_all = self._first_of_all
         before = None if first_of_all else self.camera.pose
         video_frames = FRAMES_OF_ONE * size - (FRAMES_OF_ONE if first_of_all else 0)
         wishes = self.controls.take(video_frames)
@@ -125,7 +138,7 @@ class Walk:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
         self.kept.cut(chunk)
         poses = self.kept.poses()
-        self.camera.place(poses[-1] if len(poses) else self._start_pose)
+        self.camera.place(poses[-1] if len(poses) else self._start_pose, max(0, len(poses) - 1))
         whole = self.kept.latent_frames <= MOST_REPLAYED
         self._rebuild(range(chunk) if whole else self._in_the_window())
         self.frames = max(0, FRAMES_OF_ONE * self.kept.latent_frames + (self._state.frames if self._state else -3))
