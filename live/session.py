@@ -52,11 +52,12 @@ class Session:
 
     def __init__(
         self, engine: Engine, begin: Start | WorldState, *, folder: str | Path | None = None, fps: float = FPS,
-        speed: float = 1.0, path: np.ndarray | None = None,
+        speed: float = 1.0, path: np.ndarray | None = None, seed: int | None = None,
     ) -> None:  # fmt: skip
-        """`path`: poses c2w [n, 4, 4], one a video frame. Raises InputError."""
+        """`path`: poses c2w [n, 4, 4], one a video frame. `seed` as in `Walk`. Raises InputError."""
         self.engine, self.controls, self.pace = engine, Controls(), Pace(fps)
-        self._begin, self._speed, self._path, self._number = begin, speed, path, 0
+        self._begin, self._number = begin, 0
+        self._options = {"speed": speed, "path": path, "seed": seed}  # of each walk
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary else str(folder))
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
@@ -278,7 +279,7 @@ class Session:
         self._number += 1
         while (self.folder / f"walk-{self._number}").exists():  # nothing that was kept is written over
             self._number += 1
-        return Walk(self.engine, begin, self.controls, self.folder / f"walk-{self._number}", self._speed, self._path)
+        return Walk(self.engine, begin, self.controls, self.folder / f"walk-{self._number}", **self._options)
 
     def _change_prompt(self, text: str, context: Tensor, refresh: bool) -> None:
         self.walk.prompt(text, context, refresh=refresh)

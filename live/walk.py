@@ -59,9 +59,10 @@ class Walk:
 
     def __init__(
         self, engine: Engine, start: Start | WorldState, controls: Controls, folder: Path, speed: float = 1.0,
-        path: np.ndarray | None = None,
+        path: np.ndarray | None = None, seed: int | None = None,
     ) -> None:  # fmt: skip
-        """`path`: poses [n, 4, 4] that are walked, whatever is asked for. Raises InputError."""
+        """`path`: poses [n, 4, 4] that are walked, whatever is asked for. `seed`: in place of the Start's, or of a
+        state's 0. Raises InputError."""
         self.engine, self.controls = engine, controls
         self._state = before = start if isinstance(start, WorldState) else None
         self.frame = start.frame
@@ -71,7 +72,9 @@ class Walk:
         self.camera = WalkingCamera(pose, scale or WALKING_UNIT, speed) if path is None else RecordedCamera(
             path, pose, scale)
         self._image = engine.encode_image(self.frame)
-        self._generator = torch.Generator().manual_seed(start.seed if isinstance(start, Start) else 0)
+        given = start.seed if isinstance(start, Start) else 0
+        self._generator = torch.Generator().manual_seed(given if seed is None else seed)
+        self._drawn = None if path is None else self._all_noise(len(path))
         self.kept = Kept(folder, engine, self.frame, self._lens, self.camera.unit, before)
         if isinstance(start, Start):
             self.kept.prompt(start.prompt, engine.encode_prompt(start.prompt))
@@ -110,7 +113,7 @@ class Walk:
         world = poses[0 if first_of_all else FRAMES_OF_ONE - 1 :: FRAMES_OF_ONE]
         steps = model_steps(world, before, self.camera.unit)
         latent = self._world.chunk(
-            self._noise((1, 16, size, *self.engine.cells)), self._pinned(next(self._conditioning)),
+            self._chunk_noise(), self._pinned(next(self._conditioning)),
             self._pinned(self._camera(steps, self._lens[None])), self.engine.schedule, self._noise,
         )  # fmt: skip
         parts = min(size, 2)
@@ -215,6 +218,17 @@ class Walk:
             log.warning("The next frames are decoded in fp32: %s.", error)
         del self._decoder  # its memory is free before the new one's
         self._decoder = self._new_decoder(exact=True)
+
+    def _all_noise(self, poses: int) -> Tensor:
+        """Of a path's latent frames, drawn before all else: a Rollout of the same seed has the same."""
+        latent_frames = (poses - 1) // FRAMES_OF_ONE + (self._state is None)
+        return torch.randn((1, 16, latent_frames, *self.engine.cells), generator=self._generator)
+
+    def _chunk_noise(self) -> Tensor:
+        size = self.engine.chunk
+        if self._drawn is None:
+            return self._noise((1, 16, size, *self.engine.cells))
+        return self._pinned(self._drawn[:, :, self._made * size : (self._made + 1) * size])
 
     def _noise(self, shape: tuple[int, ...]) -> Tensor:
         return self._pinned(torch.randn(shape, generator=self._generator))
