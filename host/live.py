@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -159,7 +159,8 @@ def _session(run: LiveRun, engine: Engine, view: LiveView) -> Iterator[Session]:
         view.begin(session, prompts=run.clip is not None)
         yield session
     finally:
-        logging.info("The walk is kept in %s", session.folder)
+        with suppress(InputError):  # a restart failed: there is none
+            logging.info("The walk is kept in %s", session.walk.kept.folder)
         session.close(whole=True)
 
 
