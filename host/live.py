@@ -23,7 +23,7 @@ from ..live.planned import check_walkable, latent_frames, with_window
 from ..options import FPS, KeyValueMode
 from ..pipeline.geometry import Geometry
 from ..pipeline.memory import estimate_vae
-from ..pipeline.spec import STANDING_STILL, RolloutRequest
+from ..pipeline.spec import STANDING_STILL, RolloutRequest, RolloutSpec
 from ..pipeline.state import WorldState
 from ..pipeline.world import CausalModel, World, WorldMemory
 from ..vae import VAE, VideoDecoder, load_vae, vae_width
@@ -50,11 +50,13 @@ class Walked(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveRun:
-    """A walk that can begin: `rollout` has the plan. `path`: the poses that are walked if nobody steers, `frames` how
-    many are made at most. `text`: the prompt's words, if they are known. `clip` encodes what the person says."""
+    """A walk that can begin: `rollout` has the plan. `path`: the poses that are walked where nobody steers; `steered`:
+    somebody may, who is waited for. `frames`: how many are made at most. `text`: the prompt's words, if they are known.
+    `clip` encodes what the person says."""
 
     rollout: NodeRollout
     path: CameraPath | None
+    steered: bool
     frames: int
     text: str
     seed: int
@@ -76,32 +78,32 @@ def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldStat
 
 def prepare_live(
     patcher, positive: list, asked: RolloutRequest, *, image: Tensor | None, state: WorldState | None,
-    path: CameraPath | None, **more: Any,
+    path: CameraPath | None, steered: bool, **more: Any,
 ) -> LiveRun:  # fmt: skip
     """Checks what a walk is asked for; `asked.frames` are the most that it makes, `more` goes to the LiveRun. Raises
     InputError and CameraError before anything is loaded."""
-    frames = asked.frames
-    if path is None:
-        planned = 4 * latent_frames(asked.window)
-        asked = replace(asked, frames=planned - (3 if state is None else 0))
-    else:
-        asked = replace(asked, frames=min(frames, len(path)))
-    run = prepare_rollout(patcher, (positive, None), asked, image=image, camera=path, state=state)
-    check_walkable(run.spec, "model")
-    if path is None:
+    given = {"path": path, "steered": steered, "frames": asked.frames, **more}
+    if steered:
+        planned = 4 * latent_frames(asked.window) - (3 if state is None else 0)
+        run = prepare_rollout(patcher, (positive, None), replace(asked, frames=planned), image=image, state=state)
         spec, told = with_window(run.spec, asked.window, asked.sink)
         notes = tuple(note for note in run.notes if note != STANDING_STILL)
         run = replace(run, spec=spec, notes=(*notes, *told))
     else:
-        path = _as_rollout(path, run, asked.frames)
-    return LiveRun(rollout=run, path=path, frames=frames, **more)
+        asked = replace(asked, frames=min(asked.frames, len(path)))
+        run = prepare_rollout(patcher, (positive, None), asked, image=image, camera=path, state=state)
+    check_walkable(run.spec, "model")
+    if path is not None:
+        given["path"] = _as_rollout(path, asked.frames, run.spec)
+    return LiveRun(rollout=run, **given)
 
 
-def _as_rollout(path: CameraPath, run: NodeRollout, frames: int) -> CameraPath:
+def _as_rollout(path: CameraPath, frames: int, spec: RolloutSpec) -> CameraPath:
     """The path in as many poses as the walk has frames, where a Rollout's latent frames would lie on it."""
-    if run.spec.state is not None:
-        return path[:frames].resampled(4 * run.spec.geometry.lat_f + 1)
-    return path[: frame_count(frames, len(path))].resampled(run.spec.geometry.frames)
+    made = frame_count(frames, len(path), spec.chunk)
+    if spec.state is not None:
+        return path[:frames].resampled(made + 4)
+    return path[: frame_count(frames, len(path))].resampled(made)
 
 
 def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
@@ -115,7 +117,7 @@ def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
 
     def walk(model: CausalModel, device: torch.device) -> None:
         new_world = partial(spec.loop.world, model, device, WorldMemory(place, camera_cache_bytes=0))
-        with _session(run, _engine(run, image, new_world, frames), view) as session:
+        with _session(run, _engine(run, image, new_world, frames), view, _path(run, view)) as session:
             made.append(_walk(run, session, view))
 
     guider = comfy.samplers.CFGGuider(patcher)
@@ -131,6 +133,15 @@ def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
     return made[0]
 
 
+def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
+    """What is walked by itself; None where somebody is there to steer. Raises InputError where there is neither."""
+    if run.steered and view.somebody(alone=run.path is not None):
+        return None
+    if run.path is None:
+        raise InputError(view.nobody)
+    return run.path
+
+
 def _engine(
     run: LiveRun, image: Tensor, new_world: Callable[[], World], frames: Callable[[bool], VideoDecoder]
 ) -> Engine:
@@ -144,9 +155,9 @@ def _engine(
 
 
 @contextmanager
-def _session(run: LiveRun, engine: Engine, view: LiveView) -> Iterator[Session]:
+def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | None) -> Iterator[Session]:
     """A session whose walk is kept whole in ComfyUI's output folder, also where it is interrupted."""
-    spec, path = run.rollout.spec, run.path
+    spec = run.rollout.spec
     lens = None if path is None else path.intrinsics[0]
     folder = Path(folder_paths.get_output_directory()) / FOLDER
     session = Session(
@@ -156,7 +167,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView) -> Iterator[Session]:
     try:
         if spec.state is not None:
             session.walk.prompt(run.text, run.rollout.contexts[0])
-        view.begin(session, prompts=run.clip is not None)
+        view.begin(session, steered=path is None, prompts=run.clip is not None)
         yield session
     finally:
         with suppress(InputError):  # a restart failed: there is none
@@ -165,7 +176,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView) -> Iterator[Session]:
 
 
 def _walk(run: LiveRun, session: Session, view: LiveView) -> Walked:
-    album, bar = _Album(), comfy.utils.ProgressBar(run.frames if run.path is None else len(run.path))
+    album, bar = _Album(), comfy.utils.ProgressBar(run.frames)
 
     def deliver(frames: Frames) -> None:
         album.add(frames)

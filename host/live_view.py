@@ -10,7 +10,7 @@ from typing import Any
 import comfy.model_management as management
 from comfy_execution.utils import get_executing_context
 
-from ..errors import InputError, LingBotError
+from ..errors import LingBotError
 from ..live import Frames, Session
 from ..live.wire.client import Client
 from ..live.wire.codec import JSON
@@ -23,13 +23,13 @@ STOPPED = 1000
 """The code with which a view is closed by its Stop; a page that is left, or a connection that breaks, has another."""
 
 @contextmanager
-def live_view(wait: float, steered: bool) -> Iterator["LiveView"]:
+def live_view(wait: float) -> Iterator["LiveView"]:
     """The view of the node that ComfyUI is running."""
     from server import PromptServer
 
     server, context = getattr(PromptServer, "instance", None), get_executing_context()
     node = "" if context is None else context.node_id
-    view = LiveView(None if server is None else server.loop, wait, steered)
+    view = LiveView(server, wait)
     views[node] = view
     try:
         yield view
@@ -39,25 +39,39 @@ def live_view(wait: float, steered: bool) -> Iterator["LiveView"]:
 
 
 class LiveView:
-    """Whoever looks at a walk and steers it, one at a time. `begin`, `deliver`, `tell`, `watch` and `end` are for the
-    thread of the node; `meet` is the event loop's."""
+    """Whoever looks at a walk and steers it, one at a time. `meet` is the event loop's, all else is for the thread of
+    the node. `server` is ComfyUI's PromptServer, None where there is none."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None, wait: float, steered: bool, rules: Rules | None = None):
-        """`wait`: seconds in which somebody has to come, if the walk is `steered`."""
-        self._loop, self._wait, self._steered, self._rules = loop, wait, steered, rules or Rules()
+    def __init__(self, server, wait: float):
+        """`wait`: seconds in which somebody has to come."""
+        self._server, self._wait, self._rules = server, wait, Rules()
         self._session: Session | None = None
         self._client: Client | None = None
         self._ready, self._ended = asyncio.Event(), False
-        self._came = self._stopped = self._prompts = False
+        self._steered = self._stopped = self._prompts = False
         self._alone_since = 0.0
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="lingbot-live")
 
-    def begin(self, session: Session, *, prompts: bool) -> None:
-        """There is a world; `prompts`: it can be told what to show. A walk that is steered begins when somebody is
-        there."""
-        self._session, self._prompts, self._alone_since = session, prompts, time.monotonic()
-        if self._steered:
-            session.pause()
+    @property
+    def nobody(self) -> str:
+        """What is said where nobody has come."""
+        return (f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, where the "
+                "node's view opens by itself, or connect a camera path to `recorded path`, which is walked then")
+
+    def somebody(self, alone: bool) -> bool:
+        """Whether somebody comes in time. If the walk can be made `alone`, nobody is waited for where no page is
+        connected that has asked for it. ComfyUI can interrupt it."""
+        asked = None if self._server is None else self._server.sockets.get(self._server.client_id)
+        ends = time.monotonic() + (0 if alone and asked is None else self._wait)
+        while self._client is None and not self._stopped and time.monotonic() < ends:
+            management.throw_exception_if_processing_interrupted()
+            time.sleep(0.05)
+        return self._stopped or self._client is not None
+
+    def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
+        """There is a world; whether it is `steered`, and can be told what to show."""
+        self._session, self._steered, self._prompts = session, steered, prompts
+        self._alone_since = time.monotonic()
         self._in_the_loop(self._ready.set)
 
     def deliver(self, frames: Frames) -> None:
@@ -68,21 +82,13 @@ class LiveView:
         self._in_the_loop(self._tell, kind, told)
 
     def watch(self) -> None:
-        """Stops a walk that nobody walks any more. Raises ComfyUI's interrupt, and InputError where nobody came."""
+        """Stops a walk that nobody walks any more. Raises ComfyUI's interrupt."""
         management.throw_exception_if_processing_interrupted()
         session, alone = self._session, time.monotonic() - self._alone_since
         if not self._steered:
             return
-        if self._stopped:
-            session.stop()
-        elif self._client is None and not self._came and alone > self._wait:
-            raise InputError(f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, "
-                             "where the node's view opens by itself, or connect a camera path to `recorded path`, "
-                             "which is walked without anybody")  # fmt: skip
-        elif self._client is None and self._came and alone > self._rules.back:
-            session.stop()
-        quiet = quiet_since(session)
-        if quiet > self._rules.gone:
+        left, quiet = self._client is None and alone > self._rules.back, quiet_since(session)
+        if self._stopped or left or quiet > self._rules.gone:
             session.stop()
         elif quiet > self._rules.idle and not session.paused:
             session.pause()
@@ -114,7 +120,6 @@ class LiveView:
     async def _look(self, client: Client, inbox, sending: asyncio.Task) -> None:
         told = facts(self._session, FPS) | {"prompts": self._prompts, "steered": self._steered}
         client.tell({**told, "resume": "the canvas"})
-        self._came = True
         if self._steered:
             self._session.controls.let_go()
             self._session.resume()
@@ -165,5 +170,5 @@ class LiveView:
 
     def _in_the_loop(self, function: Callable[..., Any], *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop has ended
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(function, *arguments)
+            if self._server is not None:
+                self._server.loop.call_soon_threadsafe(function, *arguments)

@@ -13,6 +13,7 @@ from .state import State
 
 WAIT = 30
 """Seconds."""
+ME, PATH = "me, or else the recorded path", "the recorded path"
 
 
 class LingBotWorldLive(io.ComfyNode):
@@ -53,8 +54,8 @@ class LingBotWorldLive(io.ComfyNode):
                     "camera",
                     display_name="recorded path",
                     optional=True,
-                    tooltip="A path that is walked by itself, from its first pose to its last: nobody steers, and the "
-                    "run ends. For workflows that run without a canvas.",
+                    tooltip="A path that is walked by itself, from its first pose to its last, where nobody opens the "
+                    "view: for workflows that run without a canvas. `walked by` has it walked in any case.",
                 ),
                 io.String.Input(
                     "prompt",
@@ -79,6 +80,13 @@ class LingBotWorldLive(io.ComfyNode):
                     control_after_generate=io.ControlAfterGenerate.fixed,
                     tooltip="The noise. While it stays, and all that is connected, Run keeps the walk, and the nodes "
                     "behind it can be tried again; another seed is another walk.",
+                ),
+                io.Combo.Input(
+                    "walked_by",
+                    display_name="walked by",
+                    options=[ME, PATH],
+                    default=ME,
+                    tooltip="Who steers, where a recorded path is connected: whoever has the view open, or nobody.",
                 ),
                 io.Combo.Input(
                     "chunk",
@@ -116,8 +124,8 @@ class LingBotWorldLive(io.ComfyNode):
                     min=1,
                     max=3600,
                     advanced=True,
-                    tooltip="Seconds in which somebody has to open the view, when the model is loaded; else the run "
-                    "ends with a sentence. A walk along a recorded path waits for nobody.",
+                    tooltip="Seconds in which somebody has to open the view, when the model is loaded; else the "
+                    "recorded path is walked, or without one the run ends with a sentence.",
                 ),
             ],
             outputs=[
@@ -138,8 +146,8 @@ class LingBotWorldLive(io.ComfyNode):
 
     @classmethod
     def execute(
-        cls, model, vae, prompt, frames, seed, chunk, window, sink, kv_cache, wait, positive=None, clip=None,
-        start_image=None, state=None, camera=None,
+        cls, model, vae, prompt, frames, seed, walked_by, chunk, window, sink, kv_cache, wait, positive=None,
+        clip=None, start_image=None, state=None, camera=None,
     ) -> io.NodeOutput:  # fmt: skip
         from ..host.live import first_prompt, prepare_live, run_live
         from ..host.live_view import live_view
@@ -149,11 +157,11 @@ class LingBotWorldLive(io.ComfyNode):
             frames=frames, chunk=None if chunk == AS_TRAINED else int(chunk),
             window=None if window == UNSET else window, sink=None if sink == UNSET else sink,
         )  # fmt: skip
-        with live_view(wait, steered=camera is None) as view:
+        with live_view(wait) as view:
             first, text = first_prompt(positive, clip, prompt, state)
             run = prepare_live(
-                model, first, asked, image=start_image, state=state, path=camera, text=text, seed=seed,
-                kv_cache=kv_cache, clip=clip,
+                model, first, asked, image=start_image, state=state, path=camera,
+                steered=camera is None or walked_by == ME, text=text, seed=seed, kv_cache=kv_cache, clip=clip,
             )  # fmt: skip
             show_warning(" ".join(run.rollout.notes))
             made = run_live(run, vae, view)

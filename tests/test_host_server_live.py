@@ -7,7 +7,6 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ def walk() -> ToyPrompt:
     kinds = {"LingBotWorldCameraPreview", "CreateVideo", "SaveVideo", ROLLOUT}
     prompt = ToyPrompt({key: node for key, node in fast.items() if node["class_type"] not in kinds})
     prompt = prompt.add("live", LIVE, **values, prompt="", frames=61, chunk="1", window=6, sink=2, kv_cache="auto",
-                        wait=SECONDS)  # fmt: skip
+                        wait=SECONDS, walked_by="the recorded path")  # fmt: skip
     prompt = prompt.add("latent", "SaveLatent", samples=["live", 1], filename_prefix="live")
     return prompt.add("saved", "LingBotWorldSaveState", state=["live", 2], filename_prefix="states/live")
 
@@ -61,7 +60,8 @@ class Walker:
 
     def __init__(self, server: ComfyServer, node: str = "live", **options):
         address = f"ws://127.0.0.1:{server.port}/lingbot_world/live?node={node}"
-        self.socket = websocket.create_connection(address, timeout=SECONDS, suppress_origin="origin" not in options, **options)
+        options.setdefault("suppress_origin", "origin" not in options)
+        self.socket = websocket.create_connection(address, timeout=SECONDS, **options)
         self.told, self.frames = [], 0
         self.send({"type": "init", "lingbot_world": True, "realtime_output_format": "jpeg"})
 
@@ -227,7 +227,16 @@ def test_an_interrupt_ends_the_walk_and_leaves_it_on_disk(comfy_server, steered)
     assert f"walks/{folder.name}/walk.state [output]" in str(comfy_server.object_info("LingBotWorldLoadState"))
 
 
-def test_where_nobody_comes_the_run_ends_with_a_sentence(comfy_server, steered):
+def test_where_nobody_comes_the_recorded_path_is_walked(comfy_server, walk):
+    """The seed's walk is the same whoever might have steered."""
+    runs = [comfy_server.queue(walk.set(LIVE, walked_by=who, wait=1))
+            for who in ("me, or else the recorded path", "the recorded path")]  # fmt: skip
+    first, second = (latent(comfy_server, run, "latent") for run in runs)
+    assert first.shape[2] == 5
+    assert torch.equal(first, second)
+
+
+def test_where_nobody_comes_and_there_is_no_path_the_run_ends_with_a_sentence(comfy_server, steered):
     with pytest.raises(FailedPromptError, match="nobody opened the live view within 1 s: .*recorded path"):
         comfy_server.queue(steered.set(LIVE, wait=1))
 

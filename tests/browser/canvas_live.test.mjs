@@ -71,7 +71,7 @@ inBothRenderers((it) => {
       return { prompt: Object.values(output).find(ours).inputs, saved: workflow.nodes.find(ours).widgets_values };
     });
     assert.ok(!("view" in prompt));
-    assert.equal(saved.length, 9);
+    assert.equal(saved.length, 10);
   });
 
   it("a node that is taken off ends its walk's view", async (page) => {
