@@ -7,10 +7,10 @@ import pytest
 import torch
 from lingbot_world.pipeline.geometry import explicit_geometry
 from lingbot_world.pipeline.memory import VAE_CONVOLUTION, VAE_DECODE, VAE_STATE, estimate_vae
-from lingbot_world.vae import pooled
 from lingbot_world.vae.network import Decoder, Encoder
+from lingbot_world.vae.pooled import PooledDecoder
 from lingbot_world.vae.stripes import Stripe
-from lingbot_world.vae.weights import prepare, vae_shapes
+from lingbot_world.vae.weights import VAE, prepare, vae_shapes
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -70,10 +70,9 @@ def test_the_pools_need_no_more_than_the_plain_decoder(monkeypatch):
     kernels.convolve, kernels.rms_silu = convolve, lambda *_: None
     monkeypatch.setitem(sys.modules, kernels.__name__, kernels)
     monkeypatch.setattr("lingbot_world.model.kernels.convolution", kernels, raising=False)
-    monkeypatch.setattr(pooled, "SHARES", pooled.SHARES.to("meta"))
     shapes = vae_shapes(96).items()
     weights = prepare({name: torch.empty(shape, device="meta") for name, shape in shapes}, "meta", torch.float32)
-    decoder = pooled.PooledDecoder(weights)
+    decoder = PooledDecoder(VAE(weights))
     latent = torch.empty(1, 16, 60, 104, device="meta").contiguous(memory_format=torch.channels_last)
     with LivingTensors() as decoding:
         _views = [weight.detach() for weight in weights.values()]  # now they are counted, and no part of the work

@@ -17,7 +17,7 @@ from .tiles import Blender, Corner, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]
-"""The last two frames that each causal layer was given."""
+"""The last two frames that each causal layer was given, or pools of them (see pooled.py)."""
 
 REACH = 42
 """Latent frames after which nothing of what came before is left in the state."""
@@ -95,8 +95,9 @@ class VideoDecoder:
 
     def _new(self) -> Decoder:
         """The network before a video's first frame."""
-        decoder = PooledDecoder if pooled.suits(self._vae) else Decoder
-        return decoder(self._vae.weights, stripe=self._stripe)
+        if pooled.suits(self._vae):
+            return PooledDecoder(self._vae, self._stripe)
+        return Decoder(self._vae.weights, stripe=self._stripe)
 
     def check(self) -> None:
         """Raises OverflowError if a number of the frames since the last check was too large for fp16."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
+from threading import Thread
 
 import torch
 from torch import Tensor
@@ -21,9 +23,8 @@ from .stripes import Stripe
 from .weights import VAE
 
 OVER_TIME = tuple(f"{layer}.weight" for layer in ("conv1", "residual.2", "residual.6", "time_conv", "head.2"))
-SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
-"""Which rows (columns) of a 3x3 kernel over doubled pixels fall on the same pixel: [upper or lower pixel of two, the
-neighbour, row of the kernel]."""
+_COMPILERS: dict[tuple[torch.device, int], Thread] = {}
+"""Threads that have Triton compile its kernels for a GPU and a VAE's width."""
 
 
 class PooledDecoder(Decoder):
@@ -31,14 +32,35 @@ class PooledDecoder(Decoder):
     `Decoder` but for rounding: what is added up is rounded once, and an enlarging convolution's kernel is four of 2x2
     pixels, the sums of what falls on the same pixel."""
 
-    def __init__(self, weights: Mapping[str, Tensor], stripe: Stripe | None = None) -> None:
+    def __init__(self, vae: VAE, stripe: Stripe | None = None) -> None:
         from ..model.kernels import convolution
 
-        super().__init__(weights, stripe=stripe)
+        super().__init__(vae.weights, stripe=stripe)
         self._kernels = convolution
         self._slots: dict[str, list[int]] = {}
-        self._layers = Counter(_pool_of(name, weight) for name, weight in weights.items() if _over_time(name))
-        self._quarters = {name: quarters(weights[name]) for name in weights if name.endswith("resample.1.weight")}
+        self._layers = Counter(_pool_of(name, weight) for name, weight in vae.weights.items() if _over_time(name))
+        self._quarters, self._compiler = vae.quarters, (vae.device, vae.width)
+        if vae.device.type == "cuda" and self._compiler not in _COMPILERS:
+            _COMPILERS[self._compiler] = Thread(target=self._compile, daemon=True)
+            _COMPILERS[self._compiler].start()
+
+    def decode(self, latent: Tensor) -> Iterator[Tensor]:
+        if self._compiler in _COMPILERS:
+            _COMPILERS[self._compiler].join()
+        return super().decode(latent)
+
+    def _compile(self) -> None:
+        """Triton compiles its kernels for the shapes of these weights, some seconds once, while others work."""
+        layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
+        with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding meets it again
+            for name in layers.values():
+                weight, frames, side = self._quarters.get(name), 1, 2
+                if weight is None:
+                    weight, frames, side = _matrix(self.weights[name]), 3, self.weights[name].shape[-1]
+                x = weight.new_zeros(4 * frames, weight.shape[1] // (frames * side**2))
+                bias = self.weights[f"{name.removesuffix('weight')}bias"]
+                self._kernels.convolve(x, frames * [0], weight, bias, (1, 1), side)
+                self._kernels.rms_silu(x, x[0], EPSILON, torch.empty_like(x), (1, 1))
 
     def _residual(self, name: str, x: Tensor) -> Tensor:
         shortcut = f"{name}.shortcut"
@@ -119,14 +141,6 @@ def _works(device: torch.device) -> bool:
         logging.warning("the VAE decodes in plain torch, slower: %s", reason)
         return False
     return True
-
-
-def quarters(weight: Tensor) -> Tensor:
-    """Of a 3x3 kernel [out, C, 3, 3] over a picture with each pixel doubled: the 2x2 kernels [4 * out, 4 * C] over the
-    picture itself, for each of the four pixels that one becomes."""
-    share = SHARES.to(weight.device)
-    sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
-    return sums.flatten(0, 2).flatten(1).to(weight.dtype)
 
 
 def _over_time(name: str) -> bool:

@@ -28,10 +28,10 @@ class Blocks(NamedTuple):
     stages: int
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["height", "width", "first", "second", "third", "add"])
 def _convolve(
-    x, x_rest, w, w_below, w_rest, w_both, bias_ptr, added_ptr, out_ptr, height, width, added_stride, first, second,
-    third, OUT: tl.constexpr, CHANNELS: tl.constexpr, FRAMES: tl.constexpr, SIDE: tl.constexpr, ADD: tl.constexpr,
+    x, x_rest, w, w_below, w_rest, w_both, bias_ptr, added_ptr, out_ptr, height, width, first, second, third, add,
+    OUT: tl.constexpr, CHANNELS: tl.constexpr, FRAMES: tl.constexpr, SIDE: tl.constexpr,
     PIXELS: tl.constexpr, NA: tl.constexpr, NB: tl.constexpr, KA: tl.constexpr, KB: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -52,11 +52,11 @@ def _convolve(
     total, apart = tl.zeros((PIXELS, NA), tl.float32), tl.zeros((PIXELS, NA), tl.float32)
     below, both = tl.zeros((PIXELS, NB or NA), tl.float32), tl.zeros((PIXELS, NB or NA), tl.float32)
     for step in tl.range(0, FRAMES * SIDE * SIDE * parts, num_stages=STAGES):
-        tap = step // parts
-        near, channel = tap // FRAMES, step % parts * (KA + KB)
-        frame = tl.where(tap % FRAMES == 0, first, tl.where(tap % FRAMES == 1, second, third))
+        # Frame by frame: what all programs read at a time stays in the GPU's cache.
+        number, near, channel = step // parts // SIDE**2, step // parts % SIDE**2, step % parts * (KA + KB)
+        frame = tl.where(number == 0, first, tl.where(number == 1, second, third))
         row = frame + m + (near // SIDE + up) * width + near % SIDE + left
-        k = tap * CHANNELS + channel
+        k = (near * FRAMES + number) * CHANNELS + channel
         total, below = _add_products(total, below, x.load([row, channel]), w, w_below, weight_row, k, NA, NB)
         if KB:
             rest = x_rest.load([row, channel + KA])
@@ -73,10 +73,10 @@ def _convolve(
         to = p
         kept = (line <= height)[:, None]
     cols = n + tl.arange(0, NA)[None, :]
-    _finish(total, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, added_stride, OUT, ADD)
+    _finish(total, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, add, OUT)
     if NB:
         cols = n + NA + tl.arange(0, NB)[None, :]
-        _finish(below, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, added_stride, OUT, ADD)
+        _finish(below, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, add, OUT)
 
 
 @triton.jit
@@ -89,18 +89,17 @@ def _add_products(total, below, x, w, w_below, row, k, NA: tl.constexpr, NB: tl.
 
 @triton.jit
 def _finish(
-    total, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, added_stride, OUT: tl.constexpr, ADD: tl.constexpr
+    total, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, add, OUT: tl.constexpr
 ):  # fmt: skip
     inside = cols < OUT
     y = total + tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-    if ADD:
-        at = p.to(tl.int64)[:, None] * added_stride + cols
-        y += tl.load(added_ptr + at, mask=inside & real, other=0.0).to(tl.float32)
+    at = p.to(tl.int64)[:, None] * OUT + cols
+    y += tl.load(added_ptr + at, mask=inside & real & (add != 0), other=0.0).to(tl.float32)
     y = tl.where(real, y, 0.0).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + to.to(tl.int64)[:, None] * OUT + cols, y, mask=inside & kept)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["height", "width"])
 def _rms_silu(x_ptr, weight_ptr, out_ptr, height, width, stride, dim, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
@@ -138,10 +137,10 @@ def convolve(
     grid = (pixels * quarters * triton.cdiv(out_channels, b.out + b.out_rest),)
     with torch.cuda.device_of(x):
         _convolve[grid](
-            *operands, bias, bias if added is None else added, out, height, width + 1,
-            0 if added is None else added.stride(0), starts[0], starts[len(starts) // 2], starts[-1], OUT=out_channels,
-            CHANNELS=channels, FRAMES=len(starts), SIDE=side, ADD=added is not None, PIXELS=b.pixels, NA=b.out,
-            NB=b.out_rest, KA=b.channels, KB=b.channels_rest, STAGES=b.stages, num_warps=b.warps,
+            *operands, bias, bias if added is None else added.contiguous(), out, height, width + 1, starts[0],
+            starts[len(starts) // 2], starts[-1], int(added is not None), OUT=out_channels, CHANNELS=channels,
+            FRAMES=len(starts), SIDE=side, PIXELS=b.pixels, NA=b.out, NB=b.out_rest, KA=b.channels, KB=b.channels_rest,
+            STAGES=b.stages, num_warps=b.warps,
         )  # fmt: skip
     return out
 

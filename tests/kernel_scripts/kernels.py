@@ -19,8 +19,8 @@ from lingbot_world.model.kernels import pointwise as kernels
 from lingbot_world.model.kernels import weights_4bit as four_bit_kernels
 from lingbot_world.toy.weights import Weights, vae_tensors
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae, network
-from lingbot_world.vae.pooled import PooledDecoder, quarters
-from lingbot_world.vae.weights import vae_shapes
+from lingbot_world.vae.pooled import PooledDecoder
+from lingbot_world.vae.weights import quarters, vae_shapes
 from pointwise_cases import CASES, NAMES, check
 from torch.nn import functional as F
 from triton.backends.compiler import GPUTarget
@@ -141,8 +141,8 @@ def convolved(channels: int, out: int, side: int, frames: int) -> None:
 def pooled() -> None:
     """The decoder that uses these, over three latent frames, against the plain one."""
     random = Weights(0)
-    weights = load_vae({name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(16).items()}).weights
-    decoders = network.Decoder(weights), PooledDecoder(weights)
+    model = load_vae({name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(16).items()})
+    decoders = network.Decoder(model.weights), PooledDecoder(model)
     for _ in range(3):
         latent = torch.randn(1, 16, 1, 2)
         want, got = (list(decoder.decode(latent)) for decoder in decoders)
