@@ -78,7 +78,7 @@ class PooledDecoder(Decoder):
 
     def _remembering(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
         """The layer's convolution over x, or over what `norm` and SiLU make of it, and the two frames before."""
-        size, given, weight = tuple(x.shape[2:]), _rows(x), self.weights[f"{name}.weight"]
+        size, given, weight = (x.shape[2], x.shape[3]), _rows(x), self.weights[f"{name}.weight"]
         pool, slots = self._pool(name, weight, x)
         flat = pool.permute(0, 2, 3, 1).flatten(0, 2)
         room = flat[slots[2] * len(given) :][: len(given)]
