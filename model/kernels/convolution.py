@@ -146,7 +146,7 @@ def convolve(
 
 
 def blocks_of(channels: int, out: int) -> Blocks:
-    """Those that were fastest on an H100 and an H200 for the sizes of the VAE (docs/benchmarks.md)."""
+    """Those that were fastest on an H100 for the sizes of the VAE (docs/benchmarks.md)."""
     given = (64, 0) if channels % 64 == 0 else (64, 32) if channels % 96 == 0 else (32 if channels % 32 == 0 else 16, 0)
     made = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
     if channels > 192 and out % 192 == 0:
