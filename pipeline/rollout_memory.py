@@ -30,11 +30,6 @@ PAGES_SHARE = 0.85
 """The share of the free host memory that pinned keys and values may take together with the file's pages that every
 forward reads. Beyond it the disk would be read in every forward, so 8 bits are taken, if that helps."""
 
-RECORDED_TOKENS = 2000
-"""Processes that share a chunk, with no more tokens than this each, wait for Python. On H200s recorded kernels take
-0.68 of the time with 1,170 tokens (480x832 on four); they gain nothing with 2,340 on two, or on one with any number."""
-
-
 class Free(NamedTuple):
     """Free bytes on the device and in host memory."""
 
@@ -74,7 +69,8 @@ class RolloutWork:
     @property
     def activations(self) -> int:
         """What a chunk's forward needs beside weights, keys and values."""
-        return activation_bytes(self.config, self.chunk, *self.size, self.precision, batch=1)
+        keys = self.held * self.tokens
+        return activation_bytes(self.config, self.chunk, *self.size, self.precision, batch=1, keys=keys)
 
     def forward(self, place: KeyValuePlace) -> int:
         """What a chunk's forward needs beside weights and stored keys and values. Where attention is in 8 bits, and
@@ -218,16 +214,14 @@ class RolloutPlanner:
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _with_what_is_left(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """With the camera cache and, where all else is on the GPU, recorded kernels if they gain something, and then,
-        at twice the margin, decoded weights."""
+        """With the camera cache and, where all else is on the GPU, recorded kernels, and then, at twice the margin,
+        decoded weights."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._with_keys_and_values(memory, room)
-        work, processes = self.work, self.work.precision.processes
+        work = self.work
         cache = work.camera_cache(self.wishes.camera_cache, room)
-        few = work.chunk * work.tokens <= RECORDED_TOKENS * processes
         whole = memory.resident_blocks is None and memory.place.in_place
-        torchs = work.precision.attention != "8bit"  # nobody has tried to record another package's kernel
-        graphs = processes > 1 and few and whole and torchs and work.activations <= room - cache
+        graphs = whole and work.activations <= room - cache
         room -= cache + graphs * work.activations + MARGIN
         decoded = 0
         if whole and self.checkpoint.quantized:  # decoding takes a fortieth of a chunk, a tenth where four share it

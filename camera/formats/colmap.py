@@ -8,9 +8,9 @@ from typing import IO
 import numpy as np
 
 from ...errors import CameraError
+from ..conventions import CONVENTIONS, to_opencv
 from ..pose_folder import check_file
 from ..rotation import from_quaternions, rigid
-from .conventions import CONVENTIONS, to_opencv
 from .reading import Recording, float_fields, in_name_order, lens_notes, lens_rows, read_text
 
 LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which are passed over

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import CameraError
+from ..conventions import CONVENTIONS, to_opencv
 from ..path import CameraPath
 from ..pose_folder import check_file, read_pose_folder
 from ..poses import as_float64
-from .conventions import CONVENTIONS, to_opencv
 from .reading import Recording, lens_notes, lens_rows, refuse_gaps
 
 LARGEST_UNPACKED = 512 * 2**20

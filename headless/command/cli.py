@@ -135,6 +135,7 @@ def _add_batch(commands: Any) -> None:
                         "cluster; without an address, over those of this machine")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="show no progress and say nothing but what is wrong")
     parser.add_argument("--workers", type=count, metavar="N", help="Ray actors; left out: one for each GPU")
+    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check every job, say what would be made")
     add_settings(parser)
 
 
@@ -215,7 +216,7 @@ def _spare_imports(arguments: argparse.Namespace) -> None:
 
 
 def _batch(arguments: argparse.Namespace) -> None:
-    from ..many.batch import run_batch
+    from ..many.batch import check_batch, run_batch
     from ..many.jobs import MANIFEST, read_jobs
     from ..profile import silent
 
@@ -226,12 +227,18 @@ def _batch(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.out).absolute()
     values["lora"] = tuple(replace(lora, path=lora.path.absolute()) for lora in values["lora"])
     jobs = read_jobs(Path(arguments.jobs), GenerateOptions(**values, prompt="", output=folder), folder)
+    tell = (lambda _text: None) if arguments.quiet else (lambda text: print(with_flags(text), flush=True))
+    if arguments.dry_run:
+        counts = check_batch(jobs, folder, tell)
+        tell(f"{counts.done} would be done, {counts.skipped} were done before, {counts.failed} would fail")
+        if counts.failed:
+            raise LingBotError(f"{counts.failed} would fail; nothing was written")
+        return
     run_groups = None
     if arguments.ray is not None:
         from ..many.cluster import on_ray
 
         run_groups = on_ray(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
-    tell = (lambda _text: None) if arguments.quiet else (lambda text: print(with_flags(text), flush=True))
     counts = run_batch(jobs, folder, silent if arguments.quiet else progress_bar, run_groups, tell)
     tell(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
     if counts.failed:
