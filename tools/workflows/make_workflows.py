@@ -17,7 +17,7 @@ from pathlib import Path
 from workflow_after import go_on, larger
 from workflow_blueprints import BLUEPRINTS, along_a_path, simple, views
 from workflow_graph import Graph, dump
-from workflow_nodes import CORE, IMAGE_HEIGHT, PACK, Output, Server
+from workflow_nodes import CORE, IMAGE_HEIGHT, PACK, PREVIEW_HEIGHT, Output, Server
 from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, VIOLET, Parts, flight
 from workflow_rollouts import fast, fast_long, fast_lora, real_time
 from workflow_samplers import core_nodes, easy_cache, own_sampler
