@@ -50,6 +50,6 @@ class LingBotWorldCameraPreview(io.ComfyNode):
         drawing, light = (preview_image(camera, image, frames, (width, height), light) for light in (False, True))
         show_warnings(camera, frames)
         said = *doubts(camera), *warnings(camera, frames), *hints(camera, frames), *explained(camera, frames)
-        words = "\n".join(said)
         shown = {"drawing": drawing, "light": light}  # the canvas shows the one of its theme
-        return io.NodeOutput(drawing, words, ui={k: ui.PreviewImage(v, cls=cls).values for k, v in shown.items()})
+        pictures = {name: ui.PreviewImage(picture, cls=cls).values for name, picture in shown.items()}
+        return io.NodeOutput(drawing, "\n".join(said), ui=pictures)
