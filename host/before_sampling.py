@@ -13,6 +13,7 @@ from ..errors import LingBotError
 from ..options import BOUNDARY
 from ..sampling import is_high_noise
 from .base_model import CAMERA
+from .before_text import unseen_words
 from .conditioning import BY_SAMPLERS, SIDES, check_entry, check_parts, not_read, without_unread, words_for
 from .model import truncated_timesteps
 from .notice import show_note, show_warning
@@ -60,6 +61,8 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
         for entry in entries:
             check_entry(entry, latent, config)
         check_parts(SIDES.get(side, side), entries, latent, sigmas, patcher.get_model_object("model_sampling"))
+    for words in unseen_words():
+        show_warning(words)
     show_warning(words_for(not_read((entry for entries in guider.conds.values() for entry in entries), BY_SAMPLERS)))
     without = _sides_without(used, "concat_latent_image")
     show_warning(_one_sided("start image", used, without, "WanImageToVideo"))
