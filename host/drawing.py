@@ -23,8 +23,8 @@ def register(server) -> None:
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """The drawing as a PNG, or as JSON why there is no path, as before the toy is made; 204 where a run must tell;
-        400 for what is no question."""
+        """Answers with the drawing as a PNG; with JSON that says why there is no path (the toy is not made yet, say);
+        with status 204 where the path is known only when the prompt runs; with 400 where no preview node is asked."""
         try:
             picture = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:

@@ -65,7 +65,8 @@ def lay_out_example() -> None:
 
 def package_choices() -> list[str]:
     """Names of the packages: folders of `models/lingbot_world` that hold a high-noise expert."""
-    return sorted({folder.name for folder in _packages()})
+    return sorted({folder.name for folder in _folders()
+                   if any(folder.glob("high_noise*")) or (folder / "transformer_2").is_dir()})  # fmt: skip
 
 
 def resolve_package(name: str) -> Path:
@@ -190,10 +191,6 @@ def _folders() -> Iterator[Path]:
 def _unfinished(folder: Path) -> bool:
     """Whether a quantization is still writing to a folder, or was stopped."""
     return folder.name.endswith(".part")
-
-
-def _packages() -> Iterator[Path]:
-    return (folder for folder in _folders() if any(folder.glob("high_noise*")) or (folder / "transformer_2").is_dir())
 
 
 def _package_experts() -> Iterator[str]:

@@ -3,6 +3,7 @@
 from comfy_api.latest import io, ui
 
 from ..camera.advice import hints, warnings
+from ..camera.explained import doubts, explained
 from ..host.camera import preview_image, show_warnings
 from ..host.drawing import MOST_FRAMES
 from .camera_sockets import CATEGORY, Camera, drawing_size
@@ -35,7 +36,11 @@ class LingBotWorldCameraPreview(io.ComfyNode):
             ],
             outputs=[
                 io.Image.Output("drawing", display_name="image", tooltip="The drawing."),
-                io.String.Output("warnings", tooltip="What the model will not follow, one line each, then hints."),
+                io.String.Output(
+                    "warnings",
+                    tooltip="What the model will not follow, one line each, then hints, "
+                    "then how the path's file was read.",
+                ),
             ],
         )
 
@@ -44,6 +49,12 @@ class LingBotWorldCameraPreview(io.ComfyNode):
         frames = frames or len(camera)
         drawing, light = (preview_image(camera, image, frames, (width, height), light) for light in (False, True))
         show_warnings(camera, frames)
+<<<<<<< HEAD
         words = "\n".join([*warnings(camera, frames), *hints(camera, frames)])
         shown = {"drawing": drawing, "light": light}  # the canvas shows the one of its theme
         return io.NodeOutput(drawing, words, ui={k: ui.PreviewImage(v, cls=cls).values for k, v in shown.items()})
+=======
+        said = *doubts(camera), *warnings(camera, frames), *hints(camera, frames), *explained(camera, frames)
+        words = "\n".join(said)
+        return io.NodeOutput(drawing, words, ui={"drawing": ui.PreviewImage(drawing, cls=cls).values})
+>>>>>>> 79e1d775fc4df5d87382d64bedf6cd22bead17f5

@@ -38,7 +38,7 @@ from toy_prompt import (
     as_toy_canvas,
     shipped,
 )
-from workflow_files import write_enlargers, write_loras, write_paths, write_video
+from workflow_files import write_enlargers, write_loras, write_paths, write_videos
 
 pytestmark = pytest.mark.host
 
@@ -61,7 +61,7 @@ def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
     write_loras(comfy_server.base / "models" / "loras")
     write_enlargers(comfy_server)
     write_paths(comfy_server.base / "input", package / "toy" / "example")
-    write_video(comfy_server.base / "input" / "my_video.mp4")
+    write_videos(comfy_server.base / "input")
     encoder = comfy_server.base / "models" / "text_encoders" / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
     encoder.parent.mkdir(exist_ok=True)
     save_file({"a": torch.zeros(1)}, encoder)

@@ -14,7 +14,6 @@ IN_NO_WORKFLOW = {
     "LingBotWorldQuantize",  # sleeps on the canvas of 07
     "LingBotWorldLoadState",  # its file is one's own
     "LingBotWorldMeasureCamera",  # needs OpenCV, which ComfyUI does not bring: a template with it would be refused
-    "LingBotWorldCameraFromVideo",  # the same, and pycolmap
     "LingBotWorldMeasureDrift",  # the same
 }
 REPOSITORY = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/resolve/main/"

@@ -4,6 +4,7 @@ import numpy as np
 from PIL import Image
 
 from ..advice import hints, motion, warnings
+from ..explained import doubts, in_short
 from ..path import CameraPath
 from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
@@ -25,7 +26,8 @@ def render_preview(
     size: tuple[int, int] = (800, 500),
     light: bool = False,
 ) -> Image.Image:
-    """The path from above, from the side and at an angle, with what the model receives and the warnings in words.
+    """The path from above, from the side and at an angle, with what the model receives, the warnings in words, and how
+    a path's file was read.
 
     `frames` of the video, all of the path when None; `size` in pixels, 400x250 at least; `light` for a light page.
     Returns an RGB image.
@@ -45,8 +47,15 @@ def render_preview(
         first_frame = in_light(first_frame) if light else first_frame  # which the end takes back
     _draw_asked(sheet, asked, first_frame)
     _draw_received(sheet, asked, frames)
+<<<<<<< HEAD
     sheet.words(_sentences(warnings(path, frames), hints(path, frames)), "more in the warnings output")
     return in_light(sheet.picture()) if light else sheet.picture()
+=======
+    read = [in_short(path)] if path.origin is not None else []
+    warned = [*doubts(path), *warnings(path, frames)]
+    sheet.words(_sentences(warned, [*read, *hints(path, frames)]), "more in the warnings output")
+    return sheet.picture()
+>>>>>>> 79e1d775fc4df5d87382d64bedf6cd22bead17f5
 
 
 def _sentences(warned: list[str], hinted: list[str]) -> list[tuple[str, Color]]:

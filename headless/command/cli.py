@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -189,28 +189,23 @@ def _generate(arguments: argparse.Namespace) -> None:
             del arguments.interrupted  # nobody knows what its reader has kept
         else:
             arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *state])
-        tell = _teller(arguments)
         size, steps = plan.geometry, arguments.sampling_steps
-        took = expected(plan)
-        tell(f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}{took and f'; {took}'}")
-        tell(*plan.notes, *files_left(plan.target, plan.frames_before + size.frames))
+        took = "; ".join([f"{plan.work} on {plan.device}", *filter(None, [expected(plan)])])
+        _tell(arguments, f"{size.width}x{size.height}, {size.frames} frames, {took}")
+        _tell(arguments, *plan.notes, *files_left(plan.target, plan.frames_before + size.frames))
         if arguments.dry_run:
             return
         result = run(plan, silent if arguments.quiet else progress_bar, processes)
         remember(plan, result.stages)
         if arguments.reuse_threshold:
-            tell(f"\nthe model predicted {result.model_steps} of {steps} steps")
-        tell(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
+            _tell(arguments, f"\nthe model predicted {result.model_steps} of {steps} steps")
+        _tell(arguments, f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
 
 
-def _teller(arguments: argparse.Namespace) -> Callable[..., None]:
-    """`tell(*lines)`, on the screen: on standard error where the video goes to standard output."""
-
-    def tell(*lines: str) -> None:
-        if lines and not arguments.quiet:
-            print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)
-
-    return tell
+def _tell(arguments: argparse.Namespace, *lines: str) -> None:
+    """On the screen; on standard error where the video goes to standard output."""
+    if lines and not arguments.quiet:
+        print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)
 
 
 def _spare_imports(arguments: argparse.Namespace) -> None:

@@ -223,15 +223,13 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> li
     prompts = _prompts(plans, stages)
     encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), kept.vae(plan)).cpu() for plan in plans]
     residency = choose_residency(first.sampling_work(), first.wishes, first.device, kept.free(first.device))
-    videos = [Video(_noise(plan), partial(_conditioning, plan, y, prompts), StepReuse(first.options.reuse_threshold))
-              for plan, y in zip(plans, encoded, strict=True)]  # fmt: skip
+    videos = []
+    for plan, y in zip(plans, encoded, strict=True):
+        assert plan.options.seed is not None  # every job has one by now
+        noise = draw_noise(plan.geometry, torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed))
+        conditioning = partial(_conditioning, plan, y, prompts)
+        videos.append(Video(noise.to(plan.device), conditioning, StepReuse(first.options.reuse_threshold)))
     return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=kept.expert)]
-
-
-def _noise(plan: SamplingPlan) -> Tensor:
-    assert plan.options.seed is not None
-    generator = torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed)
-    return draw_noise(plan.geometry, generator).to(plan.device)
 
 
 def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:

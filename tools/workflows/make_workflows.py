@@ -69,30 +69,37 @@ against the longest one.
 def poses(server: Server) -> Graph:
     note = f"""## A camera path from files
 
-Drop **poses.npy** and **intrinsics.npy** on *Load Poses*, or their folder, or a zip: camera-to-world matrices, OpenCV
-axes, one a frame. A short file shortens the video.
+**Import Camera** reads what other programs recorded: ViPE, COLMAP, RealEstate10K, KITTI, nerfstudio, Blender, and
+**poses.npy** with **intrinsics.npy**. Drop the file, its folder or a zip on the node and say which format it is; it
+tells what it read. ViPE's files do not say how large the video was: give its width and height.
 
 {DOWNLOAD}
 {RUN}"""
     parts = Parts(server, "poses", note)
     image = parts.image()
-    path = parts.camera("LingBotWorldLoadPoses", poses="my_camera_path", extra_height=BUTTON)
-    return parts.film(path, image)
+    values = {"file": "vipe/pose/my_video.npz", "format": "vipe", "image_width": 1280, "image_height": 720}
+    return parts.film(parts.camera("LingBotWorldCameraImport", extra_height=BUTTON, **values), image)
 
 
 def from_video(server: Server) -> Graph:
     note = f"""## The camera of another video
 
-**Import Camera** reads what a tracker found: ViPE, COLMAP, RealEstate10K, nerfstudio, Blender. Drop the file, its
-folder or a zip on the node and say which format it is. ViPE's files do not say how large the video was: give its width
-and height.
+**Camera from Video** finds what a clip's camera did; your image is filmed the same way. Take one shot of a few seconds,
+with texture. The chain spreads the move over 81 frames.
+
+**It needs**, with the Python that runs ComfyUI: *pip install opencv-python-headless pycolmap*
 
 {DOWNLOAD}
 {RUN}"""
     parts = Parts(server, "from_video", note)
     image = parts.image()
-    values = {"file": "vipe/pose/my_video.npz", "format": "vipe", "image_width": 1280, "image_height": 720}
-    return parts.film(parts.camera("LingBotWorldCameraImport", extra_height=BUTTON, **values), image)
+    with parts.graph.group("Another video", 0, BLUE):
+        video = parts.graph.add("LoadVideo", file="my_camera_move.mp4", extra_height=PREVIEW_HEIGHT, room=60)["VIDEO"]
+        frames = parts.graph.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
+    with parts.graph.group("Its camera", 1, VIOLET):
+        found = parts.graph.add("LingBotWorldCameraFromVideo", images=frames, room=60)
+    path = parts.camera("LingBotWorldCameraChain", **{"cameras.camera0": found["camera"]}, frames=81, room=20)
+    return parts.film(path, image)
 
 
 def lora_four_steps(server: Server) -> Graph:
