@@ -55,7 +55,7 @@ def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | N
     try:
         if "camera" in inputs:
             lengths.append(len(values.of(inputs["camera"])))
-        if is_link(inputs["frames"]):
+        if is_link(inputs.get("frames")):
             lengths.append(values.of(inputs["frames"]))
     except Exception:  # what is not known yet, or wrong with another node, which says so itself
         return None

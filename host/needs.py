@@ -103,6 +103,14 @@ NEEDS: dict[str, tuple[str, ...]] = {
         *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
         *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
     ),
+    "live": (
+        *_SAMPLING,
+        *_STATE,
+        *_names("comfy.model_management", "load_models_gpu"),
+        *_names("comfy.sd", "CLIP.encode_from_tokens_scheduled CLIP.tokenize VAE.get_sd"),
+        *_names("comfy_api.latest", "io.Clip io.ControlAfterGenerate.fixed"),
+        *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
+    ),
     "state": _STATE,
     "quantize": (
         *_names("comfy.model_management", "get_torch_device throw_exception_if_processing_interrupted"),

@@ -92,7 +92,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec, model = run.spec, run.patcher.model
     place, on_device = plan_key_values(run.patcher, spec, mode)
-    chunks = _Chunks(run, _encode_image(run, vae), seed)
+    chunks = _Chunks(run, encode_image(run, vae), seed)
     guider = comfy.samplers.CFGGuider(run.patcher)
     guider.inner_set_conds({"positive": run.prompts[0]})
     sampler = RolloutSampler(spec.loop, chunks.given(), chunks.renoise, chunks.show, place)
@@ -118,11 +118,8 @@ class _Chunks:
         self.latents: list[Tensor] = []
 
     def given(self) -> Iterator[Chunk]:
-        """What the loop takes. The camera is in the model's dtype from the start: the camera cache knows a tensor that
-        comes back from one that is new."""
-        dtype = self._run.patcher.model.get_dtype_inference()
-        for chunk in self._run.spec.chunks(self._image, self._noise, *self._run.contexts):
-            yield chunk if chunk.camera is None else chunk._replace(camera=chunk.camera.to(dtype))
+        """What the loop takes."""
+        return self._run.spec.chunks(self._image, self._noise, *self._run.contexts)
 
     def show(self, chunks: Chunks) -> None:
         """Run the loop, whose `chunks(told)` calls `told(chunk, forward)`: a bar goes on with each forward, and a
@@ -204,7 +201,7 @@ def _video_latent(samples: Tensor) -> Tensor:
     return samples
 
 
-def _encode_image(run: NodeRollout, vae) -> Tensor:
+def encode_image(run: NodeRollout, vae) -> Tensor:
     """The start image and grey frames after it as a normalised latent [1, 16, n, h, w], up to where they repeat."""
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3

@@ -10,7 +10,7 @@ from ..host import copies, folders, needs
 
 MODULES = (
     "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "camera_measure",
-    "drift", "sampling", "rollout", "state", "quantize", "toy",
+    "drift", "sampling", "rollout", "live", "state", "quantize", "toy",
 )  # fmt: skip
 
 folders.register()
@@ -30,9 +30,9 @@ class LingBotWorldExtension(ComfyExtension):
         if not self.modules:
             return
 
-        from ..host import drawing, queued_prompt, uploads
+        from ..host import drawing, live_route, queued_prompt, uploads
 
-        for part in (drawing, queued_prompt, uploads):
+        for part in (drawing, live_route, queued_prompt, uploads):
             part.register(PromptServer.instance)
         folders.lay_out_example()
 

@@ -49,12 +49,7 @@ class LingBotWorldCameraPreview(io.ComfyNode):
         frames = frames or len(camera)
         drawing, light = (preview_image(camera, image, frames, (width, height), light) for light in (False, True))
         show_warnings(camera, frames)
-<<<<<<< HEAD
-        words = "\n".join([*warnings(camera, frames), *hints(camera, frames)])
-        shown = {"drawing": drawing, "light": light}  # the canvas shows the one of its theme
-        return io.NodeOutput(drawing, words, ui={k: ui.PreviewImage(v, cls=cls).values for k, v in shown.items()})
-=======
         said = *doubts(camera), *warnings(camera, frames), *hints(camera, frames), *explained(camera, frames)
-        words = "\n".join(said)
-        return io.NodeOutput(drawing, words, ui={"drawing": ui.PreviewImage(drawing, cls=cls).values})
->>>>>>> 79e1d775fc4df5d87382d64bedf6cd22bead17f5
+        shown = {"drawing": drawing, "light": light}  # the canvas shows the one of its theme
+        pictures = {name: ui.PreviewImage(picture, cls=cls).values for name, picture in shown.items()}
+        return io.NodeOutput(drawing, "\n".join(said), ui=pictures)

@@ -47,15 +47,10 @@ def render_preview(
         first_frame = in_light(first_frame) if light else first_frame  # which the end takes back
     _draw_asked(sheet, asked, first_frame)
     _draw_received(sheet, asked, frames)
-<<<<<<< HEAD
-    sheet.words(_sentences(warnings(path, frames), hints(path, frames)), "more in the warnings output")
-    return in_light(sheet.picture()) if light else sheet.picture()
-=======
     read = [in_short(path)] if path.origin is not None else []
     warned = [*doubts(path), *warnings(path, frames)]
     sheet.words(_sentences(warned, [*read, *hints(path, frames)]), "more in the warnings output")
-    return sheet.picture()
->>>>>>> 79e1d775fc4df5d87382d64bedf6cd22bead17f5
+    return in_light(sheet.picture()) if light else sheet.picture()
 
 
 def _sentences(warned: list[str], hinted: list[str]) -> list[tuple[str, Color]]:

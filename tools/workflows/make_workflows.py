@@ -17,9 +17,9 @@ from pathlib import Path
 from workflow_after import go_on, larger
 from workflow_blueprints import BLUEPRINTS, along_a_path, simple, views
 from workflow_graph import Graph, dump
-from workflow_nodes import CORE, IMAGE_HEIGHT, PACK, Output, Server
+from workflow_nodes import CORE, IMAGE_HEIGHT, PACK, PREVIEW_HEIGHT, Output, Server
 from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, VIOLET, Parts, flight
-from workflow_rollouts import fast, fast_long, fast_lora, real_time
+from workflow_rollouts import fast, fast_long, fast_lora, real_time, walk
 from workflow_samplers import core_nodes, easy_cache, own_sampler
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -184,6 +184,7 @@ TITLES: dict[Callable[[Server], Graph], str] = {
     toy: "Toy - test the installation on a CPU",
     fast_lora: "Fast - with a LoRA",
     real_time: "Real time - 2.0 1.3B",
+    walk: "Walk with 1.3B, render with base",
 }
 """What a template is called, in the order of the template browser; the number before a title keeps the order. A new one
 comes last, so that the others keep their names."""

@@ -188,7 +188,7 @@ class Parts:
             if path is None:
                 return video
             given = {name: video[name] for name in ("positive", "negative", "latent")}
-            return self.graph.add("LingBotWorldApplyCamera", collapsed=True, camera=path["camera"], **given)
+            return self.graph.add("LingBotWorldApplyCamera", collapsed=True, camera=path["LINGBOT_CAMERA"], **given)
 
     def sample(self, models: tuple[Output, Output], conditioning: Node, **values) -> Output:
         with self.graph.group("Sampling", self.column + 1, GREEN):

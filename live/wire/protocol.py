@@ -1,7 +1,7 @@
 """The messages of SGLang's realtime video protocol, and what this server adds to them; every limit is checked here.
 
-Each is a msgpack map in a binary message of a websocket. What a client may send becomes an Init or an Event, or is
-refused with a sentence. What the server sends has whole numbers only, as SGLang's own has."""
+Each is a map, which a `codec` reads and writes. What a client may send becomes an Init or an Event, or is refused with
+a sentence. What the server sends has whole numbers only, as SGLang's own has."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import InputError, require
-from ...live.controls import MOST_ROWS
+from ...errors import InputError
 from ...options import FPS
 from ...pipeline.geometry import STEP
+from ..controls import MOST_ROWS
 
 MOST_BYTES, MOST_IMAGE_BYTES = 17 << 20, 16 << 20
 MOST_PROMPT = 8192
@@ -64,25 +64,6 @@ class Event:
     kind: str
     payload: Any
     number: int | None
-
-
-def pack(message: dict[str, Any]) -> bytes:
-    return require("msgpack", '"lingbot-world[live]"').packb(message)
-
-
-def unpack(data: bytes) -> dict[str, Any]:
-    """A message, nothing of which is larger than what was received. Raises InputError."""
-    msgpack = require("msgpack", '"lingbot-world[live]"')
-    try:
-        message = msgpack.unpackb(
-            data, max_bin_len=MOST_IMAGE_BYTES, max_str_len=4 * MOST_PROMPT, max_array_len=MOST_ROWS, max_map_len=64,
-            max_ext_len=0,
-        )  # fmt: skip
-    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
-        raise InputError(f"not a message: {str(error)[:100] or type(error).__name__}") from error
-    if not isinstance(message, dict):
-        raise InputError("not a message: expected a map")
-    return message
 
 
 def read_init(message: dict[str, Any]) -> Init:
