@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from functools import cache
 
@@ -284,3 +285,13 @@ def test_a_missing_opencv_is_said_with_the_command_that_installs_it(tmp_path, ca
     said = capsys.readouterr().err
     assert f'"{sys.executable}" -m pip install --upgrade opencv-python-headless' in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that is handled")
+def test_sigterm_is_heard_by_python_once_pycolmap_is_there():
+    """Its own handler prints a trace and ends the process before the command can say what it did."""
+    ask = ("import os, signal; signal.signal(signal.SIGTERM, lambda *_: os._exit(143));"
+           "from lingbot_world.camera.measure import pycolmap; pycolmap(); os.kill(os.getpid(), signal.SIGTERM);"
+           "signal.pause()")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr) == (143, b"")
