@@ -11,6 +11,7 @@ import pytest
 import torch
 from lingbot_world.camera.formats import write_camera
 from lingbot_world.camera.measure import (
+    VideoCamera,
     find_camera,
     found_words,
     measure_camera,
@@ -18,9 +19,10 @@ from lingbot_world.camera.measure import (
     summary,
     video_path,
 )
-from lingbot_world.camera.measure.measurement import median_direction_error_deg, median_turn_error_deg
+from lingbot_world.camera.measure.measurement import compared, median_direction_error_deg, median_turn_error_deg
+from lingbot_world.camera.measure.tracks import Tracks
 from lingbot_world.camera.moves import preset_path
-from lingbot_world.camera.path import CameraPath
+from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.camera.plucker import scaled_intrinsics
 from lingbot_world.errors import CameraError
 from lingbot_world.headless.command.cli import main
@@ -202,6 +204,18 @@ def test_the_lens_is_found_where_the_view_turns(move, fov_deg):
     made = video_path(camera)
     assert made.intrinsics[0, 0] == pytest.approx(path.intrinsics[0, 0], rel=0.05)
     assert "found in the video" in found_words(camera, made, False)[-1]
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_flat_wall_which_two_motions_fit_is_said(flat):
+    random, c2w = np.random.default_rng(0), preset_path("dolly_in", frames=9, amount=1.0).c2w
+    points = random.uniform([-3, -2, 4], [3, 2, 4 if flat else 8], (200, 3))
+    seen = np.stack([(points - pose[:3, 3]) @ pose[:3, :3] for pose in c2w])
+    pixels = seen[..., :2] / seen[..., 2:] * 290 + [240, 135] + random.normal(0, 0.1, (9, 200, 2))
+    lens = np.array([290.0, 290, 240, 135])
+    camera = VideoCamera(c2w, True, lens, Tracks(np.arange(9), pixels, (480, 270)), 9, 270, 480)
+    said = summary(compared(camera, CameraPath(c2w, lens_from_fov())))
+    assert any("lies on one plane" in sentence for sentence in said) is flat
 
 
 def test_pairs_are_eight_frames_long_or_as_asked():
