@@ -8,7 +8,7 @@ import numpy as np
 
 from .figures import Figures
 
-BLURRED, PALE, TINTED, DARKER = 0.6, 0.6, 18.0, 30.0
+BLURRED, PALE, TINTED, DARKER = 0.6, 0.4, 30.0, 50.0
 """A video loses itself where, until its end, it keeps less than that share of the first second's sharpness, of its
 colourfulness, or is that many of 255 off in red against blue, in brightness."""
 STILL = 0.02

@@ -38,7 +38,7 @@ def repeating(frames: Frames) -> Frames:
 
 FAULTS: dict[str, tuple[Callable[[Frames], Frames], float, float]] = {
     "sharpness": (blurred, 2.0, 0.8),
-    "tint": (tinted, 2.5, 0.9),
+    "tint": (tinted, 2.5, 1.1),
     "frozen": (frozen, 1.9, 0.2),
     "seams": (with_seams, 0.7, 0.2),
     "flicker": (flickering, 2.2, 0.8),
