@@ -193,10 +193,12 @@ def with_camera(conditioning, embedding: torch.Tensor):
     return node_helpers.conditioning_set_values(conditioning, {CONDITIONING_KEY: embedding})
 
 
-def preview_image(path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int]) -> torch.Tensor:
-    """The drawing of a path as an IMAGE [1, H, W, 3]; `image` [B, h, w, 3] is the first frame."""
+def preview_image(
+    path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int], light: bool = False
+) -> torch.Tensor:
+    """The drawing of a path as an IMAGE [1, H, W, 3]; `image` [B, h, w, 3] is the first frame; for a `light` page."""
     first = None if image is None else Image.fromarray((image[0, ..., :3].clamp(0, 1) * 255).byte().cpu().numpy())
-    return as_image(render_preview(path, first, frames, size))
+    return as_image(render_preview(path, first, frames, size, light))
 
 
 def measure_image(

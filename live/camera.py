@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..camera import continued_poses
 from ..camera.moves.keys import PITCH_LIMIT_DEG, STEP, TURN_DEG
-from ..camera.rotation import from_angles, rigid
+from ..camera.plucker import longest_step_after
+from ..camera.rotation import from_angles, inverse, rigid
 from .controls import FRAMES_OF_ONE, Wishes
 
 WALKING_UNIT = FRAMES_OF_ONE * STEP
@@ -24,11 +27,11 @@ class WalkingCamera:
 
     def __init__(self, pose: np.ndarray | None = None, unit: float = WALKING_UNIT, speed: float = 1.0) -> None:
         """Starts at a `pose` [4, 4], standing. `speed`: 1 is the fastest that a model knows."""
-        self.unit, self._step = unit, unit / FRAMES_OF_ONE * speed
+        self.unit, self._step, self.left = unit, unit / FRAMES_OF_ONE * speed, math.inf
         self.place(np.eye(4) if pose is None else pose)
 
-    def place(self, pose: np.ndarray) -> None:
-        """Stand at a pose [4, 4]."""
+    def place(self, pose: np.ndarray, _frame: int = 0) -> None:
+        """Stand at a pose [4, 4], that of so many video frames after the beginning."""
         self._yaw, self._pitch, self._roll = _angles_deg(pose[:3, :3])
         self._position = pose[:3, 3].copy()
         self._speeds = np.zeros(4)  # of full speed: forward, right, yaw, pitch
@@ -58,6 +61,35 @@ class WalkingCamera:
         forward, right = np.array([np.sin(yaw), 0, np.cos(yaw)]), np.array([np.cos(yaw), 0, -np.sin(yaw)])
         self._position = self._position + self._step * (self._speeds[0] * forward + self._speeds[1] * right)
         return self.pose
+
+
+class RecordedCamera:
+    """A path as a camera that walks by itself; nobody steers it. `left`: its video frames that are still to come. A
+    first path sets the unit, its longest step, as it does for a Rollout."""
+
+    def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
+        """Poses c2w [n, 4, 4], moved to begin at a `pose` that a video ends with. `unit`: that video's, or 0."""
+        self._path = path if pose is None else pose @ inverse(path[0]) @ path
+        self._at = 0
+        latents = self._path[::FRAMES_OF_ONE]
+        self.unit = unit or longest_step_after(latents[0], latents) or WALKING_UNIT
+
+    @property
+    def left(self) -> int:
+        return len(self._path) - 1 - self._at
+
+    @property
+    def pose(self) -> np.ndarray:
+        return self._path[self._at]
+
+    def place(self, _pose: np.ndarray, frame: int) -> None:
+        """Stand where the path is so many video frames after the beginning."""
+        self._at = frame
+
+    def walk(self, wishes: Wishes) -> np.ndarray:
+        """The poses of the next video frames, whatever is wished."""
+        first, self._at = self._at + 1, self._at + len(wishes.axes)
+        return self._path[first : self._at + 1]
 
 
 def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:

@@ -47,8 +47,9 @@ class LingBotWorldCameraPreview(io.ComfyNode):
     @classmethod
     def execute(cls, camera, frames, width, height, image=None) -> io.NodeOutput:
         frames = frames or len(camera)
-        drawing = preview_image(camera, image, frames, (width, height))
+        drawing, light = (preview_image(camera, image, frames, (width, height), light) for light in (False, True))
         show_warnings(camera, frames)
         said = *doubts(camera), *warnings(camera, frames), *hints(camera, frames), *explained(camera, frames)
-        words = "\n".join(said)
-        return io.NodeOutput(drawing, words, ui={"drawing": ui.PreviewImage(drawing, cls=cls).values})
+        shown = {"drawing": drawing, "light": light}  # the canvas shows the one of its theme
+        pictures = {name: ui.PreviewImage(picture, cls=cls).values for name, picture in shown.items()}
+        return io.NodeOutput(drawing, "\n".join(said), ui=pictures)

@@ -92,6 +92,8 @@ def as_toy(name: str) -> ToyPrompt:
         if node["class_type"] == "CLIPLoader":
             node["class_type"] = "LingBotWorldLoadTextEncoder"
             node["inputs"] = {"text_encoder": "toy/models_t5_umt5-xxl-enc-bf16.pth"}
+        if node["class_type"] == "LingBotWorldLive":
+            inputs["wait"] = 1
         for length in ("frames", "length"):
             if inputs.get(length) in (33, 81, 321):
                 inputs[length] = TOY_FRAMES

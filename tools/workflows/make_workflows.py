@@ -17,9 +17,9 @@ from pathlib import Path
 from workflow_after import go_on, larger
 from workflow_blueprints import BLUEPRINTS, along_a_path, simple, views
 from workflow_graph import Graph, dump
-from workflow_nodes import CORE, PACK, PREVIEW_HEIGHT, Output, Server
+from workflow_nodes import CORE, IMAGE_HEIGHT, PACK, PREVIEW_HEIGHT, Output, Server
 from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, VIOLET, Parts, flight
-from workflow_rollouts import fast, fast_long, fast_lora, real_time
+from workflow_rollouts import fast, fast_long, fast_lora, real_time, walk
 from workflow_samplers import core_nodes, easy_cache, own_sampler
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -52,7 +52,7 @@ against the longest one.
 {RUN}"""
     parts = Parts(server, "moves", note)
     with parts.graph.group("Start image", 0, BLUE):
-        image = parts.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
+        image = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
     with parts.graph.group("Camera path", 1, VIOLET):
         walk = parts.graph.add("LingBotWorldCameraKeys", script="w-26,wl-15")
         rise = parts.graph.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
@@ -141,7 +141,7 @@ the prompt. LingBot-World was trained on first frames: how well it meets the las
     parts = Parts(server, "first_last", note)
     image = parts.image()
     with parts.graph.group("Last frame", 1, BLUE):
-        look = {"title": "Load the last frame", "extra_height": PREVIEW_HEIGHT}
+        look = {"title": "Load the last frame", "extra_height": IMAGE_HEIGHT}
         last = parts.graph.add("LoadImage", image="example.png", **look)
     high, low, vae = parts.models()
     conditioning = parts.conditioned(parts.text(), image, vae, None, end_image=last["IMAGE"])
@@ -184,6 +184,7 @@ TITLES: dict[Callable[[Server], Graph], str] = {
     toy: "Toy - test the installation on a CPU",
     fast_lora: "Fast - with a LoRA",
     real_time: "Real time - 2.0 1.3B",
+    walk: "Walk with 1.3B, render with base",
 }
 """What a template is called, in the order of the template browser; the number before a title keeps the order. A new one
 comes last, so that the others keep their names."""
