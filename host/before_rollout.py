@@ -49,8 +49,8 @@ def _is_set(latent_frames: Any) -> bool:
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """The frames that a number's or a camera's node asks for, whichever are fewer; None where that is not known.
-    ComfyUI itself looks at the widget's."""
+    """The frames that other nodes ask for: one that brings a camera, one that brings the number of frames; the fewer of
+    both. None where they are not known. A number in the widget is checked by ComfyUI itself."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:

@@ -30,8 +30,8 @@ def register(server) -> None:
 
 
 def _still_seeds(prompt: Prompt) -> None:
-    """The seed of a camera without shake, which changes nothing, becomes 0: a canvas that draws a new one for each run
-    would have everything behind the camera made again."""
+    """Sets the seed of a camera without shake, which changes nothing, to 0. A canvas draws a new seed for each run, and
+    ComfyUI would make everything behind the camera again."""
     for node in prompt.values():
         inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
         if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):

@@ -33,7 +33,7 @@ Chunks = Callable[[ChunkCallback], Iterator[Tensor]]
 @dataclass(frozen=True, kw_only=True)
 class NodeRollout:
     """What a node's rollout needs beside the engine's `spec`. With `start`, a latent [1, 16, n, h, w] as VAEs take it,
-    the video begins with that one's last frame, which is there when `run_rollout` has decoded it."""
+    the video begins with that latent's last frame, which `run_rollout` decodes first."""
 
     patcher: object
     spec: RolloutSpec
@@ -105,7 +105,8 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
         model.key_value_bytes = 0
     state = spec.state_after(torch.cat(chunks.latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
     whole = model.process_latent_out(state.latent.clone())
-    return Made({"samples": whole}, _decode(spec, vae, whole), state)
+    images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
+    return Made({"samples": whole}, images, state)
 
 
 class _Chunks:
@@ -144,7 +145,7 @@ class _Chunks:
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """The one that ComfyUI is set to; where its previews are off the cheapest, as it serves once a chunk."""
+    """The previewer that ComfyUI is set to. Where previews are off the cheapest one: it is used only once a chunk."""
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
@@ -207,11 +208,6 @@ def encode_image(run: NodeRollout, vae) -> Tensor:
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)
     pixels[0] = (spec.frame.permute(1, 2, 0) + 1) / 2
     return run.patcher.model.process_latent_in(vae.encode(pixels).float().cpu())
-
-
-def _decode(spec: RolloutSpec, vae, whole: Tensor) -> Tensor:
-    """The new frames, IMAGE [n, H, W, 3], of the whole video's LATENT."""
-    return _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..errors import InputError, LingBotError
 from ..options import FPS
@@ -120,7 +119,12 @@ class Session:
             log.warning("The prompt could not be encoded: %s", error)
             self._tell("failed", {"what": "prompt", "reason": str(error), "ended": False})
             return
-        self._ask(lambda: self._change_prompt(text, context, refresh))
+
+        def change() -> None:
+            self.walk.prompt(text, context, refresh=refresh)
+            self._tell("prompt", {"text": text})
+
+        self._ask(change)
 
     def pause(self) -> None:
         """No chunk is begun until `resume`."""
@@ -143,7 +147,13 @@ class Session:
 
     def back(self, chunk: int) -> None:
         """Go back to where so many chunks were made."""
-        self._ask(lambda: self._go_back(chunk))
+
+        def go() -> None:
+            self.walk.back(chunk)
+            self.pace.rest()
+            self._tell("back", {"chunk": chunk})
+
+        self._ask(go)
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
         """A new walk, from the same start or another."""
@@ -280,15 +290,6 @@ class Session:
         while (self.folder / f"walk-{self._number}").exists():  # nothing that was kept is written over
             self._number += 1
         return Walk(self.engine, begin, self.controls, self.folder / f"walk-{self._number}", **self._options)
-
-    def _change_prompt(self, text: str, context: Tensor, refresh: bool) -> None:
-        self.walk.prompt(text, context, refresh=refresh)
-        self._tell("prompt", {"text": text})
-
-    def _go_back(self, chunk: int) -> None:
-        self.walk.back(chunk)
-        self.pace.rest()
-        self._tell("back", {"chunk": chunk})
 
     def _go_to(self, begin: Start | WorldState) -> None:
         self.walk.close()

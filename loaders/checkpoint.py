@@ -14,11 +14,11 @@ from ..model.config import ModelConfig
 from ..options import LoraFile, Release
 from . import diffusers_names
 from .files import read_json, read_tensors
-from .four_bit import FourBitWeight, component_owner, find_four_bit
 from .lora import Changes, change_bytes, read_loras
-from .quantized import QuantizedWeight
+from .quantized.four_bit import FourBitWeight, component_owner, find_four_bit
+from .quantized.scaled import FLOAT8, ScaledWeight, find_scaled, scale_owner, stated_formats
+from .quantized.weight import QuantizedWeight
 from .release import names_of, release_called, release_note, tell_release
-from .scaled import FLOAT8, ScaledWeight, find_scaled, scale_owner, stated_formats
 from .tensors import TensorEntry
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")

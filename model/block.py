@@ -30,9 +30,6 @@ nothing, because the self-attention needs more memory."""
 CAMERA_TOKENS = 32768
 """Tokens in the camera layers at once. A longer video's scale and shift are computed and applied part by part."""
 
-NEEDS_ALL = {"token_share", "block_graphs"}
-"""Options with which a block does all its work: other processes wait for it, or it is recorded for every forward."""
-
 Extend = Callable[[Tensor, Tensor], "Pair | tuple[Operand, Operand]"]
 
 
@@ -187,7 +184,7 @@ class Block(nn.Module):
         history, extend = options.get("kv_cache"), None
         if history is not None:
             extend = partial(history.extend, self.index)
-            if history.ends_at(self.index) and options.keys().isdisjoint(NEEDS_ALL):
+            if history.ends_at(self.index) and "token_share" not in options:  # other processes wait for the rest
                 self.self_attn.give(x, modulation[:, :3], rope, context, extend)
                 return x
         self.self_attn.update_(x, modulation[:, :3], rope, context, options, extend)

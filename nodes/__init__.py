@@ -6,7 +6,7 @@ from types import ModuleType
 from comfy_api.latest import ComfyExtension, io
 
 from .. import __version__
-from ..host import folders, needs
+from ..host import copies, folders, needs
 
 MODULES = (
     "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "camera_measure",
@@ -17,11 +17,18 @@ folders.register()
 
 
 class LingBotWorldExtension(ComfyExtension):
-    """Every node class of those modules above of which ComfyUI has what they need."""
+    """Every node class of those modules above of which ComfyUI has what they need; none in a second copy of the pack.
+    """
+
+    modules = MODULES
 
     async def on_load(self) -> None:
         """Called by ComfyUI, whose server runs by then."""
         from server import PromptServer
+
+        self.modules = () if copies.gives_way() else MODULES
+        if not self.modules:
+            return
 
         from ..host import drawing, live_route, queued_prompt, uploads
 
@@ -30,7 +37,7 @@ class LingBotWorldExtension(ComfyExtension):
         folders.lay_out_example()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        modules = [import_module(f".{name}", __name__) for name in needs.usable(MODULES, __version__)]
+        modules = [import_module(f".{name}", __name__) for name in needs.usable(self.modules, __version__)]
         return [node for module in modules for node in _nodes_of(module)]
 
 

@@ -184,14 +184,10 @@ def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.dev
         return Residency(both=mode == "both")
     one, two = (work.needed(count) for count in (1, 2))
     if mode == "auto" and one > free:
-        return _some_blocks(work, free)
+        layers = work.experts.high.config.num_layers
+        resident = next((count for count in range(layers - 1, 0, -1) if work.needed(1, count) <= free), 0)
+        log.warning("An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others "
+                    "come from the file in every step.", resident, layers)  # fmt: skip
+        return Residency(resident_blocks=resident)
     cache = work.camera_cache(wishes.camera_cache, free - (two if mode == "both" else one))
     return Residency(mode == "both" or (mode == "auto" and two + cache <= free), cache)
-
-
-def _some_blocks(work: SamplingWork, free: int) -> Residency:
-    layers = work.experts.high.config.num_layers
-    resident = next((count for count in range(layers - 1, 0, -1) if work.needed(1, count) <= free), 0)
-    log.warning("An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others come "
-                "from the file in every step.", resident, layers)  # fmt: skip
-    return Residency(resident_blocks=resident)

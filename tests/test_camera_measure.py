@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.camera.formats import write_camera
-from lingbot_world.camera.measure import find_camera, measure_camera, render_measurement, summary, video_path
+from lingbot_world.camera.measure import (
+    find_camera,
+    found_words,
+    measure_camera,
+    render_measurement,
+    summary,
+    video_path,
+)
 from lingbot_world.camera.measure.measurement import median_direction_error_deg, median_turn_error_deg
 from lingbot_world.camera.moves import preset_path
 from lingbot_world.camera.path import CameraPath
@@ -176,13 +183,24 @@ def test_the_errors_are_those_of_the_field_after_alignment_of_the_scale():
 def test_the_path_of_a_video_is_followed_by_the_video(name):
     path = path_of(name, 17)
     video = video_of(path)
-    found = video_path(find_camera(video, None))
+    camera = find_camera(video, None)
+    found = video_path(camera)
+    assert "assumed: the video shows none (the view has to turn" in found_words(camera, found, False)[-1]
     assert len(found) == 17
     np.testing.assert_allclose(found.c2w[0], np.eye(4), atol=1e-9)
     assert measure_camera(video, found).follows
     known = video_path(find_camera(video, path.intrinsics[0]))
     assert known.fov_deg == pytest.approx(path.fov_deg, abs=1e-6)
     assert measure_camera(video, known).follows
+
+
+@pytest.mark.parametrize(("move", "fov_deg"), [("pan_left", 55), ("orbit_left", 60)])
+def test_the_lens_is_found_where_the_view_turns(move, fov_deg):
+    path = preset_path(move, frames=17, amount=30, fov_deg=fov_deg)
+    camera = find_camera(video_of(path))
+    made = video_path(camera)
+    assert made.intrinsics[0, 0] == pytest.approx(path.intrinsics[0, 0], rel=0.05)
+    assert "found in the video" in found_words(camera, made, False)[-1]
 
 
 def test_pairs_are_eight_frames_long_or_as_asked():

@@ -53,11 +53,25 @@ def find_on_another_core(name, location=None, **options):
 importlib.util.spec_from_file_location = find_on_another_core
 """
 def test_a_fresh_base_directory_gets_the_image_that_the_workflows_begin_with(comfy_host: Host, tmp_path):
-    (tmp_path / "full" / "input").mkdir(parents=True)
-    (tmp_path / "full" / "input" / "mine.png").write_bytes(b"")
-    for name, found in (("new", {"example.png"}), ("full", {"mine.png"})):
-        with ComfyServer(comfy_host, tmp_path / name) as server:
-            assert {path.name for path in (server.base / "input").iterdir() if path.is_file()} == found
+    with ComfyServer(comfy_host, tmp_path) as server:
+        assert [path.name for path in (server.base / "input").iterdir() if path.is_file()] == ["example.png"]
+
+
+def test_of_two_copies_one_works_and_the_log_names_both(comfy_host: Host, tmp_path):
+    """The input folder holds a file, so nothing is laid out beside it."""
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "mine.png").write_bytes(b"")
+    folders = {tmp_path / "custom_nodes" / name for name in (PACK_NAME, "another-copy")}
+    (tmp_path / "custom_nodes").mkdir()
+    (tmp_path / "custom_nodes" / "another-copy").symlink_to(PACK, target_is_directory=True)
+    with ComfyServer(comfy_host, tmp_path) as server:
+        (said,) = re.findall("LingBot-World is installed twice: (.+) works, (.+) \\(version .+delete", server.log())
+        scripts = {address.split("/")[2] for address in server.get("/extensions")}
+        node = server.object_info("LingBotWorldSampler")["LingBotWorldSampler"]
+        assert [path.name for path in (tmp_path / "input").iterdir() if path.is_file()] == ["mine.png"]
+    assert set(map(Path, said)) == folders
+    assert scripts == {"core", Path(said[0]).name}
+    assert node["python_module"] == f"custom_nodes.{Path(said[0]).name}"
 
 
 LACKING = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lingbot_world.errors import DependencyError
-from lingbot_world.loaders import codec, four_bit
+from lingbot_world.loaders.quantized import codec, four_bit
 from lingbot_world.model.operations import TorchOperations
 from safetensors.torch import load_file
 
@@ -231,7 +231,7 @@ def test_a_missing_package_names_the_interpreter_and_the_command(monkeypatch):
     ],
 )
 def test_the_gpu_kernel_gives_the_bits_of_plain_torch(shape, blocksize, nested, dtype):
-    from lingbot_world.model.kernels.pointwise import weights_4bit as kernels
+    from lingbot_world.model.kernels import weights_4bit as kernels
 
     packed, scales = codec.encode(torch.randn(shape) * 0.02, blocksize, nested)
     scales = codec.Scales(*(part.to(device="cuda") if isinstance(part, torch.Tensor) else part for part in scales))

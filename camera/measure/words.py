@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..path import CameraPath
-from .found import VideoCamera
+from .found import LEAST_TURN_DEG, VideoCamera
 from .measurement import Measurement, Pair, median_direction_error_deg, median_turn_error_deg
 
 HEADER = "  frames      tracks   turn: asked   found     off   direction off   parallax"
@@ -37,13 +37,10 @@ def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list
     else:
         said.append("The camera only turns, or all is far away: every position is the first one's.")
     said.append("Axes: those of the first frame, x right, y down, z forward (OpenCV); the first pose is the identity.")
-    whose = (
-        "as given"
-        if lens_given
-        else "found in the video"
-        if camera.lens_found
-        else "assumed, the video hardly shows it"
-    )
+    whose = "as given" if lens_given else "found in the video"
+    if not (lens_given or camera.lens_found):
+        whose = (f"assumed: the video shows none (the view has to turn by {LEAST_TURN_DEG:.0f} degrees or more, "
+                 f"here {camera.turned_deg:.0f}); if you know it, say it")  # fmt: skip
     return [*said, f"Lens: {path.fov_deg:.1f} degrees across, {whose}; square pixels, centred."]
 
 

@@ -18,7 +18,7 @@ from ...live.planned import check_walkable, latent_frames, with_window
 from ...options import ShowProgress, Window
 from ...pipeline.chunk_loop import ChunkLoop
 from ...pipeline.geometry import Geometry, explicit_geometry
-from ...pipeline.spec import STANDING_STILL, RolloutSpec
+from ...pipeline.spec import STANDING_STILL
 from ...pipeline.state import WorldState
 from ...pipeline.world import World
 from ...vae import VideoDecoder, encode_first_frame, load_vae
@@ -101,8 +101,11 @@ class Opened:
         for name, wanted, most in (("size", height * width, spec.geometry.height * spec.geometry.width),
                                    ("window", window.frames, spec.window.frames), ("chunk", chunk, spec.chunk)):
             if not 0 < wanted <= most:
-                raise InputError(f"a `{name}` larger than that for which memory was divided; the server was started "
-                                 f"with {_largest(spec)}: ask for that or less, or start it with more")  # fmt: skip
+                raise InputError(
+                    f"a `{name}` larger than that for which memory was divided; the server was started with "
+                    f"{spec.geometry.width}x{spec.geometry.height}, window {spec.window.frames} and chunks of "
+                    f"{spec.chunk}: ask for that or less, or start it with more"
+                )
         geometry = explicit_geometry(width, height, spec.geometry.frames, chunk=chunk)
         return Engine(
             config=spec.config, schedule=spec.schedule, release=spec.release, window=window, chunk=chunk,
@@ -131,11 +134,6 @@ class Opened:
         vae = load_vae(self.plan.vae, device=self.plan.device)
         vae.use_tiling = self.plan.device.type == "cuda"  # there is little room beside a model
         return encode_first_frame(vae, frame, 4 * SETTLED - 3).cpu()
-
-
-def _largest(spec: RolloutSpec) -> str:
-    size = f"{spec.geometry.width}x{spec.geometry.height}"
-    return f"{size}, window {spec.window.frames} and chunks of {spec.chunk}"
 
 
 class TextEncoder:

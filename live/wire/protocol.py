@@ -70,7 +70,10 @@ def read_init(message: dict[str, Any]) -> Init:
     """Raises InputError for what is no init, and names what is wrong with it."""
     if message.get("type") != "init":
         raise InputError("the first message is an `init`")
-    inputs = _of("condition_inputs", message, dict) or {}
+    inputs = message.get("condition_inputs")
+    if inputs is not None and not isinstance(inputs, dict):
+        raise InputError(f"`condition_inputs`: expected a dict, found a {type(inputs).__name__}")
+    actions = None if inputs is None else inputs.get("camera_actions")
     image = message.get("first_frame")
     if image is not None and not isinstance(image, bytes):
         raise InputError("`first_frame`: expected the bytes of a picture; this server fetches no address")
@@ -83,7 +86,7 @@ def read_init(message: dict[str, Any]) -> Init:
         seed=int(_number("seed", message, 0, 2**63 - 1) or 0),
         most_chunks=_whole("max_chunks", message, 1),
         output=_output(message, "raw"),
-        script=_script(inputs["camera_actions"]) if inputs.get("camera_actions") is not None else None,
+        script=None if actions is None else _script(actions),
         window=_whole("realtime_causal_kv_cache_num_frames", message, 0),
         sink=_whole("realtime_causal_sink_size", message, 0),
         chunk=_whole("lingbot_chunk", message, 1),
@@ -162,22 +165,12 @@ def _numbers(count: int, most: float) -> Any:
     return read
 
 
-def _chunk(payload: Any) -> int:
-    return _whole("back", {"back": payload}, 0) or 0
-
-
-def _restart(payload: Any) -> Init:
-    return read_init({**(payload if isinstance(payload, dict) else {}), "type": "init"})
-
-
-def _changed_output(payload: Any) -> Output:
-    return _output(payload if isinstance(payload, dict) else {}, "jpeg")
-
-
 _READERS = {
     "camera_actions": _actions, "prompt": _new_prompt, "look": _numbers(2, 720), "stick": _numbers(4, 1),
-    "pause": lambda _payload: None, "resume": lambda _payload: None, "back": _chunk, "restart": _restart,
-    "output": _changed_output,
+    "pause": lambda _payload: None, "resume": lambda _payload: None,
+    "back": lambda payload: _whole("back", {"back": payload}, 0) or 0,
+    "restart": lambda payload: read_init({**(payload if isinstance(payload, dict) else {}), "type": "init"}),
+    "output": lambda payload: _output(payload if isinstance(payload, dict) else {}, "jpeg"),
 }  # fmt: skip
 
 
@@ -199,13 +192,6 @@ def _size(text: Any) -> tuple[int, int] | None:
         raise InputError(f"`size` {str(text)[:20]!r}: expected width x height, such as 832x480")
     width, height = (max(STEP, int(side) // STEP * STEP) for side in sides.groups())
     return height, width
-
-
-def _of(name: str, message: dict[str, Any], kind: type) -> Any:
-    value = message.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise InputError(f"`{name}`: expected a {kind.__name__}, found a {type(value).__name__}")
-    return value
 
 
 def _number(name: str, message: dict[str, Any], least: float, most: float) -> float | None:

@@ -10,12 +10,12 @@ from contextlib import nullcontext
 
 import torch
 import triton
-from lingbot_world.loaders import codec
+from lingbot_world.loaders.quantized import codec
 from lingbot_world.model import attention_fp8_cudnn as fp8_attention
 from lingbot_world.model import matrix_8bit as quantized
-from lingbot_world.model.kernels.pointwise import matrix_8bit as quantized_kernels
-from lingbot_world.model.kernels.pointwise import pointwise as kernels
-from lingbot_world.model.kernels.pointwise import weights_4bit as four_bit_kernels
+from lingbot_world.model.kernels import matrix_8bit as quantized_kernels
+from lingbot_world.model.kernels import pointwise as kernels
+from lingbot_world.model.kernels import weights_4bit as four_bit_kernels
 from lingbot_world.toy.weights import vae_tensors
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae, network
 from pointwise_cases import CASES, NAMES, check
@@ -87,7 +87,9 @@ def attention_operands(dtype: torch.dtype) -> None:
     for got, want in zip(quantized_kernels.fp8_scale(*given), fp8_attention.plain_scale(*given), strict=True):
         same(got, want)
     values, outs = torch.randn(7, 96).to(FP8), torch.empty(2, 7, 96, dtype=dtype)
-    quantized_kernels.to_fp8_(torch.empty_like(values), x, mean, torch.ones(1))
+    moved, rows = torch.zeros(20, 96).to(FP8), torch.randperm(20)[:7]
+    quantized_kernels.to_fp8_(made := torch.empty_like(values), x, mean, torch.ones(1))
+    same(quantized_kernels.put_fp8_(moved, rows, x, mean, torch.ones(1)).float()[rows], made.float())
     same(quantized_kernels.from_fp8_(outs[0], values, mean, torch.ones(1)),
          quantized.from_fp8_(outs[1], values, mean, torch.ones(1)))  # fmt: skip
 

@@ -8,7 +8,8 @@ from workflow_graph import Graph
 from workflow_nodes import PREVIEW_HEIGHT, Node, Output, Server
 from workflow_parts import BUTTON, DOWNLOAD, FILES, GREEN, GREY, HUGGING_FACE, PACKAGE, RED, VIOLET, Parts
 
-FAST = f"{PACKAGE}/lingbot_world_fast"
+QUANTIZED = f"{PACKAGE}/lingbot_world_fast"
+FAST = f"{QUANTIZED}/model.safetensors"
 SMALL = "lingbot-world-v2-1.3b-causal-fast"
 TEN_SECONDS = 157
 FAST_LORA = "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1.safetensors"
@@ -38,7 +39,7 @@ chunk. Template *17 Fast* has a LoRA.
     parts = Parts(server, "fast", note, note_height=460, note_width=420)
     graph = _one_shot(parts, "dolly_in")
     with graph.group("Once: 4-bit weights", 2, RED):
-        weights = {"source": FAST.rpartition("/")[2].replace("_", "-"), "name": FAST}
+        weights = {"source": QUANTIZED.rpartition("/")[2].replace("_", "-"), "name": QUANTIZED}
         graph.add("LingBotWorldQuantize", muted=True, extra_height=BUTTON, **weights)
     return graph
 
