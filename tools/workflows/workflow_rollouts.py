@@ -85,7 +85,7 @@ model renders your way. The walk stays while its seed does. Where nobody comes, 
 
 {DOWNLOAD}
 **1.3B**: as in template *18 Real time*."""
-    parts = Parts(server, "walk", note, note_height=500, note_width=330)
+    parts = Parts(server, "walk", note, note_height=480, note_width=330)
     parts.graph.box_width = 296
     image = parts.image()
     with parts.graph.group("Where nobody walks", 1, VIOLET):
