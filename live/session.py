@@ -56,7 +56,7 @@ class Session:
         """`path`: poses c2w [n, 4, 4], one a video frame. `seed` as in `Walk`. Raises InputError."""
         self.engine, self.controls, self.pace = engine, Controls(), Pace(fps)
         self._begin, self._number = begin, 0
-        self._options = {"speed": speed, "path": path, "seed": seed}  # of each walk
+        self._options: dict[str, Any] = {"speed": speed, "path": path, "seed": seed}  # of each walk
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary else str(folder))
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
