@@ -1,8 +1,9 @@
 """Camera paths: making, reading, checking and drawing them, computing the model's camera input from them, and measuring
 how a video follows them.
 
-The files here (poses, path, rotation, easing, plucker, advice, track, pose_folder) import none of the folders. `moves`,
-`formats`, `preview` and `measure` import these files, but not each other; `measure` draws on the sheets of `preview`.
+The files here (poses, path, conventions, explained, rotation, easing, plucker, advice, track, pose_folder) import none
+of the folders. `moves`, `formats`, `preview` and `measure` import these files, but not each other; `measure` draws on
+the sheets of `preview`.
 """
 
 from .moves import actions_from_keys, poses_from_keys

@@ -28,15 +28,22 @@ def path_warnings(c2w: np.ndarray, lens: np.ndarray, frames: int) -> list[str]:
         used = frame_count(frames, len(c2w))
     except CameraError as error:
         return [str(error)]
-    said = _length(len(c2w), frames, used), *motion_warnings(model_poses(c2w, frames)), *lens_warnings(lens[0])
-    return [words for words in said if words] + lens_change(lens[:used])
+    said, given = [], len(c2w)
+    if used < frame_count(frames):
+        said.append(f"Shorter than the video: {given} poses make {used} frames, not {frames}. Resample the path.")
+    elif given > used + 4:
+        said.append(f"Only the first {used} of {given} poses are used. Resample the path to see all of it.")
+    said += motion_warnings(model_poses(c2w, frames))
+    return said + lens_warnings(lens[0]) + lens_change(lens[:used])
 
 
 def motion_warnings(poses: np.ndarray) -> list[str]:
     """What is unusual in poses [f, 4, 4] as the model is given them, each in the frame of the one before it. The
     first one of a new video is the identity."""
     steps, turns_deg = _motion(poses)
-    return [words for words in (_standing(steps, turns_deg), _jump(steps), _turn(turns_deg)) if words]
+    if not steps.any() and turns_deg.max() <= 1e-3:
+        return ["The camera does not move: the model gets a standing camera."]
+    return [words for words in (_jump(steps), _turn(turns_deg)) if words]
 
 
 def lens_warnings(lens: np.ndarray) -> list[str]:
@@ -82,20 +89,6 @@ def motion(path: CameraPath, frames: int) -> tuple[np.ndarray, np.ndarray]:
 def _motion(poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     seen = poses[1:] if np.array_equal(poses[0], np.eye(4)) else poses
     return np.linalg.norm(seen[:, :3, 3], axis=1), angle_deg(seen[:, :3, :3])
-
-
-def _length(given: int, frames: int, used: int) -> str:
-    if used < frame_count(frames):
-        return f"Shorter than the video: {given} poses make {used} frames, not {frames}. Resample the path."
-    if given > used + 4:
-        return f"Only the first {used} of {given} poses are used. Resample the path to see all of it."
-    return ""
-
-
-def _standing(steps: np.ndarray, turns_deg: np.ndarray) -> str:
-    if steps.any() or turns_deg.max() > 1e-3:
-        return ""
-    return "The camera does not move: the model gets a standing camera."
 
 
 def _jump(steps: np.ndarray) -> str:

@@ -25,18 +25,30 @@ def lens_from_fov(fov_deg: float = DEFAULT_FOV_DEG) -> np.ndarray:
     return np.array([focal, focal, LENS_WIDTH / 2, LENS_HEIGHT / 2])
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The file a path was read from: its `format`, the `convention` that its matrices were read under, a name in
+    CONVENTIONS, and whether the user `named` that; else the format settled it."""
+
+    format: str
+    convention: str
+    named: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class CameraPath:
     """Poses c2w [n, 4, 4] (camera-to-world, OpenCV axes), lens rows [n, 4] at 832x480 and frames a second.
 
     `actions` [n, 4] are the W, A, S, D flags that an action checkpoint wants besides, if there are any. Arrays are
-    read-only; rotations are made orthonormal. One lens row is repeated for every frame. Raises CameraError.
+    read-only; rotations are made orthonormal. One lens row is repeated for every frame. `origin` is the file's as long
+    as the poses are still in its world and order. Raises CameraError.
     """
 
     c2w: np.ndarray
     intrinsics: np.ndarray
     fps: float = FPS
     actions: np.ndarray | None = None
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         c2w = check_poses(self.c2w).copy()
@@ -62,18 +74,22 @@ class CameraPath:
     def __getitem__(self, frames: slice) -> CameraPath:
         """Some of the frames, their poses unchanged; `path[::-1]` reverses."""
         actions = None if self.actions is None else self.actions[frames]
-        return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions)
+        origin = None if (frames.step or 1) < 0 else self.origin
+        return replace(self, c2w=self.c2w[frames], intrinsics=self.intrinsics[frames], actions=actions, origin=origin)
 
     def __add__(self, other: CameraPath) -> CameraPath:
         """This path, then `other` moved to begin at this path's last pose; the pose they share is kept once."""
         if other.fps != self.fps:
             raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
-        moved = other.starting_at(self.c2w[-1])
+        moved, actions = other.starting_at(self.c2w[-1]), None
+        if self.actions is not None and other.actions is not None:
+            actions = np.concatenate([self.actions[:-1], other.actions])  # of the pose they share, the second path's
         return replace(
             self,
             c2w=np.concatenate([self.c2w, moved.c2w[1:]]),
             intrinsics=np.concatenate([self.intrinsics, other.intrinsics[1:]]),
-            actions=_joined(self.actions, other.actions),
+            actions=actions,
+            origin=None,
         )
 
     @property
@@ -93,7 +109,7 @@ class CameraPath:
 
     def moved(self, world: np.ndarray) -> CameraPath:
         """The whole path after a rigid transform [4, 4] of the world."""
-        return replace(self, c2w=world @ self.c2w)
+        return replace(self, c2w=world @ self.c2w, origin=None)
 
     def starting_at(self, pose: np.ndarray) -> CameraPath:
         """The same move from another first pose [4, 4]."""
@@ -166,8 +182,3 @@ class CameraPath:
 def _frozen(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
     return array
-
-
-def _joined(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
-    """Actions of two joined paths, None if either has none; the shared pose takes the second path's."""
-    return None if first is None or second is None else np.concatenate([first[:-1], second])

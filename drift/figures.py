@@ -42,9 +42,13 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
     rows, small = [], []
     before: np.ndarray | None = None
     for frame in frames:
-        colours, grey = _reduced(frame)
+        scale = LONGER_SIDE / max(frame.shape[:2])
+        if scale < 1:
+            size = [round(side * scale) for side in frame.shape[1::-1]]
+            frame = cv2.resize(frame, size, interpolation=cv2.INTER_AREA)
+        grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY).astype(np.float32)
         change = 0.0 if before is None or before.shape != grey.shape else float(np.abs(grey - before).mean())
-        rows.append((*_look(colours, grey), change))
+        rows.append((*_look(frame.astype(np.float32), grey), change))
         small.append(cv2.resize(grey, THUMBNAIL, interpolation=cv2.INTER_AREA))
         before = grey
     if len(rows) < 2:
@@ -53,17 +57,8 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
     return Figures(*sharpness_to_change, thumbnails=np.stack(small), fps=fps)  # type: ignore[misc]
 
 
-def _reduced(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Colours [h, w, 3] and grey values [h, w] of a picture, float32, 0 to 255, reduced if it is large."""
-    cv2 = require("cv2", "opencv-python-headless")
-    scale = LONGER_SIDE / max(frame.shape[:2])
-    size = [round(side * scale) for side in frame.shape[1::-1]]
-    picture = frame if scale >= 1 else cv2.resize(frame, size, interpolation=cv2.INTER_AREA)
-    return picture.astype(np.float32), cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY).astype(np.float32)
-
-
 def _look(colours: np.ndarray, grey: np.ndarray) -> tuple[float, float, float, float]:
-    """Sharpness, colourfulness, brightness and hue."""
+    """Sharpness, colourfulness, brightness and hue of colours [h, w, 3] and grey values [h, w], 0 to 255."""
     cv2 = require("cv2", "opencv-python-headless")
     smooth = cv2.GaussianBlur(grey, (0, 0), 0.7)  # noise is no sharpness
     sharpness = float(cv2.Laplacian(smooth, cv2.CV_32F).var() / (grey.var() + 1))

@@ -23,7 +23,9 @@ def words(figures: Figures, faults: list[Fault]) -> list[str]:
 
 def table(figures: Figures) -> list[str]:
     """A header and a line for each second: means of its frames, `sharpness` against the first second's."""
-    rows = _by_second(figures)
+    values = np.stack([values for _, values in _series(figures)], 1)
+    seconds = (np.arange(len(figures)) / figures.fps).astype(int)
+    rows = [values[seconds == second].mean(0) for second in range(seconds[-1] + 1)]
     first = max(rows[0][0], 1e-9)
     return [HEADER, *(f"  {second:6d} {row[0] / first:10.0%} {row[1]:15.1f} {row[2]:12.1f} {row[3]:12.1f} {row[4]:8.2f}"
                       for second, row in enumerate(rows))]  # fmt: skip
@@ -59,9 +61,3 @@ def render_drift(figures: Figures, faults: list[Fault], size: tuple[int, int] = 
 def _series(figures: Figures) -> list[tuple[str, np.ndarray]]:
     names = "sharpness", "colourfulness", "brightness", "hue", "change"
     return [(name, getattr(figures, name)) for name in names]
-
-
-def _by_second(figures: Figures) -> np.ndarray:
-    values = np.stack([values for _, values in _series(figures)], 1)
-    seconds = (np.arange(len(figures)) / figures.fps).astype(int)
-    return np.stack([values[seconds == second].mean(0) for second in range(seconds[-1] + 1)])

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ..camera import read_pose_folder
 from ..camera.moves import path_from_keys, preset_path
-from ..camera.path import CameraPath
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
@@ -163,16 +162,14 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
         )
     if options.action_path is not None:
         return read_pose_folder(options.action_path, actions=control == 7)
-    path = path_from_keys(options.keys) if options.keys is not None else _preset(options)
+    if options.keys is not None:
+        path = path_from_keys(options.keys)
+    else:
+        assert options.preset is not None  # one of the three is given
+        path = preset_path(options.preset, frames=options.frame_num + 3)  # as many poses as a video may use, 4n+1
     if control == 7 and path.actions is None:
         raise CameraError(f"`preset` {options.preset}: this checkpoint takes held keys besides; give `keys`")
     return PoseFolder(path.c2w, path.intrinsics, path.actions if control == 7 else None, ())
-
-
-def _preset(options: GenerateOptions) -> CameraPath:
-    """The move over as many poses as the video may use, 4n+1."""
-    assert options.preset is not None
-    return preset_path(options.preset, frames=options.frame_num + 3)
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import torch
@@ -28,7 +28,11 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
 
     In tiles the first one decodes alone; so it does when a GPU's memory does not suffice for a stripe."""
     if processes.size > 1 and not plan.options.vae_tiling:
-        stripe = _decode_stripe(plan, latent, progress, processes)
+        stripe = None
+        with suppress(torch.OutOfMemoryError):
+            stripe = divided_decoder(load_vae(plan.vae, device=plan.device), plan.cells, processes).decode(
+                latent, progress, last=True
+            )
         if processes.least(stripe is not None):
             assert stripe is not None
             return join_stripes(stripe, plan.cells, processes)
@@ -37,15 +41,6 @@ def decode_together(plan: SamplingPlan, latent: Tensor, progress: Progress, proc
         release(plan.device)
         plan = replace(plan, options=replace(plan.options, vae_tiling=True))
     return decode(plan, latent, progress) if processes.first else None
-
-
-def _decode_stripe(plan: SamplingPlan, latent: Tensor, progress: Progress, processes: Processes) -> Tensor | None:
-    """This process's part of the frames; None where its GPU's memory runs out."""
-    try:
-        decoder = divided_decoder(load_vae(plan.vae, device=plan.device), plan.cells, processes)
-        return decoder.decode(latent, progress, last=True)
-    except torch.OutOfMemoryError:
-        return None
 
 
 def divided_decoder(vae: VAE, size: tuple[int, int], processes: Processes, *, park: bool = False) -> VideoDecoder:
@@ -59,17 +54,13 @@ def join_stripes(own: Tensor, size: tuple[int, int], processes: Processes) -> Te
     if processes.size == 1:
         return own
     stripes = [Stripe.of(*size, index, processes.size) for index in range(processes.size)]
+    rows, columns = (CELL * max(sides) for sides in zip(*(stripe.size(*size) for stripe in stripes), strict=True))
+    to_the_largest = (0, 0, 0, columns - own.shape[2], 0, rows - own.shape[1])
     video = torch.empty(len(own), *(CELL * side for side in size), 3, dtype=torch.uint8) if processes.first else None
     for first in range(0, len(own), FRAMES_AT_ONCE):
-        collected = processes.collect(_widened(own[first : first + FRAMES_AT_ONCE], stripes, size))
+        collected = processes.collect(F.pad(own[first : first + FRAMES_AT_ONCE], to_the_largest))
         for stripe, part in zip(stripes, collected or (), strict=False):
             assert video is not None
             room = stripe.within(video[first : first + FRAMES_AT_ONCE])
             room.copy_(part[:, : room.shape[1], : room.shape[2]])
     return video
-
-
-def _widened(own: Tensor, stripes: Sequence[Stripe], size: tuple[int, int]) -> Tensor:
-    """A stripe's frames, filled up to the size of the largest stripe."""
-    rows, columns = (CELL * max(sides) for sides in zip(*(stripe.size(*size) for stripe in stripes), strict=True))
-    return F.pad(own, (0, 0, 0, columns - own.shape[2], 0, rows - own.shape[1]))

@@ -27,7 +27,10 @@ def expected(plan: Plan) -> str:
     """`about 3 min, by the last run of this kind`; empty where there was none."""
     with suppress(KeyError, TypeError):
         found = _read()[_kind(plan)]
-        return f"about {_time(found['once'] + found['per_frame'] * plan.geometry.frames)}, by the last run of this kind"
+        seconds = found["once"] + found["per_frame"] * plan.geometry.frames
+        time = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+        time = time if seconds >= 90 else f"{max(seconds, 1):.0f} s"
+        return f"about {time}, by the last run of this kind"
     return ""
 
 
@@ -71,9 +74,3 @@ def _read() -> dict:
         found = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
     return {}
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,10 +19,10 @@ from ..loaders.lora import refuse_for_one_expert
 from ..loaders.package import ASSETS_PAGES, open_experts
 from ..loaders.release import base_release
 from ..model.config import ModelConfig
-from ..options import SHIFT, LoraFile, PerExpert, torch_dtype
-from ..pipeline.geometry import Geometry, first_frame
+from ..options import SHIFT, PerExpert, torch_dtype
+from ..pipeline.geometry import first_frame
 from ..pipeline.memory import SamplingWork
-from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups
+from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups, TwoExpertSchedule
 from ..sampling import guide_scales
 from ..text import load_tokenizer
 from ..text.encoder import check_vocabulary
@@ -69,15 +69,20 @@ class SamplingPlan(Plan):
         )
 
     @property
+    def schedule(self) -> TwoExpertSchedule:
+        options = self.options
+        return TwoExpertSchedule(
+            options.sampling_steps, self.shift, options.boundary, options.guide_scale, options.solver
+        )
+
+    @property
     def guided(self) -> bool:
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
 
 
-def _open_anew(opener: Callable[..., Any], path: Any, *loras: Sequence[LoraFile]) -> Any:
-    return opener(path, *loras)
-
-
-def make_plan(options: GenerateOptions, open_file: Callable[..., Any] = _open_anew) -> SamplingPlan | RolloutPlan:
+def make_plan(
+    options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
+) -> SamplingPlan | RolloutPlan:
     """Checks the options and opens every file, the cheapest first. Raises a LingBotError for what is wrong.
     `open_file(opener, path)`, of models with their LoRAs behind it, may give what it has opened before."""
     check_settings(options)
@@ -148,6 +153,7 @@ def _plan_sampling(
     notes = (*told, *lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
     camera = camera_of(options, experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
+    warned = [] if camera is None else path_warnings(camera.c2w, camera.intrinsics, geometry.frames)
     return SamplingPlan(
         **opened,
         experts=experts,
@@ -155,12 +161,8 @@ def _plan_sampling(
         frame=first_frame(image, geometry),
         geometry=geometry,
         shift=SHIFT if options.shift is None else options.shift,
-        notes=tuple(dict.fromkeys((*notes, *frame_notes(options, geometry, camera), *_warnings(camera, geometry)))),
+        notes=tuple(dict.fromkeys((*notes, *frame_notes(options, geometry, camera), *warned))),
     )
-
-
-def _warnings(camera: PoseFolder | None, geometry: Geometry) -> list[str]:
-    return [] if camera is None else path_warnings(camera.c2w, camera.intrinsics, geometry.frames)
 
 
 def _parts(package: Package, folder: str | Path) -> dict[str, Path]:

@@ -131,7 +131,10 @@ def joined() -> Iterator[Processes]:
         raise
     except Exception as error:
         if _is_lost_connection(error) or not _speaks(store):
-            _leave()
+            # torchrun ends this process when the one that failed first has ended; if it does not, it ends here.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                time.sleep(PATIENCE)
+            os._exit(ENDED_WITH_THE_OTHERS)
         raise
 
 
@@ -157,13 +160,6 @@ def _speaks(store: Any) -> bool:
 def _is_lost_connection(error: BaseException) -> bool:
     told = str(error).lower()
     return isinstance(error, RuntimeError) and any(word in told for word in ("gloo", "nccl", "connection", "peer"))
-
-
-def _leave() -> None:
-    """Waits until torchrun ends this process, as it does when the one that failed first has ended, and else ends it."""
-    with contextlib.suppress(SystemExit, KeyboardInterrupt):
-        time.sleep(PATIENCE)
-    os._exit(ENDED_WITH_THE_OTHERS)
 
 
 def start(count: int, arguments: list[str]) -> int:

@@ -89,7 +89,8 @@ class StageRecorder:
             self._end = None
             seconds = time.perf_counter() - started
             display.__exit__(None, None, None)
-            self.stages.append(Stage(name, seconds, self._gpu_peak()))
+            peak = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
+            self.stages.append(Stage(name, seconds, peak))
 
         self._end = end
         return progress
@@ -100,9 +101,6 @@ class StageRecorder:
             self._end()
             if not keep:
                 release(self._device)
-
-    def _gpu_peak(self) -> int | None:
-        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else None
 
 
 def release(device: torch.device) -> None:
@@ -116,13 +114,11 @@ def table(stages: list[Stage]) -> str:
     """The stages as lines of text; the last line is the sum of the seconds and the highest peak."""
     peaks = [stage.gpu_peak for stage in stages if stage.gpu_peak is not None]
     total = Stage("all", sum(stage.seconds for stage in stages), max(peaks, default=None))
-    rows = [("stage", "seconds", "peak GPU GB"), *map(_row, [*stages, total])]
+    rows = [("stage", "seconds", "peak GPU GB")]
+    for stage in (*stages, total):
+        peak = "-" if stage.gpu_peak is None else f"{stage.gpu_peak / 1e9:.2f}"
+        rows.append((stage.name, f"{stage.seconds:.1f}", peak))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join([name.ljust(widths[0]), *map(str.rjust, figures, widths[1:])]) for name, *figures in rows
     )
-
-
-def _row(stage: Stage) -> tuple[str, str, str]:
-    peak = "-" if stage.gpu_peak is None else f"{stage.gpu_peak / 1e9:.2f}"
-    return stage.name, f"{stage.seconds:.1f}", peak

@@ -95,19 +95,14 @@ def _write(delivery: _Delivery, latents: Iterator[Tensor], plan: RolloutPlan, sa
             nonlocal saved
             writer.write(frames.numpy())
             if time.monotonic() - saved > SECONDS_BETWEEN_STATES:
-                _save_now(save)
+                try:
+                    save()
+                except InputError as reason:
+                    log.warning("%s. The run goes on.", reason)
                 saved = time.monotonic()
             delivery.progress(writer.frames, plan.geometry.frames)
 
         delivery.make(latents, write)
-
-
-def _save_now(save: Callable[[], None]) -> None:
-    """A state that cannot be saved on the way does not end the run."""
-    try:
-        save()
-    except InputError as reason:
-        log.warning("%s. The run goes on.", reason)
 
 
 class _Queued(NamedTuple):

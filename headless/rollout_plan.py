@@ -65,7 +65,10 @@ def plan_causal(
     """Checks what is asked of a causal model. Raises a LingBotError."""
     release = checkpoint.release
     assert release is not None  # a causal model has one
-    _refuse_others_options(options, release)
+    if release.guided:
+        refuse_options(options, FEW_STEPS_ONLY, f"{release.name} takes `sampling_steps` guided steps a chunk")
+    of_others = [name for name in BASE_ONLY if not (release.guided and name in GUIDED)]
+    refuse_options(options, of_others, "a causal model takes a few unguided steps a chunk, and is one model")
     arithmetic = arithmetic_notes(options, opened["device"], checkpoint)
     state = None if options.continue_from is None else load_state(options.continue_from)
     chunk = chunk_of(options.chunk, release, state)
@@ -84,14 +87,6 @@ def plan_causal(
         notes=(*checkpoint.release_lines, *lora_notes(options), *arithmetic, *own, *spec.notes,
                *_state_notes(options, spec)),
     )
-
-
-def _refuse_others_options(options: GenerateOptions, release: Release) -> None:
-    if release.guided:
-        refuse_options(options, FEW_STEPS_ONLY, f"{release.name} takes `sampling_steps` guided steps a chunk")
-    own = GUIDED if release.guided else ()
-    others = [name for name in BASE_ONLY if name not in own]
-    refuse_options(options, others, "a causal model takes a few unguided steps a chunk, and is one model")
 
 
 def _request(options: GenerateOptions, release: Release) -> RolloutRequest:

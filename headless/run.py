@@ -70,7 +70,11 @@ def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes
         try:
             path = _run_stages(plan, stages, seed, processes, reuse)
         except torch.OutOfMemoryError as error:
-            raise _out_of_memory(stages.running or "noise", error) from error
+            stage = stages.running or "noise"
+            smaller = "`residency` stream, a smaller video or fewer frames"
+            remedy = "`vae_tiling`" if stage.startswith("VAE") else smaller
+            said = f"the GPU's memory ran out in stage {stage!r}; try {remedy} ({str(error).splitlines()[0]})"
+            raise InputError(said) from error
     kept = plan.target.kept
     if not kept:
         return Result(path, seed, stages.stages, reuse.calls)
@@ -93,7 +97,9 @@ def _run_stages(
     y = processes.share(y, 1)
     stages.begin("camera")
     conditioning = Conditioning(y, context, negative[0] if negative else None, camera_map(plan)).to(plan.device)
-    latent = _sample(plan, run, Video(noise.to(plan.device), lambda: conditioning, reuse))
+    video, work = Video(noise.to(plan.device), lambda: conditioning, reuse), plan.sampling_work(together)
+    residency = choose_residency(work, plan.wishes, plan.device, free_memory(plan.device))
+    latent = run_steps(plan, [video], stages, residency, together)[0]
     frames = decode_together(plan, latent, stages.begin("VAE decode", "chunk"), processes)
     if frames is None:
         return plan.target.path
@@ -106,14 +112,3 @@ def _prompts(plan: Plan, run: RunContext) -> list[Tensor] | None:
         if not run.processes.takes(0):
             return None
         return encode_prompts(prompts_of(plan), plan, run.stages.begin("text", "block"))
-
-
-def _out_of_memory(stage: str, error: torch.OutOfMemoryError) -> InputError:
-    remedy = "`vae_tiling`" if stage.startswith("VAE") else "`residency` stream, a smaller video or fewer frames"
-    return InputError(f"the GPU's memory ran out in stage {stage!r}; try {remedy} ({str(error).splitlines()[0]})")
-
-
-def _sample(plan: SamplingPlan, run: RunContext, video: Video) -> Tensor:
-    work = plan.sampling_work(run.together)
-    residency = choose_residency(work, plan.wishes, plan.device, free_memory(plan.device))
-    return run_steps(plan, [video], run.stages, residency, run.together)[0]

@@ -16,7 +16,7 @@ from ..options import PerExpert, Progress
 from ..pipeline.geometry import Geometry, image_conditioning
 from ..pipeline.memory import Residency
 from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups, Video, sample_videos
-from ..sampling import first_low_step, flow_timesteps
+from ..sampling import first_low_step
 from ..text import NEGATIVE_PROMPT, encode
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae
 from ..vae.network import LATENT_CHANNELS
@@ -125,17 +125,10 @@ def run_steps(
     keep: Keep = load_anew,
 ) -> list[Tensor]:
     """The latents [1, 16, f, h, w] of videos of one size, with the experts and settings of `plan`."""
-    experts, options = Experts(plan, stages, residency, len(videos), together, keep), plan.options
+    experts = Experts(plan, stages, residency, len(videos), together, keep)
     return sample_videos(
-        PerExpert(experts.high, experts.low), videos,
-        steps=options.sampling_steps,
-        shift=plan.shift,
-        boundary=options.boundary,
-        guide_scale=options.guide_scale,
-        solver=options.solver,
-        callback=experts.step_done,
-        camera_cache_bytes=residency.camera_cache_bytes,
-        together=together,
+        PerExpert(experts.high, experts.low), videos, plan.schedule, callback=experts.step_done,
+        camera_cache_bytes=residency.camera_cache_bytes, together=together,
     )  # fmt: skip
 
 
@@ -156,7 +149,7 @@ class Experts:
         self._keep = keep
         self._low_ahead: LingBotWorldModel | None = None
         self._progress: Progress = lambda _done, _total: None
-        timesteps = flow_timesteps(plan.options.sampling_steps, plan.shift, plan.options.solver)
+        timesteps = plan.schedule.timesteps
         self._high_steps = videos * first_low_step(timesteps, plan.options.boundary)
         self._steps, self._done = videos * len(timesteps), 0
 

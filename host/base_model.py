@@ -129,7 +129,8 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
 
     def watch_options(self) -> None:
-        """A run begins: say on its node what transformer_options ask for later that they did not at its first step."""
+        """Called when a run begins. The options of its first step are its usual ones; what transformer_options ask for
+        beyond them in a later step is said on its node."""
         self.usual_options, self.told = None, ""
 
     def _watch(self, options: dict) -> None:
@@ -194,7 +195,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             cache.clear()
             return None
         wanted = camera_cache_bytes(self.diffusion_model.config, *latent_size, dtype=self.diffusion_model.dtype)
-        needed = self._bytes_to_leave_free(step_bytes)
+        step = BATCH_HEADROOM * step_bytes + management.extra_reserved_memory()
+        not_loaded = max(0, self.current_patcher.model_size() - self.current_patcher.loaded_size())
+        needed = not_loaded + max(step, management.minimum_inference_memory())
         if mode == "gpu" and not cache.nbytes:
             with _FREEING:
                 running = [loaded for loaded in management.current_loaded_models if loaded.currently_used]
@@ -209,13 +212,6 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             cache.clear()
             return None
         return cache
-
-    def _bytes_to_leave_free(self, step_bytes: int) -> float:
-        """For the step and for those of the expert's weights that ComfyUI has yet to load."""
-        patcher = self.current_patcher
-        weights = max(0, patcher.model_size() - patcher.loaded_size())
-        step = BATCH_HEADROOM * step_bytes + management.extra_reserved_memory()
-        return weights + max(step, management.minimum_inference_memory())
 
     def free_camera_cache(self) -> int:
         """Empty the camera cache and return its bytes. The memory goes back to the driver, because ComfyUI's dynamic

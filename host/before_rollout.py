@@ -49,13 +49,13 @@ def _is_set(latent_frames: Any) -> bool:
 
 
 def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | None:
-    """The frames that a number's or a camera's node asks for, whichever are fewer; None where that is not known.
-    ComfyUI itself looks at the widget's."""
+    """The frames that other nodes ask for: one that brings a camera, one that brings the number of frames; the fewer of
+    both. None where they are not known. A number in the widget is checked by ComfyUI itself."""
     values, lengths = PromptValues(prompt), []
     try:
         if "camera" in inputs:
             lengths.append(len(values.of(inputs["camera"])))
-        if is_link(inputs["frames"]):
+        if is_link(inputs.get("frames")):
             lengths.append(values.of(inputs["frames"]))
     except Exception:  # what is not known yet, or wrong with another node, which says so itself
         return None

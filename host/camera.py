@@ -17,6 +17,8 @@ from PIL import Image
 
 from ..camera import action_embedding, camera_embedding, frame_count, read_pose_folder
 from ..camera.advice import warnings
+from ..camera.explained import doubts, explained
+from ..camera.formats import FORMATS
 from ..camera.formats.sniff import looks_like_camera, looks_like_lens, looks_like_poses
 from ..camera.measure import (
     error_words,
@@ -28,7 +30,7 @@ from ..camera.measure import (
     table,
     video_path,
 )
-from ..camera.path import CameraPath, lens_from_fov
+from ..camera.path import CameraPath, Origin, lens_from_fov
 from ..camera.poses import FEWEST_POSES
 from ..camera.preview import render_preview
 from ..errors import CameraError
@@ -36,7 +38,7 @@ from ..options import CELL
 from .folders import PACKAGES
 from .image import as_image
 from .names import parts_of
-from .notice import show_warning
+from .notice import show_note, show_warning
 
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
@@ -117,8 +119,11 @@ def load_path(poses: str, lens: str, frames: int, start: int) -> CameraPath:
     for note in folder.notes:
         show_warning(note)
     available = check_length(pose_file, len(folder.c2w), start)
-    path = CameraPath(folder.c2w, folder.intrinsics, actions=folder.actions)
-    return path[start : start + frame_count(frames, available)]
+    origin = Origin("lingbot", FORMATS["lingbot"].convention)
+    path = CameraPath(folder.c2w, folder.intrinsics, actions=folder.actions, origin=origin)
+    path = path[start : start + frame_count(frames, available)]
+    show_origin(path)
+    return path
 
 
 def check_length(file: Path, poses: int, start: int, least: int = FEWEST_POSES) -> int:
@@ -166,6 +171,16 @@ def check_fit(path: CameraPath, latent_frames: int, control: str) -> np.ndarray 
     return path.actions
 
 
+def show_origin(path: CameraPath) -> list[str]:
+    """Says on the running node what was read of a path's file, and warns if that makes little sense; gives both."""
+    said, doubted = explained(path), doubts(path)
+    for words in doubted:
+        show_warning(words)
+    for words in said:
+        show_note(words)
+    return [*doubted, *said]
+
+
 def show_warnings(path: CameraPath, frames: int) -> None:
     """What the model will not follow of a path in a video of `frames` frames, on the running node."""
     show_warning("")
@@ -178,10 +193,12 @@ def with_camera(conditioning, embedding: torch.Tensor):
     return node_helpers.conditioning_set_values(conditioning, {CONDITIONING_KEY: embedding})
 
 
-def preview_image(path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int]) -> torch.Tensor:
-    """The drawing of a path as an IMAGE [1, H, W, 3]; `image` [B, h, w, 3] is the first frame."""
+def preview_image(
+    path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int], light: bool = False
+) -> torch.Tensor:
+    """The drawing of a path as an IMAGE [1, H, W, 3]; `image` [B, h, w, 3] is the first frame; for a `light` page."""
     first = None if image is None else Image.fromarray((image[0, ..., :3].clamp(0, 1) * 255).byte().cpu().numpy())
-    return as_image(render_preview(path, first, frames, size))
+    return as_image(render_preview(path, first, frames, size, light))
 
 
 def measure_image(

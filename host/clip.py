@@ -23,7 +23,7 @@ from ..options import Progress
 from ..text.encoder import check_vocabulary, encode
 from ..text.prompts import clean_prompt
 from ..text.tokenizer import MAX_TOKENS, Tokenizer, cut_warning, load_tokenizer
-from ..text.weights import UMT5Config, UMT5Weights, huggingface_key, open_weights
+from ..text.weights import UMT5Config, huggingface_key, open_weights
 from .kept_prompts import embeddings
 from .notice import show_warning
 
@@ -47,28 +47,19 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
                      "reads them; CLIP Text Encode behind Load LingBot-World Text Encoder knows weights.")  # fmt: skip
 
     def encode_some(texts: Sequence[str]) -> list[Tensor]:
-        weights = open_weights(encoder)
-        device = _encoding_device(weights)
+        weights, device = open_weights(encoder), mm.get_torch_device()
+        needed = 2 * sum(entry.nbytes for entry in weights.block(0)) + _WORKSPACE
+        mm.free_memory(needed, device)  # ComfyUI unloads models to make room
+        device = device if mm.get_free_memory(device) >= needed else torch.device("cpu")
         dtype = torch.bfloat16 if mm.should_use_bf16(device) else torch.float32
         return encode(texts, weights, tokenizer, device, dtype, _progress(), show_warning)
 
-    conditionings = [_as_conditioning(made) for made in embeddings((encoder, tokenizer), prompts, encode_some)]
+    conditionings = []
+    for made in embeddings((encoder, tokenizer), prompts, encode_some):
+        padded = F.pad(made, (0, 0, 0, MAX_TOKENS - len(made)))  # as core's CLIPTextEncode gives umt5 prompts
+        conditionings.append([[padded[None].to(mm.intermediate_device()), {"pooled_output": None}]])
     mm.soft_empty_cache()
     return conditionings
-
-
-def _encoding_device(weights: UMT5Weights) -> torch.device:
-    """ComfyUI's device, after ComfyUI has unloaded models to make room; the CPU if there is still too little room."""
-    device = mm.get_torch_device()
-    needed = 2 * sum(entry.nbytes for entry in weights.block(0)) + _WORKSPACE
-    mm.free_memory(needed, device)
-    return device if mm.get_free_memory(device) >= needed else torch.device("cpu")
-
-
-def _as_conditioning(embedding: Tensor) -> Conditioning:
-    """An embedding [tokens, dim] in the form in which core's CLIPTextEncode gives umt5 prompts."""
-    padded = F.pad(embedding, (0, 0, 0, MAX_TOKENS - len(embedding)))
-    return [[padded[None].to(mm.intermediate_device()), {"pooled_output": None}]]
 
 
 def _progress() -> Progress:

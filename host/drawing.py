@@ -1,28 +1,30 @@
-"""Camera previews that the canvas asks for while nobody runs anything: a path's values in, its drawing out."""
+"""What the canvas asks for while nobody runs anything: the drawing of a path from its values, and its warnings."""
 
 import asyncio
 import io
 from typing import Any
 
+from ..camera.advice import warnings
+from ..camera.moves.editor import path_from_editor
 from ..camera.path import CameraPath
 from ..camera.preview import render_preview
 from ..errors import CameraError, LingBotError
 from .prompt_values import PromptValues, UnknownError
 
-ADDRESS = "/lingbot_world/camera_preview"
+ADDRESS, WARNINGS = "/lingbot_world/camera_preview", "/lingbot_world/camera_warnings"
 MOST_FRAMES = 10_001
 WIDTHS, HEIGHTS = (400, 4096), (250, 4096)
 """Pixels of a drawing, at least and at most."""
 
 
 def register(server) -> None:
-    """Adds the address that preview nodes ask; `server` is ComfyUI's PromptServer."""
+    """Adds the addresses that preview nodes and editors ask; `server` is ComfyUI's PromptServer."""
     from aiohttp import web
 
     @server.routes.post(ADDRESS)
     async def draw(request: web.Request) -> web.Response:
-        """The drawing as a PNG, or as JSON why there is no path, as before the toy is made; 204 where a run must tell;
-        400 for what is no question."""
+        """Answers with the drawing as a PNG; with JSON that says why there is no path (the toy is not made yet, say);
+        with status 204 where the path is known only when the prompt runs; with 400 where no preview node is asked."""
         try:
             picture = await asyncio.to_thread(drawing_of, await request.json())
         except UnknownError:
@@ -33,9 +35,19 @@ def register(server) -> None:
             return web.json_response({"error": f"not a preview node and what is before it: {error!r}"}, status=400)
         return web.Response(body=picture, content_type="image/png")
 
+    @server.routes.post(WARNINGS)
+    async def warn(request: web.Request) -> web.Response:
+        """As JSON, what the model will not follow of an editor's document; 400 for what is no document."""
+        try:
+            said = await asyncio.to_thread(_warnings_of, await request.json())
+        except (CameraError, ValueError) as error:
+            return web.json_response({"error": str(error)}, status=400)
+        return web.json_response({"warnings": said})
+
 
 def drawing_of(asked: dict[str, Any]) -> bytes:
-    """The PNG that the preview node `asked["node"]` of the prompt `asked["prompt"]` will show, without a first frame.
+    """The PNG that the preview node `asked["node"]` of the prompt `asked["prompt"]` will show, without a first frame;
+    `asked["light"]` on a light page.
 
     Raises UnknownError where a path is known only when the prompt runs, CameraError where there is none."""
     prompt = asked["prompt"]
@@ -47,8 +59,14 @@ def drawing_of(asked: dict[str, Any]) -> bytes:
         raise UnknownError
     size = _within(inputs["width"], WIDTHS), _within(inputs["height"], HEIGHTS)
     stream = io.BytesIO()
-    render_preview(path, None, int(values.of(inputs["frames"])) or len(path), size).save(stream, "PNG")
+    frames, light = int(values.of(inputs["frames"])) or len(path), bool(asked.get("light"))
+    render_preview(path, None, frames, size, light).save(stream, "PNG")
     return stream.getvalue()
+
+
+def _warnings_of(document: Any) -> list[str]:
+    path = path_from_editor(document)
+    return warnings(path, len(path))
 
 
 def _within(number: Any, bounds: tuple[int, int]) -> int:

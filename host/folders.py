@@ -29,18 +29,23 @@ from .names import parts_of
 
 PACKAGES = "lingbot_world"
 AUTO = "auto"
-TOY = "toy"
+TOY, NIGHT = "toy", "loras/night"
 TOKENIZER_PAGE = "https://huggingface.co/cahlen/lingbot-world-base-cam-nf4/tree/main/tokenizer"
 
 _EXAMPLE = Path(__file__).parent.parent / "toy" / "trained" / "example" / "image.png"
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
+_ONE_FILE = "model.safetensors"
+"""A causal folder that has it is listed by it: ComfyUI sees that a file is missing before a run, of a folder it does
+not."""
 
 
 def register() -> None:
-    """Make `lingbot_world` a model folder of ComfyUI, after those that extra_model_paths.yaml names."""
+    """Make `lingbot_world` a model folder of ComfyUI, after those that extra_model_paths.yaml names, and have ComfyUI's
+    LoRA loaders list the toy's, once it is made."""
     folder_paths.add_model_folder_path(PACKAGES, os.path.join(folder_paths.models_dir, PACKAGES))
+    folder_paths.add_model_folder_path("loras", str(toy_folder() / NIGHT))
 
 
 def toy_folder() -> Path:
@@ -60,7 +65,8 @@ def lay_out_example() -> None:
 
 def package_choices() -> list[str]:
     """Names of the packages: folders of `models/lingbot_world` that hold a high-noise expert."""
-    return sorted({folder.name for folder in _packages()})
+    return sorted({folder.name for folder in _folders()
+                   if any(folder.glob("high_noise*")) or (folder / "transformer_2").is_dir()})  # fmt: skip
 
 
 def resolve_package(name: str) -> Path:
@@ -84,17 +90,24 @@ def causal_choices() -> list[str]:
     files = list(_listed("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
-    found = {name for root in roots for name in names if _is_causal(root / name)}
+    found = {_by_its_file(root, name) for root in roots for name in names if _is_causal(root / name)}
     found |= {name for name in files if named_causal([name.rpartition("/")[2]]) and not _SHARD.search(name)}
     for package in _folders():
         folders = (package, *sorted(folder for folder in package.iterdir() if not _unfinished(folder)))
-        found |= {folder.relative_to(package.parent).as_posix() for folder in folders if _is_causal(folder)}
+        root, causal = package.parent, (folder for folder in folders if _is_causal(folder))
+        found |= {_by_its_file(root, folder.relative_to(root).as_posix()) for folder in causal}
     return sorted(found)
 
 
+def _by_its_file(root: Path, name: str) -> str:
+    return f"{name}/{_ONE_FILE}" if (root / name / _ONE_FILE).is_file() else name
+
+
 def resolve_causal(name: str) -> Path:
-    """The folder or file of a causal model. Raises InputError, also for what holds something else."""
-    return resolve(name, ("diffusion_models", PACKAGES), "causal model", _is_causal)
+    """The folder or file of a causal model, of a folder's `_ONE_FILE` the folder. Raises InputError, also for what
+    holds something else."""
+    folder = re.sub(rf"[\\/]{re.escape(_ONE_FILE)}$", "", name)
+    return resolve(folder, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
 
 def _is_causal(path: Path) -> bool:
@@ -152,12 +165,11 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
     """A string that changes when one of the files, or a file in one of the folders, is written again."""
-    stats = ((file, file.stat()) for path in paths if path is not None for file in _files(Path(path)))
+    files: list[Path] = []
+    for path in (Path(path) for path in paths if path is not None):
+        files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    stats = ((file, file.stat()) for file in files)
     return ";".join(f"{file}:{stat.st_mtime_ns}:{stat.st_size}" for file, stat in stats)
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
 def _with_tokenizer_inside(encoder: Path) -> Iterator[Path]:
@@ -178,10 +190,6 @@ def _folders() -> Iterator[Path]:
 def _unfinished(folder: Path) -> bool:
     """Whether a quantization is still writing to a folder, or was stopped."""
     return folder.name.endswith(".part")
-
-
-def _packages() -> Iterator[Path]:
-    return (folder for folder in _folders() if any(folder.glob("high_noise*")) or (folder / "transformer_2").is_dir())
 
 
 def _package_experts() -> Iterator[str]:

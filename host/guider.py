@@ -182,9 +182,9 @@ class _Switch:
         return getattr(self.high_wrap, name)
 
     def postpone_loading(self, executor, model, noise_shape, conds, *args, **kwargs):
-        """PREPARE_SAMPLING wrapper of the low-noise expert: ComfyUI prepares its conditioning now, and `load_low` loads
-        its weights at its first step. ComfyUI gets the copies that MultiGPU CFG Split made for other devices now, as it
-        hands them prompts only if they are among the prepared models."""
+        """PREPARE_SAMPLING wrapper of the low-noise expert: ComfyUI prepares its conditioning at once, but `load_low`
+        loads its weights at its first step. The copies that MultiGPU CFG Split made for other devices are returned at
+        once too: ComfyUI gives prompts only to models that were prepared."""
 
         def load_low():
             self.guider.low.loaded_models = executor(model, noise_shape, conds, *args, **kwargs)[2]

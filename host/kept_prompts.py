@@ -18,22 +18,20 @@ _kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 def embeddings(
     files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
 ) -> list[Tensor]:
-    """The embedding [tokens, dim] of each prompt. `encode` is asked for those that were not encoded before with these
-    files as they are now: of the text encoder and of the tokenizer.
+    """The embedding [tokens, dim] of each prompt. `files` are the text encoder's and the tokenizer's. `encode` makes
+    the embeddings that are not kept yet; those of a file that was written again count as not kept.
 
     A prompt that fills the 512 tokens is not kept: whether it was cut is said while it is encoded."""
     prompts, version = list(prompts), fingerprint(files)
     missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
     made = dict(zip(missing, encode(missing) if missing else [], strict=True))
-    found = [made[prompt] if prompt in made else _recall(version, prompt) for prompt in prompts]
+    for prompt in prompts:
+        if prompt not in made:
+            _kept.move_to_end((version, prompt))
+    found = [made[prompt] if prompt in made else _kept[version, prompt] for prompt in prompts]
     for prompt, embedding in made.items():
         if len(embedding) < MAX_TOKENS:
-            _kept[version, prompt] = embedding.cpu().clone()  # by itself: it was a part of all of them
+            _kept[version, prompt] = embedding.cpu().clone()  # a view would keep the memory of all of them
     while len(_kept) > KEPT:
         _kept.popitem(last=False)
     return found
-
-
-def _recall(version: str, prompt: str) -> Tensor:
-    _kept.move_to_end((version, prompt))
-    return _kept[version, prompt]

@@ -82,7 +82,9 @@ def load_patcher(
     patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype, role, arithmetic, attention))
     add_checks(patcher)
     _log_memory(checkpoint, dtype, arithmetic, attention)
-    _log_notes(checkpoint, arithmetic, attention)
+    for note in (arithmetic_note(arithmetic, device), attention_note(attention, device, checkpoint.config)):
+        if note is not None:
+            logging.info("%s", note)
     return patcher
 
 
@@ -125,13 +127,6 @@ def _log_memory(
         "%s: %.2f GB of weights (%s), and %.2f GB besides for a step at 480x832, %s",
         name, checkpoint.nbytes / 1e9, checkpoint.quantization or "not quantized", step / 1e9, made,
     )  # fmt: skip
-
-
-def _log_notes(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> None:
-    device = comfy.model_management.get_torch_device()
-    for note in (arithmetic_note(arithmetic, device), attention_note(attention, device, checkpoint.config)):
-        if note is not None:
-            logging.info("%s", note)
 
 
 def mark_file_slices(model: torch.nn.Module, checkpoint: Checkpoint) -> int:

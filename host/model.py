@@ -1,6 +1,7 @@
 """The engine's transformer with Wan's call, patches and choice of attention, as ComfyUI and other packs use them."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import comfy.ldm.modules.attention as comfy_attention
 import comfy.model_management
@@ -116,7 +117,8 @@ class HostModel(LingBotWorldModel):
         if replace is None:
             x = run(block, x, e0, context, camera, rope, options)
         else:
-            x = _run_replaced(replace, run, block, x, e0, context, camera, rope, options)
+            given = {"img": x, "txt": context, "vec": e0, "pe": rope, "transformer_options": options}
+            x = replace(given, {"original_block": partial(_original, partial(run, block), camera)})["img"]
         for patch in options.get("patches", {}).get("double_block", ()):
             x = patch({"img": x, "x": options[_LATENT], "vec": e0, "block_index": index, "img_offset": 0,
                        "transformer_options": options})["img"]  # fmt: skip
@@ -148,13 +150,7 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
         del cross.update_
 
 
-def _run_replaced(replace, run, block, x, e0, context, camera, rope, options):
-    """What another pack's `replace` makes of the block; it may call the block itself as "original_block"."""
-
-    def original(given):
-        img = run(block, given["img"], given["vec"], given["txt"], camera, given["pe"], given["transformer_options"],
-                  inplace=False)  # fmt: skip
-        return {"img": img}
-
-    given = {"img": x, "txt": context, "vec": e0, "pe": rope, "transformer_options": options}
-    return replace(given, {"original_block": original})["img"]
+def _original(run, camera, given):
+    """The block itself, as another pack's replacement of it calls it."""
+    x, e0, context, rope = (given[name] for name in ("img", "vec", "txt", "pe"))
+    return {"img": run(x, e0, context, camera, rope, given["transformer_options"], inplace=False)}

@@ -1,4 +1,4 @@
-"""What the nodes ask of ComfyUI's own code.
+"""The names of ComfyUI's own code that the nodes use.
 
 ComfyUI changes its internals without notice. The names are looked up before the nodes load. Where one is missing, the
 nodes that need it are left out, the log says so, and the other nodes work. A test compares the names with the code."""
@@ -103,6 +103,14 @@ NEEDS: dict[str, tuple[str, ...]] = {
         *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
         *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
     ),
+    "live": (
+        *_SAMPLING,
+        *_STATE,
+        *_names("comfy.model_management", "load_models_gpu"),
+        *_names("comfy.sd", "CLIP.encode_from_tokens_scheduled CLIP.tokenize VAE.get_sd"),
+        *_names("comfy_api.latest", "io.Clip io.ControlAfterGenerate.fixed"),
+        *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
+    ),
     "state": _STATE,
     "quantize": (
         *_names("comfy.model_management", "get_torch_device throw_exception_if_processing_interrupted"),
@@ -121,9 +129,10 @@ def usable(modules: Iterable[str], ours: str) -> list[str]:
     missing = {name for name in wanted if not _is_there(name)}
     if not missing:
         return list(modules)
+    theirs = getattr(sys.modules.get("comfyui_version"), "__version__", "of an unknown version")
     logging.warning(
         "LingBot-World %s needs ComfyUI %s or newer, and this ComfyUI %s lacks %s: update the older of the two; the "
-        "nodes that do without it are there", ours, OLDEST, _version(), _listed(missing),
+        "nodes that do without it are there", ours, OLDEST, theirs, _listed(missing),
     )  # fmt: skip
     found = []
     for module in modules:
@@ -145,7 +154,3 @@ def _is_there(name: str) -> bool:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(name.replace(":", ".") for name in names))
-
-
-def _version() -> str:
-    return getattr(sys.modules.get("comfyui_version"), "__version__", "of an unknown version")

@@ -14,7 +14,7 @@ _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, warnings are neither shown nor logged: nodes are asked what they would make."""
+    """In this context warnings are neither shown nor logged: nodes are only asked what they would make."""
     token = _quiet.set(True)
     try:
         yield

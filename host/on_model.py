@@ -1,4 +1,4 @@
-"""What LingBot-World does with what nodes have put on a MODEL: options, patches, wrappers and replaced objects.
+"""What nodes have put on a MODEL, and what becomes of it: options, patches, wrappers and replaced objects.
 
 ComfyUI itself calls most of them, around an expert as around any model. What is never called, what only other models
 read, and what nobody here knows is said on the running node. A rollout goes without those that are about the steps of
@@ -21,7 +21,7 @@ from .queued_prompt import kind_of
 PACK = Path(__file__).parents[1]
 
 KEY = "lingbot_world"
-"""Of our own wrapper."""
+"""The name of our own wrapper."""
 
 _OURS = "lingbot"
 """What our own keys of transformer_options begin with."""
@@ -58,7 +58,7 @@ WRAPPERS = {
     KEY, "easycache", "lazycache", "torch.compile", "ContextWindows_prepare_sampling", "ContextWindows_sampler_sample",
     "None",
 }  # fmt: skip
-"""Whose wrappers are known; those without a name count as such, as nothing can be said of them."""
+"""Names of the wrappers that are known. Those without a name count as known: nothing can be said of them."""
 
 _OF_STEPS = (WrappersMP.OUTER_SAMPLE, WrappersMP.SAMPLER_SAMPLE, WrappersMP.PREDICT_NOISE, WrappersMP.CALC_COND_BATCH)
 _REPLACED = {"model_sampling": "the shift of a Model Sampling node", "manual_cast_dtype": "a compute dtype"}
@@ -95,15 +95,12 @@ def raise_for_node(error: Exception) -> None:
 def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
     """Names of the patches in transformer_options that a model of so many blocks never calls."""
     replaced = options.get("patches_replace", {})
-    missing = {f"{name} {number[1]}" if isinstance(number, tuple) and name == BLOCK else name
-               for number in replaced.get(REPLACED, {}) for name in _kind(number)
-               if name != BLOCK or not number[1] < blocks}  # fmt: skip
+    missing = set()
+    for key in replaced.get(REPLACED, {}):  # such as ("double_block", 3)
+        name = str(key[0] if isinstance(key, tuple) else key)
+        if name != BLOCK or not key[1] < blocks:
+            missing.add(f"{name} {key[1]}" if isinstance(key, tuple) and name == BLOCK else name)
     return sorted((options.get("patches", {}).keys() - PATCHES) | (replaced.keys() - {REPLACED}) | missing)
-
-
-def _kind(number: Any) -> tuple[str, ...]:
-    """The kind of block that is replaced, from a key such as ("double_block", 3)."""
-    return (str(number[0]),) if isinstance(number, tuple) else (str(number),)
 
 
 def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
@@ -126,7 +123,7 @@ def not_called_words(patcher) -> Iterator[str]:
 
 
 def unknown(patcher) -> Iterator[str]:
-    """The words for what nobody here knows."""
+    """The words for what nodes have put on a MODEL and LingBot-World does not know."""
     transformer = patcher.model_options.get("transformer_options", {})
     names = (patcher.model_options.keys() - OPTIONS) | (_wrappers(patcher) - WRAPPERS)
     names |= {name for name in transformer.keys() - TRANSFORMER_OPTIONS if not name.startswith(_OURS)}

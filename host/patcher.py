@@ -23,7 +23,7 @@ from .notice import running_node
 from .operations import can_upload, is_quantized, uploading
 
 _Backup = namedtuple("_Backup", ["weight", "inplace_update"])
-"""As ComfyUI's patchers keep a weight before they change it."""
+"""What ComfyUI's patchers keep of a weight before they change it."""
 
 _WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
@@ -68,8 +68,10 @@ class ExactPatches(_AnyPatcher):
     def patch_weight_to_device(self, key, device_to=None, inplace_update=False, return_weight=False, force_cast=False):
         if return_weight or not self._applied_by_layer(key):
             return super().patch_weight_to_device(key, device_to, inplace_update, return_weight, force_cast)
-        if force_cast:
-            self._move_unpatched(key, device_to)
+        if force_cast:  # moved as it is
+            weight = comfy.utils.get_attr(self.model, key)
+            self.backup.setdefault(key, _Backup(weight, False))
+            comfy.utils.set_attr_param(self.model, key, weight.to(device_to))
         return None
 
     def load(self, device_to=None, *args, **kwargs):
@@ -113,7 +115,7 @@ class ExactPatches(_AnyPatcher):
     def unpatch_model(self, device_to=None, unpatch_weights=True):
         super().unpatch_model(device_to, unpatch_weights)
         if unpatch_weights:
-            self._detach_patches()
+            self._set_patches([])
 
     def patch_hook_weight_to_device(self, hooks, combined_patches, key, original_weights, memory_counter):
         if self._applied_by_layer(key):  # `patch_hooks` attaches these
@@ -156,15 +158,19 @@ class ExactPatches(_AnyPatcher):
         """Give every layer its patches: first the model's own, then those of conditioning hooks."""
         self._set_patches([self.patches, self.get_combined_hook_patches(self.current_hooks)])
 
-    def _detach_patches(self) -> None:
-        self._set_patches([])
-
     def _set_patches(self, sources: list[dict]) -> None:
+        """Replace our patches among the layers' functions; the functions of other packs stay."""
         for owner, layer in self.model.named_modules():
             for name in ("weight", "bias"):
                 key = f"{owner}.{name}"
-                if getattr(layer, name, None) is not None and self._applied_by_layer(key):
-                    _set_functions(layer, name, [LowVramPatch(key, source) for source in sources if key in source])
+                if getattr(layer, name, None) is None or not self._applied_by_layer(key):
+                    continue
+                others = [each for each in getattr(layer, f"{name}_function") if not isinstance(each, LowVramPatch)]
+                ours = [LowVramPatch(key, source) for source in sources if key in source]
+                setattr(layer, f"{name}_function", ours + others)
+                # With a lowvram_function dynamic VRAM would quantize the patched weight again.
+                if hasattr(layer, f"{name}_lowvram_function"):
+                    setattr(layer, f"{name}_lowvram_function", None)
 
     def keep_loras_on(self, device: torch.device) -> bool:
         """Copy the LoRAs' tensors to the device, if enough memory for sampling stays free; returns whether it does.
@@ -189,16 +195,9 @@ class ExactPatches(_AnyPatcher):
         """Patch the parameters outside of layers (the modulations), which ComfyUI leaves out."""
         parameters = dict(self.model.named_parameters())
         for key in self.patches:
-            if key in parameters and key not in self.backup and not self._in_layer(key):
+            owner = comfy.utils.get_attr(self.model, key.rpartition(".")[0]) if key in parameters else None
+            if owner is not None and key not in self.backup and not hasattr(owner, "weight_function"):
                 super().patch_weight_to_device(key, device_to)
-
-    def _in_layer(self, key: str) -> bool:
-        return hasattr(comfy.utils.get_attr(self.model, key.rpartition(".")[0]), "weight_function")
-
-    def _move_unpatched(self, key: str, device: torch.device) -> None:
-        weight = comfy.utils.get_attr(self.model, key)
-        self.backup.setdefault(key, _Backup(weight, False))
-        comfy.utils.set_attr_param(self.model, key, weight.to(device))
 
 
 def _patch_shape(patch) -> tuple[int, ...] | None:
@@ -208,14 +207,6 @@ def _patch_shape(patch) -> tuple[int, ...] | None:
         return None if middle is not None or reshape is not None else (up.shape[0], down.shape[1:].numel())
     is_diff = isinstance(patch, tuple) and patch[0] == "diff" and len(patch[1]) == 1
     return tuple(patch[1][0].shape) if is_diff else None
-
-
-def _set_functions(layer: torch.nn.Module, name: str, patches: list[LowVramPatch]) -> None:
-    """Replace the patches among the layer's functions; the functions of other packs stay."""
-    others = [f for f in getattr(layer, f"{name}_function") if not isinstance(f, LowVramPatch)]
-    setattr(layer, f"{name}_function", patches + others)
-    if hasattr(layer, f"{name}_lowvram_function"):  # with it dynamic VRAM would quantize the patched weight again
-        setattr(layer, f"{name}_lowvram_function", None)
 
 
 class ExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcher):

@@ -39,7 +39,7 @@ class PromptValues:
             return value
         node, slot = value
         if node not in self._made:
-            self._made[node] = None  # a node that depends on itself finds this
+            self._made[node] = None  # not known: what a node that depends on itself finds
             self._made[node] = self._make(self._prompt[node]["class_type"], self._prompt[node]["inputs"])
         made = self._made[node]
         if made is None:

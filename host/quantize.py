@@ -12,8 +12,8 @@ import folder_paths
 
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
-from ..loaders.four_bit import component_owner
 from ..loaders.package import find_package, is_causal_folder, is_expert_folder
+from ..loaders.quantized.four_bit import component_owner
 from ..options import Progress
 from . import folders
 from .names import new_parts
@@ -70,17 +70,13 @@ def show_stage(_name: str, _unit: str) -> Iterator[Progress]:
 
 def _fits(path: Path) -> bool:
     try:
-        models = _models_of(path)
+        models = [path]
+        if path.is_dir() and (is_causal_folder(path) or not is_expert_folder(path)):
+            package = find_package(path)
+            models = [*(package.experts or ()), *([package.causal] if package.causal else [])]
         return any(_fits_as_it_is(model, folders.fingerprint([model])) for model in models)
     except (CheckpointError, OSError):
         return True
-
-
-def _models_of(path: Path) -> list[Path]:
-    if path.is_file() or (is_expert_folder(path) and not is_causal_folder(path)):
-        return [path]
-    package = find_package(path)
-    return [*(package.experts or ()), *([package.causal] if package.causal else [])]
 
 
 @lru_cache(1024)

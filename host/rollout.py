@@ -33,7 +33,7 @@ Chunks = Callable[[ChunkCallback], Iterator[Tensor]]
 @dataclass(frozen=True, kw_only=True)
 class NodeRollout:
     """What a node's rollout needs beside the engine's `spec`. With `start`, a latent [1, 16, n, h, w] as VAEs take it,
-    the video begins with that one's last frame, which is there when `run_rollout` has decoded it."""
+    the video begins with that latent's last frame, which `run_rollout` decodes first."""
 
     patcher: object
     spec: RolloutSpec
@@ -92,7 +92,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec, model = run.spec, run.patcher.model
     place, on_device = plan_key_values(run.patcher, spec, mode)
-    chunks = _Chunks(run, _encode_image(run, vae), seed)
+    chunks = _Chunks(run, encode_image(run, vae), seed)
     guider = comfy.samplers.CFGGuider(run.patcher)
     guider.inner_set_conds({"positive": run.prompts[0]})
     sampler = RolloutSampler(spec.loop, chunks.given(), chunks.renoise, chunks.show, place)
@@ -105,7 +105,8 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
         model.key_value_bytes = 0
     state = spec.state_after(torch.cat(chunks.latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
     whole = model.process_latent_out(state.latent.clone())
-    return Made({"samples": whole}, _decode(spec, vae, whole), state)
+    images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
+    return Made({"samples": whole}, images, state)
 
 
 class _Chunks:
@@ -117,11 +118,8 @@ class _Chunks:
         self.latents: list[Tensor] = []
 
     def given(self) -> Iterator[Chunk]:
-        """What the loop takes. The camera is in the model's dtype from the start: the camera cache knows a tensor that
-        comes back from one that is new."""
-        dtype = self._run.patcher.model.get_dtype_inference()
-        for chunk in self._run.spec.chunks(self._image, self._noise, *self._run.contexts):
-            yield chunk if chunk.camera is None else chunk._replace(camera=chunk.camera.to(dtype))
+        """What the loop takes."""
+        return self._run.spec.chunks(self._image, self._noise, *self._run.contexts)
 
     def show(self, chunks: Chunks) -> None:
         """Run the loop, whose `chunks(told)` calls `told(chunk, forward)`: a bar goes on with each forward, and a
@@ -147,7 +145,7 @@ class _Chunks:
 
 
 def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """The one that ComfyUI is set to; where its previews are off the cheapest, as it serves once a chunk."""
+    """The previewer that ComfyUI is set to. Where previews are off the cheapest one: it is used only once a chunk."""
     space = patcher.model.latent_format
     chosen = latent_preview.get_previewer(patcher.load_device, space)
     return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
@@ -203,18 +201,13 @@ def _video_latent(samples: Tensor) -> Tensor:
     return samples
 
 
-def _encode_image(run: NodeRollout, vae) -> Tensor:
+def encode_image(run: NodeRollout, vae) -> Tensor:
     """The start image and grey frames after it as a normalised latent [1, 16, n, h, w], up to where they repeat."""
     spec = run.spec
     frames = 4 * min(spec.made + spec.geometry.lat_f, SETTLED) - 3
     pixels = torch.full((frames, *spec.frame.shape[1:], 3), 0.5)
     pixels[0] = (spec.frame.permute(1, 2, 0) + 1) / 2
     return run.patcher.model.process_latent_in(vae.encode(pixels).float().cpu())
-
-
-def _decode(spec: RolloutSpec, vae, whole: Tensor) -> Tensor:
-    """The new frames, IMAGE [n, H, W, 3], of the whole video's LATENT."""
-    return _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
 
 
 def _decode_last(vae, whole: Tensor, latent_frames: int) -> Tensor:

@@ -25,17 +25,10 @@ def rollout_inputs(patcher, positive: list, image: Tensor | None) -> RolloutInpu
     positive, unread = text_of_rollout("positive", positive, patcher.model.diffusion_model.config)
     if image is not None and len(image) > 1:
         notes.append(f"start_image holds {len(image)} images; the video begins with the first.")
-    if copies_on_other_devices(patcher):
+    if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
         notes.append(ONE_DEVICE)
-    patcher, left_out = for_rollout(_on_one_device(patcher))
+        patcher = patcher.clone()
+        patcher.remove_additional_models("multigpu")
+    patcher, left_out = for_rollout(patcher)
     patcher.model.watch_options()
     return RolloutInputs(patcher, positive, [*notes, *left_out, *unread])
-
-
-def _on_one_device(patcher):
-    """The MODEL without the copies that MultiGPU CFG Split has made of it."""
-    if not copies_on_other_devices(patcher):
-        return patcher
-    alone = patcher.clone()
-    alone.remove_additional_models("multigpu")
-    return alone

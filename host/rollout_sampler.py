@@ -16,7 +16,7 @@ from ..options import KeyValueMode, Precision
 from ..pipeline.chunk_loop import Chunk, ChunkCallback, ChunkLoop
 from ..pipeline.rollout_memory import Free, RolloutWork, choose_place
 from ..pipeline.spec import RolloutSpec
-from ..pipeline.world import Renoise, Schedule, WorldMemory
+from ..pipeline.world import CausalModel, Renoise, Schedule, WorldMemory
 from .base_model import CHUNK_INPUTS, ChunkInputs
 from .model import TIMESTEP
 
@@ -44,6 +44,20 @@ class RolloutSampler(comfy.samplers.Sampler):
         return torch.zeros_like(noise)
 
 
+class WalkSampler(comfy.samplers.Sampler):
+    """Gives `walk(model, device)` the prepared MODEL, for as long as it runs."""
+
+    def __init__(self, schedule: Schedule, walk: Callable[[CausalModel, torch.device], None]):
+        self.schedule, self.walk = schedule, walk
+
+    def sample(
+        self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
+    ):
+        """What ComfyUI gets back are zeros."""
+        self.walk(_PreparedModel(model_wrap, extra_args, self.schedule), noise.device)
+        return torch.zeros_like(noise)
+
+
 class _PreparedModel:
     """ComfyUI's prepared model, called as World calls the engine's: it gives the velocity of a forward.
 
@@ -54,11 +68,15 @@ class _PreparedModel:
         self.config, self.compute_dtype = model.diffusion_model.config, model.get_dtype_inference()
         self._wrap, self._extra = model_wrap, extra_args
         self._sigmas = {0: 0.0, **dict(zip(schedule.timesteps, schedule.sigmas, strict=True))}
+        self._camera: tuple[Tensor | None, Tensor | None] = None, None  # as it was given, and in the model's dtype
 
     def __call__(self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: dict, /) -> Tensor:
         latent, y = x[:, :LATENT_CHANNELS], x[:, LATENT_CHANNELS:]
         step = int(timestep)
         sigma = torch.full((1,), self._sigmas[step], device=x.device)
+        if camera is not None and camera is not self._camera[0]:  # the camera cache knows one that comes back
+            self._camera = camera, camera.to(self.compute_dtype)
+        camera = None if camera is None else self._camera[1]
         given = self._extra["model_options"]
         inner = {
             **given.get("transformer_options", {}), TIMESTEP: step, "kv_cache": options["kv_cache"],
@@ -77,20 +95,25 @@ def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callab
     return noise, lambda shape: torch.randn(shape, generator=generator)
 
 
-def plan_key_values(patcher, spec: RolloutSpec, mode: KeyValueMode) -> tuple[KeyValuePlace, int]:
-    """Where a rollout's keys and values go, beside the weights, which ComfyUI manages; and their bytes on the device.
-    Raises InputError where they do not fit anywhere."""
+def plan_key_values(
+    patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0
+) -> tuple[KeyValuePlace, int]:
+    """Where a rollout's keys and values go, beside the weights, which ComfyUI manages, and `reserved` bytes; and what
+    they and these take on the device. Raises InputError where they do not fit anywhere."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)
-    room = _room(device) - management.extra_reserved_memory() if device.type == "cuda" else 0
+    room = room_on(device) - reserved
     host_room = int(HOST_SHARE * management.get_free_memory(torch.device("cpu")))
     place = choose_place(work, mode, device, Free(room, host_room), patcher.model_size())
     held = work.key_values(place)
-    return place, held.device + held.working
+    return place, held.device + held.working + reserved
 
 
-def _room(device: torch.device) -> int:
-    """What would be free on the device if ComfyUI unloaded everything there."""
+def room_on(device: torch.device) -> int:
+    """What would be free on a GPU if ComfyUI unloaded everything there; 0 where there is none."""
+    if device.type != "cuda":
+        return 0
     there = (each for each in management.current_loaded_models if each.device == device and each.model is not None)
-    return management.get_free_memory(device) + sum(each.model_loaded_memory() for each in there)
+    free = management.get_free_memory(device) - management.extra_reserved_memory()
+    return free + sum(each.model_loaded_memory() for each in there)

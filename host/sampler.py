@@ -62,7 +62,7 @@ class FlowSolver(comfy.samplers.Sampler):
 
 
 class _SomeSteps:
-    """A model as ComfyUI gives it to a sampler, which is asked for those steps only that do not follow from the steps
+    """The model that ComfyUI gives to a sampler. It is asked only for those steps that do not follow from the steps
     before."""
 
     def __init__(self, model, reuse: StepReuse, steps: int):
@@ -73,7 +73,7 @@ class _SomeSteps:
 
     def __call__(self, x, sigma, model_options, seed=None):
         level, timestep = sigma.max().item(), model_options["transformer_options"][TIMESTEP]
-        is_high = getattr(self.model, "is_high", None)  # a guider of one model has no such question
+        is_high = getattr(self.model, "is_high", None)  # ComfyUI's own guider, of one model, has none
 
         def ask() -> Tensor:
             return (x - self.model(x, sigma, model_options=model_options, seed=seed)) / level
@@ -101,7 +101,7 @@ def with_timestep(model_options: dict, timestep: int) -> dict:
 def schedule_timesteps(sigmas: Tensor) -> Tensor:
     """The official integers int64 [steps] of a schedule of float32 sigmas [steps + 1], or of its last part.
 
-    UniPC's are the truncated float32 products. For DPM++ those are now and then one too high, so the schedule's steps
+    UniPC's are the truncated float32 products. For DPM++ those are sometimes one too high, so the schedule's steps
     and shift are computed from its sigmas, and used if they give exactly the same sigmas again."""
     sigmas = sigmas.detach().float().cpu()
     products = truncated_timesteps(sigmas)[:-1]

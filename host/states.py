@@ -36,7 +36,11 @@ def check_prefix(prefix: str) -> None:
 
 def choices() -> list[str]:
     """Names of the states in the input folder and, with `[output]` behind them, in the output folder."""
-    return [name + mark for root, mark in _roots() for name in sorted(_below(root))]
+    found = []
+    for root, mark in _roots():
+        files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names if name.endswith(SUFFIX))
+        found += [name + mark for name in sorted(file.relative_to(root).as_posix() for file in files)]
+    return found
 
 
 def load(name: str) -> WorldState:
@@ -58,8 +62,3 @@ def resolve(name: str) -> Path:
 def _roots() -> tuple[tuple[Path, str], ...]:
     """ComfyUI's folders, and what stands behind the names of files in each."""
     return (Path(folder_paths.get_input_directory()), ""), (Path(folder_paths.get_output_directory()), OF_OUTPUT)
-
-
-def _below(root: Path) -> list[str]:
-    files = (Path(folder, name) for folder, _, names in os.walk(root) for name in names if name.endswith(SUFFIX))
-    return [file.relative_to(root).as_posix() for file in files]

@@ -24,7 +24,7 @@ FOLDER = "camera"
 KINDS = (".npy", ".npz", ".json", ".txt", ".bin")
 LISTS: dict[str, Callable[[], list[str]]] = {"poses": camera.pose_choices, "cameras": camera.camera_files}
 LARGEST_SUM = 512 * 2**20
-SLASH = "|"  # which browsers leave in the names of what they send; of a path they send the last part only
+SLASH = "|"  # is sent in place of a slash: of a name with slashes browsers send the last part only
 
 Files = list[tuple[str, bytes]]
 
@@ -57,7 +57,11 @@ def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
     """
     if kind not in LISTS:
         raise CameraError(f"kind is {kind!r}, expected one of {', '.join(LISTS)}")
-    found = _without_common_folder(sorted({str(_inside(name)): data for name, data in _unpacked(files)}.items()))
+    kept: dict[str, bytes] = {}
+    for name, data in files:
+        known = _of_zip(name, data) if name.lower().endswith(".zip") else [(name, data)]
+        kept |= {str(_inside(each)): content for each, content in known if each.lower().endswith(KINDS)}
+    found = _without_common_folder(sorted(kept.items()))
     names = ", ".join(name for name, _ in files) or "nothing"
     if not found:
         raise CameraError(f"{names}: expected {', '.join(KINDS)} or a .zip of such files")
@@ -74,15 +78,6 @@ def keep_files(kind: str, files: Files) -> tuple[str, list[str]]:
         expected = "camera-to-world matrices [n, 4, 4] in an .npy" if kind == "poses" else "a camera path"
         raise CameraError(f"{names}: none of these files is {expected}")
     return ours[0], choices
-
-
-def _unpacked(files: Files) -> Iterator[tuple[str, bytes]]:
-    """The files of known kinds, those of zips in their places."""
-    for name, data in files:
-        if name.lower().endswith(".zip"):
-            yield from _of_zip(name, data)
-        elif name.lower().endswith(KINDS):
-            yield name, data
 
 
 def _of_zip(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:

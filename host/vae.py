@@ -26,7 +26,8 @@ class RememberingVAE(comfy.sd.VAE):
 
     def encode(self, pixel_samples: Tensor) -> Tensor:
         """The latent of images [B, H, W, C], 0..1, as ComfyUI's VAE gives it."""
-        key = (*pixel_samples.shape, pixel_samples.dtype, _digest(pixel_samples))
+        pixels = pixel_samples.cpu().contiguous().view(torch.uint8).numpy()
+        key = (*pixel_samples.shape, pixel_samples.dtype, hashlib.blake2b(pixels, digest_size=16).digest())
         if key not in self.kept:
             self.kept[key] = super().encode(pixel_samples)
         self.kept.move_to_end(key)
@@ -45,7 +46,3 @@ def open_vae(path: Path) -> RememberingVAE:
         vae = RememberingVAE(sd=weights, metadata=metadata)
     vae.throw_exception_if_invalid()
     return vae
-
-
-def _digest(pixels: Tensor) -> bytes:
-    return hashlib.blake2b(pixels.cpu().contiguous().view(torch.uint8).numpy(), digest_size=16).digest()

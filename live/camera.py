@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..camera import continued_poses
 from ..camera.moves.keys import PITCH_LIMIT_DEG, STEP, TURN_DEG
-from ..camera.rotation import from_angles, rigid
+from ..camera.plucker import longest_step_after
+from ..camera.rotation import from_angles, inverse, rigid
 from .controls import FRAMES_OF_ONE, Wishes
 
 WALKING_UNIT = FRAMES_OF_ONE * STEP
@@ -24,12 +27,15 @@ class WalkingCamera:
 
     def __init__(self, pose: np.ndarray | None = None, unit: float = WALKING_UNIT, speed: float = 1.0) -> None:
         """Starts at a `pose` [4, 4], standing. `speed`: 1 is the fastest that a model knows."""
-        self.unit, self._step = unit, unit / FRAMES_OF_ONE * speed
+        self.unit, self._step, self.left = unit, unit / FRAMES_OF_ONE * speed, math.inf
         self.place(np.eye(4) if pose is None else pose)
 
-    def place(self, pose: np.ndarray) -> None:
-        """Stand at a pose [4, 4]."""
-        self._yaw, self._pitch, self._roll = _angles_deg(pose[:3, :3])
+    def place(self, pose: np.ndarray, _frame: int = 0) -> None:
+        """Stand at a pose [4, 4], that of so many video frames after the beginning."""
+        from scipy.spatial.transform import Rotation
+
+        angles_deg = Rotation.from_matrix(pose[:3, :3]).as_euler("YXZ", degrees=True)
+        self._yaw, self._pitch, self._roll = map(float, angles_deg)
         self._position = pose[:3, 3].copy()
         self._speeds = np.zeros(4)  # of full speed: forward, right, yaw, pitch
         self._look = np.zeros(2)  # degrees that are still to be turned
@@ -60,6 +66,35 @@ class WalkingCamera:
         return self.pose
 
 
+class RecordedCamera:
+    """A path as a camera that walks by itself; nobody steers it. `left`: its video frames that are still to come. A
+    first path sets the unit, its longest step, as it does for a Rollout."""
+
+    def __init__(self, path: np.ndarray, pose: np.ndarray | None, unit: float) -> None:
+        """Poses c2w [n, 4, 4], moved to begin at a `pose` that a video ends with. `unit`: that video's, or 0."""
+        self._path = path if pose is None else pose @ inverse(path[0]) @ path
+        self._at = 0
+        latents = self._path[::FRAMES_OF_ONE]
+        self.unit = unit or longest_step_after(latents[0], latents) or WALKING_UNIT
+
+    @property
+    def left(self) -> int:
+        return len(self._path) - 1 - self._at
+
+    @property
+    def pose(self) -> np.ndarray:
+        return self._path[self._at]
+
+    def place(self, _pose: np.ndarray, frame: int) -> None:
+        """Stand where the path is so many video frames after the beginning."""
+        self._at = frame
+
+    def walk(self, wishes: Wishes) -> np.ndarray:
+        """The poses of the next video frames, whatever is wished."""
+        first, self._at = self._at + 1, self._at + len(wishes.axes)
+        return self._path[first : self._at + 1]
+
+
 def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np.ndarray:
     """What the model gets of latent frames' poses [f, 4, 4]: each in the frame of the one before it, in units of
     `unit`. Without a pose `before` them the first is the identity."""
@@ -67,11 +102,3 @@ def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np
         rest = model_steps(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])
     return continued_poses(np.concatenate([before[None], world]), len(world), before=before, scale=unit)[0]
-
-
-def _angles_deg(rotation: np.ndarray) -> tuple[float, float, float]:
-    """Yaw, pitch and roll of a rotation [3, 3], as `from_angles` takes them."""
-    from scipy.spatial.transform import Rotation
-
-    yaw, pitch, roll = Rotation.from_matrix(rotation).as_euler("YXZ", degrees=True)
-    return float(yaw), float(pitch), float(roll)

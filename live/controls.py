@@ -114,8 +114,11 @@ class Controls:
         that the mouse asks for."""
         with self._lock:
             now, since = self._clock(), self._taken
-            rows = self._rows(frames, since, now)
-            axes = np.clip(np.array([_axes(row) for row in rows]).reshape(frames, 4) + self._stick, -1, 1)
+            axes = np.zeros((frames, 4))
+            for number, row in enumerate(self._rows(frames, since, now)):
+                for axis, sign in map(_AXES.__getitem__, row):
+                    axes[number, axis] += sign
+            axes = np.clip(axes + self._stick, -1, 1)
             look, self._look = (self._look[0], self._look[1]), [0.0, 0.0]
             self._taps.clear()
             self._taken = now
@@ -138,14 +141,6 @@ class Controls:
             for row in rows[first : last + 1]:
                 row.add(key)
         return rows
-
-
-def _axes(row: set[str]) -> list[float]:
-    axes = [0.0, 0.0, 0.0, 0.0]
-    for key in row:
-        axis, sign = _AXES[key]
-        axes[axis] += sign
-    return axes
 
 
 def _checked(keys: Iterable[str]) -> frozenset[str]:

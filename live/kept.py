@@ -128,6 +128,11 @@ class Kept:
         except OSError as error:
             raise InputError(f"the camera path cannot be written to {folder}: {error.strerror}") from error
 
+    def save_whole(self) -> None:
+        """walk.state and camera/ beside what was kept, for everything that goes on from a walk. Raises InputError."""
+        self.state().save(self.folder / "walk.state")
+        self.save_path(self.folder / "camera")
+
     def state(self) -> WorldState:
         """The walk as a state that any run goes on from. Raises InputError where nothing was made."""
         return load_walk(self.folder)

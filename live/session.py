@@ -8,14 +8,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from threading import Condition, Thread, current_thread
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from ..errors import InputError, LingBotError
 from ..options import FPS
@@ -26,6 +27,9 @@ from .pace import Pace
 from .walk import Frames, Walk
 
 log = logging.getLogger(__name__)
+
+WATCH = 0.2
+"""Seconds from one look of `run` to the next, while it waits."""
 
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
@@ -42,20 +46,25 @@ class Session:
                 ...
 
     `start(deliver)` has a thread make them at `fps` instead. Each walk has a folder of its own in `folder` (None: a
-    temporary one). Any thread may call the methods; what they ask for comes with the next chunk."""
+    temporary one). Any thread may call the methods; what they ask for comes with the next chunk.
+
+    With a `path` nobody steers: it is walked from its first pose to its last whole chunk, and that is the end."""
 
     def __init__(
         self, engine: Engine, begin: Start | WorldState, *, folder: str | Path | None = None, fps: float = FPS,
-        speed: float = 1.0,
+        speed: float = 1.0, path: np.ndarray | None = None, seed: int | None = None,
     ) -> None:  # fmt: skip
-        """Raises InputError."""
+        """`path`: poses c2w [n, 4, 4], one a video frame. `seed` as in `Walk`. Raises InputError."""
         self.engine, self.controls, self.pace = engine, Controls(), Pace(fps)
-        self._begin, self._speed, self._number = begin, speed, 0
+        self._begin, self._number = begin, 0
+        self._walk_from = partial(Walk, speed=speed, path=path, seed=seed)
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary else str(folder))
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
         self._paused = self._closing = False
         self._thread: Thread | None = None
+        self._asked_for = True  # each chunk by a program, which is told what goes wrong by an exception
+        self._watch: Callable[[], None] | None = None  # of the thread that makes the chunks, where that is the caller's
         self._under_way: Iterator[Frames] | None = None  # a chunk that a program asks for
         self._texts = ThreadPoolExecutor(1)  # encodes prompts beside the walk
         self._tell: Tell = lambda _kind, _facts: None
@@ -95,20 +104,28 @@ class Session:
         `Walk.prompt`. Raises InputError for one that is empty."""
         if not text.strip():
             raise InputError("the prompt is empty; say what the world shows")
+        if self._watch is not None:
+            self._ask(lambda: self._encoded(text, refresh))
+            return
         ready = self._texts.submit(self._encoded, text, refresh)
-        if self._thread is None:
+        if self._asked_for:
             ready.result()
 
     def _encoded(self, text: str, refresh: bool) -> None:
         try:
             context = self.engine.encode_prompt(text)
         except Exception as error:  # nobody waits for this thread, and the walk goes on with the prompt that it has
-            if self._thread is None:
+            if self._asked_for:
                 raise
             log.warning("The prompt could not be encoded: %s", error)
             self._tell("failed", {"what": "prompt", "reason": str(error), "ended": False})
             return
-        self._ask(lambda: self._change_prompt(text, context, refresh))
+
+        def change() -> None:
+            self.walk.prompt(text, context, refresh=refresh)
+            self._tell("prompt", {"text": text})
+
+        self._ask(change)
 
     def pause(self) -> None:
         """No chunk is begun until `resume`."""
@@ -131,7 +148,13 @@ class Session:
 
     def back(self, chunk: int) -> None:
         """Go back to where so many chunks were made."""
-        self._ask(lambda: self._go_back(chunk))
+
+        def go() -> None:
+            self.walk.back(chunk)
+            self.pace.rest()
+            self._tell("back", {"chunk": chunk})
+
+        self._ask(go)
 
     def restart(self, begin: Start | WorldState | None = None) -> None:
         """A new walk, from the same start or another."""
@@ -144,6 +167,8 @@ class Session:
         """The next frames; there is no end before `close`. A chunk is made when it is asked for. Raises what the walk
         meets, and what was asked of it in vain."""
         while not self._closing:
+            if self._under_way is None and self.walk.ended:
+                break
             if self._under_way is None:
                 self._under_way = self._chunk()
             try:
@@ -156,9 +181,17 @@ class Session:
 
     def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
         """Have a thread make the chunks. It calls `deliver(frames)` and `tell`, which must not wait for anything."""
-        self._tell = tell or self._tell
+        self._tell, self._asked_for = tell or self._tell, False
         self._thread = Thread(target=self._make, args=(deliver,), name="lingbot-live", daemon=True)
         self._thread.start()
+
+    def run(self, deliver: Deliver, tell: Tell, watch: Callable[[], None]) -> None:
+        """Make the chunks in this thread, prompts too, until `stop`. `watch` is called before each chunk and a few
+        times a second; what it raises ends the walk and is raised, as what the walk meets is."""
+        self._tell, self._asked_for, self._watch = tell, False, watch
+        while self._time_has_come():
+            for frames in self._chunk():
+                deliver(frames)
 
     @property
     def walk(self) -> Walk:
@@ -183,9 +216,13 @@ class Session:
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join()
 
-    def close(self) -> None:
-        """Ends the walk. What was walked stays in its folder, unless that is temporary."""
+    def close(self, *, whole: bool = False) -> None:
+        """Ends the walk. What was walked stays in its folder, unless that is temporary; `whole`: a state and a camera
+        path too."""
         self.stop()
+        if whole and self._walk is not None:
+            with suppress(LingBotError):  # nothing was made, or the disk is full: what was kept is there all the same
+                self._walk.kept.save_whole()
         self._texts.shutdown(cancel_futures=True)
         if self._walk is not None:
             self._walk.close()
@@ -209,14 +246,16 @@ class Session:
     def _time_has_come(self) -> bool:
         """Waits until a chunk is to begin; False at the end. What is asked for is done meanwhile."""
         while True:
+            if self._watch is not None:
+                self._watch()
             with self._changed:
-                if self._closing:
+                if self._closing or self.walk.ended:
                     return False
                 if not self._commands:
                     seconds = None if self._paused else self.pace.wait()
                     if seconds == 0:
                         return True
-                    self._changed.wait(seconds)
+                    self._changed.wait(seconds if self._watch is None else min(seconds or WATCH, WATCH))
             self._do_what_is_asked()
 
     def _ask(self, command: Callable[[], None]) -> None:
@@ -230,7 +269,7 @@ class Session:
             try:
                 command()
             except LingBotError as error:
-                if self._thread is None or self._walk is None:
+                if self._asked_for or self._walk is None:
                     raise
                 self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
 
@@ -251,16 +290,7 @@ class Session:
         self._number += 1
         while (self.folder / f"walk-{self._number}").exists():  # nothing that was kept is written over
             self._number += 1
-        return Walk(self.engine, begin, self.controls, self.folder / f"walk-{self._number}", self._speed)
-
-    def _change_prompt(self, text: str, context: Tensor, refresh: bool) -> None:
-        self.walk.prompt(text, context, refresh=refresh)
-        self._tell("prompt", {"text": text})
-
-    def _go_back(self, chunk: int) -> None:
-        self.walk.back(chunk)
-        self.pace.rest()
-        self._tell("back", {"chunk": chunk})
+        return self._walk_from(self.engine, begin, self.controls, self.folder / f"walk-{self._number}")
 
     def _go_to(self, begin: Start | WorldState) -> None:
         self.walk.close()

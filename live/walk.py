@@ -19,7 +19,7 @@ from ..pipeline.state import WorldState
 from ..pipeline.world import World, chunk_conditioning
 from ..vae import VideoDecoder
 from ..vae.decoding import REACH
-from .camera import WALKING_UNIT, WalkingCamera, model_steps
+from .camera import WALKING_UNIT, RecordedCamera, WalkingCamera, model_steps
 from .controls import FRAMES_OF_ONE, Controls
 from .engine import Engine, Start
 from .kept import Kept
@@ -58,18 +58,23 @@ class Walk:
     _decoder: VideoDecoder
 
     def __init__(
-        self, engine: Engine, start: Start | WorldState, controls: Controls, folder: Path, speed: float = 1.0
-    ) -> None:
-        """Raises InputError."""
+        self, engine: Engine, start: Start | WorldState, controls: Controls, folder: Path, speed: float = 1.0,
+        path: np.ndarray | None = None, seed: int | None = None,
+    ) -> None:  # fmt: skip
+        """`path`: poses [n, 4, 4] that are walked, whatever is asked for. `seed`: in place of the Start's, or of a
+        state's 0. Raises InputError."""
         self.engine, self.controls = engine, controls
         self._state = before = start if isinstance(start, WorldState) else None
         self.frame = start.frame
         lens, scale = (start.lens, 0.0) if isinstance(start, Start) else (start.lens[-1].numpy(), start.scale)
         self._lens = lens_from_fov() if lens is None else lens
         pose = None if before is None else before.last_pose.numpy()
-        self.camera = WalkingCamera(pose, scale or WALKING_UNIT, speed)
+        self.camera = WalkingCamera(pose, scale or WALKING_UNIT, speed) if path is None else RecordedCamera(
+            path, pose, scale)
         self._image = engine.encode_image(self.frame)
-        self._generator = torch.Generator().manual_seed(start.seed if isinstance(start, Start) else 0)
+        given = start.seed if isinstance(start, Start) else 0
+        self._generator = torch.Generator().manual_seed(given if seed is None else seed)
+        self._drawn = None if path is None else self._all_noise(len(path))
         self.kept = Kept(folder, engine, self.frame, self._lens, self.camera.unit, before)
         if isinstance(start, Start):
             self.kept.prompt(start.prompt, engine.encode_prompt(start.prompt))
@@ -77,6 +82,17 @@ class Walk:
             self.kept.prompt(start.prompts[-1].text, start.prompts[-1].context)
         self.frames = 0 if before is None else before.frames
         self._rebuild(())
+
+    @property
+    def ended(self) -> bool:
+        """Whether a path was walked that has no whole chunk left."""
+        frames = FRAMES_OF_ONE * self.engine.chunk
+        return self.camera.left < (frames - FRAMES_OF_ONE if self._first_of_all else frames)
+
+    @property
+    def _first_of_all(self) -> bool:
+        """Whether the next chunk is the video's first, whose first latent frame is the picture alone."""
+        return self._state is None and self._made == 0
 
     @property
     def chunks(self) -> int:
@@ -87,7 +103,7 @@ class Walk:
         """The next chunk: the inputs are taken, the model makes it, its frames are handed out, the first latent frame's
         before the others are decoded. The chunk is kept when its last frames are, and remembered after that."""
         began, size = time.perf_counter(), self.engine.chunk
-        first_of_all = self._state is None and self._made == 0
+        first_of_all = self._first_of_all
         before = None if first_of_all else self.camera.pose
         video_frames = FRAMES_OF_ONE * size - (FRAMES_OF_ONE if first_of_all else 0)
         wishes = self.controls.take(video_frames)
@@ -97,7 +113,7 @@ class Walk:
         world = poses[0 if first_of_all else FRAMES_OF_ONE - 1 :: FRAMES_OF_ONE]
         steps = model_steps(world, before, self.camera.unit)
         latent = self._world.chunk(
-            self._noise((1, 16, size, *self.engine.cells)), self._pinned(next(self._conditioning)),
+            self._chunk_noise(), self._pinned(next(self._conditioning)),
             self._pinned(self._camera(steps, self._lens[None])), self.engine.schedule, self._noise,
         )  # fmt: skip
         parts = min(size, 2)
@@ -125,7 +141,7 @@ class Walk:
             raise InputError(f"back to chunk {chunk}: expected 0 to {self.kept.chunks}, the chunks that are kept")
         self.kept.cut(chunk)
         poses = self.kept.poses()
-        self.camera.place(poses[-1] if len(poses) else self._start_pose)
+        self.camera.place(poses[-1] if len(poses) else self._start_pose, max(0, len(poses) - 1))
         whole = self.kept.latent_frames <= MOST_REPLAYED
         self._rebuild(range(chunk) if whole else self._in_the_window())
         self.frames = max(0, FRAMES_OF_ONE * self.kept.latent_frames + (self._state.frames if self._state else -3))
@@ -202,6 +218,17 @@ class Walk:
             log.warning("The next frames are decoded in fp32: %s.", error)
         del self._decoder  # its memory is free before the new one's
         self._decoder = self._new_decoder(exact=True)
+
+    def _all_noise(self, poses: int) -> Tensor:
+        """Of a path's latent frames, drawn before all else: a Rollout of the same seed has the same."""
+        latent_frames = (poses - 1) // FRAMES_OF_ONE + (self._state is None)
+        return torch.randn((1, 16, latent_frames, *self.engine.cells), generator=self._generator)
+
+    def _chunk_noise(self) -> Tensor:
+        size = self.engine.chunk
+        if self._drawn is None:
+            return self._noise((1, 16, size, *self.engine.cells))
+        return self._pinned(self._drawn[:, :, self._made * size : (self._made + 1) * size])
 
     def _noise(self, shape: tuple[int, ...]) -> Tensor:
         return self._pinned(torch.randn(shape, generator=self._generator))

@@ -38,7 +38,8 @@ def _weight_files(path: Path, hint: str) -> list[Path]:
     if path.name.endswith(".index.json"):
         return _indexed_files(path)
     if shard := _SHARD.match(path.name):
-        return _shard_files(path, shard)
+        stem, count, suffix = shard[1], int(shard[3]), shard[4]
+        return _existing(path, [path.with_name(f"{stem}-{n:05d}-of-{count:05d}{suffix}") for n in range(1, count + 1)])
     return [path]
 
 
@@ -72,11 +73,6 @@ def _indexed_files(index: Path) -> list[Path]:
         raise CheckpointError(f"{index}: names {elsewhere!r:.200}, expected the name of a file beside it; download it "
                               "again, from a source that you trust")  # fmt: skip
     return _existing(index, [index.parent / name for name in sorted(set(names.values()))])
-
-
-def _shard_files(path: Path, shard: re.Match) -> list[Path]:
-    stem, count, suffix = shard[1], int(shard[3]), shard[4]
-    return _existing(path, [path.with_name(f"{stem}-{n:05d}-of-{count:05d}{suffix}") for n in range(1, count + 1)])
 
 
 def _existing(path: Path, files: list[Path]) -> list[Path]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import cast
 
@@ -25,10 +24,10 @@ from ..options import Arithmetic, AttentionMode, Progress
 from ..typed import checked
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
-from .four_bit import frozen_parameter
 from .lora import Changes
 from .offload import BlockStreamer, staying_weights, streamed_weights
-from .quantized import DecodedParameter, check_finite, quantized_tensors
+from .quantized.four_bit import frozen_parameter
+from .quantized.weight import DecodedParameter, check_finite, quantized_tensors
 from .tensors import TensorEntry
 from .uploader import Uploader
 
@@ -92,7 +91,10 @@ def load_expert(
     _add_changes(model, checkpoint.changes, device, dtype)
     if streamer:
         streamer.serve(model)
-    _keep_decoded(list(model.blocks)[:decoded_blocks])
+    for block in list(model.blocks)[:decoded_blocks]:
+        for layer in cast(Block, block).main_layers:
+            if isinstance(layer.weight, DecodedParameter):
+                layer.weight.keep()
     model.set_arithmetic(arithmetic)
     model.set_attention(attention_mode)
     return model.eval()
@@ -112,12 +114,6 @@ def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.devic
                 change.check()
                 parameter = change.added_to(parameter)
             setattr(layer, leaf, frozen_parameter(parameter.to(dtype)))
-
-
-def _keep_decoded(blocks: Iterable[torch.nn.Module]) -> None:
-    for layer in chain.from_iterable(cast(Block, block).main_layers for block in blocks):
-        if isinstance(layer.weight, DecodedParameter):
-            layer.weight.keep()
 
 
 @contextmanager

@@ -97,7 +97,10 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Ch
     layers = {name.removesuffix(".weight").replace(".", "_"): name.removesuffix(".weight") for name in shapes}
     for key, entry in read_tensors(lora.path).items():
         match = _PART.match(key)
-        layer = _layer(match[1], layers) if match else None
+        named = match[1] if match else ""
+        for prefix in _PREFIXES:
+            named = named.removeprefix(prefix)
+        layer = layers.get(named.removeprefix("lora_unet_").replace(".", "_"))  # kohya's names have underscores
         if match is None or layer is None:
             strange.append(key)
             continue
@@ -108,13 +111,6 @@ def _read(lora: LoraFile, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Ch
                               "expected a LoRA for LingBot-World or Wan 2.2 A14B in the official key names"
                               )  # fmt: skip
     return {name: change for layer, found in parts.items() for name, change in _changes(lora, layer, found, shapes)}
-
-
-def _layer(name: str, layers: Mapping[str, str]) -> str | None:
-    """The model's layer (or parameter) that a LoRA's key names, with dots or as kohya does, with underscores."""
-    for prefix in _PREFIXES:
-        name = name.removeprefix(prefix)
-    return layers.get(name.removeprefix("lora_unet_").replace(".", "_"))
 
 
 def _changes(

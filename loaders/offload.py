@@ -19,9 +19,9 @@ from ..model.dit import LingBotWorldModel
 from ..model.parallel import start_gather
 from .checkpoint import Checkpoint
 from .chunks import ALIGNMENT, Chunk, block_of, buffer_bytes, by_key, chunks_of, clipped, targets_in, tensor_at
-from .four_bit import frozen_parameter
 from .lora import change_bytes
-from .quantized import check_finite, quantized_tensors
+from .quantized.four_bit import frozen_parameter
+from .quantized.weight import check_finite, quantized_tensors
 from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
@@ -153,7 +153,10 @@ class BlockStreamer:
                 targets = targets_in(slot, entries[index])
                 blocks[index] = list(chunks_of(entries[index], targets, SETTINGS.chunk_bytes)), slot, sizes[index]
                 tensors = {entry.name: tensor_at(targets[entry.name], entry) for entry in entries[index]}
-                self.parameters |= _parameters(checkpoint, names, tensors, device)
+                quantized = {name: checkpoint.quantized[name] for name in names if name in checkpoint.quantized}
+                check_finite(checkpoint.name, quantized.values())
+                self.parameters |= {name: frozen_parameter(tensors[name]) for name in names if name not in quantized}
+                self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)
         self._in_slot: dict[int, tuple[int, _Arrival]] = {}
         """By slot: the block that is or will be in it, and its arrival."""
@@ -189,12 +192,3 @@ class BlockStreamer:
         arrival = self._source.start(index)
         self._in_slot[index % self._slots] = index, arrival
         return arrival
-
-
-def _parameters(
-    checkpoint: Checkpoint, names: list[str], tensors: dict[str, Tensor], device: torch.device
-) -> dict[str, Tensor]:
-    quantized = {name: checkpoint.quantized[name] for name in names if name in checkpoint.quantized}
-    check_finite(checkpoint.name, quantized.values())
-    plain: dict[str, Tensor] = {name: frozen_parameter(tensors[name]) for name in names if name not in quantized}
-    return plain | quantized_tensors(quantized, tensors, None, device)

@@ -1,7 +1,7 @@
 """A folder with everything for one video: two experts or a causal model, text encoder, tokenizer, VAE."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -194,17 +194,14 @@ def _expert(role: str) -> Callable[[list[Path]], Path | None]:
     `transformer_2`."""
 
     def find(items: list[Path]) -> Path | None:
-        named = [item for item in items if f"{role}_noise" in item.name.lower() and _holds_weights(item)]
+        named = [item for item in items if f"{role}_noise" in item.name.lower()
+                 and (is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES))]  # fmt: skip
         folders = {item.name: item for item in items if is_expert_folder(item)}
         if not named and "transformer_2" in folders:
             return folders.get("transformer" if role == "high" else "transformer_2")
         return min(named, key=lambda item: ("nf4" not in item.name.lower(), item.name), default=None)
 
     return find
-
-
-def _holds_weights(item: Path) -> bool:
-    return is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES)
 
 
 def _weights_named(word: str, folder: str) -> Callable[[list[Path]], Path | None]:
@@ -281,14 +278,9 @@ def _same_weights(experts: PerExpert[Checkpoint]) -> bool:
     high, low = experts
     if [file.resolve() for file in high.files] == [file.resolve() for file in low.files]:
         return True
-    return high.shapes == low.shapes and all(
-        _first_bytes(high, name) == _first_bytes(low, name) for name in _some_weights(high.shapes)
-    )
-
-
-def _some_weights(names: Iterable[str]) -> list[str]:
-    weights = sorted(name for name in names if name.endswith(".weight"))
-    return weights[:: max(1, len(weights) // _COMPARED_WEIGHTS)]
+    weights = sorted(name for name in high.shapes if name.endswith(".weight"))
+    some = weights[:: max(1, len(weights) // _COMPARED_WEIGHTS)]
+    return high.shapes == low.shapes and all(_first_bytes(high, name) == _first_bytes(low, name) for name in some)
 
 
 def _first_bytes(checkpoint: Checkpoint, name: str) -> bytes:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .attention import TILE, sdpa
+from .attention import TILE, key_parts, processors, sdpa
 from .matrix_8bit import LARGEST
-from .pointwise import from_fp8_, or_else, to_fp8_
+from .pointwise import from_fp8_, merge_, or_else, to_fp8_
 
 FP8 = torch.float8_e4m3fn
 SAMPLE = 512
@@ -123,9 +123,21 @@ def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
 
 
 def _by_cudnn(out: Tensor, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> Tensor:
-    sizes = (len(each.values) // rows for each in (q, k))
-    values = _graph(out.device, rows, *sizes, heads, out.shape[1] // heads)(q, k, v)
-    return from_fp8_(out, values, v.scaling.mean, v.scaling.scale)
+    """One row attends to the keys in parts, where that is faster (see attention.py)."""
+    device, head_dim = out.device, out.shape[1] // heads
+    queries, keys = (len(each.values) // rows for each in (q, k))
+    parts = key_parts(queries, keys, heads, processors(device)) if rows == 1 else 1
+    if parts == 1:
+        values = _graph(device, Shape(rows, queries, keys, heads, head_dim))(q, k, v)[0]
+        return from_fp8_(out, values.flatten(0, 1).flatten(1), v.scaling.mean, v.scaling.scale)
+    each = keys // parts // TILE * TILE
+    first = [x._replace(values=x.values[: parts * each]) for x in (k, v)]
+    made: tuple[Tensor, ...] = _graph(device, Shape(parts, queries, each, heads, head_dim, in_parts=True))(q, *first)
+    if parts * each < keys:
+        rest = [x._replace(values=x.values[parts * each :]) for x in (k, v)]
+        made += _graph(device, Shape(1, queries, keys - parts * each, heads, head_dim, in_parts=True))(q, *rest)
+    merge_(out.unflatten(1, (heads, -1)), *made)
+    return from_fp8_(out, out, v.scaling.mean, v.scaling.scale)
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -149,9 +161,21 @@ def decode(x: Operand, dtype: torch.dtype, mean: bool = True) -> Tensor:
     return from_fp8_(torch.empty_like(x.values, dtype=dtype), x.values, added, x.scaling.scale)
 
 
+class Shape(NamedTuple):
+    """In each of `rows`, `queries` tokens attend to `keys` tokens. `in_parts`: the rows are parts of the keys, have the
+    same queries, and the logarithms of the softmax's denominators are wanted."""
+
+    rows: int
+    queries: int
+    keys: int
+    heads: int
+    head_dim: int
+    in_parts: bool = False
+
+
 @lru_cache(maxsize=64)
-def _graph(device: torch.device, *shape: int) -> "_Graph":
-    return _Graph(device, *shape)
+def _graph(device: torch.device, shape: Shape) -> "_Graph":
+    return _Graph(device, shape)
 
 
 @lru_cache
@@ -172,30 +196,36 @@ def _cudnn() -> ModuleType:
 
 
 class _Graph:
-    """cuDNN's attention of one shape: in each of `rows`, `queries` tokens attend to `keys` tokens."""
+    """cuDNN's attention of one shape."""
 
-    def __init__(self, device: torch.device, rows: int, queries: int, keys: int, heads: int, head_dim: int) -> None:
+    def __init__(self, device: torch.device, shape: Shape) -> None:
         kind = _cudnn().data_type
-        self._device, self._shape = device, (rows * queries, heads * head_dim)
+        self._device, self._shape = device, shape
+        rows, queries, keys, heads, head_dim, in_parts = shape
         graph = _cudnn().pygraph(
             io_data_type=kind.FP8_E4M3, intermediate_data_type=kind.FLOAT, compute_data_type=kind.FLOAT,
             handle=_handle(device),
         )  # fmt: skip
 
-        def layout(tokens: int) -> dict[str, tuple[int, ...]]:
+        def layout(tokens: int, shared: bool = False) -> dict[str, tuple[int, ...]]:
             """[rows, heads, tokens, head_dim] of memory that lies as [rows, tokens, heads, head_dim]."""
             dim = heads * head_dim
-            return {"dim": (rows, heads, tokens, head_dim), "stride": (tokens * dim, head_dim, dim, 1)}
+            stride = 0 if shared else tokens * dim
+            return {"dim": (rows, heads, tokens, head_dim), "stride": (stride, head_dim, dim, 1)}
 
         one: dict[str, Any] = {"dim": (1, 1, 1, 1), "stride": (1, 1, 1, 1), "data_type": kind.FLOAT}
-        self._values = [graph.tensor(**layout(tokens), data_type=kind.FP8_E4M3) for tokens in (queries, keys, keys)]
+        given = layout(queries, shared=in_parts), layout(keys), layout(keys)
+        self._values = [graph.tensor(**each, data_type=kind.FP8_E4M3) for each in given]
         self._scales = {name: graph.tensor(**one) for name in
                         ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")}  # fmt: skip
-        self._out, _, *largest = graph.sdpa_fp8(
-            *self._values, **self._scales, generate_stats=False, attn_scale=head_dim**-0.5, use_causal_mask=False
+        self._out, self._log_sums, *largest = graph.sdpa_fp8(
+            *self._values, **self._scales, generate_stats=in_parts, attn_scale=head_dim**-0.5, use_causal_mask=False
         )
         out = layout(queries)
         self._out.set_output(True).set_dim(out["dim"]).set_stride(out["stride"]).set_data_type(kind.FP8_E4M3)
+        if in_parts:
+            sums = (rows, heads, queries, 1), (heads * queries, queries, 1, 1)
+            self._log_sums.set_output(True).set_dim(sums[0]).set_stride(sums[1]).set_data_type(kind.FLOAT)
         for each in largest:  # the kernel wants to write them
             each.set_output(True).set_dim(one["dim"]).set_stride(one["stride"]).set_data_type(kind.FLOAT)
         graph.validate()
@@ -208,14 +238,17 @@ class _Graph:
         self._constants = 1 / numerators, numerators
         self._unused = {each: torch.empty_like(numerators) for each in largest}
 
-    def __call__(self, q: Operand, k: Operand, v: Operand) -> Tensor:
-        """The result in 8 bits, [rows * queries, heads * head_dim], to be multiplied by the scale of v."""
-        handle = _handle(self._device)
+    def __call__(self, q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor]:
+        """The result in 8 bits, [rows, queries, heads, head_dim], to be multiplied by the scale of v; with `in_parts`
+        the logarithms [rows, heads, queries], fp32."""
+        handle, (rows, queries, _, heads, head_dim, in_parts) = _handle(self._device), self._shape
         _cudnn().set_stream(handle, torch.cuda.current_stream(self._device).cuda_stream)
-        out = torch.empty(self._shape, dtype=FP8, device=self._device)
+        out = torch.empty(rows, queries, heads, head_dim, dtype=FP8, device=self._device)
+        log_sums = torch.empty(rows, heads, queries if in_parts else 0, device=self._device)
         scales = *(each.scaling.scale for each in (q, k, v)), *self._constants, v.scaling.factor
         given = dict(zip(self._values, (q.values, k.values, v.values), strict=True))
         given |= dict(zip(self._scales.values(), scales, strict=True))
+        made = {self._out: out} | ({self._log_sums: log_sums} if in_parts else {})
         workspace = torch.empty(self._workspace, dtype=torch.uint8, device=self._device)
-        self._graph.execute(given | self._unused | {self._out: out}, workspace, handle=handle)
-        return out
+        self._graph.execute(given | self._unused | made, workspace, handle=handle)
+        return out, log_sums

@@ -1,7 +1,7 @@
 """Tensors that every step would compute again from the same camera and prompt, kept where the GPU has room."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -33,9 +33,15 @@ class BlockCache:
         self._forget()
 
     @property
-    def addresses(self) -> tuple[int, ...]:
-        """Where the tensors lie."""
-        return tuple(tensor.data_ptr() for pair in self._blocks.values() for tensor in pair)
+    def addresses(self) -> tuple[tuple[int, ...], ...]:
+        """Where the tensors lie, and those that the next ones are written over."""
+        return tuple(tuple(tensor.data_ptr() for pair in blocks.values() for tensor in pair)
+                     for blocks in (self._blocks, self._spare))  # fmt: skip
+
+    @property
+    def kept(self) -> Mapping[int, Pair]:
+        """Every block's tensors, as far as the cache has them."""
+        return dict(self._blocks)
 
     @property
     def given_up(self) -> bool:
@@ -94,6 +100,13 @@ class BlockCache:
     def mark_read(self) -> None:
         """A recording reads the tensors, without `get`."""
         self._was_read = True
+
+    def take(self, blocks: Mapping[int, Pair]) -> None:
+        """Kernels that were recorded have computed these blocks' tensors anew, in their own memory."""
+        for block in blocks.keys() - self._blocks.keys():
+            self._spare.pop(block, None)
+            self._blocks[block] = blocks[block]
+            self._nbytes += sum(tensor.nbytes for tensor in blocks[block])
 
     def put(self, block: int, pair: Pair) -> None:
         """Keep a block's tensors."""

@@ -4,7 +4,6 @@ Parameter names and arithmetic are the official implementation's. With a bf16 co
 modulation, time embedding and head are fp32, as under the official autocast."""
 
 import logging
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from .attention_8bit import attend_8bit
 from .block import Block, SelfAttention, prepared_layers, residual_mlp
 from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
-from .forward import NO_OPTIONS, Camera, ForwardOptions, Rope
+from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope
 from .operations import Layer, Operations, TorchOperations, prepared
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices
@@ -132,35 +131,39 @@ class LingBotWorldModel(nn.Module):
     def _velocity(
         self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: ForwardOptions
     ) -> Tensor:
-        rows = len(x)
         residual = residual_dtype(self.compute_dtype)
         grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
         share, options = self._share(grid, options)
-        e, e0 = self.embed_time(timestep.to(x.device).expand(rows))
         camera = None if camera is None else camera.to(x.device)
         embedded = None if camera is None else self.embed_camera(camera, options.get("camera_cache"), share)
-        prompts = context.to(x.device)
-        context = self.embed_text(prompts).expand(rows, -1, -1)
-        if embedded is not None and embedded.cache is not None and embedded.cache.prompt.attach(prompts):
-            embedded.cache.prompt.embedded = context
+        prompts = self._embedded(context.to(x.device), len(x), None if embedded is None else embedded.cache)
         history = options.get("kv_cache")
         first_frame = 0 if history is None else history.first_frame
         cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame, self.rope_scale(options))
         rope = share.rope(cos).to(residual), share.rope(sin).to(residual)
-        x = share.cut(self.embed_patches(share.latent(x)))
-        graphs = options.get("block_graphs")
-        through_blocks = self._through_blocks if graphs is None else partial(graphs.run, self._through_blocks)
-        x = through_blocks(x, e0, context, embedded, rope, options)
-        cells = share.gather(self.head(x, e))
+        timestep = timestep.to(x.device).expand(len(x))
+        given, graphs = ForwardInputs(share.latent(x), timestep, prompts, embedded, rope), options.get("graphs")
+        cells = self._cells(given, options) if graphs is None else graphs.run(self._cells, given, options)
         frames, height, width = grid
-        return rearrange(cells, "b (f h w) (p q c) -> b c f (h p) (w q)", f=frames, h=height, w=width, p=2, q=2)
+        return rearrange(
+            share.gather(cells), "b (f h w) (p q c) -> b c f (h p) (w q)", f=frames, h=height, w=width, p=2, q=2
+        )
 
-    def _through_blocks(
-        self, x: Tensor, e0: Tensor, context: Tensor, camera: Camera | None, rope: Rope, options: ForwardOptions
-    ) -> Tensor:
+    def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
+        """The head's cells of this process's tokens. All that a forward computes from the latent and the timestep."""
+        e, e0 = self.embed_time(given.timestep)
+        x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         for index, block in enumerate(self.blocks):
-            x = self.run_block(index, block, x, e0, context, camera, rope, options)
-        return x
+            x = self.run_block(index, block, x, e0, given.context, given.camera, given.rope, options)
+        return self.head(x, e)
+
+    def _embedded(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> Tensor:
+        """`embed_text` of a prompt for each row; what the cache has is not computed again."""
+        if cache is None or not cache.prompt.attach(prompts):
+            return self.embed_text(prompts).expand(rows, -1, -1)
+        if cache.prompt.embedded is None or len(cache.prompt.embedded) != rows:
+            cache.prompt.embedded = self.embed_text(prompts).expand(rows, -1, -1)
+        return cache.prompt.embedded
 
     def _share(self, grid: tuple[int, int, int], options: ForwardOptions) -> tuple[WholeVideo, ForwardOptions]:
         """This process's tokens, and the options with them where other processes have the rest."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypedDict, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, cast
 
+import torch
 from torch import Tensor
 
 from .cache import CameraCache
@@ -27,13 +28,41 @@ class Camera:
     cache: CameraCache | None = None
 
 
-class BlockRecorder(Protocol):
-    """What repeats recorded blocks: see block_graphs.py."""
+class ForwardInputs(NamedTuple):
+    """What the kernels of a forward read, beside weights and caches: the latent `x` [B, 36, F, H, W] of this process's
+    frames, `timestep` [B], the embedded prompts `context` [B, text_len, dim], the embedded camera, the rope table."""
+
+    x: Tensor
+    timestep: Tensor
+    context: Tensor
+    camera: Camera | None
+    rope: Rope
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of it."""
+        camera = [] if self.camera is None else [self.camera.tokens]
+        return [self.x, self.timestep, self.context, *self.rope, *camera]
+
+    @property
+    def shapes(self) -> tuple[torch.Size, ...]:
+        """Of all of it."""
+        return tuple(tensor.shape for tensor in self.tensors)
+
+    def clone(self) -> ForwardInputs:
+        """The same in other memory."""
+        cos, sin = self.rope
+        camera = None if self.camera is None else replace(self.camera, tokens=self.camera.tokens.clone())
+        x, timestep, context = (tensor.clone() for tensor in (self.x, self.timestep, self.context))
+        return ForwardInputs(x, timestep, context, camera, (cos.clone(), sin.clone()))
+
+
+class ForwardRecorder(Protocol):
+    """What records and replays a forward's kernels: see forward_graphs.py."""
 
     def run(
-        self, blocks: Callable[..., Tensor], x: Tensor, e0: Tensor, context: Tensor, camera: Camera | None, rope: Rope,
-        options: ForwardOptions,
-    ) -> Tensor: ...  # fmt: skip
+        self, compute: Callable[[ForwardInputs, ForwardOptions], Tensor], given: ForwardInputs, options: ForwardOptions
+    ) -> Tensor: ...
 
 
 class ForwardOptions(TypedDict, total=False):
@@ -49,8 +78,8 @@ class ForwardOptions(TypedDict, total=False):
     """The processes that compute the forward together."""
     token_share: TokenShare
     """This process's tokens of it; the model adds them."""
-    block_graphs: BlockRecorder
-    """Records and replays a causal model's blocks."""
+    graphs: ForwardRecorder
+    """Records and replays a causal model's forwards."""
 
 
 NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))

@@ -24,8 +24,9 @@ from ..options import CHUNK, KeyValueMode, Window
 from .attention_fp8_cudnn import FP8, Operand, Scaling, padding, sample, scaling
 from .cache import Pair
 from .config import ModelConfig
+from .host_memory import upload
 from .kv_storage import DeviceStorage, HostStorage, Past, Shapes, SplitStorage, Storage
-from .pointwise import decode_8bit_, encode_8bit, to_fp8_
+from .pointwise import decode_8bit_, encode_8bit, put_, put_fp8_
 
 FP8_HEADROOM = 16.0
 """In fp8, later keys and values may be so many times as large as the largest of the first chunk."""
@@ -53,13 +54,6 @@ class KeyValuePlace(NamedTuple):
 
 
 ON_DEVICE = KeyValuePlace()
-
-
-class Own(NamedTuple):
-    """Neighbouring tokens of the running chunk, and where attention sees them."""
-
-    chunk: slice
-    seen: slice
 
 
 class Kept(NamedTuple):
@@ -97,7 +91,7 @@ class KeyValueCache:
         self.window, self.sink, self.keep, self._chunk = window, sink, False, chunk
         self.first_frame, self._next, self._used = 0, 0, 0
         self._frame_tokens, self._heads = frame_tokens, config.num_heads
-        self._own: list[Own] = []
+        self._own = torch.zeros(chunk * frame_tokens, dtype=torch.int64, device=device)
         self._kept: list[Kept] = []
         self._past: list[Past] = []
         self._place = place._replace(eight_bit=place.eight_bit and not place.fp8)
@@ -122,13 +116,15 @@ class KeyValueCache:
 
     @property
     def in_place(self) -> bool:
-        """Whether `extend` gives the stored tensors themselves, in the model's dtype."""
-        return self._place.in_place and not self._place.fp8
+        """Whether `extend` gives the stored tensors themselves. Its kernels are then the same for every chunk of a
+        video whose window is full: they read from the device's memory where the chunk's own tokens go."""
+        return self._place.in_place
 
     @property
-    def slots(self) -> tuple:
-        """The running chunk's slots, and how many tokens it sees: the same kernels serve chunks that agree in both."""
-        return tuple((own.seen.start, own.seen.stop) for own in self._own), self._used
+    def full(self) -> bool:
+        """Whether the running chunk sees as many tokens as every later one, in fp8 with the same scales."""
+        settled = not self._place.fp8 or None not in self._scalings
+        return settled and self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
         """Whether this block's keys and values are the last of what is wanted of the running forward: nobody looks at
@@ -142,7 +138,9 @@ class KeyValueCache:
         after = self._next = first + self._chunk
         own, past = range(first, after), [frame for frame in range(first) if self._looked_back_on(frame, first)]
         kept = [frame for frame in own if self._looked_back_on(frame, after)]
-        self._own = [Own(*run) for run in self._runs((frame - first, self._seen(frame)) for frame in own)]
+        starts = torch.tensor([self._seen(frame) for frame in own]) * self._frame_tokens
+        rows = (starts[:, None] + torch.arange(self._frame_tokens)).flatten()
+        self._own.copy_(upload(rows, self._own.device))
         self._kept = [Kept(*run) for run in self._runs(
             (frame - first, self._seen(frame), self._stored(frame)) for frame in kept)]  # fmt: skip
         self._past = [Past(*run) for run in self._runs((self._stored(frame), self._seen(frame)) for frame in past)]
@@ -158,8 +156,8 @@ class KeyValueCache:
         if self._place.fp8:
             return self._extend_fp8(block, keys, values, stored)
         seen = self._decode(stored) if self._place.eight_bit else stored
-        for own in self._own:
-            seen[0][own.seen], seen[1][own.seen] = keys[own.chunk], values[own.chunk]
+        for tokens, new in zip(seen, (keys, values), strict=True):
+            put_(tokens, self._own, new)
         if self.keep and not self._stored_in_place(block):
             self._keep(block, keys, values)
         return seen[0][: self._used], seen[1][: self._used]
@@ -172,9 +170,8 @@ class KeyValueCache:
             scalings = scaling(keys, sample(keys), FP8_HEADROOM), scaling(values, values, FP8_HEADROOM)
         if self.keep:
             self._scalings[block] = scalings
-        for own in self._own:
-            for tokens, new, each in zip(stored, (keys, values), scalings, strict=True):
-                to_fp8_(tokens[own.seen], new[own.chunk], each.mean, each.factor)
+        for tokens, new, each in zip(stored, (keys, values), scalings, strict=True):
+            put_fp8_(tokens, self._own, new, each.mean, each.factor)
         if self.keep and not self._stored_in_place(block):
             for kept in self._kept:
                 self._storage.store(block, kept.stored, [tokens[kept.seen] for tokens in stored])

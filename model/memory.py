@@ -2,8 +2,8 @@
 
 import torch
 
-from ..options import Arithmetic, AttentionMode, Precision
-from .attention import MIN_KEYS_TO_SPLIT, TILE
+from ..options import Arithmetic, Precision
+from .attention import MIN_KEYS_TO_SPLIT, TILE, key_parts
 from .attention_fp8_cudnn import padding
 from .block import CAMERA_TOKENS, FFN_TOKENS
 from .config import ModelConfig
@@ -28,8 +28,10 @@ def activation_bytes(
     *,
     batch: int = 2,
     camera: bool = True,
+    keys: int | None = None,
 ) -> int:
-    """Peak bytes of a forward over the stored weights, for a latent of `frames`, `height` and `width` latent cells.
+    """Peak bytes of a forward over the stored weights, for a latent of `frames`, `height` and `width` latent cells,
+    whose tokens attend to `keys` tokens (None: to each other).
 
     Counted: what exists during all blocks (the residual stream of every row, the camera's tokens, rope tables, prompts,
     modulation), and the largest stage with the weights that it decodes. Weights stored in `dtype` need no decoding: for
@@ -48,7 +50,7 @@ def activation_bytes(
     residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
     embedding = max(_time_stage(config, dtype), camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
-        _self_attention(config, tokens, size, arithmetic, precision.attention)
+        _self_attention(config, tokens, keys or whole, precision)
         + (4 * row if processes > 1 else 0),  # q, k and v as they are sent; y
         row + config.in_dim * tokens * 4 * size,
         2 * row + 2 * config.dim**2 * size + 2 * prompts,
@@ -77,19 +79,22 @@ def decoded_bytes(config: ModelConfig, dtype: torch.dtype, arithmetic: Arithmeti
     return own + _weight(ffn_dim, dim, size, arithmetic) + _weight(dim, ffn_dim, size, arithmetic)
 
 
-def _self_attention(
-    config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic, attention: AttentionMode
-) -> int:
-    """Four weights, and what is larger: q, k and v while they are made; or with them the result, a second result where
-    the last keys are attended to in a call of their own (see attention.py), and the softmax's fp32 sums. In 8 bits q,
-    k, v and the result exist beside q, k and v, and the result is then written over q."""
-    parts = 2 if tokens >= MIN_KEYS_TO_SPLIT and tokens % TILE else 1
-    row, sums = tokens * config.dim * size, parts * tokens * config.num_heads * 4
-    made = 3 * row + _product(config.dim, tokens, config.dim, arithmetic)
-    attended = (3 + parts) * row + sums
-    if attention == "8bit":
-        attended = 3 * row + (4 * tokens + 2 * padding(tokens) + 16) * config.dim  # 16: the means
-    return max(attended, made) + 4 * _weight(config.dim, config.dim, size, arithmetic)
+def _self_attention(config: ModelConfig, tokens: int, keys: int, precision: Precision) -> int:
+    """Four weights, and what is larger: q, k and v while they are made; or with them the result, one for each part if
+    the keys are attended to in parts (see attention.py), and the softmax's fp32 sums. In 8 bits q, k, v and the results
+    exist beside q, k and v, and the result is then written over q."""
+    arithmetic, size, dim = precision.arithmetic, precision.dtype.itemsize, config.dim
+    eight_bit, row = precision.attention == "8bit", tokens * dim * size
+    heads = config.num_heads // precision.processes
+    results = key_parts(tokens * precision.processes, keys, heads)
+    results += results > 1 or (not eight_bit and keys >= MIN_KEYS_TO_SPLIT and keys % TILE > 0)
+    sums = results * tokens * config.num_heads * 4
+    made = 3 * row + _product(dim, tokens, dim, arithmetic)
+    attended = (3 + results) * row + sums
+    if eight_bit:
+        sums *= results > 1
+        attended = 3 * row + ((3 + results) * tokens + 2 * padding(tokens) + 16) * dim + sums  # 16: the means
+    return max(attended, made) + 4 * _weight(dim, dim, size, arithmetic)
 
 
 def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:

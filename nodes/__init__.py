@@ -6,31 +6,38 @@ from types import ModuleType
 from comfy_api.latest import ComfyExtension, io
 
 from .. import __version__
-from ..host import folders, needs
+from ..host import copies, folders, needs
 
 MODULES = (
     "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "camera_measure",
-    "drift", "sampling", "rollout", "state", "quantize", "toy",
+    "drift", "sampling", "rollout", "live", "state", "quantize", "toy",
 )  # fmt: skip
 
 folders.register()
 
 
 class LingBotWorldExtension(ComfyExtension):
-    """Every node class of those modules above of which ComfyUI has what they need."""
+    """Every node class of those modules above of which ComfyUI has what they need; none in a second copy of the pack.
+    """
+
+    modules = MODULES
 
     async def on_load(self) -> None:
         """Called by ComfyUI, whose server runs by then."""
         from server import PromptServer
 
-        from ..host import drawing, queued_prompt, uploads
+        self.modules = () if copies.gives_way() else MODULES
+        if not self.modules:
+            return
 
-        for part in (drawing, queued_prompt, uploads):
+        from ..host import drawing, live_route, queued_prompt, templates, uploads
+
+        for part in (drawing, live_route, queued_prompt, templates, uploads):
             part.register(PromptServer.instance)
         folders.lay_out_example()
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        modules = [import_module(f".{name}", __name__) for name in needs.usable(MODULES, __version__)]
+        modules = [import_module(f".{name}", __name__) for name in needs.usable(self.modules, __version__)]
         return [node for module in modules for node in _nodes_of(module)]
 
 

@@ -60,7 +60,8 @@ class LingBotWorldCameraImport(io.ComfyNode):
                     "convention",
                     options=[BY_FORMAT, *CONVENTIONS],
                     default=BY_FORMAT,
-                    tooltip=f"What the matrices of the format 'matrices' mean; '{BY_FORMAT}' for all other formats. "
+                    tooltip=f"What the matrices mean. '{BY_FORMAT}': for all formats but 'matrices', unless the notes "
+                    "or the drawing tell that a file keeps to another convention. "
                     + "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
                     + ".",
                 ),
@@ -78,7 +79,10 @@ class LingBotWorldCameraImport(io.ComfyNode):
                 fov_input(0.0, 0.0, " 0 takes the file's own lens."),
             ],
             outputs=camera_outputs(
-                io.String.Output("notes", tooltip="What of the file the model cannot use, such as lens distortion.")
+                io.String.Output(
+                    "notes",
+                    tooltip="What was read, as which convention and why, the scale, and what the model cannot use.",
+                )
             ),
         )
 
@@ -97,7 +101,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
     def execute(cls, file, format, convention, frames, fit, start, image_width, image_height, fov_deg) -> io.NodeOutput:
         path, notes = _read(file, format, convention, fit, start, image_width, image_height, fov_deg)
         path = path.for_video(frames) if fit == RESAMPLE else path[: frame_count(frames, len(path))]
-        return io.NodeOutput(path, len(path), "\n".join(notes))
+        return io.NodeOutput(path, len(path), "\n".join([*host.show_origin(path), *notes]))
 
 
 def _read(file, format, convention, fit, start, image_width, image_height, fov_deg) -> tuple[CameraPath, list[str]]:

@@ -254,10 +254,8 @@ class LingBotWorldCameraEditor(io.ComfyNode):
         camera = path_from_editor(path)
         camera = camera[: frame_count(len(camera))]
         show_warnings(camera, len(camera))
-        return io.NodeOutput(camera, len(camera), ui=None if image is None else _first_frame(image))
-
-
-def _first_frame(image) -> dict:
-    """The first of IMAGE [B, H, W, C] as a temporary file, which the editor shows."""
-    name = "lingbot_world_first_frame"
-    return {"first_frame": ui.ImageSaveHelper.save_images(image[:1], name, io.FolderType.temp, None, compress_level=1)}
+        if image is None:
+            return io.NodeOutput(camera, len(camera))
+        name = "lingbot_world_first_frame"  # a temporary file, which the editor shows
+        saved = ui.ImageSaveHelper.save_images(image[:1], name, io.FolderType.temp, None, compress_level=1)
+        return io.NodeOutput(camera, len(camera), ui={"first_frame": saved})

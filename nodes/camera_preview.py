@@ -3,6 +3,7 @@
 from comfy_api.latest import io, ui
 
 from ..camera.advice import hints, warnings
+from ..camera.explained import doubts, explained
 from ..host.camera import preview_image, show_warnings
 from ..host.drawing import MOST_FRAMES
 from .camera_sockets import CATEGORY, Camera, drawing_size
@@ -35,14 +36,20 @@ class LingBotWorldCameraPreview(io.ComfyNode):
             ],
             outputs=[
                 io.Image.Output("drawing", display_name="image", tooltip="The drawing."),
-                io.String.Output("warnings", tooltip="What the model will not follow, one line each, then hints."),
+                io.String.Output(
+                    "warnings",
+                    tooltip="What the model will not follow, one line each, then hints, "
+                    "then how the path's file was read.",
+                ),
             ],
         )
 
     @classmethod
     def execute(cls, camera, frames, width, height, image=None) -> io.NodeOutput:
         frames = frames or len(camera)
-        drawing = preview_image(camera, image, frames, (width, height))
+        drawing, light = (preview_image(camera, image, frames, (width, height), light) for light in (False, True))
         show_warnings(camera, frames)
-        words = "\n".join([*warnings(camera, frames), *hints(camera, frames)])
-        return io.NodeOutput(drawing, words, ui={"drawing": ui.PreviewImage(drawing, cls=cls).values})
+        said = *doubts(camera), *warnings(camera, frames), *hints(camera, frames), *explained(camera, frames)
+        shown = {"drawing": drawing, "light": light}  # the canvas shows the one of its theme
+        pictures = {name: ui.PreviewImage(picture, cls=cls).values for name, picture in shown.items()}
+        return io.NodeOutput(drawing, "\n".join(said), ui=pictures)

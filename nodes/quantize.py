@@ -116,10 +116,8 @@ def _plan(source: str, name: str, search: bool, t5: bool, lora: str, lora_streng
     if source == NOTHING:
         raise InputError("there is nothing to quantize yet: put official weights at models/lingbot_world/<folder>, as "
                          "`hf download` leaves them, and press R")  # fmt: skip
-    loras = () if lora == NO_LORA else (LoraFile(_lora_path(lora), lora_strength),)
+    loras: tuple[LoraFile, ...] = ()
+    if lora != NO_LORA:
+        loras = (LoraFile(folders.resolve(lora, ("loras",), "LoRA", Path.is_file), lora_strength),)
     options = QuantizeOptions(search=search, t5=t5, loras=loras, device=host.device())
     return plan_quantize(host.resolve_source(source), host.new_package(name), options)
-
-
-def _lora_path(name: str) -> Path:
-    return folders.resolve(name, ("loras",), "LoRA", Path.is_file)

@@ -24,7 +24,8 @@ MARGIN = 1_000_000_000
 VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
 """Bytes a pixel of one frame and unit of VAE width, fp32: the highest sum of living tensors while the network runs on
 meta tensors (the state between frames is 98.5 and 58.4 of it, so none of them depends on the number of frames), and
-room for cuDNN to copy a convolution's four frames of operands."""
+room for cuDNN to copy a convolution's four frames of operands. The decoder of vae/pooled.py does without that room: it
+stays a seventh under all this, and its state, 107 with a free slot a pool, under what VAE_STATE's share comes to."""
 VAE_STATE = 98.5
 """Of VAE_DECODE what stays between frames."""
 VAE_WEIGHTS = 13_770
@@ -184,14 +185,10 @@ def choose_residency(work: SamplingWork, wishes: MemoryWishes, device: torch.dev
         return Residency(both=mode == "both")
     one, two = (work.needed(count) for count in (1, 2))
     if mode == "auto" and one > free:
-        return _some_blocks(work, free)
+        layers = work.experts.high.config.num_layers
+        resident = next((count for count in range(layers - 1, 0, -1) if work.needed(1, count) <= free), 0)
+        log.warning("An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others "
+                    "come from the file in every step.", resident, layers)  # fmt: skip
+        return Residency(resident_blocks=resident)
     cache = work.camera_cache(wishes.camera_cache, free - (two if mode == "both" else one))
     return Residency(mode == "both" or (mode == "auto" and two + cache <= free), cache)
-
-
-def _some_blocks(work: SamplingWork, free: int) -> Residency:
-    layers = work.experts.high.config.num_layers
-    resident = next((count for count in range(layers - 1, 0, -1) if work.needed(1, count) <= free), 0)
-    log.warning("An expert does not fit into the GPU beside its work: %d of its %d blocks stay there, the others come "
-                "from the file in every step.", resident, layers)  # fmt: skip
-    return Residency(resident_blocks=resident)

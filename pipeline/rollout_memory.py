@@ -30,11 +30,6 @@ PAGES_SHARE = 0.85
 """The share of the free host memory that pinned keys and values may take together with the file's pages that every
 forward reads. Beyond it the disk would be read in every forward, so 8 bits are taken, if that helps."""
 
-RECORDED_TOKENS = 2000
-"""Processes that share a chunk, with no more tokens than this each, wait for Python. On H200s recorded kernels take
-0.68 of the time with 1,170 tokens (480x832 on four); they gain nothing with 2,340 on two, or on one with any number."""
-
-
 class Free(NamedTuple):
     """Free bytes on the device and in host memory."""
 
@@ -74,7 +69,8 @@ class RolloutWork:
     @property
     def activations(self) -> int:
         """What a chunk's forward needs beside weights, keys and values."""
-        return activation_bytes(self.config, self.chunk, *self.size, self.precision, batch=1)
+        keys = self.held * self.tokens
+        return activation_bytes(self.config, self.chunk, *self.size, self.precision, batch=1, keys=keys)
 
     def forward(self, place: KeyValuePlace) -> int:
         """What a chunk's forward needs beside weights and stored keys and values. Where attention is in 8 bits, and
@@ -158,14 +154,15 @@ class RolloutPlanner:
         for all keys and values nor for all blocks, the weights of no block stay, and the keys and values of some blocks
         do: in host memory they are pinned, while weights are pages of the file, which the system may drop. Raises
         InputError where nothing fits; `whole_video` says that no window was asked for."""
-        wishes, precision = self.wishes, self.work.precision
-        fp8 = takes_operands(precision.attention, self.device, self.checkpoint.config)
+        wishes, processes = self.wishes, self.work.precision.processes
+        fp8 = takes_operands(self.work.precision.attention, self.device, self.checkpoint.config)
         if self.device.type != "cuda":
             place = KeyValuePlace(wishes.kv_cache == "8bit" and not fp8, wishes.kv_cache == "host", fp8)
             resident = 0 if wishes.shard else None
             return RolloutMemory(WorldMemory(place, 0), resident_blocks=resident, vae_tiling=wishes.vae_tiling)
-        free_host = free.host // precision.processes
-        weights, pages = cache(self._weights), cache(self._pages)
+        free_host = free.host // processes
+        weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
+        pages = cache(self._pages)
         best: RolloutMemory | None = None  # of those for which the disk is read in every forward
         for memory in self._ways(key_value_places(wishes.kv_cache, fp8)):
             stage = estimate_rollout(self.work, memory, weights(memory.resident_blocks), self.decoder)[0]
@@ -176,7 +173,7 @@ class RolloutPlanner:
             pinned = self.work.key_values(kept.place).host
             if pinned > HOST_SHARE * free_host:
                 continue
-            if pinned + pages(kept.resident_blocks) // precision.processes <= PAGES_SHARE * free_host:
+            if pinned + pages(kept.resident_blocks) // processes <= PAGES_SHARE * free_host:
                 return kept
             best = best or kept
         if best is not None:
@@ -209,9 +206,6 @@ class RolloutPlanner:
                     if not resident or not place.on_host or wishes.kv_cache == "host":
                         yield RolloutMemory(WorldMemory(place, 0), resident, tiles, True)
 
-    def _weights(self, resident: int | None) -> int:
-        return weight_bytes(self.checkpoint, resident, self.work.precision.processes if self.wishes.shard else 1)
-
     def _pages(self, resident: int | None) -> int:
         """Bytes of the file that every forward reads."""
         if resident is None or self.wishes.shard:
@@ -220,18 +214,20 @@ class RolloutPlanner:
         return sum(entry.file_bytes for names in streamed for entry in self.checkpoint.entries(names))
 
     def _with_what_is_left(self, memory: RolloutMemory, room: int) -> RolloutMemory:
-        """With the camera cache and, where all else is on the GPU, recorded kernels if they gain something, and then,
-        at twice the margin, decoded weights."""
+        """With the camera cache and, where all else is on the GPU, recorded kernels, and then, at twice the margin,
+        decoded weights."""
         if memory.place.on_host and self.wishes.kv_cache != "host":
             return self._with_keys_and_values(memory, room)
-        work, processes = self.work, self.work.precision.processes
+        work = self.work
         cache = work.camera_cache(self.wishes.camera_cache, room)
-        few = work.chunk * work.tokens <= RECORDED_TOKENS * processes
         whole = memory.resident_blocks is None and memory.place.in_place
-        torchs = work.precision.attention != "8bit"  # nobody has tried to record another package's kernel
-        graphs = processes > 1 and few and whole and torchs and work.activations <= room - cache
+        graphs = whole and work.activations <= room - cache
         room -= cache + graphs * work.activations + MARGIN
-        decoded = self._decoded_blocks(room) if whole else 0
+        decoded = 0
+        if whole and self.checkpoint.quantized:  # decoding takes a fortieth of a chunk, a tenth where four share it
+            config, precision = self.checkpoint.config, work.precision
+            block = decoded_bytes(config, precision.dtype, precision.arithmetic)
+            decoded = min(config.num_layers, max(0, room) // block)
         world = WorldMemory(memory.place, cache, graphs)
         return replace(memory, world=world, decoded_blocks=decoded)
 
@@ -245,13 +241,6 @@ class RolloutPlanner:
         blocks = min(work.config.num_layers, max(0, room - cache) // (one - none))
         cache = cache or work.camera_cache(mode, room - blocks * (one - none))
         return replace(memory, world=WorldMemory(place._replace(device_blocks=blocks), cache))
-
-    def _decoded_blocks(self, room: int) -> int:
-        """Blocks whose decoded weights have room. Decoding takes a fortieth of a chunk on an H200, a tenth where four
-        share it."""
-        config, precision = self.checkpoint.config, self.work.precision
-        block = decoded_bytes(config, precision.dtype, precision.arithmetic)
-        return min(config.num_layers, max(0, room) // block) if self.checkpoint.quantized else 0
 
 
 def estimate_rollout(

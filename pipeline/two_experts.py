@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, distributed
 
 from ..errors import InputError
@@ -62,11 +63,7 @@ def sample(
     (latent,) = sample_videos(
         PerExpert(high, low),
         [Video(noise, lambda: conditioning, step_reuse or StepReuse())],
-        steps=steps,
-        shift=shift,
-        boundary=boundary,
-        guide_scale=guide_scale,
-        solver=solver,
+        TwoExpertSchedule(steps, shift, boundary, guide_scale, solver),
         callback=callback,
         camera_cache_bytes=camera_cache_bytes,
         together=ParallelGroups(sequence_parallel, guidance_group),
@@ -117,31 +114,48 @@ class Video:
     reuse: StepReuse = field(default_factory=StepReuse)
 
 
+@dataclass(frozen=True)
+class TwoExpertSchedule:
+    """The steps of a video, which expert does them, and how guided; as `sample` takes them."""
+
+    steps: int
+    shift: float
+    boundary: float
+    guide_scale: float | tuple[float, float]
+    solver: SolverName
+
+    @property
+    def timesteps(self) -> Tensor:
+        """int64 [steps]."""
+        return flow_timesteps(self.steps, self.shift, self.solver)
+
+
 @torch.no_grad()
 def sample_videos(
     experts: PerExpert[Expert],
     videos: Sequence[Video],
+    schedule: TwoExpertSchedule,
     *,
-    steps: int,
-    shift: float,
-    boundary: float,
-    guide_scale: float | tuple[float, float],
-    solver: SolverName,
     callback: Callback | None = None,
     camera_cache_bytes: int = 0,
     together: ParallelGroups = ONE_PROCESS,
 ) -> list[Tensor]:
-    """The latents of several videos; each expert is fetched once, and does its steps of every video. The settings are
-    those of `sample`. `callback` is called after each step of each video."""
-    timesteps, sigmas = flow_timesteps(steps, shift, solver).tolist(), flow_sigmas(steps, shift, solver)
-    levels = [is_high_noise(timestep, boundary) for timestep in timesteps]
-    runs = [_Run(video, SOLVER_STEPS[solver](video.noise.float(), sigmas), timesteps, callback) for video in videos]
-    scales = guide_scales(guide_scale)
+    """The latents of several videos; each expert is fetched once, and does its steps of every video. `callback` is
+    called after each step of each video; the other arguments are those of `sample`."""
+    timesteps, solver = schedule.timesteps.tolist(), SOLVER_STEPS[schedule.solver]
+    sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
+    levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]
+    runs = [_Run(video, solver(video.noise.float(), sigmas), timesteps, callback) for video in videos]
+    scales = guide_scales(schedule.guide_scale)
     for high in (True, False):
         if not (runs and high in levels):
             continue
         gc.collect()
-        model = _fetch(experts.of(high))
+        expert = experts.of(high)
+        model = expert if isinstance(expert, LingBotWorldModel) else expert()
+        if model.config.causal:
+            raise InputError("this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: "
+                             "use rollout; sampling over two experts takes those of the base model")  # fmt: skip
         for run in runs:
             cache = CameraCache(camera_cache_bytes) if camera_cache_bytes else None
             run.advance(high, levels.count(high), partial(predict, model, scale=scales.of(high), camera_cache=cache,
@@ -184,14 +198,6 @@ class _Run:
             self._asked, self._latent = None, end.value
 
 
-def _fetch(expert: Expert) -> LingBotWorldModel:
-    model = expert if isinstance(expert, LingBotWorldModel) else expert()
-    if model.config.causal:
-        raise InputError("this is a causal model (LingBot-World Fast or 2.0), which makes a video chunk by chunk: "
-                         "use rollout; sampling over two experts takes those of the base model")  # fmt: skip
-    return model
-
-
 def predict(
     model: LingBotWorldModel,
     x: Tensor,
@@ -208,7 +214,9 @@ def predict(
         if conditioning.context_null is None:
             raise InputError(f"guidance with scale {scale} needs a negative prompt: give `context_null`, or scale 1")
         prompts.append(conditioning.context_null)
-    context, pair = _padded(prompts), together.guidance if len(prompts) > 1 else None
+    longest = max(prompt.shape[1] for prompt in prompts)  # the shorter is padded with zeros, as the model does it
+    context = torch.cat([F.pad(prompt, (0, 0, 0, longest - prompt.shape[1])) for prompt in prompts])
+    pair = together.guidance if len(prompts) > 1 else None
     if pair is not None:
         context = context[pair.rank() :][:1]
     rows = len(context)
@@ -225,9 +233,3 @@ def predict(
     if pair is not None:
         velocity = gather_rows(velocity, pair)
     return velocity if scale == 1 else guide(velocity[:1], velocity[1:], scale)
-
-
-def _padded(prompts: list[Tensor]) -> Tensor:
-    """Prompts [1, L, D] as rows of the same length. The shorter one is padded with zeros, as the model does it."""
-    longest = max(prompt.shape[1] for prompt in prompts)
-    return torch.cat([torch.nn.functional.pad(prompt, (0, 0, 0, longest - prompt.shape[1])) for prompt in prompts])

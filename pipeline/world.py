@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..model.block_graphs import BlockGraphs
 from ..model.cache import CameraCache, same
 from ..model.config import ModelConfig
 from ..model.forward import ForwardOptions
+from ..model.forward_graphs import ForwardGraphs
 from ..model.host_memory import upload
 from ..model.kv_cache import ON_DEVICE, KeyValueCache, KeyValuePlace
 from ..model.parallel import SequenceParallel
@@ -59,8 +59,8 @@ def chunk_conditioning(image: Tensor, chunk: int = CHUNK) -> Iterator[Tensor]:
 class WorldMemory:
     """What a World keeps where. `place`: of keys and values. `camera_cache_bytes` limits what is cached for a chunk's
     forwards, of which there are usually five: the camera layers' results, and the prompt's keys and values (None: no
-    limit). `graphs`: the blocks' kernels are recorded and replayed (see BlockGraphs) where keys and values lie on a GPU
-    in the compute dtype; the model's weights have to stay where they are."""
+    limit). `graphs`: a forward's kernels are recorded and replayed (see ForwardGraphs) where keys and values lie in
+    place on a GPU; the model's weights have to stay where they are."""
 
     place: KeyValuePlace = ON_DEVICE
     camera_cache_bytes: float | None = None
@@ -146,7 +146,7 @@ class World:
         cache = None if limit == 0 else CameraCache(limit, steady=graphs)
         own: ForwardOptions = {**options, "kv_cache": history}
         if graphs:
-            own["block_graphs"] = BlockGraphs()
+            own["graphs"] = ForwardGraphs()
         return _Lane(number, history, cache, own)
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import __version__
 from ..errors import CheckpointError
-from ..loaders import codec, scaled
+from ..loaders.quantized import codec, scaled
 from ..loaders.tensors import MappedFile, TensorEntry
 from ..loaders.uploader import Uploader, UploadSettings
 from ..options import LoraFile, Progress, QuantizeFormat

@@ -173,18 +173,18 @@ def _carry_out(job: Job, folder: Path, show: ShowProgress) -> dict:
 
 def _require_room(plan: QuantizePlan) -> None:
     """InputError where the disk has not enough room for what is not written yet."""
-    needed = _SPARE + sum(_bytes_of(job) - _allocated(plan.unfinished / job.file) for job in plan.jobs)
+    needed = _SPARE
+    for job in plan.jobs:
+        source, options = job.source, job.options
+        needed += file_bytes(source.shapes, source.quantized, options.blocksize, options.quant_type)
+        needed -= _allocated(plan.unfinished / job.file)
     device = plan.unfinished.stat().st_dev
-    for source in plan.copies.values():
-        needed += source.stat().st_size if source.stat().st_dev != device else 0
+    for copied in plan.copies.values():
+        needed += copied.stat().st_size if copied.stat().st_dev != device else 0
     free = shutil.disk_usage(plan.unfinished).free
     if free < needed:
         raise InputError(f"{plan.unfinished.parent}: {needed / 1e9:.1f} GB needed, {free / 1e9:.1f} GB are free; "
                          "make room, or name a folder on another disk")  # fmt: skip
-
-
-def _bytes_of(job: Job) -> int:
-    return file_bytes(job.source.shapes, job.source.quantized, job.options.blocksize, job.options.quant_type)
 
 
 def _allocated(file: Path) -> int:

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ..errors import CheckpointError, InputError
-from ..loaders import Checkpoint, open_checkpoint
+from ..loaders import open_checkpoint
 from ..loaders.files import read_json
 from ..loaders.lora import Change, read_loras
 from ..loaders.tensors import TensorEntry, in_file_order
@@ -60,8 +60,11 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> So
         raise CheckpointError(f"{path}: the weights are {checkpoint.quantization} already; give the bf16, fp16 or fp32 "
                               "weights that they were made from")  # fmt: skip
     tensors = {entry.name: entry for entry in in_file_order(checkpoint.plain.values())}
-    return Source(path, tensors, _picked(checkpoint.shapes, keep), _config(checkpoint),
-                  read_loras(loras, checkpoint.shapes))  # fmt: skip
+    beside = checkpoint.files[0].parent / CONFIG
+    config = read_json(beside) if beside.is_file() else {}
+    if "dim" not in config:
+        config = config_json(checkpoint.config, checkpoint.release is not None and checkpoint.release.guided)
+    return Source(path, tensors, _picked(checkpoint.shapes, keep), config, read_loras(loras, checkpoint.shapes))
 
 
 def open_text_encoder(path: Path) -> Source:
@@ -89,10 +92,3 @@ def _picked(shapes: Mapping[str, tuple[int, ...]], keep: Sequence[str]) -> froze
     if not picked:
         raise InputError(f"`keep`: {' '.join(keep)} keeps every linear layer; nothing is left to quantize")
     return picked
-
-
-def _config(checkpoint: Checkpoint) -> dict:
-    beside = checkpoint.files[0].parent / CONFIG
-    stated = read_json(beside) if beside.is_file() else {}
-    guided = checkpoint.release is not None and checkpoint.release.guided
-    return stated if "dim" in stated else config_json(checkpoint.config, guided)

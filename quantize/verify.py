@@ -10,7 +10,7 @@ from ..errors import CheckpointError
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.files import read_json
 from ..loaders.package import is_causal_folder, is_expert_folder, named_role, open_experts
-from ..loaders.quantized import check_finite
+from ..loaders.quantized.weight import check_finite
 from ..loaders.tensors import MappedFile, TensorEntry
 from ..options import ShowProgress
 from ..text.weights import open_weights

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..loaders import scaled
-from ..loaders.codec import NESTED_BLOCKSIZE, Scales, components, encode
+from ..loaders.quantized import scaled
+from ..loaders.quantized.codec import NESTED_BLOCKSIZE, Scales, components, encode
 from ..loaders.release import CAUSAL_CLASS, GUIDED_CLASS
 from ..loaders.tensors import DTYPES
 from ..model.config import ModelConfig
@@ -27,7 +27,7 @@ _READ_BYTES = 1 << 20
 QUANT = {"format": "bnb_nf4", "double_quant": True, "compute_dtype": "bfloat16", "quant_type": "nf4"}
 """`quant` in quantization_meta.json."""
 FP8 = "fp8"
-"""The `quant_type` of float8 weights as ComfyUI's files have them (see loaders/scaled.py)."""
+"""The `quant_type` of float8 weights as ComfyUI's files have them (see loaders/quantized/scaled.py)."""
 
 Source = Tensor | tuple[Tensor, Scales | Tensor]
 Shapes = Mapping[str, tuple[int, ...]]

@@ -46,7 +46,9 @@ class StepReuse:
         if expert != self._expert:
             self._expert = expert
             self._forget()
-        if steps_left > LAST and self._line_will_do():
+        # The error counts as two steps' worth in the line's first step in a row, and as one more in each after it.
+        will_do = self._error_per_step * (self._in_a_row + 2) <= self.threshold
+        if will_do and steps_left > LAST and self._predicted >= FIRST and self._in_a_row < MOST:
             self._in_a_row += 1
             return self._line(sigma)
         velocity = ask()
@@ -59,13 +61,6 @@ class StepReuse:
         self._known: list[tuple[float, Tensor]] = []  # (sigma, velocity) of the last two predictions
         self._error_per_step = float("inf")
         self._predicted = self._in_a_row = 0
-
-    def _line_will_do(self) -> bool:
-        """Whether the line may make the next step. Its error counts as two steps' worth in the first step that it makes
-        in a row, and as one more in each step after that."""
-        if self._predicted < FIRST or self._in_a_row == MOST:
-            return False
-        return self._error_per_step * (self._in_a_row + 2) <= self.threshold
 
     def _line(self, sigma: float) -> Tensor:
         (sigma_before, before), (sigma_last, last) = self._known

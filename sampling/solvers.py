@@ -93,7 +93,11 @@ def _correct(
     if order == 1:
         return _move(start, current + 0.5 * (denoised - current), levels[-2], levels[-1])
     ratio = _ratio(levels)
-    first, second = _moments(_log_snr(levels[-1]) - _log_snr(levels[-2]))
+    h = _log_snr(levels[-1]) - _log_snr(levels[-2])
+    phi_1 = math.expm1(-h)
+    phi_2 = phi_1 / -h - 1
+    phi_3 = phi_2 / -h - 0.5
+    first, second = phi_2 / phi_1, 2 * phi_3 / phi_1  # right-hand sides of UniPC's 2x2 system, over B(h)
     rho = (first - second) / (1 - ratio)
     data = current + rho / ratio * (before - current) + (first - rho) * (denoised - current)
     return _move(start, data, levels[-2], levels[-1])
@@ -111,14 +115,6 @@ def _ratio(levels: list[float]) -> float:
     """The step before the last one over the last one, in lambda; negative."""
     earlier, here, there = (_log_snr(sigma) for sigma in levels[-3:])
     return (earlier - here) / (there - here)
-
-
-def _moments(h: float) -> tuple[float, float]:
-    """Right-hand sides of UniPC's 2x2 system (phi functions of -h over B(h))."""
-    phi_1 = math.expm1(-h)
-    phi_2 = phi_1 / -h - 1
-    phi_3 = phi_2 / -h - 0.5
-    return phi_2 / phi_1, 2 * phi_3 / phi_1
 
 
 def _log_snr(sigma: float) -> float:

@@ -5,6 +5,7 @@ ComfyUI always runs as a process of its own: from this repository's root its `no
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -267,6 +268,18 @@ def comfy_host() -> Host:
         pytest.skip(f"HOST TESTS SKIPPED: {missing}")
 
 
+def write_measuring_tools(base: Path) -> None:
+    """Gives servers over this base the tests' own OpenCV and pycolmap, where the tests have them."""
+    tools = base / "custom_nodes" / "tools"
+    tools.mkdir()
+    for name in ("cv2", "pycolmap"):
+        if (found := importlib.util.find_spec(name)) is not None and found.origin is not None:
+            for folder in Path(found.origin).parent.parent.glob(f"*{name.replace('cv2', 'opencv')}*.libs"):
+                (tools / folder.name).symlink_to(folder)
+            (tools / name).symlink_to(Path(found.origin).parent)
+    (tools / "__init__.py").write_text(f"import sys\nsys.path.append({str(tools)!r})\nNODE_CLASS_MAPPINGS = {{}}\n")
+
+
 @pytest.fixture(scope="session")
 def comfy_base(comfy_host: Host) -> Iterator[Path]:
     """A base directory (models, input, output) with the toy package in it, and the packs that play faults and probe."""
@@ -278,6 +291,7 @@ def comfy_base(comfy_host: Host) -> Iterator[Path]:
             pack = Path(__file__).parent / f"{name}_pack"
             (base / "custom_nodes" / name).symlink_to(pack, target_is_directory=True)
         write_toy_package(base)
+        write_measuring_tools(base)
         yield base
     finally:
         shutil.rmtree(base, ignore_errors=True)

@@ -12,11 +12,11 @@ from io import BytesIO
 import msgpack
 import websocket
 from lingbot_world.headless.live.opening import Opened, plan_live
-from lingbot_world.headless.live.room import Rules
 from lingbot_world.headless.live.running import running
 from lingbot_world.headless.live.serving import ENDPOINT
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.live import Session
+from lingbot_world.live.wire.steering import Rules
 from PIL import Image
 
 

@@ -37,9 +37,17 @@ def _affine(tokens, dim, dtype, device):
     return tuple(_randn(tokens, dim, dtype=t, device=device) for t in (torch.float32, dtype, dtype))
 
 
-def _blend(tokens, dim, dtype, device):
-    x, y = (_randn(tokens, dim, dtype=dtype, device=device) for _ in range(2))
-    return x, y, torch.rand(tokens, 1).to(device)
+def _put(tokens, dim, dtype, device):
+    out, x = (_randn(count, dim, dtype=dtype, device=device) for count in (2 * tokens, tokens))
+    return out, torch.randperm(2 * tokens)[:tokens].to(device), x
+
+
+def _merge(tokens, dim, dtype, device):
+    """Two parts of the keys and a rest; the largest sum is any one's."""
+    sizes, sums = (tokens, HEADS, dim // HEADS), (HEADS, tokens)
+    out, *parts = (_randn(*count, *sizes, dtype=dtype, device=device) for count in ((), (2,), (1,)))
+    log_sums = [8 * _randn(count, *sums, dtype=torch.float32, device=device) for count in (2, 1)]
+    return out, parts[0], log_sums[0], parts[1], log_sums[1]
 
 
 CASES = {
@@ -49,7 +57,8 @@ CASES = {
     "rms_silu": _rms_norm,
     "gated_add_": _gated_add,
     "affine_": _affine,
-    "blend_": _blend,
+    "put_": _put,
+    "merge_": _merge,
 }
 NAMES = tuple(CASES)
 
@@ -64,8 +73,11 @@ def reference(name, x, *arguments):
         return x + rest[0] * rest[1]
     if name == "affine_":
         return x * (1 + rest[0]) + rest[1]
-    if name == "blend_":
-        return x * (1 - rest[1]) + rest[0] * rest[1]
+    if name == "put_":
+        return x.index_copy(0, rest[0].long(), rest[1])
+    if name == "merge_":
+        parts, sums = torch.cat(rest[::2]), torch.cat(rest[1::2]).exp()
+        return (parts * (sums / sums.sum(0)).transpose(1, 2)[..., None]).sum(0)
     x = x / (x.square().mean(-1, keepdim=True) + rest[-1]).sqrt() * rest[0]
     if name == "rms_silu":
         return x / (1 + (-x).exp())

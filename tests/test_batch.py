@@ -65,6 +65,20 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_a_dry_run_checks_every_job_and_writes_nothing(jobs, run, tmp_path):
+    path = jobs(
+        {"prompt": "a castle", "keys": "w-8", "name": "one"}, {"prompt": "a house", "keys": "w-8", "name": "two"},
+        {"prompt": "a castle", "image": "nowhere.png", "name": "three"},
+    )  # fmt: skip
+    code, said, _ = run(path, "--dry-run")
+    *_, failing, together, last = said.out.splitlines()
+    assert failing.startswith("three would fail: ")
+    assert "nowhere.png" in failing
+    assert together == "48x32, 5 frames, 2 steps on cpu: one, two"
+    assert last == "2 would be done, 0 were done before, 1 would fail"
+    assert (code, (tmp_path / "out").exists()) == (BAD_INPUT, False)
+
+
 def test_each_video_is_the_one_that_generate_makes(jobs, run, loads, toy_package, tmp_path):
     example = str(toy_package / "example")
     path = jobs(

@@ -119,8 +119,8 @@ def test_the_convention_is_never_guessed(tmp_path):
     file = write(tmp_path / "m.json", json.dumps(MATRICES["opencv_c2w"]))
     with pytest.raises(CameraError, match="expected one of opencv_c2w"):
         read_camera(file, "matrices")
-    with pytest.raises(CameraError, match="the format settles it"):
-        read_camera(file, "transforms", convention="opencv_c2w")
+    with pytest.raises(CameraError, match="`convention` threejs for kitti, expected one of opencv_c2w"):
+        read_camera(write(tmp_path / "00.txt", "1 0 0 0 0 1 0 0 0 0 1 0"), "kitti", convention="threejs")
     with pytest.raises(CameraError, match="expected one of lingbot"):
         read_camera(file, "auto")
     with pytest.raises(CameraError, match="16 numbers by column"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from functools import cache
 
@@ -9,10 +10,19 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.camera.formats import write_camera
-from lingbot_world.camera.measure import find_camera, measure_camera, render_measurement, summary, video_path
-from lingbot_world.camera.measure.measurement import median_direction_error_deg, median_turn_error_deg
+from lingbot_world.camera.measure import (
+    VideoCamera,
+    find_camera,
+    found_words,
+    measure_camera,
+    render_measurement,
+    summary,
+    video_path,
+)
+from lingbot_world.camera.measure.measurement import compared, median_direction_error_deg, median_turn_error_deg
+from lingbot_world.camera.measure.tracks import Tracks
 from lingbot_world.camera.moves import preset_path
-from lingbot_world.camera.path import CameraPath
+from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.camera.plucker import scaled_intrinsics
 from lingbot_world.errors import CameraError
 from lingbot_world.headless.command.cli import main
@@ -176,13 +186,36 @@ def test_the_errors_are_those_of_the_field_after_alignment_of_the_scale():
 def test_the_path_of_a_video_is_followed_by_the_video(name):
     path = path_of(name, 17)
     video = video_of(path)
-    found = video_path(find_camera(video, None))
+    camera = find_camera(video, None)
+    found = video_path(camera)
+    assert "assumed: the video shows none (the view has to turn" in found_words(camera, found, False)[-1]
     assert len(found) == 17
     np.testing.assert_allclose(found.c2w[0], np.eye(4), atol=1e-9)
     assert measure_camera(video, found).follows
     known = video_path(find_camera(video, path.intrinsics[0]))
     assert known.fov_deg == pytest.approx(path.fov_deg, abs=1e-6)
     assert measure_camera(video, known).follows
+
+
+@pytest.mark.parametrize(("move", "fov_deg"), [("pan_left", 55), ("orbit_left", 60)])
+def test_the_lens_is_found_where_the_view_turns(move, fov_deg):
+    path = preset_path(move, frames=17, amount=30, fov_deg=fov_deg)
+    camera = find_camera(video_of(path))
+    made = video_path(camera)
+    assert made.intrinsics[0, 0] == pytest.approx(path.intrinsics[0, 0], rel=0.05)
+    assert "found in the video" in found_words(camera, made, False)[-1]
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_flat_wall_which_two_motions_fit_is_said(flat):
+    random, c2w = np.random.default_rng(0), preset_path("dolly_in", frames=9, amount=1.0).c2w
+    points = random.uniform([-3, -2, 4], [3, 2, 4 if flat else 8], (200, 3))
+    seen = np.stack([(points - pose[:3, 3]) @ pose[:3, :3] for pose in c2w])
+    pixels = seen[..., :2] / seen[..., 2:] * 290 + [240, 135] + random.normal(0, 0.1, (9, 200, 2))
+    lens = np.array([290.0, 290, 240, 135])
+    camera = VideoCamera(c2w, True, lens, Tracks(np.arange(9), pixels, (480, 270)), 9, 270, 480)
+    said = summary(compared(camera, CameraPath(c2w, lens_from_fov())))
+    assert any("lies on one plane" in sentence for sentence in said) is flat
 
 
 def test_pairs_are_eight_frames_long_or_as_asked():
@@ -266,3 +299,13 @@ def test_a_missing_opencv_is_said_with_the_command_that_installs_it(tmp_path, ca
     said = capsys.readouterr().err
     assert f'"{sys.executable}" -m pip install --upgrade opencv-python-headless' in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that is handled")
+def test_sigterm_is_heard_by_python_once_pycolmap_is_there():
+    """Its own handler prints a trace and ends the process before the command can say what it did."""
+    ask = ("import os, signal; signal.signal(signal.SIGTERM, lambda *_: os._exit(143));"
+           "from lingbot_world.camera.measure import pycolmap; pycolmap(); os.kill(os.getpid(), signal.SIGTERM);"
+           "signal.pause()")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr) == (143, b"")

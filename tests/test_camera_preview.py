@@ -32,6 +32,13 @@ def test_from_above_a_path_to_the_right_ends_on_the_right():
     assert pixels_like(image, END)[:, 1].mean() > pixels_like(image, START)[:, 1].mean() + 50
 
 
+def test_a_light_drawing_has_light_grounds_and_the_first_frame_as_it_is():
+    path, red = preset_path("orbit_left", frames=17), (250, 10, 10)
+    dark, light = (render_preview(path, RED_CARD, light=light) for light in (False, True))
+    assert np.median(np.asarray(dark)) < 60 < 200 < np.median(np.asarray(light))
+    assert len(pixels_like(light, red, 40)) == pytest.approx(len(pixels_like(dark, red, 40)), rel=0.1)
+
+
 def test_the_first_frame_is_drawn_in_the_3d_view():
     path = preset_path("orbit_left", frames=17)
     with_card, without = render_preview(path, RED_CARD), render_preview(path)

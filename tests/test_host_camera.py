@@ -212,8 +212,8 @@ def test_the_preview_is_shown_on_the_node_with_the_first_frame(server):
     picture = {"image": image, "camera": preset(), "size": node("TestConditioning")}
     shown = node("LingBotWorldCameraPreview", camera=["camera", 0], image=["image", 0], frames=0, width=800, height=500)
     run = server.queue({**picture, "preview": shown})
-    (file,) = run.files(server.base / "temp")
-    drawing = np.asarray(Image.open(file).convert("RGB"), int)
+    drawing, light = (np.asarray(Image.open(file).convert("RGB"), int) for file in run.files(server.base / "temp"))
+    assert light.mean() > 128 > drawing.mean()  # one for each theme of the canvas
     assert drawing.shape == (500, 800, 3)
     assert (np.abs(drawing - [235, 2, 3]).max(-1) < 40).sum() > 1000
 
@@ -285,48 +285,42 @@ def measured(camera: dict, images: list, **more) -> dict:
     return {"camera": camera, "measure": asked, "report": node("PreviewAny", source=["measure", 1]), **more}
 
 
-def test_a_missing_opencv_is_said_on_the_node_before_anything_runs(server, comfy_host):
+def test_a_missing_opencv_is_said_on_the_node_before_anything_runs(comfy_host, tmp_path):
     if has_opencv(comfy_host):
         pytest.skip("ComfyUI's Python has OpenCV: nothing is missing")
     black = node("EmptyImage", width=64, height=48, batch_size=9, color=0)
-    with pytest.raises(RejectedPromptError, match="-m pip install --upgrade opencv-python-headless"):
-        server.queue(measured(preset("pan_left", 9), ["black", 0], black=black))
+    with (
+        ComfyServer(comfy_host, tmp_path) as bare,
+        pytest.raises(RejectedPromptError, match="-m pip install --upgrade opencv-python-headless"),
+    ):
+        bare.queue(measured(preset("pan_left", 9), ["black", 0], black=black))
 
 
 def has_opencv(host: Host) -> bool:
     return subprocess.run([str(host.python), "-c", "import cv2"], capture_output=True).returncode == 0
 
 
-def test_a_video_is_measured_and_drawn(comfy_host, tmp_path):
-    """The server gets the tests' own OpenCV and pycolmap; frames come out of a file, as a user's do. The same frames
-    make a path, and are looked through for drift."""
-    cv2 = pytest.importorskip("cv2")
+def test_a_video_is_measured_and_drawn(server):
+    """Frames come out of a file, as a user's do. The same frames make a path, and are looked through for drift."""
+    pytest.importorskip("cv2")
     pytest.importorskip("pycolmap")
     path = preset_path("truck_left", frames=9, amount=0.4)
     lens = scaled_intrinsics(path.intrinsics, 96, 160)
     for index, picture in enumerate(render_room(path.c2w, lens, 96, 160, 3.0)):
-        (tmp_path / "input").mkdir(exist_ok=True)
-        Image.fromarray(picture).save(tmp_path / "input" / f"{index}.png")
-    tools = tmp_path / "custom_nodes" / "tools"
-    tools.mkdir(parents=True)
-    for folder in Path(cv2.__file__).parent.parent.glob("*"):
-        if folder.name in ("cv2", "opencv_python_headless.libs", "pycolmap", "pycolmap.libs"):
-            (tools / folder.name).symlink_to(folder)
-    (tools / "__init__.py").write_text(f"import sys\nsys.path.append({str(tools)!r})\nNODE_CLASS_MAPPINGS = {{}}\n")
+        Image.fromarray(picture).save(server.base / "input" / f"{index}.png")
     loads = {f"load{index}": node("LoadImage", image=f"{index}.png") for index in range(9)}
     batch = node("BatchImagesNode", **{f"images.image{index}": [f"load{index}", 0] for index in range(9)})
-    with ComfyServer(comfy_host, tmp_path) as running:
-        for asked, verdict in (("truck_left", "The video follows"), ("truck_right", "The video does not follow")):
-            run = running.queue(measured(preset(asked, 9), ["batch", 0], batch=batch, **loads))
-            (report,) = run.outputs["report"]["text"]
-            assert verdict in report
-            assert "The camera was found in 9 of 9 keyframes: RotErr" in report
-            assert any(verdict in text for _, text in run.texts)
-            (file,) = run.files(tmp_path / "temp")
-            assert Image.open(file).size == (800, 500)
-        made = node("LingBotWorldCameraFromVideo", images=["batch", 0], fov_deg=79.0)
-        drift = node("LingBotWorldMeasureDrift", images=["batch", 0], fps=16.0, width=800, height=500)
-        notes, figures = (node("PreviewAny", source=[name, port]) for name, port in (("made", 2), ("drift", 1)))
-        run = running.queue({"made": made, "drift": drift, "notes": notes, "figures": figures, "batch": batch, **loads})
-        assert "Lens: 79.0 degrees across, as given" in run.outputs["notes"]["text"][0]
-        assert "No drift found in 9 frames" in run.outputs["figures"]["text"][0]
+    for asked, verdict in (("truck_left", "The video follows"), ("truck_right", "The video does not follow")):
+        run = server.queue(measured(preset(asked, 9), ["batch", 0], batch=batch, **loads))
+        (report,) = run.outputs["report"]["text"]
+        assert verdict in report
+        assert "The camera was found in 9 of 9 keyframes: RotErr" in report
+        assert any(verdict in text for _, text in run.texts)
+        (file,) = run.files(server.base / "temp")
+        assert Image.open(file).size == (800, 500)
+    made = node("LingBotWorldCameraFromVideo", images=["batch", 0], fov_deg=79.0)
+    drift = node("LingBotWorldMeasureDrift", images=["batch", 0], fps=16.0, width=800, height=500)
+    notes, figures = (node("PreviewAny", source=[name, port]) for name, port in (("made", 2), ("drift", 1)))
+    run = server.queue({"made": made, "drift": drift, "notes": notes, "figures": figures, "batch": batch, **loads})
+    assert "Lens: 79.0 degrees across, as given" in run.outputs["notes"]["text"][0]
+    assert "No drift found in 9 frames" in run.outputs["figures"]["text"][0]

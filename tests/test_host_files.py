@@ -24,13 +24,9 @@ def found(comfy_host, toy_package, tmp_path_factory) -> Report:
     return run_checks(comfy_host, "files_checks.py", str(base), shared=False)
 
 
-def test_an_input_folder_gets_the_image_that_the_workflows_begin_with_unless_it_has_files(found):
-    assert found["example"] == [["example.png"], ["mine.png"]]
-
-
 def test_a_package_in_diffusers_layout_is_offered_part_by_part(found):
     choices = found["choices"]
-    assert choices["causal"] == [f"{DIFFUSERS}/transformer", "official/lingbot_world_fast"]
+    assert choices["causal"] == [f"{DIFFUSERS}/transformer", "official/lingbot_world_fast/model.safetensors"]
     assert choices["experts"] == [f"{DIFFUSERS}/transformer", "official/lingbot_world_fast/model.safetensors"]
     assert choices["vaes"] == ["official/Wan2.1_VAE.pth", f"{DIFFUSERS}/vae"]
     assert f"{DIFFUSERS}/text_encoder" in choices["text encoders"]

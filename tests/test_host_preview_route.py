@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from comfy_server import ComfyServer
 from PIL import Image
+from toy_prompt import EMPTY_PATH
 
 pytestmark = pytest.mark.host
 
@@ -32,9 +33,9 @@ def poses(name: str) -> dict:
     return node("LoadPoses", poses=name, lens="beside the poses", frames=9, start=0)
 
 
-def ask(server: ComfyServer, body: object) -> tuple[int, bytes]:
+def ask(server: ComfyServer, body: object, what: str = "preview") -> tuple[int, bytes]:
     request = urllib.request.Request(
-        f"{server.url}/lingbot_world/camera_preview", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"{server.url}/lingbot_world/camera_{what}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     try:
         with urllib.request.urlopen(request, timeout=300) as answer:
@@ -43,8 +44,8 @@ def ask(server: ComfyServer, body: object) -> tuple[int, bytes]:
         return error.code, error.read()
 
 
-def drawing(server: ComfyServer, prompt: dict) -> np.ndarray:
-    status, picture = ask(server, {"prompt": prompt, "node": "preview"})
+def drawing(server: ComfyServer, prompt: dict, **more) -> np.ndarray:
+    status, picture = ask(server, {"prompt": prompt, "node": "preview", **more})
     assert status == 200, picture
     return np.asarray(Image.open(io.BytesIO(picture)))
 
@@ -56,9 +57,10 @@ def test_it_draws_what_a_run_draws_and_queues_nothing(comfy_server, camera):
     drawn = drawing(comfy_server, prompt)
     assert comfy_server.get("/history") == before
     run = comfy_server.queue(prompt)
-    (file,) = run.files(comfy_server.base / "temp")
+    dark, light = (np.asarray(Image.open(file).convert("RGB")) for file in run.files(comfy_server.base / "temp"))
     assert drawn.shape == (400, 640, 3)
-    assert np.array_equal(np.asarray(Image.open(file).convert("RGB")), drawn)
+    assert np.array_equal(dark, drawn)
+    assert np.array_equal(light, drawing(comfy_server, prompt, light=True))
 
 
 def test_a_chain_and_a_number_of_another_node_are_followed(comfy_server):
@@ -105,3 +107,13 @@ LOOP = {"one": node("CameraChain", **{"cameras.camera0": ["camera", 0]}, frames=
 def test_nonsense_is_refused_and_the_server_lives_on(comfy_server, body, status):
     assert ask(comfy_server, body)[0] == status
     assert drawing(comfy_server, preview(camera=node("CameraPreset", **PRESET))).shape == (400, 640, 3)
+
+
+def test_an_editor_is_told_what_the_engine_warns_of(comfy_server):
+    turned = {"frame": 8, "position": [0, 0, 1], "quaternion": [0, 1, 0, 0]}
+    state = json.loads(EMPTY_PATH)
+    for keyframes, said in ((state["keyframes"], []), ([state["keyframes"][0], turned], ["Fast turn"])):
+        status, answer = ask(comfy_server, state | {"keyframes": keyframes}, "warnings")
+        assert status == 200
+        assert [words[:9] for words in json.loads(answer)["warnings"]] == said
+    assert [ask(comfy_server, body, "warnings")[0] for body in ([], {}, "x", state | {"keyframes": 7})] == [400] * 4

@@ -69,10 +69,11 @@ def test_the_dialog_offers_what_other_workflows_need(server, name, others):
     assert {row[0] for row in missing} >= {f"{PACKAGE}/{file}" for file in [*EXPERTS, VAE]}
 
 
-def test_the_dialog_offers_the_lora_of_fast(server):
+def test_the_dialog_offers_the_lora_of_fast_and_marks_its_model(server):
     missing = offered(server, CANVAS_FILES["fast_lora"])["missing"]
+    made = [f"{PACKAGE}/lingbot_world_fast/model.safetensors", "Unknown", "Load LingBot-World Causal Model"]
     assert sorted(missing) == sorted(wanted([f"{PACKAGE}/{T5}", f"{PACKAGE}/{VAE}"], "lingbot_world")
-                                     + wanted([FAST_LORA], "loras"))  # fmt: skip
+                                     + wanted([FAST_LORA], "loras") + [made])  # fmt: skip
 
 
 def test_without_models_each_loader_says_which_file_goes_where(server):

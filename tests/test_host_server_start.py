@@ -55,7 +55,25 @@ importlib.util.spec_from_file_location = find_on_another_core
 LACKING = {
     "camera_make": "comfy_api.latest.io.Load3DCamera",
     "rollout": "latent_preview.LatentPreviewer",
+    "live": "latent_preview.LatentPreviewer",
 }
+
+
+def test_of_two_copies_one_works_and_the_log_names_both(comfy_host: Host, tmp_path):
+    """The input folder holds a file, so nothing is laid out beside it."""
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "mine.png").write_bytes(b"")
+    folders = {tmp_path / "custom_nodes" / name for name in (PACK_NAME, "another-copy")}
+    (tmp_path / "custom_nodes").mkdir()
+    (tmp_path / "custom_nodes" / "another-copy").symlink_to(PACK, target_is_directory=True)
+    with ComfyServer(comfy_host, tmp_path) as server:
+        (said,) = re.findall("LingBot-World is installed twice: (.+) works, (.+) \\(version .+delete", server.log())
+        scripts = {address.split("/")[2] for address in server.get("/extensions")}
+        node = server.object_info("LingBotWorldSampler")["LingBotWorldSampler"]
+        assert [path.name for path in (tmp_path / "input").iterdir() if path.is_file()] == ["mine.png"]
+    assert set(map(Path, said)) == folders
+    assert scripts == {"core", Path(said[0]).name}
+    assert node["python_module"] == f"custom_nodes.{Path(said[0]).name}"
 
 
 def test_the_start_imports_no_other_package_and_no_model(comfy_host: Host):
@@ -115,9 +133,10 @@ def test_sampling_shows_previews(crippled):
 def test_what_comfyui_lacks_is_said_once_with_both_versions(crippled):
     theirs = crippled.get("/system_stats")["system"]["comfyui_version"]
     said = [line[line.index("LingBot-World") :] for line in crippled.log().splitlines() if "lacks" in line]
+    names = ", ".join(sorted({*LACKING.values()}))
     assert said == [
         f"LingBot-World {__version__} needs ComfyUI 0.33 or newer, and this ComfyUI {theirs} lacks "
-        f"{', '.join(LACKING.values())}: update the older of the two; the nodes that do without it are there",
+        f"{names}: update the older of the two; the nodes that do without it are there",
         *(f"LingBot-World left out the nodes of nodes/{module}.py: ComfyUI lacks {name}"
           for module, name in LACKING.items()),
     ]  # fmt: skip

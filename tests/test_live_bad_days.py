@@ -23,11 +23,13 @@ import websocket
 from lingbot_world.errors import InputError
 from lingbot_world.headless.live import pictures
 from lingbot_world.headless.live.pictures import read_picture
-from lingbot_world.headless.live.protocol import MOST_PROMPT, read_event, read_init, unpack
 from lingbot_world.headless.live.recording import Recording
-from lingbot_world.headless.live.room import LINE, Rules
+from lingbot_world.headless.live.room import LINE
 from lingbot_world.headless.live.serving import ENDPOINT, MOST_CONNECTIONS
 from lingbot_world.live import Frames, load_walk
+from lingbot_world.live.wire.codec import unpack
+from lingbot_world.live.wire.protocol import MOST_PROMPT, read_event, read_init
+from lingbot_world.live.wire.steering import Rules
 from live_cases import Server, ask, png, wait_for
 
 ROOT = Path(lingbot_world.__file__).parent

@@ -7,8 +7,8 @@ import msgpack
 import numpy as np
 import pytest
 import websocket
-from lingbot_world.headless.live.pictures import Encoder
-from lingbot_world.headless.live.protocol import Output
+from lingbot_world.live.wire.encoder import Encoder
+from lingbot_world.live.wire.protocol import Output
 from live_cases import Server, ask, png, wait_for
 from PIL import Image
 

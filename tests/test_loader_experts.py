@@ -9,7 +9,8 @@ import pytest
 import torch
 from checkpoint_cases import NF4
 from lingbot_world.errors import CheckpointError
-from lingbot_world.loaders import chunks, four_bit, load_expert, open_checkpoint, state_tensors, warm
+from lingbot_world.loaders import chunks, load_expert, open_checkpoint, state_tensors, warm
+from lingbot_world.loaders.quantized import four_bit
 from lingbot_world.loaders.tensors import read_into
 from lingbot_world.loaders.uploader import Uploader, UploadSettings
 from lingbot_world.model.operations import materialise

@@ -9,7 +9,8 @@ import torch
 from checkpoint_cases import NF4, refused
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
-from lingbot_world.loaders import load_expert, open_checkpoint, scaled
+from lingbot_world.loaders import load_expert, open_checkpoint
+from lingbot_world.loaders.quantized import scaled
 from lingbot_world.model.linear_8bit import DTYPES
 from lingbot_world.model.operations import Linear
 from lingbot_world.options import LoraFile

@@ -3,8 +3,9 @@
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.loaders import codec, load_expert
-from lingbot_world.loaders.four_bit import FourBitParameter
+from lingbot_world.loaders import load_expert
+from lingbot_world.loaders.quantized import codec
+from lingbot_world.loaders.quantized.four_bit import FourBitParameter
 from lingbot_world.model import attention, pointwise
 from lingbot_world.model import attention_8bit as eight_bit_attention
 from lingbot_world.model import attention_fp8_cudnn as fp8_attention

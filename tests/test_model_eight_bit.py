@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.loaders import codec, load_expert
-from lingbot_world.loaders.four_bit import FourBitParameter
+from lingbot_world.loaders import load_expert
+from lingbot_world.loaders.quantized import codec
+from lingbot_world.loaders.quantized.four_bit import FourBitParameter
 from lingbot_world.model import linear_8bit as eight_bit
 from lingbot_world.model import pointwise
 from lingbot_world.model.cache import CameraCache

@@ -13,7 +13,7 @@ from lingbot_world.loaders import load_expert
 from lingbot_world.model import attention_8bit as eight_bit_attention
 from lingbot_world.model import attention_fp8_cudnn as fp8_attention
 from lingbot_world.model import pointwise
-from lingbot_world.model.attention import sdpa
+from lingbot_world.model.attention import key_parts, sdpa
 from lingbot_world.model.attention_8bit import attend_8bit, attention_note, choose_attention, find_kernel
 from lingbot_world.model.attention_fp8_cudnn import HEADROOM, operand, sample
 from lingbot_world.model.block import CrossAttention, SelfAttention
@@ -131,13 +131,18 @@ def test_a_loaded_expert_and_one_whose_blocks_are_streamed(tmp_path):
     assert torch.equal(streamed(**inputs), want)
 
 
-def exact_kernel(device, rows, queries, keys, heads, head_dim):
+def exact_kernel(device, shape):
     """In place of cuDNN's kernel of that shape: exact, but for its result in 8 bits."""
 
     def attend(q, k, v):
-        assert [each.values.shape for each in (q, k, v)] == [(n, heads * head_dim) for n in (queries, keys, keys)]
-        result = sdpa(*((each.values.float() * each.scaling.scale)[None] for each in (q, k, v)), heads, {})[0]
-        return (result / v.scaling.scale).to(torch.float8_e4m3fn)
+        rows, queries, keys, heads, head_dim, in_parts = shape
+        counts = queries * (1 if in_parts else rows), rows * keys, rows * keys
+        assert [each.values.shape for each in (q, k, v)] == [(count, heads * head_dim) for count in counts]
+        q_, k_, v_ = ((each.values.float() * each.scaling.scale).unflatten(1, (heads, -1)) for each in (q, k, v))
+        q_ = q_.expand(rows, *q_.shape) if in_parts else q_.unflatten(0, (rows, -1))
+        scores = torch.einsum("rqhd,rkhd->rhqk", q_, k_.unflatten(0, (rows, -1))) * head_dim**-0.5
+        result = torch.einsum("rhqk,rkhd->rqhd", scores.softmax(-1), v_.unflatten(0, (rows, -1)))
+        return (result / v.scaling.scale).contiguous().to(torch.float8_e4m3fn), scores.logsumexp(-1)
 
     return attend
 
@@ -145,6 +150,8 @@ def exact_kernel(device, rows, queries, keys, heads, head_dim):
 def test_what_surrounds_cudnns_kernel(monkeypatch):
     """Scales, means and added keys: with an exact kernel the rounding of the result is all that comes on top."""
     monkeypatch.setattr(fp8_attention, "_graph", exact_kernel)
+    monkeypatch.setattr(fp8_attention, "processors", lambda device: 6)  # 500 queries: 4 tiles a head, keys in parts
+    assert [key_parts(500, count, HEADS, 6) for count in (1000, 20 * 1024)] == [1, 3]
     for count in (1000, 20 * 1024 - 72):
         q, k, v = (x[:, :count] for x in tokens(count=20 * 1024, dim=64))
         q = q[:, :500].clone()
@@ -153,7 +160,7 @@ def test_what_surrounds_cudnns_kernel(monkeypatch):
         got = fp8_attention.cudnn_attention(q, k, v, HEADS)
         assert got.data_ptr() == q.data_ptr()
         size = (exact - v.mean(1)).norm()
-        assert (got - plain).norm() < 0.03 * size
+        assert (got - plain).norm() < 0.033 * size  # 0.03 without parts
         assert (got - exact).norm() < 0.08 * size
 
 
@@ -229,7 +236,8 @@ def test_a_full_size_step_holds_what_the_formula_says(monkeypatch, grid):
     """Two of the forty blocks without storage, with what `cudnn_attention` holds on a GPU."""
     run = pointwise._run
     monkeypatch.setattr(pointwise, "_run", lambda name, x, *rest: x if "fp8" in name else run(name, x, *rest))
-    monkeypatch.setattr(fp8_attention, "_graph", lambda *shape: lambda q, k, v: torch.empty_like(q.values))
+    made = lambda q, k, v: (torch.empty_like(q.values)[None, :, None], None)  # noqa: E731
+    monkeypatch.setattr(fp8_attention, "_graph", lambda *shape: made)
     config = ModelConfig(5120, 13824, 40, 2, freq_dim=256, text_dim=4096)
     model = LingBotWorldModel(config, device="meta", dtype=torch.float32, attention=attend_in_parts)
     model.compute_dtype = torch.bfloat16
@@ -315,7 +323,7 @@ class Graph:
         print("freed")
 
 attention._Graph = Graph
-attention._graph("cuda", 1, 2, 3, 4, 5)
+attention._graph("cuda", attention.Shape(1, 2, 3, 4, 5))
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(attention._graph))  # as where something in C holds the module for good
 """
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lingbot_world.errors import DependencyError
-from lingbot_world.loaders import codec, four_bit
+from lingbot_world.loaders.quantized import codec, four_bit
 from lingbot_world.model.operations import TorchOperations
 from safetensors.torch import load_file
 

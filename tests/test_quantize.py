@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 import torch
-from lingbot_world.loaders import codec, find_package, load_expert, open_checkpoint
+from lingbot_world.loaders import find_package, load_expert, open_checkpoint
+from lingbot_world.loaders.quantized import codec
 from lingbot_world.quantize import verify
 from lingbot_world.text import encode
 from lingbot_world.text.weights import open_weights

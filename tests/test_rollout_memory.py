@@ -151,20 +151,16 @@ def test_a_camera_cache_that_is_asked_for_comes_before_keys_and_values():
 
 @pytest.mark.parametrize(
     ("processes", "free", "mode", "recorded"),
-    [(4, 80, "auto", 1), (2, 80, "auto", 0), (1, 80, "auto", 0), (4, 20, "auto", 0), (4, 80, "8bit", 0)],
-)
-def test_kernels_are_recorded_where_python_is_slower_and_everything_is_on_the_gpu(processes, free, mode, recorded):
-    assert choose(free, 640, work=work_of(processes=processes), kv_cache=mode).world.graphs == bool(recorded)
-
-
-def test_kernels_of_small_chunks_are_recorded_by_fewer_processes():
-    chunks = {chunk: choose(80, 640, work=work_of(processes=2, chunk=chunk)).world.graphs for chunk in (1, 2, 3)}
-    assert chunks == {1: True, 2: True, 3: False}
+    [(4, 80, "auto", True), (1, 80, "auto", True), (4, 20, "auto", False), (1, 30, "auto", False),
+     (4, 80, "8bit", False), (1, 80, "host", False)],
+)  # fmt: skip
+def test_kernels_are_recorded_where_everything_is_on_the_gpu(processes, free, mode, recorded):
+    assert choose(free, 640, work=work_of(processes=processes), kv_cache=mode).world.graphs is recorded
 
 
 @pytest.mark.parametrize(
     ("free", "arithmetic", "blocks"),
-    [(80, "auto", 40), (60, "auto", 25), (60, "fp8", 40), (45, "auto", 0), (25, "auto", 0)],
+    [(80, "auto", 40), (60, "auto", 23), (60, "fp8", 40), (45, "auto", 0), (25, "auto", 0)],
 )
 def test_decoded_weights_stay_where_there_is_room(free, arithmetic, blocks):
     work = work_of(arithmetic=arithmetic)

@@ -132,7 +132,7 @@ def room_prompt(strength):
     prompt = ToyPrompt(json.loads(text)).set("LoadImage", image="room.png")
     prompt = prompt.set("LingBotWorldPrepareImage", width=WIDTH, height=HEIGHT)
     for slot, side in enumerate(("high_noise", "low_noise")):
-        name = f"night/night_{side.removesuffix('_noise')}.safetensors"
+        name = f"night_{side.removesuffix('_noise')}.safetensors"
         prompt = prompt.add(side, "LoraLoaderModelOnly", model=prompt.link("LingBotWorldLoadExperts", slot),
                             lora_name=name, strength_model=strength)  # fmt: skip
         prompt = prompt.set("LingBotWorldSampler", **{side: [side, 0]})
@@ -144,7 +144,8 @@ def room_prompt(strength):
 def test_comfyuis_lora_loader_makes_night_of_the_4_bit_toy(comfy_server):
     models = comfy_server.base / "models"
     rooms = write_toy_world(models / "lingbot_world" / "rooms")
-    shutil.copytree(rooms / "loras/night", models / "loras" / "night", dirs_exist_ok=True)
+    listed = models / "lingbot_world/toy/loras/night"  # by ComfyUI's own loader, though the toy is no folder of LoRAs
+    shutil.copytree(rooms / "loras/night", listed, dirs_exist_ok=True)
     shutil.copy(rooms / "example/image.png", comfy_server.base / "input" / "room.png")
     colours = {}
     for strength in (0.0, 0.5, 1.0):

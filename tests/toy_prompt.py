@@ -14,7 +14,7 @@ CANVAS_FILES = {
 """The canvas files, which are called what the template browser shows, by the names of their API forms."""
 NAMES = list(CANVAS_FILES)
 CANVAS_VALUES = ("randomize", "fixed", "image")  # of the widgets that the canvas adds to seeds and uploads
-TOY_WIDTH, TOY_HEIGHT, TOY_FRAMES = 64, 48, 9
+TOY_WIDTH, TOY_HEIGHT, TOY_FRAMES = 80, 48, 9  # about as wide as real videos: previews take their shape
 TOY_STEPS = 4  # of which one is the high-noise expert's
 EMPTY_PATH = json.dumps({
     "version": 1, "frames": TOY_FRAMES, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": False,
@@ -97,6 +97,8 @@ def as_toy(name: str) -> ToyPrompt:
         if node["class_type"] == "CLIPLoader":
             node["class_type"] = "LingBotWorldLoadTextEncoder"
             node["inputs"] = {"text_encoder": "toy/models_t5_umt5-xxl-enc-bf16.pth"}
+        if node["class_type"] == "LingBotWorldLive":
+            inputs["wait"] = 1
         for length in ("frames", "length"):
             if inputs.get(length) in (33, 81, 321):
                 inputs[length] = TOY_FRAMES

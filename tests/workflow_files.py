@@ -10,7 +10,10 @@ import av
 import numpy as np
 import torch
 from comfy_server import ComfyServer
+from lingbot_world.camera.moves import preset_path
+from lingbot_world.camera.plucker import scaled_intrinsics
 from lingbot_world.toy.weights import EXPERT
+from rendered_room import render_room
 from safetensors.torch import save_file
 from toy_prompt import TOY_HEIGHT, TOY_WIDTH
 
@@ -61,12 +64,21 @@ def write_paths(folder: Path, example: Path) -> None:
         np.savez(folder / "vipe" / kind / "my_video.npz", data=data, inds=np.arange(len(poses)))
 
 
-def write_video(path: Path) -> None:
-    """Five frames at toy size, each of another grey."""
+def write_videos(folder: Path) -> None:
+    """Five frames at toy size, each of another grey; and a camera that goes to the left in a room."""
+    size = TOY_HEIGHT, TOY_WIDTH
+    write_video(folder / "my_video.mp4", [np.full(size, grey, np.uint8) for grey in range(0, 200, 40)])
+    path = preset_path("truck_left", frames=9, amount=0.4)
+    seen = render_room(path.c2w, scaled_intrinsics(path.intrinsics, 96, 160), 96, 160, 3.0)
+    write_video(folder / "my_camera_move.mp4", list(seen))
+
+
+def write_video(path: Path, frames: list[np.ndarray]) -> None:
+    """Grey frames uint8 [H, W] as an mp4."""
     with av.open(str(path), "w") as video:
         stream = video.add_stream("libx264", rate=16)
-        stream.width, stream.height, stream.pix_fmt = TOY_WIDTH, TOY_HEIGHT, "yuv420p"
-        for grey in range(0, 200, 40):
-            pixels = np.full((TOY_HEIGHT, TOY_WIDTH, 3), grey, np.uint8)
-            video.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        stream.height, stream.width = frames[0].shape
+        stream.pix_fmt = "yuv420p"
+        for frame in frames:
+            video.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="gray")))
         video.mux(stream.encode())

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..errors import TextError
 from ..loaders.files import read_tensors
-from ..loaders.four_bit import FourBitWeight, component_owner, find_four_bit
-from ..loaders.quantized import check_finite, quantized_tensors
+from ..loaders.quantized.four_bit import FourBitWeight, component_owner, find_four_bit
+from ..loaders.quantized.weight import check_finite, quantized_tensors
 from ..loaders.tensors import TensorEntry
 
 _HF_LAYERS = {

@@ -8,9 +8,9 @@ from typing import IO
 import numpy as np
 
 from ...errors import CameraError
+from ..conventions import CONVENTIONS, to_opencv
 from ..pose_folder import check_file
 from ..rotation import from_quaternions, rigid
-from .conventions import CONVENTIONS, to_opencv
 from .reading import Recording, float_fields, in_name_order, lens_notes, lens_rows, read_text
 
 LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which are passed over
@@ -55,19 +55,16 @@ def read_colmap(path: Path) -> Recording:
     if not images:
         raise CameraError(f"{images_file}: no images")
     images = in_name_order(images, lambda image: image[0], str(images_file))
-    used = [_used(cameras, camera, name, images_file) for name, _, _, camera in images]
+    for name, _, _, camera in images:
+        if camera not in cameras:
+            raise CameraError(f"{images_file}: {name} was taken by camera {camera}, which cameras{suffix} lacks")
+    used = [cameras[camera] for *_, camera in images]
     lens = np.concatenate([lens_rows([row], width, height, str(folder)) for row, width, height, _ in used])
     _, quaternions, shifts, _ = zip(*images, strict=True)
     w2c = rigid(from_quaternions(quaternions), np.array(shifts))
     _, width, height, _ = used[0]
     notes = lens_notes(lens, width, height, [term for *_, terms in used for term in terms])
     return Recording(to_opencv(w2c, CONVENTIONS["opencv_w2c"], str(images_file)), lens, None, notes)
-
-
-def _used(cameras: dict, camera: str, image: str, file: Path) -> tuple:
-    if camera not in cameras:
-        raise CameraError(f"{file}: {image} was taken by camera {camera}, which cameras{file.suffix} lacks")
-    return cameras[camera]
 
 
 def _colmap_cameras(path: Path) -> dict[str, tuple]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ...errors import CameraError
 from ...options import FPS
-from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
+from ..conventions import CONVENTIONS, read_otherwise
+from ..path import DEFAULT_FOV_DEG, CameraPath, Origin, lens_from_fov
 from .colmap import read_colmap
-from .conventions import CONVENTIONS
 from .json_files import read_camera_path, read_matrices, read_transforms, write_transforms
 from .numpy_files import NOT_NEEDED, read_lingbot, read_vipe, write_lingbot
 from .reading import Recording
@@ -19,29 +19,31 @@ from .text_files import read_kitti, read_realestate10k
 
 @dataclass(frozen=True)
 class Format:
-    """A kind of file, its suffixes and its reader; `wants` is what `read` takes besides the path: "convention" or
-    "image_size"."""
+    """A kind of file, its suffixes, its reader, and the `convention` of its matrices, empty where the user has to say
+    it. `wants` is what `read` takes besides the path: "convention" or "image_size"."""
 
     description: str
     suffixes: tuple[str, ...]
     read: Callable[..., Recording]
+    convention: str
     wants: str = ""
 
 
 FORMATS: dict[str, Format] = {
-    "lingbot": Format("folder with poses.npy and intrinsics.npy", (".npy",), read_lingbot),
-    "vipe": Format(
-        "ViPE's pose/<video>.npz (intrinsics/<video>.npz is found beside it)", (".npz",), read_vipe, "image_size"
-    ),
-    "realestate10k": Format("RealEstate10K or CameraCtrl .txt, 19 columns", (".txt",), read_realestate10k),
-    "colmap": Format("folder with COLMAP's images and cameras, .bin or .txt", (".bin", ".txt"), read_colmap),
-    "kitti": Format("KITTI's poses .txt, 12 columns", (".txt",), read_kitti),
-    "transforms": Format("nerfstudio, instant-ngp or Blender-NeRF transforms.json", (".json",), read_transforms),
-    "camera_path": Format("nerfstudio viewer camera_path.json", (".json",), read_camera_path),
-    "matrices": Format(
-        "JSON list of matrices (Blender, three.js), convention to be chosen", (".json",), read_matrices, "convention"
-    ),
-}
+    "lingbot": Format("folder with poses.npy and intrinsics.npy", (".npy",), read_lingbot, "opencv_c2w"),
+    "vipe": Format("ViPE's pose/<video>.npz (intrinsics/<video>.npz is found beside it)", (".npz",), read_vipe,
+                   "opencv_c2w", "image_size"),
+    "realestate10k": Format("RealEstate10K or CameraCtrl .txt, 19 columns", (".txt",), read_realestate10k,
+                            "opencv_w2c"),
+    "colmap": Format("folder with COLMAP's images and cameras, .bin or .txt", (".bin", ".txt"), read_colmap,
+                     "opencv_w2c"),
+    "kitti": Format("KITTI's poses .txt, 12 columns", (".txt",), read_kitti, "opencv_c2w"),
+    "transforms": Format("nerfstudio, instant-ngp or Blender-NeRF transforms.json", (".json",), read_transforms,
+                         "opengl_c2w"),
+    "camera_path": Format("nerfstudio viewer camera_path.json", (".json",), read_camera_path, "opengl_c2w"),
+    "matrices": Format("JSON list of matrices (Blender, three.js), convention to be chosen", (".json",), read_matrices,
+                       "", "convention"),
+}  # fmt: skip
 
 
 def read_camera(
@@ -55,29 +57,32 @@ def read_camera(
     """The camera path in a file, and notes on what of it the model cannot use (distortion, a varying lens). Left out,
     the `format` is told by the file.
 
-    `convention` (see CONVENTIONS) for "matrices" only; `image_size` (width, height) that a "vipe" file's focal lengths
-    refer to, not needed with `fov_deg`; `fov_deg` across puts another lens in place of the file's, or of the missing
-    one. Raises CameraError.
+    `convention` (see CONVENTIONS) says what "matrices" mean, and puts another meaning in place of another format's own;
+    `image_size` (width, height) that a "vipe" file's focal lengths refer to, not needed with `fov_deg`; `fov_deg`
+    across puts another lens in place of the file's, or of the missing one. Raises CameraError.
     """
     path = Path(path)
     if format is None:
         return _read_as_it_looks(path, convention, image_size, fov_deg)
     if format not in FORMATS:
         raise CameraError(f"camera format {format!r}: expected one of {', '.join(FORMATS)}")
-    wants = FORMATS[format].wants
+    wants, own = FORMATS[format].wants, FORMATS[format].convention
     _check_suffix(path, format)
-    if (convention is not None) != (wants == "convention") or (convention and convention not in CONVENTIONS):
-        needed = f"one of {', '.join(CONVENTIONS)}" if wants == "convention" else "none, the format settles it"
-        raise CameraError(f"{path}: `convention` {convention} for {format}, expected {needed}")
+    taken = convention or own
+    if taken not in CONVENTIONS or (own and CONVENTIONS[taken].by_column):
+        fitting = [name for name, each in CONVENTIONS.items() if not (own and each.by_column)]
+        raise CameraError(f"{path}: `convention` {convention} for {format}, expected one of {', '.join(fitting)}")
     size = NOT_NEEDED if image_size is None and fov_deg is not None else image_size
-    options = {"convention": CONVENTIONS.get(convention or ""), "image_size": size}
+    options = {"convention": CONVENTIONS[taken], "image_size": size}
     recording = FORMATS[format].read(path, **{wants: options[wants]} if wants else {})
     notes, lens = list(recording.notes), recording.intrinsics
     if fov_deg is not None or lens is None:
         lens = lens_from_fov(DEFAULT_FOV_DEG if fov_deg is None else fov_deg)
         if fov_deg is None:
             notes.append(f"No lens in the file: {DEFAULT_FOV_DEG:g} degrees across, that of the official examples.")
-    return CameraPath(recording.c2w, lens, recording.fps or FPS, recording.actions), notes
+    c2w = read_otherwise(recording.c2w, CONVENTIONS[own or taken], CONVENTIONS[taken])
+    origin = Origin(format, taken, named=taken != own)
+    return CameraPath(c2w, lens, recording.fps or FPS, recording.actions, origin), notes
 
 
 def _read_as_it_looks(

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import CameraError
+from ..conventions import CONVENTIONS, Convention, to_opencv
 from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from ..rotation import OPENGL_TO_OPENCV
-from .conventions import CONVENTIONS, Convention, to_opencv
 from .reading import Recording, in_name_order, lens_notes, lens_rows, read_json
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")

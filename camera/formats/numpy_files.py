@@ -1,15 +1,14 @@
 """Camera paths in numpy files: LingBot-World's own folders, and ViPE's archives."""
 
 from pathlib import Path
-from zipfile import ZipFile
 
 import numpy as np
 
 from ...errors import CameraError
+from ..conventions import CONVENTIONS, to_opencv
 from ..path import CameraPath
 from ..pose_folder import check_file, read_pose_folder
 from ..poses import as_float64
-from .conventions import CONVENTIONS, to_opencv
 from .reading import Recording, lens_notes, lens_rows, refuse_gaps
 
 LARGEST_UNPACKED = 512 * 2**20
@@ -61,7 +60,9 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     check_file(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
-            _refuse_bomb(archive.zip, path)
+            unpacked = sum(entry.file_size for entry in archive.zip.infolist())
+            if unpacked > LARGEST_UNPACKED:
+                raise CameraError(f"{path}: unpacks to {unpacked} bytes, expected at most {LARGEST_UNPACKED}")
             data, frames = (as_float64(archive[key], f"{path}: {key}") for key in ("data", "inds"))
     except CameraError:
         raise
@@ -70,9 +71,3 @@ def _vipe_arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
     if frames.shape != data.shape[:1] or not frames.size:
         raise CameraError(f"{path}: data {list(data.shape)} and inds {list(frames.shape)}, expected one each a frame")
     return data, frames
-
-
-def _refuse_bomb(archive: ZipFile, path: Path) -> None:
-    unpacked = sum(entry.file_size for entry in archive.infolist())
-    if unpacked > LARGEST_UNPACKED:
-        raise CameraError(f"{path}: unpacks to {unpacked} bytes, expected at most {LARGEST_UNPACKED}")

@@ -79,15 +79,12 @@ def _json(path: Path) -> str | None:
 
 def _text(path: Path) -> str | None:
     """By the columns of its first lines of numbers."""
-    lines = (line.split() for line in _head(path).splitlines()[:3])
-    return next((COLUMNS[len(fields)] for fields in lines if len(fields) in COLUMNS and _are_numbers(fields)), None)
-
-
-def _are_numbers(fields: list[str]) -> bool:
-    try:
-        return bool([float(field) for field in fields])
-    except ValueError:
-        return False
+    for line in _head(path).splitlines()[:3]:
+        with suppress(ValueError):  # words are no numbers
+            columns = len([float(field) for field in line.split()])
+            if columns in COLUMNS:
+                return COLUMNS[columns]
+    return None
 
 
 def _head(path: Path) -> str:

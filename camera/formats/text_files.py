@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from ...errors import CameraError
+from ..conventions import CONVENTIONS, to_opencv
 from ..poses import LENS_HEIGHT, LENS_WIDTH
-from .conventions import CONVENTIONS, to_opencv
 from .reading import Recording, float_fields, lens_notes, read_text, refuse_gaps
 
 

@@ -26,9 +26,13 @@ FAR_APART, LEAST_PARALLAX = 4, 0.75
 in the median: on known clips 0.5 at most for turns, 1.4 or more for moves."""
 LEAST_GAIN = 3.0
 """And if a turn leaves that many times what a turn and a move leave: noise on the points of a turn gives 2 to 2.6."""
-FOCALS, LENS_GAIN = (0.3, 3.0), 0.7
-"""A lens that was found is taken if its focal length is that many picture widths (118 to 19 degrees), and if it leaves
-less than that share of what the usual lens leaves: a camera that hardly turns does not show its lens."""
+FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
+"""A lens that was found is taken if its focal length is that many picture widths (118 to 19 degrees), and if the camera
+turns by that much: one that only moves does not show its lens. On known clips 0.3 to 3.6 % off, without turns 50 %."""
+ON_A_PLANE = 0.9
+"""Share of the points that agree with one plane where all is flat."""
+LENS_PAIRS = 6
+"""Pairs of keyframes by which the lens of a camera that only turns is looked for."""
 DRAWS = 200
 """Pairs of points of which one begins the search for a turn."""
 
@@ -58,6 +62,12 @@ class VideoCamera:
     def focal(self) -> float:
         return float(np.sqrt(self.lens[0] * self.lens[1]))
 
+    @property
+    def turned_deg(self) -> float:
+        """The largest angle between the view of the first camera that was found and another one's; a roll is none."""
+        views = self.c2w[self.registered, :3, 2]
+        return float(np.rad2deg(np.arccos(np.clip((views @ views[0]).min(), -1, 1)))) if len(views) else 0.0
+
     def parallax(self, first: int, last: int) -> float:
         """Pixels that the turn between two keyframes leaves at least of a quarter of the points that both see."""
         before, after = _shared_rays(self.tracks, self.lens, first, last)
@@ -73,6 +83,14 @@ class VideoCamera:
         normals = np.cross(motion[:3, 3], after @ motion[:3, :3].T)
         normals /= np.linalg.norm(normals, axis=1, keepdims=True) + 1e-12
         return float(np.quantile(np.abs((before * normals).sum(1)), share)) * self.focal
+
+    @property
+    def flat(self) -> bool:
+        """Whether all that a moving camera sees lies on one plane: two motions fit that, one along the camera's way and
+        one along the plane's normal (Faugeras and Lustman, 1988)."""
+        apart = min(FAR_APART, len(self.c2w) - 1)
+        shares = [_share_on_a_plane(self.tracks, first, first + apart) for first in range(0, len(self.c2w) - apart, 4)]
+        return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def off(self) -> float:
         """Pixels that three quarters of the points are off what the camera did over FAR_APART keyframes, in the median;
@@ -99,23 +117,52 @@ def find_camera(
     stride = stride or max(min(STRIDE, (len(pictures) - 1) // (FEWEST_KEYFRAMES - 1)), 1)
     tracks = follow(pictures, max(stride, -(-len(pictures) // MOST_KEYFRAMES)))
     tracks = replace(tracks, blown=max(1.0, SHORTER_SIDE / min(height, width)))
-    pixels = _lens_in_pixels(lens, tracks.size)
-    c2w, moves = _turned(tracks, pixels)
-    turned = VideoCamera(c2w, False, pixels, tracks, len(pictures), height, width)
-    if not moves:
+    found = VideoCamera(np.empty(0), False, _lens_in_pixels(lens, tracks.size), tracks, len(pictures), height, width)
+    turned = _only_turning(found, lens is None)
+    if not turned.moves:
         return turned
-    mapped = replace(turned, c2w=map_cameras(tracks, pixels, known=True)[0], moves=True)
-    if turned.registered.all() and mapped.off() > turned.off() / LEAST_GAIN:
-        return turned
-    return mapped if lens is not None else _with_its_lens(mapped)
+    if lens is None and (mapped := _with_its_lens(found)) is not None:
+        return mapped
+    mapped = replace(turned, c2w=map_cameras(tracks, found.lens, known=True)[0], moves=True)
+    return turned if turned.registered.all() and mapped.off() > turned.off() / LEAST_GAIN else mapped
 
 
-def _with_its_lens(camera: VideoCamera) -> VideoCamera:
-    """The camera mapped again with the lens that the points show, if they show one."""
+def _only_turning(camera: VideoCamera, any_lens: bool) -> VideoCamera:
+    """The camera as one that only turns, with its own lens if it may have `any_lens`; it `moves` if that fits badly."""
+    c2w, moves = _turned(camera.tracks, camera.lens)
+    turned = replace(camera, c2w=c2w, moves=moves)
+    if not any_lens:
+        return turned
+    lens = _turning_lens(camera.tracks, camera.lens)
+    c2w, moves = _turned(camera.tracks, lens)
+    other = replace(camera, c2w=c2w, moves=moves, lens=lens, lens_found=True)
+    return turned if moves or other.turned_deg < LEAST_TURN_DEG else other
+
+
+def _turning_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
+    """The lens with which turns fit the points best, begun at `lens`: its focal length is looked for."""
+    from scipy.optimize import minimize_scalar  # slow to import
+
+    apart = min(FAR_APART, len(tracks.frames) - 1)
+    firsts = np.unique(np.linspace(0, len(tracks.frames) - 1 - apart, LENS_PAIRS).round().astype(int))
+
+    def with_focal(log_focal: float) -> np.ndarray:
+        return np.array([np.exp(log_focal), np.exp(log_focal), *lens[2:]])
+
+    def left(log_focal: float) -> float:
+        found = [_turn(tracks, with_focal(log_focal), first, first + apart) for first in firsts]
+        return float(np.mean([np.median(each[1]) for each in found if each] or [0.0])) * float(np.exp(log_focal))
+
+    bounds = np.log(np.array(FOCALS) * tracks.size[0])
+    return with_focal(minimize_scalar(left, bounds=bounds, method="bounded", options={"xatol": 0.005}).x)
+
+
+def _with_its_lens(camera: VideoCamera) -> VideoCamera | None:
+    """The camera mapped with the lens that the points show; None if they show none."""
     c2w, lens = map_cameras(camera.tracks, camera.lens, known=False)
-    found = replace(camera, c2w=c2w, lens=lens, lens_found=True)
+    found = replace(camera, c2w=c2w, lens=lens, moves=True, lens_found=True)
     plausible = FOCALS[0] < lens[0] / camera.tracks.size[0] < FOCALS[1] and found.registered.all()
-    return found if plausible and found.off() < LENS_GAIN * camera.off() else camera
+    return found if plausible and found.turned_deg >= LEAST_TURN_DEG else None
 
 
 def _lens_in_pixels(lens: np.ndarray | float | None, size: tuple[int, int]) -> np.ndarray:
@@ -178,6 +225,15 @@ def _turn(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.n
         kept = left <= np.median(left)
         rotation = nearest_rotation(one[kept].T @ two[kept])
     return rotation, _apart(one, two, rotation)
+
+
+def _share_on_a_plane(tracks: Tracks, first: int, last: int) -> float:
+    """Of the points that two keyframes see: how many agree with one plane."""
+    before, after = tracks.points[[first, last]][:, tracks.both(first, last)]
+    if len(before) < FEWEST_TRACKS:
+        return 0.0
+    _, agree = opencv().findHomography(before, after, opencv().RANSAC, NEAR / 2 * tracks.blown)
+    return 0.0 if agree is None else float(agree.mean())
 
 
 def _with_normal(rays: np.ndarray) -> np.ndarray:

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from ..path import CameraPath
-from .found import VideoCamera
+from .found import LEAST_TURN_DEG, VideoCamera
 from .measurement import Measurement, Pair, median_direction_error_deg, median_turn_error_deg
 
 HEADER = "  frames      tracks   turn: asked   found     off   direction off   parallax"
+FLAT = ("All that is seen lies on one plane, which two motions fit: the camera's, and one along the wall's normal. "
+        "Directions may be off by as much as the wall is slanted.")  # fmt: skip
 VERDICTS = {True: "The video follows its path", False: "The video does not follow its path",
             None: "It cannot be told whether the video follows its path"}  # fmt: skip
 
@@ -32,18 +34,16 @@ def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
     said = [f"{found}; the poses between them are interpolated."]
+    said += [FLAT] if camera.flat else []
     if camera.moves:
         said.append("Scale: a video has none. The longest step between latent frames has length 1, as for the model.")
     else:
         said.append("The camera only turns, or all is far away: every position is the first one's.")
     said.append("Axes: those of the first frame, x right, y down, z forward (OpenCV); the first pose is the identity.")
-    whose = (
-        "as given"
-        if lens_given
-        else "found in the video"
-        if camera.lens_found
-        else "assumed, the video hardly shows it"
-    )
+    whose = "as given" if lens_given else "found in the video"
+    if not (lens_given or camera.lens_found):
+        whose = (f"assumed: the video shows none (the view has to turn by {LEAST_TURN_DEG:.0f} degrees or more, "
+                 f"here {camera.turned_deg:.0f}); if you know it, say it")  # fmt: skip
     return [*said, f"Lens: {path.fov_deg:.1f} degrees across, {whose}; square pixels, centred."]
 
 
@@ -66,6 +66,7 @@ def summary(measured: Measurement) -> list[str]:
         still = max(pair.turn_asked_deg for pair in pairs) < 1e-3
         said.append("The path stands still: measured is how still the video stands." if still else
                     "The path only turns: no direction is judged.")  # fmt: skip
+    said += [FLAT] if measured.camera.flat else []
     if measured.camera.frames < len(measured.path):
         used = f"the first {measured.camera.frames}, the video's, were used"
         said.append(f"The path has {len(measured.path)} poses: {used}.")

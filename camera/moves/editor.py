@@ -34,7 +34,11 @@ def path_from_editor(state: str | Mapping) -> CameraPath:
     if state.get("version") != VERSION:
         raise CameraError(f"camera editor: version {state.get('version')!r}, this pack reads version {VERSION}")
     frames = _whole(state.get("frames"), "frames", 5, MOST_FRAMES)
-    keyframes = _looped(_keyframes(state.get("keyframes"), frames), frames, state.get("loop", False))
+    keyframes, loop = _keyframes(state.get("keyframes"), frames), state.get("loop", False)
+    if not isinstance(loop, bool):
+        raise CameraError(f"camera editor: loop is {loop!r}, expected true or false")
+    if loop:
+        keyframes = [key for key in keyframes if key[0] < frames - 1] + [(frames - 1, *keyframes[0][1:])]
     *columns, easings = zip(*keyframes, strict=True)
     knots, positions, quaternions = (np.array(column, dtype=np.float64) for column in columns)
     times = (frames - 1) * eased(state.get("ease", "linear"), np.arange(frames) / (frames - 1))
@@ -87,14 +91,6 @@ def _keyframe(entry: Any, name: str, frames: int) -> tuple[int, list[float], lis
     if not isinstance(ease, str) or ease not in EASINGS:
         raise CameraError(f"camera editor: {name} ease is {ease!r}, expected one of {', '.join(EASINGS)}")
     return frame, _floats(entry.get("position"), 3, f"{name} position"), quaternion, ease
-
-
-def _looped(keyframes: list[tuple], frames: int, loop: Any) -> list[tuple]:
-    if not isinstance(loop, bool):
-        raise CameraError(f"camera editor: loop is {loop!r}, expected true or false")
-    if not loop:
-        return keyframes
-    return [key for key in keyframes if key[0] < frames - 1] + [(frames - 1, *keyframes[0][1:])]
 
 
 def _floats(value: Any, count: int, name: str) -> list[float]:

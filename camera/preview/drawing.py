@@ -34,6 +34,13 @@ def color_at(fraction: float) -> Color:
     return red, green, blue
 
 
+def in_light(image: Image.Image) -> Image.Image:
+    """An RGB image with light and dark exchanged and every hue kept, for a light page; of its own result the image."""
+    pixels = np.asarray(image, np.int16)
+    ends = pixels.max(-1, keepdims=True) + pixels.min(-1, keepdims=True)
+    return Image.fromarray((255 - ends + pixels).astype(np.uint8))
+
+
 def font(size: float) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     """The font that comes with Pillow."""
     return ImageFont.load_default(size)

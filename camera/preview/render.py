@@ -4,12 +4,13 @@ import numpy as np
 from PIL import Image
 
 from ..advice import hints, motion, warnings
+from ..explained import doubts, in_short
 from ..path import CameraPath
 from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
 from ..rotation import chained
 from . import drawing
-from .drawing import FROM_ABOVE, FROM_THE_SIDE, Color, at_an_angle, frustum
+from .drawing import FROM_ABOVE, FROM_THE_SIDE, Color, at_an_angle, frustum, in_light
 from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
@@ -23,10 +24,13 @@ def render_preview(
     first_frame: Image.Image | None = None,
     frames: int | None = None,
     size: tuple[int, int] = (800, 500),
+    light: bool = False,
 ) -> Image.Image:
-    """The path from above, from the side and at an angle, with what the model receives and the warnings in words.
+    """The path from above, from the side and at an angle, with what the model receives, the warnings in words, and how
+    a path's file was read.
 
-    `frames` of the video, all of the path when None; `size` in pixels, 400x250 at least. Returns an RGB image.
+    `frames` of the video, all of the path when None; `size` in pixels, 400x250 at least; `light` for a light page.
+    Returns an RGB image.
     Raises CameraError for fewer than five poses or a size too small to read.
     """
     frames = len(path) if frames is None else frames
@@ -38,10 +42,15 @@ def render_preview(
         f"{used} frames, {used / path.fps:.1f} s at {path.fps:g} fps, lens {path.fov_deg:.0f} degrees",
         f"white dots: every {tick} s; the roof of a camera is up",
     )
+    if first_frame is not None:
+        first_frame = first_frame.convert("RGB")
+        first_frame = in_light(first_frame) if light else first_frame  # which the end takes back
     _draw_asked(sheet, asked, first_frame)
     _draw_received(sheet, asked, frames)
-    sheet.words(_sentences(warnings(path, frames), hints(path, frames)), "more in the warnings output")
-    return sheet.picture()
+    read = [in_short(path)] if path.origin is not None else []
+    warned = [*doubts(path), *warnings(path, frames)]
+    sheet.words(_sentences(warned, [*read, *hints(path, frames)]), "more in the warnings output")
+    return in_light(sheet.picture()) if light else sheet.picture()
 
 
 def _sentences(warned: list[str], hinted: list[str]) -> list[tuple[str, Color]]:
@@ -64,7 +73,7 @@ def _draw_asked(sheet: Sheet, path: CameraPath, first_frame: Image.Image | None)
     for line in grid:
         view.line(line, drawing.GRID)
     if first_frame is not None:
-        view.picture(first_frame.convert("RGB").resize((LENS_WIDTH // 2, LENS_HEIGHT // 2)), card)
+        view.picture(first_frame.resize((LENS_WIDTH // 2, LENS_HEIGHT // 2)), card)
     view.line(card[[1, 2, 3, 4, 1]], drawing.QUIET, round(sheet.unit))
     sheet.path(view, path.positions, cameras, path.fps)
 

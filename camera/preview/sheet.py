@@ -55,7 +55,9 @@ class Sheet:
 
     def words(self, sentences: list[tuple[str, Color]], more: str) -> None:
         """Sentences in their colours, as many lines as fit; `more` stands in place of those that do not."""
-        lines = [(line, color) for words, color in sentences for line in self._wrapped(words)]
+        columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
+        lines = [(line, color) for words, color in sentences
+                 for line in textwrap.wrap(words, columns, subsequent_indent="   ")]  # fmt: skip
         if len(lines) > LINES:
             lines = [*lines[: LINES - 1], (f"   ... ({more})", lines[LINES - 1][1])]
         for index, (line, color) in enumerate(lines):
@@ -95,10 +97,6 @@ class Sheet:
             view.dot(positions[index], 3.5 * self.unit, color)
             if not together:
                 view.label(positions[index], name, self.text, color)
-
-    def _wrapped(self, words: str) -> list[str]:
-        columns = int((self.canvas.size[0] - 30 * self.unit) / (6.3 * self.unit))
-        return textwrap.wrap(words, columns, subsequent_indent="   ")
 
 
 def tick_seconds(seconds: float) -> int:

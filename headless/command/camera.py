@@ -10,6 +10,7 @@ from PIL import Image
 
 from ...camera.advice import hints, warnings
 from ...camera.easing import EASINGS
+from ...camera.explained import doubts, explained
 from ...camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
 from ...camera.measure import (
     as_values,
@@ -35,9 +36,7 @@ from ..options import POSE_FILES, two_sides
 
 def add_camera_command(subparsers: Any) -> None:
     """Adds `camera` with its five actions; each sets `run(arguments)`."""
-    parser = subparsers.add_parser(
-        "camera", help="show, convert, make, find and measure camera paths"
-    )
+    parser = subparsers.add_parser("camera", help="show, convert, make, find and measure camera paths")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions)
     _add_convert(actions)
@@ -87,19 +86,20 @@ def _add_make(actions: Any) -> None:
 MEASURE_HELP = """Measures how well a video follows its camera path, from what its pictures show.
 
 Points are followed from keyframe to keyframe, four frames apart. Where a turn explains them the camera turns; else
-pycolmap's global mapper finds it. RotErr and TransErr follow CameraCtrl (arXiv 2404.02101), whose text was not at hand
-to compare: angle and distance of found and asked pose, both seen from the first frame, after alignment of the scale. A
-pair of keyframes eight frames apart follows if its turn is less than 1 degree, or a third of the turn asked for, off
-and its direction less than 30 degrees. The video follows if three quarters of the pairs do. Where the path's own motion
-fits a pair's points about as well as the one that was found, the pair cannot be told, nor the video if that decides.
-The lens is taken to be the path's: a video that shows another one seems to turn less or more.
+pycolmap's global mapper finds it. RotErr and TransErr are CameraCtrl's (arXiv 2404.02101) as CamI2V's published code
+computes them (evaluation/glomap_evaluation.py): angles and distances of found and asked camera-to-world poses, both
+seen from the first frame, summed over frames. It divides both paths by their longest translation; here the scale fits
+best. A pair of keyframes eight frames apart follows if its turn is less than 1 degree, or a third of the turn asked
+for, off and its direction less than 30 degrees. The video follows if three quarters of the pairs do. Where the path's
+own motion fits a pair's points about as well as the one that was found, the pair cannot be told, nor the video if that
+decides. The lens is taken to be the path's: a video that shows another one seems to turn less or more.
 
 Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
 FROM_VIDEO_HELP = """Makes a camera path of a video: what its camera did, as poses.npy and intrinsics.npy.
 
 Found as `camera measure` does. A video has no scale: the longest step between latent frames becomes 1, which is what
 the model sees of any path. The first frame's camera is the origin, its axes OpenCV's. The lens is found too where the
-video shows it, unless --fov_deg names it; else it is taken to see 79 degrees across.
+view turns by 10 degrees or more, unless --fov_deg names it; else it is taken to see 79 degrees across.
 
 Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
 
@@ -136,7 +136,8 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
     conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
     parser.add_argument("input", help="file or folder of the path")
     parser.add_argument("--format", choices=FORMATS, metavar="NAME", help=f"left out: told by the file; {formats}")
-    parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME", help=f"what matrices mean: {conventions}")
+    parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME",
+                        help=f"what the matrices mean; left out: what the format says; {conventions}")  # fmt: skip
     parser.add_argument("--image_size", type=two_sides, help="WIDTH*HEIGHT of the video a ViPE file was made from")
     parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across, in place of the file's lens")
 
@@ -191,8 +192,10 @@ def _from_video(arguments: argparse.Namespace) -> None:
 
 
 def _warn(path: CameraPath, frames: int, notes: Sequence[str] = ()) -> None:
-    """Says what `notes` on its file have not said before."""
-    for warning in warnings(path, frames):
+    """Says what was read of the path's file, and what `notes` on that have not said before."""
+    for words in explained(path, frames):
+        print(words)
+    for warning in (*doubts(path), *warnings(path, frames)):
         if warning not in notes:
             print(f"! {warning}")
     for hint in hints(path, frames):

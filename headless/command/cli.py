@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -135,6 +135,7 @@ def _add_batch(commands: Any) -> None:
                         "cluster; without an address, over those of this machine")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="show no progress and say nothing but what is wrong")
     parser.add_argument("--workers", type=count, metavar="N", help="Ray actors; left out: one for each GPU")
+    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="check every job, say what would be made")
     add_settings(parser)
 
 
@@ -188,28 +189,23 @@ def _generate(arguments: argparse.Namespace) -> None:
             del arguments.interrupted  # nobody knows what its reader has kept
         else:
             arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *state])
-        tell = _teller(arguments)
         size, steps = plan.geometry, arguments.sampling_steps
-        took = expected(plan)
-        tell(f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}{took and f'; {took}'}")
-        tell(*plan.notes, *files_left(plan.target, plan.frames_before + size.frames))
+        took = "; ".join([f"{plan.work} on {plan.device}", *filter(None, [expected(plan)])])
+        _tell(arguments, f"{size.width}x{size.height}, {size.frames} frames, {took}")
+        _tell(arguments, *plan.notes, *files_left(plan.target, plan.frames_before + size.frames))
         if arguments.dry_run:
             return
         result = run(plan, silent if arguments.quiet else progress_bar, processes)
         remember(plan, result.stages)
         if arguments.reuse_threshold:
-            tell(f"\nthe model predicted {result.model_steps} of {steps} steps")
-        tell(f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
+            _tell(arguments, f"\nthe model predicted {result.model_steps} of {steps} steps")
+        _tell(arguments, f"\n{table(result.stages)}\n\nseed {result.seed}\n{result.path}")
 
 
-def _teller(arguments: argparse.Namespace) -> Callable[..., None]:
-    """`tell(*lines)`, on the screen: on standard error where the video goes to standard output."""
-
-    def tell(*lines: str) -> None:
-        if lines and not arguments.quiet:
-            print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)
-
-    return tell
+def _tell(arguments: argparse.Namespace, *lines: str) -> None:
+    """On the screen; on standard error where the video goes to standard output."""
+    if lines and not arguments.quiet:
+        print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)
 
 
 def _spare_imports(arguments: argparse.Namespace) -> None:
@@ -220,7 +216,7 @@ def _spare_imports(arguments: argparse.Namespace) -> None:
 
 
 def _batch(arguments: argparse.Namespace) -> None:
-    from ..many.batch import run_batch
+    from ..many.batch import check_batch, run_batch
     from ..many.jobs import MANIFEST, read_jobs
     from ..profile import silent
 
@@ -231,12 +227,18 @@ def _batch(arguments: argparse.Namespace) -> None:
     folder = Path(arguments.out).absolute()
     values["lora"] = tuple(replace(lora, path=lora.path.absolute()) for lora in values["lora"])
     jobs = read_jobs(Path(arguments.jobs), GenerateOptions(**values, prompt="", output=folder), folder)
+    tell = (lambda _text: None) if arguments.quiet else (lambda text: print(with_flags(text), flush=True))
+    if arguments.dry_run:
+        counts = check_batch(jobs, folder, tell)
+        tell(f"{counts.done} would be done, {counts.skipped} were done before, {counts.failed} would fail")
+        if counts.failed:
+            raise LingBotError(f"{counts.failed} would fail; nothing was written")
+        return
     run_groups = None
     if arguments.ray is not None:
         from ..many.cluster import on_ray
 
         run_groups = on_ray(arguments.ray, arguments.workers, on_gpus=arguments.device != "cpu")
-    tell = (lambda _text: None) if arguments.quiet else (lambda text: print(with_flags(text), flush=True))
     counts = run_batch(jobs, folder, silent if arguments.quiet else progress_bar, run_groups, tell)
     tell(f"{counts.done} done, {counts.skipped} were done before, {counts.failed} failed: {folder / MANIFEST}")
     if counts.failed:

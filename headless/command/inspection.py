@@ -58,7 +58,11 @@ def describe(
     report = _report(path, _Work(geometry, Precision(torch_dtype(dtype), arithmetic), window, sink), where)
     size = f"{geometry.width}x{geometry.height}, {geometry.frames} frames ({geometry.tokens} tokens), {dtype}"
     size += "" if arithmetic in ("auto", dtype) else f", arithmetic {arithmetic}"
-    return "\n".join([*report.lines, "", f"Memory on the device for {size}, computed:", *_table(report.stages)])
+    rows: list[tuple[str, ...]] = [("stage", "weights", "work", "all")]
+    rows += [(stage.name, *map(_amount, (stage.weights, stage.work, stage.total))) for stage in report.stages]
+    widest = max(len(name) for name, *_ in rows)
+    table = [name.ljust(widest) + "".join(figure.rjust(11) for figure in figures) for name, *figures in rows]
+    return "\n".join([*report.lines, "", f"Memory on the device for {size}, computed:", *table])
 
 
 def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
@@ -166,13 +170,6 @@ def _vae(path: Path, geometry: Geometry) -> Report:
     width = vae_width(read_vae(path))
     plain, tiled = (estimate_vae(width, geometry, tiling=tiling, half=True) for tiling in (False, True))
     return Report([f"VAE: Wan 2.1, width {width}, {path}"], [*plain, *map(_if_short, tiled)])
-
-
-def _table(stages: list[StageEstimate]) -> list[str]:
-    rows: list[tuple[str, ...]] = [("stage", "weights", "work", "all")]
-    rows += [(stage.name, *map(_amount, (stage.weights, stage.work, stage.total))) for stage in stages]
-    widest = max(len(name) for name, *_ in rows)
-    return [name.ljust(widest) + "".join(figure.rjust(11) for figure in figures) for name, *figures in rows]
 
 
 def _amount(nbytes: int) -> str:

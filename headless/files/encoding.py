@@ -63,8 +63,13 @@ class VideoParts:
         """Encodes frames uint8 [F, H, W, 3], a part."""
         if not self._stream.is_open:
             self._stream.height, self._stream.width = frames.shape[1:3]
-        encoder = self._encoder()
-        packets = [packet for frame in frames for packet in encoder.encode(self._numbered(frame))] + encoder.encode()
+        encoder, packets = self._encoder(), []
+        for pixels in frames:
+            frame = self._frame(pixels, format="rgb24")
+            frame.pts, frame.time_base = self.frames, Fraction(1, self._fps)
+            packets += encoder.encode(frame)
+            self.frames += 1
+        packets += encoder.encode()
         for packet in packets:
             packet.stream = self._stream
         self._container.mux(packets)
@@ -86,12 +91,6 @@ class VideoParts:
         encoder.flags, encoder.options = like.flags, self._options
         return encoder
 
-    def _numbered(self, pixels: np.ndarray) -> Any:
-        frame = self._frame(pixels, format="rgb24")
-        frame.pts, frame.time_base = self.frames, Fraction(1, self._fps)
-        self.frames += 1
-        return frame
-
     def close(self) -> None:
         """Sends what is left."""
         self._container.close()
@@ -106,13 +105,9 @@ class _Written:
 
 
 def _encoding() -> dict[str, str]:
-    """Options of libx264."""
-    return {"crf": "17", **_same_bytes()}
-
-
-def _same_bytes() -> dict[str, str]:
     """Options of libx264 by which the same frames become the same bytes. Its AVX-512 code (for macroblock trees) reads
     memory that it has not written, so that frame types and sizes depend on what lay there; its AVX2 code does not."""
     import torch
 
-    return {"x264-params": "asm=avx2"} if torch.backends.cpu.get_cpu_capability() == "AVX512" else {}
+    avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    return {"crf": "17"} | ({"x264-params": "asm=avx2"} if avx512 else {})

@@ -74,7 +74,11 @@ def find_target(output: str | Path | None) -> Target:
     if Target(path).is_pipe:
         return Target(path)
     if path.suffix.lower() == ".png":
-        return _png_target(path)
+        parts = _NUMBER.split(path.name)
+        if len(parts) != 3:
+            raise InputError(f"`output` {path}: a video is many PNG files; put one * or %05d in the name")
+        before, number, after = parts[0].replace("%", "%%"), parts[1], parts[2].replace("%", "%%")
+        return Target(path.parent, before + ("%05d" if number == "*" else number) + after)
     if path.suffix.lower() in VIDEO_SUFFIXES:
         if path.is_dir():
             raise InputError(f"`output` {path} is a folder; name a file in it, or a folder without a video's suffix")
@@ -82,14 +86,6 @@ def find_target(output: str | Path | None) -> Target:
     if path.is_file() or (path.suffix and not path.is_dir()):
         raise InputError(f"`output` {path}: expected {', '.join(VIDEO_SUFFIXES)}, a folder, or a *.png pattern")
     return Target(path, "frame_%05d.png")
-
-
-def _png_target(path: Path) -> Target:
-    parts = _NUMBER.split(path.name)
-    if len(parts) != 3:
-        raise InputError(f"`output` {path}: a video is many PNG files; put one * or %05d in the name")
-    before, number, after = parts[0].replace("%", "%%"), parts[1], parts[2].replace("%", "%%")
-    return Target(path.parent, before + ("%05d" if number == "*" else number) + after)
 
 
 def check_target(target: Target, geometry: Geometry) -> None:

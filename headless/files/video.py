@@ -84,7 +84,9 @@ class FrameWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        with self._while_closing(), self._stack, self._thread:
+        # An interrupt waits until a file is whole. It may end the wait for whoever reads a pipe.
+        whole: AbstractContextManager = nullcontext() if self._target.is_pipe else LaterInterruptsWait(hold=True)
+        with whole, self._stack, self._thread:
             try:
                 for future in self._waiting:
                     future.exception() if error else future.result()
@@ -95,10 +97,6 @@ class FrameWriter:
                 self._file.abandon()
                 raise
             self._file.abandon()
-
-    def _while_closing(self) -> AbstractContextManager:
-        """An interrupt waits until a file is whole. It may end the wait for whoever reads a pipe."""
-        return nullcontext() if self._target.is_pipe else LaterInterruptsWait(hold=True)
 
 
 class _Kept:

@@ -11,8 +11,9 @@ from typing import Any
 
 import aiohttp
 
+from ...live.wire.codec import pack, unpack
+from ...live.wire.protocol import FASTEST, MOST_BYTES
 from .opening import Opened
-from .protocol import FASTEST, MOST_BYTES, pack, unpack
 from .running import running
 from .serving import ENDPOINT
 

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...live import Engine, Start
+from ...live.planned import check_walkable, latent_frames, with_window
 from ...options import ShowProgress, Window
 from ...pipeline.chunk_loop import ChunkLoop
 from ...pipeline.geometry import Geometry, explicit_geometry
-from ...pipeline.spec import STANDING_STILL, RolloutSpec
+from ...pipeline.spec import STANDING_STILL
 from ...pipeline.state import WorldState
 from ...pipeline.world import World
 from ...vae import VideoDecoder, encode_first_frame, load_vae
@@ -31,12 +32,8 @@ from ..stages import RunContext, encode_prompts
 
 log = logging.getLogger(__name__)
 
-PLANNED = 72
-"""Latent frames that memory is planned for, at least: whole chunks of any size, and more than a release's window."""
 KEPT_PROMPTS = 32
 """Prompts whose embeddings are kept."""
-LIVE_WINDOW = Window(18, 6)
-"""Of a release that looks back on the whole video: a walk has no end."""
 
 
 class Asked(NamedTuple):
@@ -63,22 +60,15 @@ def open_live(
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
     """Checks what is asked for and opens the files. Raises a LingBotError."""
-    if options.window == 0:
-        raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
-    planned = PLANNED * -(-(options.window or 1) // PLANNED)
-    plan = make_plan(replace(options, frame_num=4 * planned - 3))
-    if not isinstance(plan, RolloutPlan) or plan.guided:
-        raise InputError(f"`ckpt_dir` {options.ckpt_dir}: a walk takes a causal model of a few steps (LingBot-World "
-                         "Fast or 2.0); this one takes many")  # fmt: skip
-    if plan.config.control != 6:
-        raise InputError(f"`ckpt_dir` {options.ckpt_dir}: a walk takes a model that is given a camera, and no keys")
+    plan = make_plan(replace(options, frame_num=4 * latent_frames(options.window) - 3))
+    name = f"`ckpt_dir` {options.ckpt_dir}"
+    if not isinstance(plan, RolloutPlan):
+        raise InputError(f"{name}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one "
+                         "takes many")  # fmt: skip
+    check_walkable(plan.spec, name)
+    spec, told = with_window(plan.spec, options.window, options.sink)
     notes = tuple(note for note in plan.notes if note != STANDING_STILL)
-    if plan.spec.window.frames:
-        return replace(plan, notes=notes)
-    window = LIVE_WINDOW.changed(options.window, options.sink, plan.spec.chunk)
-    note = (f"{plan.spec.release} looks back on the whole video, and a walk has no end: window {window.frames}, sink "
-            f"{window.sink}.")  # fmt: skip
-    return replace(plan, spec=replace(plan.spec, window=window), notes=(*notes, note))
+    return replace(plan, spec=spec, notes=(*notes, *told))
 
 
 class Opened:
@@ -111,8 +101,11 @@ class Opened:
         for name, wanted, most in (("size", height * width, spec.geometry.height * spec.geometry.width),
                                    ("window", window.frames, spec.window.frames), ("chunk", chunk, spec.chunk)):
             if not 0 < wanted <= most:
-                raise InputError(f"a `{name}` larger than that for which memory was divided; the server was started "
-                                 f"with {_largest(spec)}: ask for that or less, or start it with more")  # fmt: skip
+                raise InputError(
+                    f"a `{name}` larger than that for which memory was divided; the server was started with "
+                    f"{spec.geometry.width}x{spec.geometry.height}, window {spec.window.frames} and chunks of "
+                    f"{spec.chunk}: ask for that or less, or start it with more"
+                )
         geometry = explicit_geometry(width, height, spec.geometry.frames, chunk=chunk)
         return Engine(
             config=spec.config, schedule=spec.schedule, release=spec.release, window=window, chunk=chunk,
@@ -141,11 +134,6 @@ class Opened:
         vae = load_vae(self.plan.vae, device=self.plan.device)
         vae.use_tiling = self.plan.device.type == "cuda"  # there is little room beside a model
         return encode_first_frame(vae, frame, 4 * SETTLED - 3).cpu()
-
-
-def _largest(spec: RolloutSpec) -> str:
-    size = f"{spec.geometry.width}x{spec.geometry.height}"
-    return f"{size}, window {spec.window.frames} and chunks of {spec.chunk}"
 
 
 class TextEncoder:

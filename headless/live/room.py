@@ -8,32 +8,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ...errors import InputError, LingBotError
 from ...live import Frames
+from ...live.wire.client import Client
+from ...live.wire.codec import MSGPACK, Socket
+from ...live.wire.protocol import Event, Init
+from ...live.wire.steering import Rules, obey, quiet_since
 from ..profile import release
-from .client import Client, Socket
 from .opening import Opened
-from .protocol import Event, Init, read_event
 from .visit import Visit
 
 T = TypeVar("T")
 LINE = 8
 """People who may wait."""
 MANY_THREADS = 4
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Seconds: after `idle` without an input the world stops until there is one; after `gone`, or when somebody waits,
-    it ends. A connection that broke may come back within `back`."""
-
-    idle: float = 180.0
-    gone: float = 1800.0
-    back: float = 60.0
 
 
 class Inbox(Protocol):
@@ -60,7 +51,7 @@ class Room:
 
     async def enter(self, socket: Socket, init: Init, inbox: Inbox) -> None:
         """Everything from a client's init to its end. Raises InputError for what cannot be done."""
-        client = Client(socket, init, self._threads)
+        client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
         try:
             visit = self._taken_up(init)
@@ -142,7 +133,8 @@ class Room:
         else:
             visit.start(asyncio.get_running_loop(), lambda frames: self._deliver(visit, frames),
                         lambda kind, facts: self._told(visit, kind, facts))  # fmt: skip
-        tasks = [asyncio.create_task(self._read(visit, client, inbox)), asyncio.create_task(self._watch(visit))]
+        obeying = obey(inbox, client, lambda event: self._do(visit, client, event))
+        tasks = [asyncio.create_task(obeying), asyncio.create_task(self._watch(visit))]
         try:
             await asyncio.wait({*tasks, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -174,18 +166,6 @@ class Room:
         else:
             client.tell({"type": "status", "content": kind, **facts})
 
-    async def _read(self, visit: Visit, client: Client, inbox: Inbox) -> None:
-        """Does what the client asks for, until it is gone."""
-        while True:
-            try:
-                message = await inbox.next()
-                if message is None:
-                    return
-                for event in read_event(message):
-                    await self._do(visit, client, event)
-            except LingBotError as error:
-                client.tell({"type": "error", "content": str(error)})
-
     async def _do(self, visit: Visit, client: Client, event: Event) -> None:
         if event.kind == "output":
             client.output(event.payload)
@@ -198,7 +178,7 @@ class Room:
         """Tells figures every second; stops a world that nobody walks in, and ends it in the end."""
         while True:
             await asyncio.sleep(1)
-            quiet = visit.quiet_since()
+            quiet = quiet_since(visit.session)
             if visit.client is not None and visit.client.ours:
                 with suppress(LingBotError):  # between two walks
                     visit.client.tell(visit.figures())

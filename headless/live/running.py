@@ -12,9 +12,10 @@ from pathlib import Path
 from aiohttp import web
 
 from ...errors import InputError
+from ...live.wire.steering import Rules
 from ..interrupts import ENDING
 from .opening import Opened
-from .room import Room, Rules
+from .room import Room
 from .serving import Site, make_app
 
 HERE, EVERYWHERE = "127.0.0.1", "0.0.0.0"

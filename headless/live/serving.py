@@ -8,10 +8,8 @@ from __future__ import annotations
 import asyncio
 import io
 import secrets
-import time
 import zipfile
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.resources import files
@@ -20,25 +18,20 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import torch
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import web
 from PIL import Image
 
-from ...errors import InputError, LingBotError
+from ...errors import LingBotError
 from ...live import Start
+from ...live.wire.codec import MSGPACK
+from ...live.wire.connection import foreign_origin, serve
+from ...live.wire.protocol import MOST_BYTES
 from ...toy.scene import PROMPT, landscape
 from .opening import Opened
-from .protocol import MOST_BYTES, pack, read_init, unpack
 from .room import Room
 
 ENDPOINT = "/v1/realtime_video/generate"
 MOST_CONNECTIONS = 32
-FIRST_WORD = 30.0
-"""Seconds that a connection has for its init."""
-MESSAGES, BURST = 240, 480
-"""A second that are read of a connection, and at once; more wait in the network."""
-WAITING = 64
-"""Messages that are read before they are done."""
-HEARTBEAT = 10.0
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src blob:; "
           "connect-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'")  # fmt: skip
 HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
@@ -63,50 +56,10 @@ class Site:
         host = urlsplit(f"//{request.host}").hostname or ""
         if not self.token and host not in ("127.0.0.1", "localhost", "::1"):  # a name that was bent to this machine
             return f"this server is 127.0.0.1, not {host[:60]}"
-        origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host and origin not in self.origins:
+        origin = foreign_origin(request)
+        if origin and origin not in self.origins:
             return f"a page of {origin[:60]} may not use this server; start it with --allow_origin {origin[:60]}"
         return ""
-
-
-class Connection:
-    """A websocket's messages, read as they come, no more a second than anybody needs."""
-
-    def __init__(self, socket: web.WebSocketResponse) -> None:
-        self.clean, self.ended = False, asyncio.Event()
-        self._socket = socket
-        self._messages: asyncio.Queue[bytes | None] = asyncio.Queue(WAITING)
-        self._allowed, self._since = float(BURST), time.monotonic()
-        self._task = asyncio.create_task(self._read())
-
-    async def next(self) -> dict[str, Any] | None:
-        data = await self._messages.get()
-        if data is None:
-            self._messages.put_nowait(None)
-            return None
-        return unpack(data)
-
-    def close(self) -> None:
-        self._task.cancel()
-
-    async def _read(self) -> None:
-        with suppress(ConnectionError):
-            async for message in self._socket:
-                await self._in_time()
-                if message.type == WSMsgType.BINARY:
-                    await self._messages.put(message.data)
-                elif message.type == WSMsgType.TEXT:
-                    await self._messages.put(b"")  # is told what is expected
-        self.clean = self._socket.close_code in (WSCloseCode.OK, WSCloseCode.GOING_AWAY)
-        self.ended.set()
-        await self._messages.put(None)
-
-    async def _in_time(self) -> None:
-        now = time.monotonic()
-        self._allowed = min(BURST, self._allowed + MESSAGES * (now - self._since)) - 1
-        self._since = now
-        if self._allowed < 0:
-            await asyncio.sleep(-self._allowed / MESSAGES)
 
 
 def make_app(site: Site) -> web.Application:
@@ -235,43 +188,8 @@ async def _connect(site: Site, request: web.Request) -> web.StreamResponse:
     """A client, from its handshake to its end."""
     if site.connections >= MOST_CONNECTIONS:
         return web.Response(status=503, text=f"{MOST_CONNECTIONS} connections are open; try again later\n")
-    socket = web.WebSocketResponse(max_msg_size=MOST_BYTES, heartbeat=HEARTBEAT, compress=False)
     site.connections += 1
     try:
-        await socket.prepare(request)
-        inbox, code = Connection(socket), WSCloseCode.OK
-        try:
-            await _serve(site, socket, inbox)
-        except InputError as error:
-            code = WSCloseCode.POLICY_VIOLATION
-            await _refuse(socket, str(error))
-        except LingBotError as error:
-            code = WSCloseCode.INTERNAL_ERROR
-            await _refuse(socket, str(error))
-        except (ConnectionError, asyncio.TimeoutError):
-            code = WSCloseCode.GOING_AWAY
-        finally:
-            with suppress(ConnectionError, asyncio.TimeoutError):
-                await asyncio.wait_for(socket.close(code=code), 5)
-            inbox.close()
+        return await serve(request, site.room.enter, MSGPACK, MOST_BYTES)
     finally:
         site.connections -= 1
-    return socket
-
-
-async def _serve(site: Site, socket: web.WebSocketResponse, inbox: Connection) -> None:
-    while True:
-        try:
-            message = await asyncio.wait_for(inbox.next(), FIRST_WORD)
-            if message is None:
-                return
-            init = read_init(message)
-            break
-        except InputError as error:  # as SGLang's server: it is told, and may try again
-            await _refuse(socket, str(error))
-    await site.room.enter(socket, init, inbox)
-
-
-async def _refuse(socket: web.WebSocketResponse, reason: str) -> None:
-    with suppress(ConnectionError):
-        await socket.send_bytes(pack({"type": "error", "content": reason}))

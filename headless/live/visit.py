@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,17 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.nn import functional as F
 
-from ...errors import LingBotError
 from ...live import Frames, Session, Start
+from ...live.wire.client import Client
+from ...live.wire.protocol import Event, Init
+from ...live.wire.steering import facts, figures, steer
 from ...pipeline.geometry import Geometry, first_frame
 from ...pipeline.state import WorldState
-from .client import Client
 from .opening import Asked, Opened
 from .pictures import read_picture
-from .protocol import Event, Init
 from .recording import Recording
 
 
@@ -33,8 +31,8 @@ class Visit:
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
-        size = init.size or _size_of(opened.start)
-        self._engine = opened.engine(Asked(size, init.window, init.sink, init.chunk))
+        height, width = opened.start.frame.shape[1:]
+        self._engine = opened.engine(Asked(init.size or (height, width), init.window, init.sink, init.chunk))
         start = _start(opened, init, self._engine.size)
         self.session = Session(self._engine, start, folder=folder, fps=init.fps)
         if init.script is not None:
@@ -67,64 +65,23 @@ class Visit:
 
     def do(self, event: Event) -> None:
         """What an event asks for. A thread may do it. Raises a LingBotError."""
-        session, payload, number = self.session, event.payload, event.number
-        if event.kind == "camera_actions" and "script" in payload:
-            session.script(payload["script"], number)
-        elif event.kind == "camera_actions":
-            for keys in payload["held"]:
-                session.hold(keys, number)
-        elif event.kind == "look":
-            yaw, pitch = payload
-            session.look(yaw, pitch, number)
-        elif event.kind == "stick":
-            forward, right, yaw, pitch = payload
-            session.controls.stick(forward, right, yaw, pitch, number)
-        elif event.kind == "prompt":
-            session.prompt(payload[0], refresh=payload[1])
-        elif event.kind == "back":
-            session.back(payload)
-        elif event.kind == "restart":
-            session.restart(_start(self.opened, replace(payload, ours=self.init.ours), self._engine.size))
-        elif event.kind == "pause":
-            session.pause()
-        if event.kind != "pause":
-            self.idle = False
-            session.resume()
+        if event.kind == "restart":
+            again = replace(event.payload, ours=self.init.ours)
+            self.session.restart(_start(self.opened, again, self._engine.size))
+        self.idle = self.idle and event.kind == "pause"
+        steer(self.session, event)
 
     def facts(self) -> dict[str, Any]:
         """What our own page is told first."""
-        engine, walk = self._engine, self.session.walk
-        return {
-            "type": "status", "content": "started", "resume": self.token, "folder": str(walk.kept.folder),
-            "width": engine.size[1], "height": engine.size[0], "fps": self.init.fps, "chunk": engine.chunk,
-            "window": engine.window.frames, "sink": engine.window.sink, "release": engine.release,
-            "device": _device(engine.device),
-            "prompt": walk.kept.last_prompt[0], "notes": list(engine.notes),
-        }  # fmt: skip
+        return facts(self.session, self.init.fps) | {"resume": self.token}
 
     def figures(self) -> dict[str, Any]:
         """What our own page is told every second."""
-        pace, walk, client = self.session.pace, self.session.walk, self.client
-        used, whole = _gpu_memory(self._engine.device)
-        return {
-            "type": "status", "content": "figures", "rate": round(pace.rate(), 2), "late": pace.late,
-            "stalls": pace.stalls, "frames": pace.frames, "chunks": walk.chunks, "busy": round(pace.busy(), 3),
-            "dropped": client.dropped if client else 0, "gpu_used": used, "gpu_total": whole,
-            "paused": self.session.paused, "left_out": self.recording.left_out,
-        }  # fmt: skip
-
-    def quiet_since(self) -> float:
-        """Seconds without an input."""
-        return time.monotonic() - self.session.controls.changed
+        return figures(self.session, self.client) | {"left_out": self.recording.left_out}
 
     def close(self) -> None:
         """Ends the walk. A state, a camera path and the video stay beside what was kept."""
-        self.session.stop()
-        with suppress(LingBotError):  # nothing was made, or the disk is full: what was kept is there all the same
-            kept = self.session.walk.kept
-            kept.state().save(kept.folder / "walk.state")
-            kept.save_path(kept.folder / "camera")
-        self.session.close()
+        self.session.close(whole=True)
         self.recording.close()
 
 
@@ -143,20 +100,3 @@ def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start | WorldSt
     elif tuple(frame.shape[1:]) != size:
         frame = F.interpolate(frame[None], size=size, mode="bicubic", align_corners=False)[0]
     return Start(frame, init.prompt or begin.prompt, begin.lens, init.seed)
-
-
-def _size_of(start: Start | WorldState) -> tuple[int, int]:
-    height, width = start.frame.shape[1:]
-    return height, width
-
-
-def _device(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def _gpu_memory(device: torch.device) -> tuple[int, int]:
-    """Bytes of the GPU that are used, by anybody, and that there are."""
-    if device.type != "cuda":
-        return 0, 0
-    free, whole = torch.cuda.mem_get_info(device)
-    return whole - free, whole

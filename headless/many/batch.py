@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -87,6 +88,23 @@ def run_batch(
     return Counts(done, len(jobs) - len(waiting), len(waiting) - done)
 
 
+def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
+    """What `run_batch` would do, with every check of a job's start; nothing is written. `done` are the jobs that would
+    be done, and `tell` is given which of them are made together. Raises InputError as `run_batch` does."""
+    manifest = Manifest(folder)
+    for job in () if manifest.path.exists() else jobs:
+        refuse_existing(job.video(folder), job.options.overwrite)
+    waiting = list(_waiting(jobs, manifest, tell))
+    with TemporaryDirectory() as cameras:
+        groups, failed = _planned(waiting, Path(cameras), tell)
+    for outcome in failed:
+        tell(f"{outcome.job.name} would fail: {outcome.error}")
+    for plan, group in groups:
+        size, names = plan.geometry, ", ".join(seeded.job.name for seeded in group)
+        tell(f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}: {names}")
+    return Counts(len(waiting) - len(failed), len(jobs) - len(waiting), len(failed))
+
+
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> Iterator[Job]:
     """The jobs that are to be done. Their videos may be replaced."""
     for job in jobs:
@@ -101,7 +119,19 @@ def _outcomes(
     waiting: Sequence[Job], folder: Path, run_groups: RunGroups, tell: Callable[[str], None]
 ) -> Iterator[Outcome]:
     """What becomes of each job. Those that cannot start come first."""
+    groups, failed = _planned(waiting, folder, tell)
+    yield from failed
+    yield from run_groups([group for _, group in groups], folder)
+
+
+def _planned(
+    waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
+) -> tuple[list[tuple[SamplingPlan | RolloutPlan, list[Seeded]]], list[Outcome]]:
+    """The jobs in groups that are made together, each with the plan of one of them, and those that cannot start.
+    Pose folders are written below `folder`."""
     likenesses: dict[str, list[Seeded]] = {}
+    plans: dict[str, SamplingPlan | RolloutPlan] = {}
+    failed: list[Outcome] = []
     notes: dict[str, list[str]] = {}
     files = OpenFiles()
     for job in waiting:
@@ -109,17 +139,19 @@ def _outcomes(
         try:
             plan = make_plan(_with_camera(job, folder), files)
         except (LingBotError, OSError) as error:
-            yield Outcome(job, seeded.seed, error=str(error))
+            failed.append(Outcome(job, seeded.seed, error=str(error)))
             continue
-        likenesses.setdefault(_likeness(job, plan), []).append(seeded)
+        likeness = _likeness(job, plan)
+        likenesses.setdefault(likeness, []).append(seeded)
+        plans[likeness] = plan
         for note in plan.notes:
             notes.setdefault(note, []).append(job.name)
     for note, names in notes.items():
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         tell(f"{', '.join(names[:MOST_NAMES])}{more}: {note}")
-    groups = [group[start : start + VIDEOS_AT_ONCE] for group in likenesses.values()
+    groups = [(plans[likeness], group[start : start + VIDEOS_AT_ONCE]) for likeness, group in likenesses.items()
               for start in range(0, len(group), VIDEOS_AT_ONCE)]  # fmt: skip
-    yield from run_groups(groups, folder)
+    return groups, failed
 
 
 def _run_here(groups: list[list[Seeded]], folder: Path, *, show: ShowProgress) -> Iterator[Outcome]:
@@ -191,15 +223,13 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> li
     prompts = _prompts(plans, stages)
     encoded = [encode_image(plan, stages.begin("VAE encode", "chunk"), kept.vae(plan)).cpu() for plan in plans]
     residency = choose_residency(first.sampling_work(), first.wishes, first.device, kept.free(first.device))
-    videos = [Video(_noise(plan), partial(_conditioning, plan, y, prompts), StepReuse(first.options.reuse_threshold))
-              for plan, y in zip(plans, encoded, strict=True)]  # fmt: skip
+    videos = []
+    for plan, y in zip(plans, encoded, strict=True):
+        assert plan.options.seed is not None  # every job has one by now
+        noise = draw_noise(plan.geometry, torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed))
+        conditioning = partial(_conditioning, plan, y, prompts)
+        videos.append(Video(noise.to(plan.device), conditioning, StepReuse(first.options.reuse_threshold)))
     return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=kept.expert)]
-
-
-def _noise(plan: SamplingPlan) -> Tensor:
-    assert plan.options.seed is not None
-    generator = torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed)
-    return draw_noise(plan.geometry, generator).to(plan.device)
 
 
 def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tensor]:

@@ -191,14 +191,11 @@ class Manifest:
         """Adds what became of a job. One that failed is tried again by the next run."""
         found: dict[str, Any] = {"status": FAILED, "error": outcome.error}
         if outcome.error is None:
-            file = outcome.job.video(self.folder)
-            found = {"status": DONE, "file": file.name, "seed": outcome.seed, "seconds": round(outcome.seconds, 2)}
-            found["sha256"] = _digest(file)
-        self._add(outcome.job, **found)
-
-    def _add(self, job: Job, **found: Any) -> None:
-        row = {"name": job.name, **found, "settings": job.settings()}
-        self._rows[job.name] = row
+            video = outcome.job.video(self.folder)
+            found = {"status": DONE, "file": video.name, "seed": outcome.seed, "seconds": round(outcome.seconds, 2)}
+            found["sha256"] = _digest(video)
+        row = {"name": outcome.job.name, **found, "settings": outcome.job.settings()}
+        self._rows[outcome.job.name] = row
         cut_short = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"", b"\n")
         with self.path.open("a", encoding="utf-8") as file:
             file.write("\n" * cut_short + json.dumps(row, ensure_ascii=False) + "\n")

@@ -30,16 +30,13 @@ class OpenFiles:
     def __call__(self, opener: Callable[..., T], paths: Any, *loras: Sequence[LoraFile]) -> T:
         """`opener(paths)`, of models with their LoRAs behind it; or what it gave for these before."""
         files = [paths] if isinstance(paths, Path) else list(paths)
-        stamp = _stamp([*files, *(lora.path for each in loras for lora in each)])
+        named = [*files, *(lora.path for each in loras for lora in each)]
+        every = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+        stamp = [(str(file), (stat := file.stat()).st_mtime_ns, stat.st_size) for file in every]
         key = opener, str(paths), *map(tuple, loras)
         if key not in self._opened or self._opened[key][0] != stamp:
             self._opened[key] = stamp, opener(paths, *loras)
         return cast(T, self._opened[key][1])
-
-
-def _stamp(paths: list[Path]) -> list[tuple[str, int, int]]:
-    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
-    return [(str(file), (stat := file.stat()).st_mtime_ns, stat.st_size) for file in files]
 
 
 class Kept:

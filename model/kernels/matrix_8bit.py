@@ -127,15 +127,20 @@ def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
 
 
 @triton.jit
-def _to_fp8(out_ptr, x_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr, LARGEST: tl.constexpr):
+def _to_fp8(
+    out_ptr, rows_ptr, x_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr, LARGEST: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
-    at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
-    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    row = (tl.program_id(0) // parts).to(tl.int64)
+    x = tl.load(x_ptr + row * dim + cols, mask=inside, other=0.0).to(tl.float32)
     x = (x - tl.load(shift_ptr + cols, mask=inside, other=0.0)) * tl.load(factor_ptr)
     x = tl.minimum(tl.maximum(x, -LARGEST), LARGEST)
-    tl.store(out_ptr + at, x.to(out_ptr.dtype.element_ty), mask=inside)
+    if ROWS:
+        row = tl.load(rows_ptr + row)
+    tl.store(out_ptr + row * dim + cols, x.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -195,8 +200,20 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """See pointwise.to_fp8_."""
+    return _write_fp8(out, None, x.contiguous(), shift, factor)
+
+
+def put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """See pointwise.put_fp8_."""
+    return _write_fp8(out, rows, x.contiguous(), shift, factor)
+
+
+def _write_fp8(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    places = shift if rows is None else rows
     with torch.cuda.device_of(out):
-        _to_fp8[parts_of(out)](out, x.contiguous(), shift, factor, out.shape[1], BLOCK=PART, LARGEST=LARGEST[out.dtype])
+        _to_fp8[parts_of(x)](
+            out, places, x, shift, factor, x.shape[1], BLOCK=PART, LARGEST=LARGEST[out.dtype], ROWS=rows is not None
+        )
     return out
 
 

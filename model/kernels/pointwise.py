@@ -66,15 +66,16 @@ def _rms_silu(x_ptr, weight_ptr, out_ptr, rows, dim, eps, ROWS: tl.constexpr, BL
 
 
 @triton.jit
-def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr):
+def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr, GATED: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
     at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
     x = tl.load(x_ptr + at, mask=inside)
     y = tl.load(y_ptr + at, mask=inside).to(tl.float32)
-    gate = tl.load(gate_ptr + cols, mask=inside)
-    tl.store(x_ptr + at, x + y * gate, mask=inside)
+    if GATED:
+        y *= tl.load(gate_ptr + cols, mask=inside)
+    tl.store(x_ptr + at, x + y, mask=inside)
 
 
 @triton.jit
@@ -90,14 +91,39 @@ def _affine(x_ptr, scale_ptr, shift_ptr, dim, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _blend(x_ptr, y_ptr, share_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    cols = tl.arange(0, BLOCK)[None, :]
-    inside = (row < rows) & (cols < dim)
-    x = tl.load(x_ptr + row * dim + cols, mask=inside).to(tl.float32)
-    y = tl.load(y_ptr + row * dim + cols, mask=inside).to(tl.float32)
-    share = tl.load(share_ptr + row, mask=row < rows)
-    tl.store(x_ptr + row * dim + cols, x + (y - x) * share, mask=inside)
+def _put(out_ptr, rows_ptr, x_ptr, dim, BLOCK: tl.constexpr):
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    token = (tl.program_id(0) // parts).to(tl.int64)
+    x = tl.load(x_ptr + token * dim + cols, mask=cols < dim)
+    tl.store(out_ptr + tl.load(rows_ptr + token) * dim + cols, x, mask=cols < dim)
+
+
+@triton.jit
+def _merge(
+    out_ptr, parts_ptr, sums_ptr, rest_ptr, rest_sums_ptr, rows, heads, tokens, dim, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
+    """A row is one head of one token."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols, inside = tl.arange(0, BLOCK)[None, :], row < rows
+    at, whole = row[:, None] * dim + cols, inside[:, None] & (cols < dim)
+    sum_at = row % heads * tokens + row // heads
+    largest = tl.full((ROWS,), float("-inf"), tl.float32)
+    if REST:
+        largest = tl.load(rest_sums_ptr + sum_at, mask=inside, other=0.0)
+    for part in tl.static_range(PARTS):
+        largest = tl.maximum(largest, tl.load(sums_ptr + part * rows + sum_at, mask=inside, other=0.0))
+    total, out = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS, BLOCK), tl.float32)
+    if REST:
+        total += tl.exp(tl.load(rest_sums_ptr + sum_at, mask=inside, other=0.0) - largest)
+        out += total[:, None] * tl.load(rest_ptr + at, mask=whole, other=0.0).to(tl.float32)
+    for part in tl.static_range(PARTS):
+        share = tl.exp(tl.load(sums_ptr + part * rows + sum_at, mask=inside, other=0.0) - largest)
+        total += share
+        x = tl.load(parts_ptr + part * rows * dim + at, mask=whole, other=0.0).to(tl.float32)
+        out += share[:, None] * x
+    tl.store(out_ptr + at, (out / total[:, None]).to(out_ptr.dtype.element_ty), mask=whole)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -121,7 +147,7 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
 
 
 def _normalise(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, half: int, eps: float, rope: bool) -> Tensor:
-    dim, weight = x.shape[1], weight.float().contiguous()
+    dim, weight = x.shape[1], weight.contiguous()
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": half, "ROPE": rope, "num_warps": 8}
     with torch.cuda.device_of(x):
         _rms[(len(x),)](x, weight, cos, sin, dim, eps, **sizes)
@@ -137,10 +163,11 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out
 
 
-def gated_add_(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
     """See pointwise.gated_add_."""
     with torch.cuda.device_of(x):
-        _gated_add[parts_of(x)](x, y, gate.contiguous(), x.shape[1], BLOCK=PART)
+        given = x if gate is None else gate.contiguous()
+        _gated_add[parts_of(x)](x, y, given, x.shape[1], BLOCK=PART, GATED=gate is not None)
     return x
 
 
@@ -151,12 +178,28 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return x
 
 
-def blend_(x: Tensor, y: Tensor, share: Tensor) -> Tensor:
-    """See pointwise.blend_."""
-    rows, block = _several_rows(x)
-    with torch.cuda.device_of(x):
-        _blend[(triton.cdiv(len(x), rows),)](x, y, share, len(x), x.shape[1], ROWS=rows, BLOCK=block)
-    return x
+def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
+    """See pointwise.put_."""
+    x = x.contiguous()
+    with torch.cuda.device_of(out):
+        _put[parts_of(x)](out, rows, x, x.shape[1], BLOCK=PART)
+    return out
+
+
+def merge_(
+    out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None
+) -> Tensor:
+    """See pointwise.merge_."""
+    count, tokens, heads, dim = parts.shape
+    rows, block = tokens * heads, triton.next_power_of_2(dim)
+    others = (parts, log_sums) if rest is None or rest_log_sums is None else (rest, rest_log_sums)
+    several = max(1, 2048 // block)
+    with torch.cuda.device_of(out):
+        _merge[(triton.cdiv(rows, several),)](
+            out, parts, log_sums, *others, rows, heads, tokens, dim, PARTS=count, ROWS=several, BLOCK=block,
+            REST=rest is not None,
+        )  # fmt: skip
+    return out
 
 
 def _several_rows(x: Tensor) -> tuple[int, int]:

@@ -109,7 +109,22 @@ inBothRenderers((it, vue) => {
       window.node.widgets.find(({ name }) => name === "Use the toy").callback();
       return loaders.map(({ widgets }) => widgets[0].value);
     });
-    assert.deepEqual(chosen, ["toy", "toy/Wan2.1_VAE.pth", "toy/models_t5_umt5-xxl-enc-bf16.pth", "toy/lingbot_world_fast"]);
+    assert.deepEqual(chosen, ["toy", "toy/Wan2.1_VAE.pth", "toy/models_t5_umt5-xxl-enc-bf16.pth", "toy/lingbot_world_fast/model.safetensors"]);
+  });
+
+  it("core's LoRA loaders get the toy's, and ours takes the place of its text encoder", async (page) => {
+    await addNode(page, "LingBotWorldToyPackage");
+    const [loras, kinds] = await page.evaluate(() => {
+      const { app, LiteGraph } = window, make = (type) => app.graph.add(LiteGraph.createNode(type)) ?? app.graph.nodes.at(-1);
+      const lora = ["x_high_noise", "x_low_noise"].map((name) => Object.assign(make("LoraLoaderModelOnly").widgets[0], { value: name }));
+      const clip = make("CLIPLoader"), texts = [make("CLIPTextEncode"), make("CLIPTextEncode")];
+      for (const text of texts) clip.connect(0, text, 0);
+      window.node.widgets.find(({ name }) => name === "Use the toy").callback();
+      const before = (text) => app.graph.getNodeById(app.graph.getLink(text.inputs[0].link).origin_id);
+      return [lora.map(({ value }) => value), texts.map((text) => [before(text).type, before(text).widgets[0].value])];
+    });
+    assert.deepEqual(loras, ["night_high.safetensors", "night_low.safetensors"]);
+    assert.deepEqual(kinds, Array(2).fill(["LingBotWorldLoadTextEncoder", "toy/models_t5_umt5-xxl-enc-bf16.pth"]));
   });
 
   it("Quantize runs alone from its button, though it sleeps", async (page) => {

@@ -88,6 +88,28 @@ inBothRenderers((it) => {
     await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
   });
 
+  it("it follows the page's theme, also with what a run drew", async (page) => {
+    const theme = (name) => page.evaluate((to) => window.app.extensionManager.setting.set("Comfy.ColorPalette", to), name);
+    const brightness = () => face(page).locator("img:visible").evaluate((image) => {
+      const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }), pen = canvas.getContext("2d");
+      pen.drawImage(image, 0, 0, 1, 1);
+      return pen.getImageData(0, 0, 1, 1).data[0];
+    });
+    const both = async () => {
+      await eventually(async () => assert.ok(await brightness() < 90, `${await brightness()}`));
+      await theme("light");
+      await eventually(async () => assert.ok(await brightness() > 165, `${await brightness()}`));
+      await theme("dark");
+    };
+    await addPair(page, "LingBotWorldCameraPreset");
+    await eventually(async () => assert.ok(await picture(page)));
+    await both();
+    await page.evaluate(() => window.app.queuePrompt(0, 1, [String(window.preview.id)]));
+    await eventually(async () => assert.match((await picture(page)).src, /type=temp/));
+    await both();
+    assert.match((await picture(page)).src, /type=temp/);
+  });
+
   it("the shipped workflow's preview is drawn as it opens, large enough to be read", async (page) => {
     await loadWorkflow(page, MOVES, JSON.parse(readFileSync(MOVES)).nodes.length);
     await page.evaluate((type) => {

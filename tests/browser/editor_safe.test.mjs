@@ -29,6 +29,17 @@ async function flyAhead(page, editor, frame) {
 }
 
 editorInBothRenderers((it) => {
+  it("says what the engine warns of as the path is edited, and nothing of a path that is fine", async (page, editor) => {
+    const lens = editor.getByRole("spinbutton", { name: /^Horizontal field of view/ }), line = editor.locator(".lbw-warnings");
+    await eventually(async () => assert.ok(await line.isHidden()));
+    await lens.fill("165");
+    await lens.press("Enter");
+    await line.getByText("The lens sees 165 degrees across").waitFor();
+    await lens.fill("79");
+    await lens.press("Enter");
+    await line.waitFor({ state: "hidden" });
+  });
+
   it("begins no flight when dragged while looking through the camera", async (page, editor) => {
     const start = await savedState(page), [x, y] = await middle(editor.locator("[data-view=world]"));
     await editor.getByRole("button", { name: "Look through the camera" }).click();

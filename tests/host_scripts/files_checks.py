@@ -18,7 +18,6 @@ from collections import Counter  # noqa: E402
 
 import comfy.ops  # noqa: E402
 import comfy.utils  # noqa: E402
-import folder_paths  # noqa: E402
 import torch  # noqa: E402
 from comfy.quant_ops import QuantizedTensor  # noqa: E402
 from common import check, gap, report  # noqa: E402
@@ -33,17 +32,6 @@ from lingbot_world.nodes.text import LingBotWorldLoadTextEncoder, LingBotWorldTe
 OFFICIAL, DIFFUSERS = "official", "lingbot-world-fast-diffusers"
 MODEL = BASE / "models/lingbot_world" / OFFICIAL / "lingbot_world_fast"
 torch.set_num_threads(1)
-
-
-@check
-def example():
-    """Files of an input folder after an example was laid out, where there was none; and where one of the user's was."""
-    folder = Path(folder_paths.get_input_directory())
-    folders.lay_out_example()
-    found = [path.name for path in folder.iterdir()]
-    (folder / "example.png").rename(folder / "mine.png")
-    folders.lay_out_example()
-    return [found, [path.name for path in folder.iterdir()]]
 
 
 @check

@@ -198,14 +198,14 @@ def from_a_latent():
 @check
 def grey_frames():
     """ComfyUI's VAE, too, gives grey frames that repeat: 36 latent frames at once against 30 and their last."""
-    from lingbot_world.host.rollout import _encode_image
+    from lingbot_world.host.rollout import encode_image
 
     model = toy_model()
     run = prepare(model, path=None, frames=141)
     pixels = torch.full((141, *IMAGE.shape[1:]), 0.5)
     pixels[0] = IMAGE[0]
     whole = model.model.process_latent_in(VAE.encode(pixels))
-    short = _encode_image(run, VAE)
+    short = encode_image(run, VAE)
     return {"frames": short.shape[2], "settled": gap(whole[:, :, 30:], short[:, :, -1:].expand_as(whole[:, :, 30:])),
             "before": gap(whole[:, :, :30], short)}  # fmt: skip
 

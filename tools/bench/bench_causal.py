@@ -64,12 +64,13 @@ def bench_rollout(
     schedule, seconds = few_step_schedule(FAST_INDICES, 10.0), []
     for _ in range(options.chunks):
         noise, y, camera = (draw((1, channels, options.chunk, *size)) for channels in (16, 20, FULL.control_channels))
+        camera = camera.cpu()  # as the fronts give it
         torch.cuda.synchronize()
         begin = time.perf_counter()
         chunk = world.chunk(noise, y, camera, schedule, draw)
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
-    graphs = world._lanes[0].options.get("block_graphs")
+    graphs = world._lanes[0].options.get("graphs")
     if graphs is not None:
         report.add(f"{name}: states recorded", graphs.recorded, "")
     if options.profile:

@@ -9,8 +9,8 @@ from unittest import mock
 import torch
 from bench_kernels import TOKENS
 from bench_report import Report, timed
-from lingbot_world.loaders import codec
-from lingbot_world.loaders.four_bit import FourBitParameter
+from lingbot_world.loaders.quantized import codec
+from lingbot_world.loaders.quantized.four_bit import FourBitParameter
 from lingbot_world.model import attention, pointwise
 from lingbot_world.model import attention_8bit as eight_bit_attention
 from lingbot_world.model import attention_fp8_cudnn as fp8_attention

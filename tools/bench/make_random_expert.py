@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from lingbot_world.loaders import codec
+from lingbot_world.loaders.quantized import codec
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.quantize import writer
 from torch import Tensor

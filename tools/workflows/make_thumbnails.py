@@ -57,6 +57,7 @@ PICTURES: dict[str, tuple[str, Callable[[], CameraPath] | str | None]] = {
     "toy": (TOY, named("dolly_in")),
     "fast_lora": ("02", named("arc_left")),
     "real_time": ("00", named("dolly_in")),
+    "walk": ("02", named("spiral")),
 }
 """A start image and a path for each workflow; None is the path of the image's own example, NO_PATH the image alone."""
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from workflow_after import go_on, larger
 from workflow_blueprints import BLUEPRINTS, along_a_path, simple, views
 from workflow_graph import Graph, dump
-from workflow_nodes import CORE, PACK, PREVIEW_HEIGHT, Output, Server
+from workflow_nodes import CORE, IMAGE_HEIGHT, PACK, PREVIEW_HEIGHT, Output, Server
 from workflow_parts import BLUE, BUTTON, DOWNLOAD, LIGHTNING, LORA_FOLDER, RED, RUN, VIOLET, Parts, flight
-from workflow_rollouts import fast, fast_long, fast_lora, real_time
+from workflow_rollouts import fast, fast_long, fast_lora, real_time, walk
 from workflow_samplers import core_nodes, easy_cache, own_sampler
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -52,7 +52,7 @@ against the longest one.
 {RUN}"""
     parts = Parts(server, "moves", note)
     with parts.graph.group("Start image", 0, BLUE):
-        image = parts.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
+        image = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
     with parts.graph.group("Camera path", 1, VIOLET):
         walk = parts.graph.add("LingBotWorldCameraKeys", script="w-26,wl-15")
         rise = parts.graph.add("LingBotWorldCameraPreset", preset="crane_up", frames=41)
@@ -69,30 +69,37 @@ against the longest one.
 def poses(server: Server) -> Graph:
     note = f"""## A camera path from files
 
-Drop **poses.npy** and **intrinsics.npy** on *Load Poses*, or their folder, or a zip: camera-to-world matrices, OpenCV
-axes, one a frame. A short file shortens the video.
+**Import Camera** reads what other programs recorded: ViPE, COLMAP, RealEstate10K, KITTI, nerfstudio, Blender, and
+**poses.npy** with **intrinsics.npy**. Drop the file, its folder or a zip on the node and say which format it is; it
+tells what it read. ViPE's files do not say how large the video was: give its width and height.
 
 {DOWNLOAD}
 {RUN}"""
     parts = Parts(server, "poses", note)
     image = parts.image()
-    path = parts.camera("LingBotWorldLoadPoses", poses="my_camera_path", extra_height=BUTTON)
-    return parts.film(path, image)
+    values = {"file": "vipe/pose/my_video.npz", "format": "vipe", "image_width": 1280, "image_height": 720}
+    return parts.film(parts.camera("LingBotWorldCameraImport", extra_height=BUTTON, **values), image)
 
 
 def from_video(server: Server) -> Graph:
     note = f"""## The camera of another video
 
-**Import Camera** reads what a tracker found: ViPE, COLMAP, RealEstate10K, nerfstudio, Blender. Drop the file, its
-folder or a zip on the node and say which format it is. ViPE's files do not say how large the video was: give its width
-and height.
+**Camera from Video** finds what a clip's camera did; your image is filmed the same way. Take one shot of a few seconds,
+with texture. The chain spreads the move over 81 frames.
+
+**It needs**, with the Python that runs ComfyUI: *pip install opencv-python-headless pycolmap*
 
 {DOWNLOAD}
 {RUN}"""
     parts = Parts(server, "from_video", note)
     image = parts.image()
-    values = {"file": "vipe/pose/my_video.npz", "format": "vipe", "image_width": 1280, "image_height": 720}
-    return parts.film(parts.camera("LingBotWorldCameraImport", extra_height=BUTTON, **values), image)
+    with parts.graph.group("Another video", 0, BLUE):
+        video = parts.graph.add("LoadVideo", file="my_camera_move.mp4", extra_height=PREVIEW_HEIGHT, room=60)["VIDEO"]
+        frames = parts.graph.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
+    with parts.graph.group("Its camera", 1, VIOLET):
+        found = parts.graph.add("LingBotWorldCameraFromVideo", images=frames, room=60)
+    path = parts.camera("LingBotWorldCameraChain", **{"cameras.camera0": found["camera"]}, frames=81, room=20)
+    return parts.film(path, image)
 
 
 def lora_four_steps(server: Server) -> Graph:
@@ -134,7 +141,7 @@ the prompt. LingBot-World was trained on first frames: how well it meets the las
     parts = Parts(server, "first_last", note)
     image = parts.image()
     with parts.graph.group("Last frame", 1, BLUE):
-        look = {"title": "Load the last frame", "extra_height": PREVIEW_HEIGHT}
+        look = {"title": "Load the last frame", "extra_height": IMAGE_HEIGHT}
         last = parts.graph.add("LoadImage", image="example.png", **look)
     high, low, vae = parts.models()
     conditioning = parts.conditioned(parts.text(), image, vae, None, end_image=last["IMAGE"])
@@ -177,6 +184,7 @@ TITLES: dict[Callable[[Server], Graph], str] = {
     toy: "Toy - test the installation on a CPU",
     fast_lora: "Fast - with a LoRA",
     real_time: "Real time - 2.0 1.3B",
+    walk: "Walk with 1.3B, render with base",
 }
 """What a template is called, in the order of the template browser; the number before a title keeps the order. A new one
 comes last, so that the others keep their names."""

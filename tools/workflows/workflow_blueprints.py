@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workflow_graph import Graph
-from workflow_nodes import PREVIEW_HEIGHT, Inlet, Node, Server
+from workflow_nodes import IMAGE_HEIGHT, Inlet, Node, Server
 from workflow_parts import BLUE, DOWNLOAD, FPS, GREY, VIOLET, Parts, flight
 from workflow_subgraph import Field, Subgraph
 
@@ -78,7 +78,7 @@ takes a move by its name in place of a path.
 """
     parts = Parts(server, "simple", note)
     with parts.graph.group("Start image", 1, BLUE):
-        image = parts.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
+        image = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
     path = parts.editor(image["IMAGE"], flight())
     parts.column = 2
     with parts.graph.group("Everything else", 2, BLUE):
@@ -115,7 +115,7 @@ Keyframes*.
         path = parts.graph.add("LingBotWorldCameraKeyframes", frames=81, **seen)
         parts.preview(path)
     with parts.graph.group("Start image", 0, BLUE):
-        image = parts.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
+        image = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
     with parts.graph.group("Everything else", 3, BLUE):
         whole = along_a_path(server).node(parts.graph, **{"start image": image["IMAGE"], "camera": path["camera"]})
         parts.save_video(whole["video"])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from workflow_graph import Graph
-from workflow_nodes import PREVIEW_HEIGHT, Inlet, Node, Output, Server
+from workflow_nodes import IMAGE_HEIGHT, PREVIEW_HEIGHT, Inlet, Node, Output, Server
 
 PACKAGE = "lingbot-world-base-cam-nf4"
 NO_PACKAGE = "none (choose both experts)"
@@ -153,7 +153,7 @@ class Parts:
     def image(self, **size) -> Node:
         """The prepared start image with its width and height."""
         with self.graph.group("Start image", 0, BLUE):
-            loaded = self.graph.add("LoadImage", image="example.png", extra_height=PREVIEW_HEIGHT)
+            loaded = self.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
             return self.prepare(loaded["IMAGE"], **size)
 
     def prepare(self, image: Output | Inlet, **size) -> Node:
@@ -188,7 +188,7 @@ class Parts:
             if path is None:
                 return video
             given = {name: video[name] for name in ("positive", "negative", "latent")}
-            return self.graph.add("LingBotWorldApplyCamera", collapsed=True, camera=path["camera"], **given)
+            return self.graph.add("LingBotWorldApplyCamera", collapsed=True, camera=path["LINGBOT_CAMERA"], **given)
 
     def sample(self, models: tuple[Output, Output], conditioning: Node, **values) -> Output:
         with self.graph.group("Sampling", self.column + 1, GREEN):

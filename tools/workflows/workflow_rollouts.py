@@ -6,13 +6,15 @@ from collections.abc import Callable
 
 from workflow_graph import Graph
 from workflow_nodes import PREVIEW_HEIGHT, Node, Output, Server
-from workflow_parts import BUTTON, FILES, GREEN, GREY, HUGGING_FACE, PACKAGE, RED, VIOLET, Parts
+from workflow_parts import BUTTON, DOWNLOAD, FILES, GREEN, GREY, HUGGING_FACE, PACKAGE, RED, VIOLET, Parts
 
-FAST = f"{PACKAGE}/lingbot_world_fast"
+QUANTIZED = f"{PACKAGE}/lingbot_world_fast"
+FAST = f"{QUANTIZED}/model.safetensors"
 SMALL = "lingbot-world-v2-1.3b-causal-fast"
 TEN_SECONDS = 157
 FAST_LORA = "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1.safetensors"
 REWARD_FOLDER = f"{HUGGING_FACE}/alibaba-pai/Wan2.2-Fun-Reward-LoRAs/resolve/main"
+VIEW_HEIGHT = 410  # of Live's
 SHOT_FRAMES, WINDOW, SINK = 321, 18, 6
 
 CAUSAL_MODELS = """**Model**: where the folder *ComfyUI* lies,
@@ -37,7 +39,7 @@ chunk. Template *17 Fast* has a LoRA.
     parts = Parts(server, "fast", note, note_height=460, note_width=420)
     graph = _one_shot(parts, "dolly_in")
     with graph.group("Once: 4-bit weights", 2, RED):
-        weights = {"source": FAST.rpartition("/")[2].replace("_", "-"), "name": FAST}
+        weights = {"source": QUANTIZED.rpartition("/")[2].replace("_", "-"), "name": QUANTIZED}
         graph.add("LingBotWorldQuantize", muted=True, extra_height=BUTTON, **weights)
     return graph
 
@@ -73,6 +75,35 @@ It comes without text encoder and VAE: these are in ComfyUI's list of missing mo
 """
     parts = Parts(server, "real_time", note, note_height=450)
     return _one_shot(parts, "dolly_in", model_name=SMALL, frames=TEN_SECONDS)
+
+
+def walk(server: Server) -> Graph:
+    note = f"""## Walk, then render
+
+Press **Run**, and walk in *Live*: **W A S D**, arrows, mouse, gamepad. After five seconds, or at **Stop**, the base
+model renders your way. The walk stays while its seed does. Where nobody comes, *recorded path* is walked.
+
+{DOWNLOAD}
+**1.3B**: as in template *18 Real time*."""
+    parts = Parts(server, "walk", note, note_height=480, note_width=330)
+    parts.graph.box_width = 296
+    image = parts.image()
+    with parts.graph.group("Where nobody walks", 1, VIOLET):
+        recorded = parts.graph.add("LingBotWorldCameraPreset", preset="arc_left", collapsed=True)
+    parts.column = 1
+    model, vae = parts.causal_model(SMALL), parts.vae()
+    text = parts.text()
+    with parts.graph.group("Walk", 2, GREEN):
+        given = {"model": model, "vae": vae, "positive": text[0], "start_image": image["image"]}
+        look = {"box_width": 420, "extra_height": VIEW_HEIGHT}
+        walked = parts.graph.add("LingBotWorldLive", **given, camera=recorded["camera"], frames=81, chunk="1", **look)
+    parts.column = 3
+    with parts.graph.group("Base model", 3, RED):
+        experts = parts.graph.add("LingBotWorldLoadExperts", **parts.experts())
+    conditioning = parts.conditioned(text, image, vae, walked)
+    latent = parts.sample((experts["high noise"], experts["low noise"]), conditioning)
+    parts.save(latent, vae)
+    return parts.graph
 
 
 def _with_lora(parts: Parts, model: Output) -> Output:

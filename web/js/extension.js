@@ -3,8 +3,8 @@
 import { app } from "../../../scripts/app.js";
 import { shortenNames } from "./comfy/file_names.js";
 import { explainPrepareImage } from "./comfy/prepare_image.js";
+import { addLiveView } from "./comfy/live_view.js";
 import { drawPreview } from "./comfy/preview.js";
-import { orderTemplates } from "./comfy/templates.js";
 import { addQuantizeButton, addToyButton } from "./comfy/make_buttons.js";
 import { addUpload } from "./comfy/upload.js";
 import { keepView } from "./comfy/views.js";
@@ -14,9 +14,9 @@ const NEW_NODES = [
   drawPreview, explainPrepareImage, addUpload, addToyButton, addQuantizeButton, shortenNames, keepView,
 ];
 
-/** ComfyUI zooms the graph from a touch listener above every widget; two fingers in the editor are the editor's. */
+/** ComfyUI zooms the graph from a touch listener above every widget; fingers in editors and views are theirs. */
 function keepTouches(event) {
-  if (event.target.closest?.(".lbw-editor")) event.stopPropagation();
+  if (event.target.closest?.(".lbw-editor, .lbw-live")) event.stopPropagation();
 }
 
 /** ComfyUI would show an editor's tooltip over it, or over the node beside it. The node's help page has the text. */
@@ -28,14 +28,14 @@ function hideTooltips(definitions) {
   }
 }
 
-const html = await (await fetch(new URL("./editor.html", import.meta.url))).text();
+const textOf = async (file) => (await fetch(new URL(file, import.meta.url))).text();
+const [html, live] = await Promise.all(["./editor.html", "../live/index.html"].map(textOf));
 
-orderTemplates(new URL(import.meta.url).pathname.split("/").at(-3));
 window.addEventListener("touchmove", keepTouches, true);
 app.registerExtension({
   name: "lingbotworld.CameraEditor",
   addCustomNodeDefs: hideTooltips,
-  nodeCreated: (node) => NEW_NODES.forEach((add) => add(node)),
+  nodeCreated: (node) => [...NEW_NODES, (each) => addLiveView(live, each)].forEach((add) => add(node)),
   getCustomWidgets: () => ({
     [WIDGET_TYPE]: (node, name, [, options]) => addEditor(html, node, name, options.default),
   }),

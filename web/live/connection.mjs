@@ -3,7 +3,6 @@
 
 import { pack, unpack } from "./msgpack.mjs";
 
-const ENDPOINT = "v1/realtime_video/generate";
 const AGAIN_MS = [300, 700, 1500, 3000, 5000, 5000, 10000, 10000, 10000, 10000];
 const STEERING = new Set(["camera_actions", "look", "stick"]); // the server says which of these are in a frame
 const MOST_SENT = 400; // events whose times are remembered
@@ -16,10 +15,43 @@ const MOST_SENT = 400; // events whose times are remembered
  * @property {(reason: string) => void} closed  for good
  */
 
+/**
+ * How messages are written.
+ * @typedef {object} Codec
+ * @property {(message: object) => string | Uint8Array} encode
+ * @property {(data: string | ArrayBuffer) => object | null} decode  null where the rest is still to come
+ */
+
+/** @type {Codec} */
+export const MSGPACK = { encode: pack, decode: unpack };
+
+/** For servers without msgpack: texts, and frames behind their headers. @returns {Codec} */
+export function textCodec() {
+  let header = null;
+  return {
+    encode: JSON.stringify,
+    decode: (data) => {
+      if (typeof data !== "string") return { ...header, type: "frame_batch", payload: new Uint8Array(data) };
+      const message = JSON.parse(data);
+      if (message.type !== "frame_batch_header") return message;
+      header = message;
+      return null;
+    },
+  };
+}
+
 export class Connection {
-  /** @param {object} init  the first message, without its type @param {Receiver} receiver */
-  constructor(init, receiver) {
+  /**
+   * @param {object} init  the first message, without its type
+   * @param {URL} address  of the server, http or https
+   * @param {Codec} codec
+   * @param {Receiver} receiver
+   */
+  constructor(init, address, codec, receiver) {
     this.init = { type: "init", lingbot_world: true, ...init };
+    this.address = new URL(address);
+    this.address.protocol = this.address.protocol === "https:" ? "wss:" : "ws:";
+    this.codec = codec;
     this.receiver = receiver;
     this.sent = new Map(); // when each event was sent
     this.resume = "";
@@ -32,7 +64,7 @@ export class Connection {
   send(kind, payload = null) {
     if (this.socket.readyState !== WebSocket.OPEN) return 0;
     const number = (this.number = (this.number ?? 0) + 1);
-    this.socket.send(pack({ type: "event", kind, payload, event_id: number }));
+    this.socket.send(this.codec.encode({ type: "event", kind, payload, event_id: number }));
     if (STEERING.has(kind)) this.sent.set(number, performance.now());
     if (this.sent.size > MOST_SENT) this.sent.delete(this.sent.keys().next().value);
     return number;
@@ -52,14 +84,13 @@ export class Connection {
   }
 
   #open() {
-    const address = new URL(ENDPOINT + location.search, location.href);
-    address.protocol = location.protocol === "https:" ? "wss:" : "ws:";
-    const socket = (this.socket = new WebSocket(address));
+    const socket = (this.socket = new WebSocket(this.address));
     let reason = "";
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => socket.send(pack({ ...this.init, resume: this.resume || undefined }));
+    socket.onopen = () => socket.send(this.codec.encode({ ...this.init, resume: this.resume || undefined }));
     socket.onmessage = ({ data }) => {
-      const message = unpack(data);
+      const message = this.codec.decode(data);
+      if (!message) return;
       if (message.type === "error") reason = message.content;
       this.#received(message);
     };

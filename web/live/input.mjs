@@ -12,28 +12,32 @@ export class Input {
   /**
    * @param {HTMLElement} stage  with a canvas, and two .stick for touch
    * @param {(kind: string, payload: unknown) => void} send
-   * @param {(error: Error) => void} failed
+   * @param {Document | ShadowRoot} root  where keys are heard
+   * @param {AbortSignal} signal  ends it
    */
-  constructor(stage, send) {
+  constructor(stage, send, root, signal) {
     this.stage = stage;
     this.canvas = stage.querySelector("canvas");
     this.send = send;
+    this.root = root;
     this.held = new Set();
     this.look = [0, 0];
     this.stick = [0, 0, 0, 0]; // forward, right, yaw, pitch
     this.touches = new Map();
     this.active = false;
-    document.addEventListener("keydown", (event) => this.#key(event, true));
-    document.addEventListener("keyup", (event) => this.#key(event, false));
-    window.addEventListener("blur", () => this.letGo());
-    document.addEventListener("visibilitychange", () => document.hidden && this.letGo());
+    root.addEventListener("keydown", (event) => this.#key(event, true), { signal });
+    root.addEventListener("keyup", (event) => this.#key(event, false), { signal });
+    window.addEventListener("blur", () => this.letGo(), { signal });
+    const page = root.ownerDocument ?? root; // of a ShadowRoot
+    page.addEventListener("visibilitychange", () => page.hidden && this.letGo(), { signal });
     this.canvas.addEventListener("pointerdown", (event) => this.#down(event));
     this.canvas.addEventListener("pointermove", (event) => this.#move(event));
     for (const end of ["pointerup", "pointercancel"]) this.canvas.addEventListener(end, (event) => this.#up(event));
-    document.addEventListener("mousemove", (event) => {
-      if (document.pointerLockElement === this.canvas) this.#turn(event.movementX, event.movementY, DEGREES_PER_PIXEL);
-    });
-    this.timer = setInterval(() => this.#tell(), EVERY_MS);
+    root.addEventListener("mousemove", (event) => {
+      if (root.pointerLockElement === this.canvas) this.#turn(event.movementX, event.movementY, DEGREES_PER_PIXEL);
+    }, { signal });
+    const timer = setInterval(() => this.#tell(), EVERY_MS);
+    signal.addEventListener("abort", () => clearInterval(timer));
   }
 
   /** Nothing is held any more. */
@@ -65,7 +69,7 @@ export class Input {
     this.canvas.focus();
     if (!this.active) return;
     if (event.pointerType === "mouse") {
-      if (document.pointerLockElement !== this.canvas) Promise.resolve(this.canvas.requestPointerLock?.()).catch(() => {});
+      if (this.root.pointerLockElement !== this.canvas) Promise.resolve(this.canvas.requestPointerLock?.()).catch(() => {});
       return;
     }
     const { left, width } = this.canvas.getBoundingClientRect();

@@ -18,6 +18,12 @@ export class Player {
     this.request = requestAnimationFrame(loop);
   }
 
+  /** Plays no more. */
+  close() {
+    cancelAnimationFrame(this.request);
+    this.clear();
+  }
+
   /** Forgets what waits: another walk begins. */
   clear() {
     this.queue?.forEach(({ image }) => image.close());

@@ -7,9 +7,12 @@ const TOY = "LingBotWorldToyPackage", QUANTIZE = "LingBotWorldQuantize", PACK = 
 const ALL_AT_ONCE = 1, ACTIVE = 0;
 const FROM_PACKAGE = "from the package";
 const CHOSEN = { // on loaders, when the toy is chosen
-  package: "toy", high_noise_expert: FROM_PACKAGE, low_noise_expert: FROM_PACKAGE, model_name: "toy/lingbot_world_fast",
-  vae_name: "toy/Wan2.1_VAE.pth", text_encoder: "toy/models_t5_umt5-xxl-enc-bf16.pth", tokenizer: "auto",
+  package: "toy", high_noise_expert: FROM_PACKAGE, low_noise_expert: FROM_PACKAGE,
+  model_name: "toy/lingbot_world_fast/model.safetensors", vae_name: "toy/Wan2.1_VAE.pth",
+  text_encoder: "toy/models_t5_umt5-xxl-enc-bf16.pth", tokenizer: "auto",
 };
+const LORA = "LoraLoaderModelOnly", CLIP = "CLIPLoader", TEXT_ENCODER = "LingBotWorldLoadTextEncoder"; // two of core's
+const nightLora = (name) => `night_${/low/i.test(name) ? "low" : "high"}.safetensors`;
 
 function tell(summary, detail) {
   app.extensionManager.toast.add({ severity: "success", summary, detail, life: 6000 });
@@ -47,14 +50,31 @@ function allNodes() {
   return [root, ...(root.subgraphs?.values() ?? [])].flatMap((graph) => graph.nodes);
 }
 
+function choose(widget, value) {
+  widget.value = value;
+  widget.callback?.(value);
+}
+
+/** Puts our text encoder's loader in the place of core's, which reads umt5 of the official size alone. */
+function replaceClip(node) {
+  const { graph, pos } = node, made = window.LiteGraph.createNode(TEXT_ENCODER);
+  graph.add(made);
+  made.pos = [...pos];
+  for (const id of [...node.outputs[0].links ?? []]) {
+    const { target_id: target, target_slot: slot } = graph.getLink?.(id) ?? graph.links[id];
+    made.connect(0, graph.getNodeById(target), slot);
+  }
+  graph.remove(node);
+}
+
 /** Puts every loader of the open workflow on the toy; on a subgraph's own fields too. */
 function useToy() {
+  allNodes().filter(({ comfyClass }) => comfyClass === CLIP).forEach(replaceClip);
   const ours = ({ comfyClass, subgraph }) => comfyClass?.startsWith(PACK) || subgraph;
-  for (const node of allNodes().filter(ours)) {
+  for (const node of allNodes()) {
     for (const widget of node.widgets ?? []) {
-      if (!(widget.name in CHOSEN) || node.comfyClass === QUANTIZE) continue;
-      widget.value = CHOSEN[widget.name];
-      widget.callback?.(widget.value);
+      if (node.comfyClass === LORA && widget.name === "lora_name") choose(widget, nightLora(widget.value));
+      if (ours(node) && widget.name in CHOSEN && node.comfyClass !== QUANTIZE) choose(widget, CHOSEN[widget.name]);
     }
   }
   app.graph.setDirtyCanvas(true, true);

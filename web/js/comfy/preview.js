@@ -1,4 +1,4 @@
-// Camera Preview on the canvas: draws its path as soon as the fields before it change, without a run.
+// Camera Preview on the canvas: draws its path in the page's theme, without a run, when a field before it changes.
 
 import { api } from "../../../../scripts/api.js";
 import { viewUrl } from "./picture.js";
@@ -11,6 +11,7 @@ const LEAST_HEIGHT = 240;
 const CHECK_MS = 400;
 const NO_PATH = "Connect a camera to see its path.", LATER = "Drawn when the workflow runs.";
 const NOTHING_DRAWN = 204, PICTURE = "image/png";
+const pen = document.createElement("canvas").getContext("2d"); // turns any colour into #rrggbb
 
 /** The picture and the line of words of which one is seen. */
 function addFace(node) {
@@ -41,9 +42,9 @@ function addFace(node) {
 }
 
 /** Asks the server for a drawing and shows it, unless the fields have changed again by then. */
-async function draw(face, recipe, isCurrent) {
+async function draw(face, asked, isCurrent) {
   const headers = { "Content-Type": "application/json" };
-  const answer = await api.fetchApi(ADDRESS, { method: "POST", headers, body: recipe });
+  const answer = await api.fetchApi(ADDRESS, { method: "POST", headers, body: JSON.stringify(asked) });
   if (answer.status === NOTHING_DRAWN) {
     if (isCurrent()) face.say(LATER);
   } else if (answer.headers.get("Content-Type") === PICTURE) {
@@ -55,10 +56,18 @@ async function draw(face, recipe, isCurrent) {
   }
 }
 
+/** Whether the page is light: front-ends have no common mark of it, but all of them say which colour a text has. */
+function isLight() {
+  pen.fillStyle = "#ffffff";
+  pen.fillStyle = getComputedStyle(document.body).getPropertyValue("--input-text").trim();
+  return parseInt(pen.fillStyle.slice(1, 3), 16) < 128;
+}
+
 const hasCamera = (node) => node.inputs?.some(({ name, link }) => name === "camera" && link != null);
 
-/** What the drawing depends on, as text; empty where only a run can tell. */
+/** What the drawing depends on, as text; null without a camera, empty where only a run can tell. */
 function recipeOf(node) {
+  if (!hasCamera(node)) return null;
   const asked = node.graph && promptOf(node);
   return asked ? JSON.stringify(asked) : "";
 }
@@ -67,23 +76,30 @@ function recipeOf(node) {
 export function drawPreview(node) {
   if (node.comfyClass !== NODE) return;
   const face = addFace(node);
-  let before = null, drawn = null; // recipes: of the last look, and of what is shown
+  let before = null, drawn = null, lit = isLight(); // recipes of the last look and of what is shown; its theme
+  let made = null; // what a run of the recipe drew, in both themes
   node.setSize(SIZE);
+  const showMade = () => face.show(viewUrl(lit && made.light?.[0] || made.drawing[0]));
   const refresh = () => {
-    const recipe = hasCamera(node) ? recipeOf(node) : null, settled = recipe === before;
+    const recipe = recipeOf(node), light = isLight(), settled = recipe === before;
     before = recipe;
-    if (!settled || recipe === drawn) return;
+    if (!settled || (recipe === drawn && light === lit)) return;
+    if (recipe !== drawn) made = null;
     drawn = recipe;
-    if (recipe) draw(face, recipe, () => drawn === recipe).catch((error) => face.say(error.message));
+    lit = light;
+    const isCurrent = () => drawn === recipe && lit === light;
+    if (made) showMade();
+    else if (recipe) draw(face, { ...JSON.parse(recipe), light }, isCurrent).catch((error) => face.say(error.message));
     else face.say(recipe === null ? NO_PATH : LATER);
   };
   const timer = setInterval(refresh, CHECK_MS), { onRemoved, onExecuted } = node;
   face.say(NO_PATH);
   node.onExecuted = function (output) {
-    const [file] = output?.drawing ?? [];
-    if (file) {
+    if (output?.drawing?.length) {
       before = drawn = recipeOf(node);
-      face.show(viewUrl(file));
+      lit = isLight();
+      made = output;
+      showMade();
     }
     onExecuted?.call(this, output);
   };

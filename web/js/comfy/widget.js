@@ -5,6 +5,7 @@ import { Editor } from "../editor/editor.js";
 import { forwardToCanvas } from "./canvas_events.js";
 import { watchFirstFrame } from "./first_frame.js";
 import { presetStore } from "./preset_store.js";
+import { showWarnings } from "./warnings.js";
 
 export const WIDGET_TYPE = "LINGBOT_CAMERA_EDITOR";
 const HEIGHT = 480; // of the widget at least; editor.css holds the same for Nodes 2.0
@@ -33,12 +34,12 @@ function keepUndo(element) {
   }
 }
 
-/** Has the editor show the node's first frame until the widget is removed. */
-function showFirstFrame(editor, node, widget) {
+/** Has the editor show the node's first frame, and what is wrong with its path, until the widget is removed. */
+function keepShown(editor, node, widget) {
   const { onRemove } = widget;
-  const stop = watchFirstFrame(editor, node);
+  const stops = [watchFirstFrame(editor, node), showWarnings(editor)];
   widget.onRemove = () => {
-    stop();
+    for (const stop of stops) stop();
     onRemove?.call(widget);
   };
 }
@@ -75,7 +76,7 @@ export function addEditor(html, node, name, initial) {
     setValue: (text) => editor.load(text),
     getMinHeight: () => HEIGHT,
   });
-  showFirstFrame(editor, node, widget);
+  keepShown(editor, node, widget);
   keepNodeWidth(widget);
   keepLeastWidth(node);
   node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);

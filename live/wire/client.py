@@ -6,35 +6,28 @@ import asyncio
 import time
 from collections import deque
 from concurrent.futures import Executor
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
-from ...live import Frames
-from .pictures import Encoder
-from .protocol import Init, Output, pack
+from ..walk import Frames
+from .codec import Codec, Socket
+from .encoder import Encoder
+from .protocol import Init, Output
 
 MOST_WAITING = 64_000_000
 """Bytes of frames that wait for a client."""
 LONGEST_WAIT = 1.5
 """Seconds of frames that wait for a client that plays them as they come."""
-APART = 1 << 16
-"""Bytes of raw frames from which on they follow in a message of their own, as SGLang's do."""
-
-
-class Socket(Protocol):
-    """A websocket: aiohttp's."""
-
-    async def send_bytes(self, data: bytes) -> None: ...
 
 
 class Client:
     """Frames and messages wait here until the connection takes them; the walk waits for nobody. All methods are the
     event loop's."""
 
-    def __init__(self, socket: Socket, init: Init, threads: Executor) -> None:
+    def __init__(self, socket: Socket, init: Init, threads: Executor, codec: Codec) -> None:
         self.id, self.ours = uuid4().hex, init.ours
         self.dropped = self.sent_bytes = 0
-        self._socket, self._threads, self._init = socket, threads, init
+        self._socket, self._threads, self._init, self._codec = socket, threads, init, codec
         self._encoder = Encoder(init.output, init.fps)
         self._waiting: deque[Frames | dict[str, Any]] = deque()
         self._something = asyncio.Event()
@@ -83,7 +76,7 @@ class Client:
                 if isinstance(item, Frames):
                     await self._send_frames(item)
                 else:
-                    await self._socket.send_bytes(pack(item))
+                    await self._codec.send(self._socket, item)
             if self.finished:
                 return
             self._something.clear()
@@ -94,24 +87,19 @@ class Client:
         loop = asyncio.get_running_loop()
         told, payload = await loop.run_in_executor(self._threads, self._encoder.encode, frames.pixels)
         encoded = time.perf_counter()
-        header = self._header(frames) | told | {"total_size": len(payload)}
-        if told["encoding"] == "raw" and len(payload) >= APART:
-            await self._socket.send_bytes(pack({"type": "frame_batch_header"} | header))
-            await self._socket.send_bytes(payload)
-        else:
-            await self._socket.send_bytes(pack({"type": "frame_batch"} | header | {"payload": payload}))
+        header = told | {
+            "request_id": f"{self.id}_{frames.chunk}", "chunk_index": frames.chunk, "first_frame_index": frames.first,
+            "frame_batch_index": frames.part, "num_frame_batches": frames.parts, "is_final_frame_batch": frames.last,
+            "total_size": len(payload),
+        }  # fmt: skip
+        if frames.event is not None:
+            header["event_id"] = frames.event
+        await self._codec.send_frames(self._socket, header, payload)
         self.sent_bytes += len(payload)
         self._count(frames, len(payload), encoded - began, time.perf_counter() - encoded)
         if frames.last:
-            await self._socket.send_bytes(pack(self._stats(frames, told["content_type"])))
+            await self._codec.send(self._socket, self._stats(frames, told["content_type"]))
             self._chunk = {}
-
-    def _header(self, frames: Frames) -> dict[str, Any]:
-        told = {
-            "request_id": f"{self.id}_{frames.chunk}", "chunk_index": frames.chunk, "first_frame_index": frames.first,
-            "frame_batch_index": frames.part, "num_frame_batches": frames.parts, "is_final_frame_batch": frames.last,
-        }  # fmt: skip
-        return told if frames.event is None else told | {"event_id": frames.event}
 
     def _count(self, frames: Frames, size: int, encoding: float, sending: float) -> None:
         more = {

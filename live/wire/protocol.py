@@ -1,7 +1,7 @@
 """The messages of SGLang's realtime video protocol, and what this server adds to them; every limit is checked here.
 
-Each is a msgpack map in a binary message of a websocket. What a client may send becomes an Init or an Event, or is
-refused with a sentence. What the server sends has whole numbers only, as SGLang's own has."""
+Each is a map, which a `codec` reads and writes. What a client may send becomes an Init or an Event, or is refused with
+a sentence. What the server sends has whole numbers only, as SGLang's own has."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import InputError, require
-from ...live.controls import MOST_ROWS
+from ...errors import InputError
 from ...options import FPS
 from ...pipeline.geometry import STEP
+from ..controls import MOST_ROWS
 
 MOST_BYTES, MOST_IMAGE_BYTES = 17 << 20, 16 << 20
 MOST_PROMPT = 8192
@@ -66,30 +66,14 @@ class Event:
     number: int | None
 
 
-def pack(message: dict[str, Any]) -> bytes:
-    return require("msgpack", '"lingbot-world[live]"').packb(message)
-
-
-def unpack(data: bytes) -> dict[str, Any]:
-    """A message, nothing of which is larger than what was received. Raises InputError."""
-    msgpack = require("msgpack", '"lingbot-world[live]"')
-    try:
-        message = msgpack.unpackb(
-            data, max_bin_len=MOST_IMAGE_BYTES, max_str_len=4 * MOST_PROMPT, max_array_len=MOST_ROWS, max_map_len=64,
-            max_ext_len=0,
-        )  # fmt: skip
-    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
-        raise InputError(f"not a message: {str(error)[:100] or type(error).__name__}") from error
-    if not isinstance(message, dict):
-        raise InputError("not a message: expected a map")
-    return message
-
-
 def read_init(message: dict[str, Any]) -> Init:
     """Raises InputError for what is no init, and names what is wrong with it."""
     if message.get("type") != "init":
         raise InputError("the first message is an `init`")
-    inputs = _of("condition_inputs", message, dict) or {}
+    inputs = message.get("condition_inputs")
+    if inputs is not None and not isinstance(inputs, dict):
+        raise InputError(f"`condition_inputs`: expected a dict, found a {type(inputs).__name__}")
+    actions = None if inputs is None else inputs.get("camera_actions")
     image = message.get("first_frame")
     if image is not None and not isinstance(image, bytes):
         raise InputError("`first_frame`: expected the bytes of a picture; this server fetches no address")
@@ -102,7 +86,7 @@ def read_init(message: dict[str, Any]) -> Init:
         seed=int(_number("seed", message, 0, 2**63 - 1) or 0),
         most_chunks=_whole("max_chunks", message, 1),
         output=_output(message, "raw"),
-        script=_script(inputs["camera_actions"]) if inputs.get("camera_actions") is not None else None,
+        script=None if actions is None else _script(actions),
         window=_whole("realtime_causal_kv_cache_num_frames", message, 0),
         sink=_whole("realtime_causal_sink_size", message, 0),
         chunk=_whole("lingbot_chunk", message, 1),
@@ -181,22 +165,12 @@ def _numbers(count: int, most: float) -> Any:
     return read
 
 
-def _chunk(payload: Any) -> int:
-    return _whole("back", {"back": payload}, 0) or 0
-
-
-def _restart(payload: Any) -> Init:
-    return read_init({**(payload if isinstance(payload, dict) else {}), "type": "init"})
-
-
-def _changed_output(payload: Any) -> Output:
-    return _output(payload if isinstance(payload, dict) else {}, "jpeg")
-
-
 _READERS = {
     "camera_actions": _actions, "prompt": _new_prompt, "look": _numbers(2, 720), "stick": _numbers(4, 1),
-    "pause": lambda _payload: None, "resume": lambda _payload: None, "back": _chunk, "restart": _restart,
-    "output": _changed_output,
+    "pause": lambda _payload: None, "resume": lambda _payload: None,
+    "back": lambda payload: _whole("back", {"back": payload}, 0) or 0,
+    "restart": lambda payload: read_init({**(payload if isinstance(payload, dict) else {}), "type": "init"}),
+    "output": lambda payload: _output(payload if isinstance(payload, dict) else {}, "jpeg"),
 }  # fmt: skip
 
 
@@ -218,13 +192,6 @@ def _size(text: Any) -> tuple[int, int] | None:
         raise InputError(f"`size` {str(text)[:20]!r}: expected width x height, such as 832x480")
     width, height = (max(STEP, int(side) // STEP * STEP) for side in sides.groups())
     return height, width
-
-
-def _of(name: str, message: dict[str, Any], kind: type) -> Any:
-    value = message.get(name)
-    if value is not None and not isinstance(value, kind):
-        raise InputError(f"`{name}`: expected a {kind.__name__}, found a {type(value).__name__}")
-    return value
 
 
 def _number(name: str, message: dict[str, Any], least: float, most: float) -> float | None:

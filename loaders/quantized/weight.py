@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..options import T
-from .tensors import MappedFile, TensorEntry, in_file_order
+from ...errors import CheckpointError
+from ...options import T
+from ..tensors import MappedFile, TensorEntry, in_file_order
 
 
 class QuantizedWeight(Protocol):
@@ -66,8 +66,13 @@ def check_finite(file: str, weights: Iterable[QuantizedWeight]) -> None:
 
     Reads the float32 components only: some 5 MB of a double-quantized expert."""
     entries = [entry for weight in weights for entry in weight.entries if entry.dtype == torch.float32]
-    suspects = (entry for joined in _joined(entries) if not _finite(_view(joined)) for entry in joined)
-    bad = [entry.name for entry in suspects if not _finite(entry.view())]
+    suspects = []
+    for joined in _joined(entries):
+        first, values = joined[0], joined[0].view()
+        if len(joined) > 1 and isinstance(first.source, MappedFile):
+            values = first.source.view(first.offset, (sum(entry.nbytes for entry in joined) // 4,), torch.float32)
+        suspects += [] if torch.isfinite(values).all() else joined
+    bad = [entry.name for entry in suspects if not torch.isfinite(entry.view()).all()]
     if bad:
         raise CheckpointError(f"{file}: NaN or infinity in {len(bad)} scales ({', '.join(bad[:5])}), expected finite "
                               "numbers; the file is corrupt, download it again")  # fmt: skip
@@ -84,14 +89,3 @@ def _joined(entries: list[TensorEntry]) -> list[list[TensorEntry]]:
         else:
             lists.append([entry])
     return lists
-
-
-def _view(joined: list[TensorEntry]) -> Tensor:
-    first = joined[0]
-    if len(joined) == 1 or not isinstance(first.source, MappedFile):
-        return first.view()
-    return first.source.view(first.offset, (sum(entry.nbytes for entry in joined) // 4,), torch.float32)
-
-
-def _finite(values: Tensor) -> bool:
-    return bool(torch.isfinite(values).all())

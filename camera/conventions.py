@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...errors import CameraError
-from ..poses import as_float64, check_poses
-from ..rotation import OPENGL_TO_OPENCV, inverse
+from ..errors import CameraError
+from .poses import as_float64, check_poses
+from .rotation import OPENGL_TO_OPENCV, inverse
 
 
 @dataclass(frozen=True)
@@ -45,3 +45,10 @@ def to_opencv(values: ArrayLike, convention: Convention, name: str) -> np.ndarra
     if not convention.camera_to_world:
         poses = inverse(poses)
     return poses @ OPENGL_TO_OPENCV if convention.opengl_axes else poses
+
+
+def read_otherwise(c2w: np.ndarray, read: Convention, other: Convention) -> np.ndarray:
+    """What c2w [n, 4, 4] that were read under one convention are under another."""
+    stored = c2w @ OPENGL_TO_OPENCV if read.opengl_axes else c2w
+    poses = stored if read.camera_to_world == other.camera_to_world else inverse(stored)
+    return poses @ OPENGL_TO_OPENCV if other.opengl_axes else poses

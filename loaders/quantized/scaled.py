@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
-from ..model.matrix_8bit import LARGEST, EightBit
-from ..model.pointwise import encode_8bit, slices
+from ...errors import CheckpointError
+from ...model.matrix_8bit import LARGEST, EightBit
+from ...model.pointwise import encode_8bit, slices
+from ..tensors import MappedFile, TensorEntry
 from .four_bit import frozen_parameter, load_layouts
-from .quantized import DecodedParameter
-from .tensors import MappedFile, TensorEntry
+from .weight import DecodedParameter
 
 METADATA = "_quantization_metadata"
 E4M3 = "float8_e4m3fn"
@@ -203,10 +203,8 @@ def _problem(values: TensorEntry | None, scale: TensorEntry | None, stated: Any)
         return f"{values.dtype} {list(values.shape)} with a scale, expected a matrix of {named or ' or '.join(FORMATS)}"
     if dtype == torch.int8 and (scale is None or not named):
         return f"int8 without {'its weight_scale' if named else 'the format that ComfyUI writes beside it'}"
-    if scale is not None and not (scale.dtype.is_floating_point and _fits(scale.shape, values.shape)):
+    found = (1,) if scale is None else scale.shape
+    one_or_a_row = math.prod(found) == 1 and len(found) < 3 or found == (values.shape[0], 1)
+    if scale is not None and not (scale.dtype.is_floating_point and one_or_a_row):
         return f"its scale is {scale.dtype} {list(scale.shape)}, expected float32, one or one for each row"
     return None
-
-
-def _fits(scale: tuple[int, ...], weight: tuple[int, ...]) -> bool:
-    return math.prod(scale) == 1 and len(scale) < 3 or scale == (weight[0], 1)

@@ -25,7 +25,7 @@ from comfy_kitchen.tensor import (
 )
 from torch import Tensor
 
-from ..errors import DependencyError, require
+from ...errors import DependencyError, require
 from . import codec
 
 log = logging.getLogger(__name__)

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, require
-from ..model.matrix_8bit import EightBit
-from ..model.pointwise import encode_8bit, or_else
-from ..options import BLOCK_SIZES, T
+from ...errors import CheckpointError, require
+from ...model.matrix_8bit import EightBit
+from ...model.pointwise import encode_8bit, or_else
+from ...options import BLOCK_SIZES, T
+from ..tensors import TensorEntry
 from . import codec
 from .codec import CODES, NESTED_BLOCKSIZE, Scales, decode, decode_rows, is_standard_code
-from .quantized import DecodedParameter
-from .tensors import TensorEntry
+from .weight import DecodedParameter
 
 _COMPONENT = re.compile(r"(.+)\.(absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.bitsandbytes__(\w+))$")
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -115,7 +115,7 @@ def _fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[.
     """Our Triton kernel of that name on GPUs where Triton works, else `plain`."""
     if device_type != "cuda" or find_spec("triton") is None:
         return plain
-    from ..model.kernels import weights_4bit as four_bit_kernels
+    from ...model.kernels import weights_4bit as four_bit_kernels
 
     return or_else(getattr(four_bit_kernels, name), plain, name)
 

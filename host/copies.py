@@ -1,0 +1,31 @@
+"""Two folders of this pack among ComfyUI's custom nodes: the one that loads first works, the other keeps still.
+
+Without that ComfyUI would take some nodes from the one, and addresses and the canvas's scripts from both."""
+
+import inspect
+import logging
+from pathlib import Path
+
+from .. import __version__
+
+PREFIX = "LingBotWorld"
+"""How the ids of this pack's nodes begin, and of no other's."""
+HERE = Path(__file__).parent.parent
+
+
+def gives_way() -> bool:
+    """Whether another folder of the pack has loaded. Then the log says which of the two works and what to do, and the
+    canvas gets no scripts of this one."""
+    from nodes import EXTENSION_WEB_DIRS, NODE_CLASS_MAPPINGS
+
+    theirs = (node for name, node in NODE_CLASS_MAPPINGS.items() if name.startswith(PREFIX))
+    first = next((Path(inspect.getfile(node)).parent.parent for node in theirs), HERE)
+    if first == HERE:
+        return False
+    for name in [name for name, folder in EXTENSION_WEB_DIRS.items() if Path(folder).parent == HERE]:
+        del EXTENSION_WEB_DIRS[name]
+    logging.warning(
+        "LingBot-World is installed twice: %s works, %s (version %s) is left out; delete the one that you do not want, "
+        "or move it out of custom_nodes, and restart ComfyUI", first, HERE, __version__,
+    )  # fmt: skip
+    return True

@@ -1,0 +1,268 @@
+"""A walk as a node runs it, inside ComfyUI's own sampling: steered from the canvas, or along a recorded path."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import comfy.model_management as management
+import comfy.samplers
+import comfy.utils
+import folder_paths
+import torch
+from torch import Tensor
+
+from ..camera.path import CameraPath
+from ..camera.poses import frame_count
+from ..errors import InputError
+from ..live import Engine, Frames, Session, Start
+from ..live.planned import check_walkable, latent_frames, with_window
+from ..options import FPS, KeyValueMode
+from ..pipeline.geometry import Geometry
+from ..pipeline.memory import estimate_vae
+from ..pipeline.spec import STANDING_STILL, RolloutRequest, RolloutSpec
+from ..pipeline.state import WorldState
+from ..pipeline.world import CausalModel, World, WorldMemory
+from ..vae import VAE, VideoDecoder, load_vae, vae_width
+from .conditioning import text_of_rollout
+from .live_view import LiveView
+from .rollout import NodeRollout, encode_image, prepare_rollout
+from .rollout_sampler import LATENT_CHANNELS, WalkSampler, plan_key_values, room_on
+
+FOLDER = "walks"
+"""In ComfyUI's output folder: each walk's state, path and latents, whatever becomes of the run."""
+VAE_SHARE = 0.25
+"""Of the room on a GPU: where the VAE takes more, it decodes in tiles."""
+
+
+class Walked(NamedTuple):
+    """What a walk leaves: IMAGE [n, H, W, 3] of its frames, the LATENT of the whole video, the state, and the camera,
+    a pose a frame."""
+
+    images: Tensor
+    latent: dict
+    state: WorldState
+    camera: CameraPath
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveRun:
+    """A walk that can begin: `rollout` has the plan. `path`: the poses that are walked where nobody steers; `steered`:
+    somebody may, who is waited for. `frames`: how many are made at most. `text`: the prompt's words, if they are known.
+    `clip` encodes what the person says."""
+
+    rollout: NodeRollout
+    path: CameraPath | None
+    steered: bool
+    frames: int
+    text: str
+    seed: int
+    kv_cache: KeyValueMode
+    clip: Any = None
+
+
+def first_prompt(positive: list | None, clip: Any, prompt: str, state: WorldState | None) -> tuple[list, str]:
+    """The CONDITIONING that a walk begins with, and its words: the one that is given, `prompt` by the CLIP, or the
+    state's last. Raises InputError where there is none."""
+    if positive is not None:
+        return positive, ""
+    if clip is not None and prompt.strip():
+        return clip.encode_from_tokens_scheduled(clip.tokenize(prompt)), prompt
+    if state is not None:
+        return [[state.prompts[-1].context, {}]], state.prompts[-1].text
+    raise InputError("positive is missing: connect a text node's output, or a clip, and write the prompt here")
+
+
+def prepare_live(
+    patcher, positive: list, asked: RolloutRequest, *, image: Tensor | None, state: WorldState | None,
+    path: CameraPath | None, steered: bool, **more: Any,
+) -> LiveRun:  # fmt: skip
+    """Checks what a walk is asked for; `asked.frames` are the most that it makes, `more` goes to the LiveRun. Raises
+    InputError and CameraError before anything is loaded."""
+    given = {"path": path, "steered": steered, "frames": asked.frames, **more}
+    if steered:
+        planned = 4 * latent_frames(asked.window) - (3 if state is None else 0)
+        run = prepare_rollout(patcher, (positive, None), replace(asked, frames=planned), image=image, state=state)
+        spec, told = with_window(run.spec, asked.window, asked.sink)
+        notes = tuple(note for note in run.notes if note != STANDING_STILL)
+        run = replace(run, spec=spec, notes=(*notes, *told))
+    else:
+        asked = replace(asked, frames=min(asked.frames, len(path)))
+        run = prepare_rollout(patcher, (positive, None), asked, image=image, camera=path, state=state)
+    check_walkable(run.spec, "model")
+    if path is not None:
+        given["path"] = _as_rollout(path, asked.frames, run.spec)
+    return LiveRun(rollout=run, **given)
+
+
+def _as_rollout(path: CameraPath, frames: int, spec: RolloutSpec) -> CameraPath:
+    """The path in as many poses as the walk has frames, where a Rollout's latent frames would lie on it."""
+    made = frame_count(frames, len(path), spec.chunk)
+    if spec.state is not None:
+        return path[:frames].resampled(made + 4)
+    return path[: frame_count(frames, len(path))].resampled(made)
+
+
+def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
+    """Walks until the person stops, or the path ends, or so many frames are made. Raises InputError where nobody comes
+    or nothing was made; ComfyUI's interrupt ends it at the next forward. What was walked stays in a folder."""
+    spec, patcher = run.rollout.spec, run.rollout.patcher
+    frames = _Decoders(vae, spec.geometry, patcher.load_device)
+    place, on_device = plan_key_values(patcher, spec, run.kv_cache, frames.nbytes)
+    image = encode_image(run.rollout, vae)
+    made: list[Walked] = []
+
+    def walk(model: CausalModel, device: torch.device) -> None:
+        new_world = partial(spec.loop.world, model, device, WorldMemory(place, camera_cache_bytes=0))
+        with _session(run, _engine(run, image, new_world, frames), view, _path(run, view)) as session:
+            made.append(_walk(run, session, view))
+
+    guider = comfy.samplers.CFGGuider(patcher)
+    guider.inner_set_conds({"positive": run.rollout.prompts[0]})
+    chunk = torch.zeros(1, LATENT_CHANNELS, spec.chunk, *spec.size)
+    sigmas = torch.tensor([*spec.schedule.sigmas, 0.0], dtype=torch.float32)
+    patcher.model.key_value_bytes = on_device
+    try:
+        guider.sample(chunk, chunk, WalkSampler(spec.schedule, walk), sigmas, disable_pbar=True, seed=run.seed)
+    finally:
+        patcher.model.key_value_bytes = 0
+        management.soft_empty_cache()
+    return made[0]
+
+
+def _path(run: LiveRun, view: LiveView) -> CameraPath | None:
+    """What is walked by itself; None where somebody is there to steer. Raises InputError where there is neither."""
+    if run.steered and view.somebody(alone=run.path is not None):
+        return None
+    if run.path is None:
+        raise InputError(view.nobody)
+    return run.path
+
+
+def _engine(
+    run: LiveRun, image: Tensor, new_world: Callable[[], World], frames: Callable[[bool], VideoDecoder]
+) -> Engine:
+    spec = run.rollout.spec
+    return Engine(
+        config=spec.config, schedule=spec.schedule, release=spec.release, window=spec.window, chunk=spec.chunk,
+        size=(spec.geometry.height, spec.geometry.width), device=run.rollout.patcher.load_device,
+        new_world=new_world, new_decoder=frames, encode_image=lambda _frame: image, encode_prompt=_Prompts(run),
+        notes=run.rollout.notes,
+    )  # fmt: skip
+
+
+@contextmanager
+def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | None) -> Iterator[Session]:
+    """A session whose walk is kept whole in ComfyUI's output folder, also where it is interrupted."""
+    spec = run.rollout.spec
+    lens = None if path is None else path.intrinsics[0]
+    folder = Path(folder_paths.get_output_directory()) / FOLDER
+    session = Session(
+        engine, spec.state or Start(spec.frame, run.text, lens), folder=folder, seed=run.seed,
+        fps=FPS if path is None else 0, path=None if path is None else path.c2w,
+    )  # fmt: skip
+    try:
+        if spec.state is not None:
+            session.walk.prompt(run.text, run.rollout.contexts[0])
+        view.begin(session, steered=path is None, prompts=run.clip is not None)
+        yield session
+    finally:
+        with suppress(InputError):  # a restart failed: there is none
+            logging.info("The walk is kept in %s", session.walk.kept.folder)
+        session.close(whole=True)
+
+
+def _walk(run: LiveRun, session: Session, view: LiveView) -> Walked:
+    album, bar = _Album(), comfy.utils.ProgressBar(run.frames)
+
+    def deliver(frames: Frames) -> None:
+        album.add(frames)
+        view.deliver(frames)
+        bar.update_absolute(min(album.frames, bar.total))
+        if frames.last and album.frames >= run.frames:
+            session.stop()
+
+    def tell(kind: str, facts: dict[str, Any]) -> None:
+        if kind in ("back", "restarted"):
+            album.cut(facts.get("chunk", 0))
+        view.tell(kind, facts)
+
+    session.run(deliver, tell, view.watch)
+    if not album.frames:
+        raise InputError("the walk was stopped before it began: there is nothing to hand out")
+    state, kept = session.state(), session.walk.kept
+    latent = run.rollout.patcher.model.process_latent_out(state.latent.clone())
+    return Walked(album.images(), {"samples": latent}, state, CameraPath(kept.poses(), kept.lens, FPS))
+
+
+class _Album:
+    """The frames that a walk has made, without those that it went back on."""
+
+    def __init__(self) -> None:
+        self._parts: list[Frames] = []
+
+    @property
+    def frames(self) -> int:
+        return sum(len(part.pixels) for part in self._parts)
+
+    def add(self, frames: Frames) -> None:
+        self._parts.append(frames)
+
+    def cut(self, chunks: int) -> None:
+        self._parts = [part for part in self._parts if part.chunk < chunks]
+
+    def images(self) -> Tensor:
+        """IMAGE [n, H, W, 3]."""
+        images, first = torch.empty(self.frames, *self._parts[0].pixels.shape[1:]), 0
+        for part in self._parts:
+            images[first : first + len(part.pixels)] = torch.from_numpy(part.pixels)
+            first += len(part.pixels)
+        return images.div_(255)
+
+
+class _Decoders:
+    """Makes decoders that go on part by part, of the weights of ComfyUI's VAE: that one decodes a video as a whole."""
+
+    def __init__(self, vae, geometry: Geometry, device: torch.device):
+        """Raises CheckpointError for another VAE than Wan 2.1's."""
+        weights = vae.get_sd()
+        self._size, self._device, self._weights = (geometry.lat_h, geometry.lat_w), device, weights
+        self._half = device.type == "cuda" and vae.vae_dtype != torch.float32
+        load_vae(weights)  # raises
+        chunk = replace(geometry, frames=4)
+        bytes_of = partial(estimate_vae, vae_width(weights), chunk, half=self._half)
+        self._tiling = device.type == "cuda" and bytes_of()[1].total > VAE_SHARE * room_on(device)
+        self.nbytes = bytes_of(tiling=self._tiling)[1].total if device.type == "cuda" else 0
+
+    def __call__(self, exact: bool) -> VideoDecoder:
+        vae = load_vae(self._weights, device=self._device)
+        if self._half and not exact:
+            vae = vae.decoding_in_half()
+        tiling = self._tiling or (exact and self._device.type == "cuda")
+        return VideoDecoder(VAE(vae.weights, tiling), *self._size, park=tiling)
+
+
+class _Prompts:
+    """The embedding [1, L, D] of a prompt: of the first as it was given, of others by the CLIP."""
+
+    def __init__(self, run: LiveRun):
+        self._run, self._kept = run, {run.text: run.rollout.contexts[0].cpu()}
+
+    def __call__(self, text: str) -> Tensor:
+        if text not in self._kept:
+            self._kept[text] = self._encoded(text)
+        return self._kept[text]
+
+    def _encoded(self, text: str) -> Tensor:
+        """By the CLIP, which ComfyUI may put in the model's place: this is loaded again behind it."""
+        run, clip = self._run.rollout, self._run.clip
+        if clip is None:
+            raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")
+        made = clip.encode_from_tokens_scheduled(clip.tokenize(text))
+        prompt, _ = text_of_rollout("prompt", made, run.spec.config)
+        model = run.patcher.model
+        management.load_models_gpu([run.patcher], max(0, model.last_memory_required - model.key_value_bytes))
+        return prompt[0][0][:, : run.spec.config.text_len].float().cpu()

@@ -1,0 +1,50 @@
+"""The address at which views of walks connect to ComfyUI's server."""
+
+import asyncio
+import time
+from functools import partial
+from typing import Any
+
+from ..errors import InputError
+
+ADDRESS = "/lingbot_world/live"
+MOST_BYTES = 1 << 17
+"""Of a message: the longest prompt, each letter written as an escape."""
+MOST_VIEWS = 16
+PATIENCE = 10.0
+"""Seconds in which the node of a view has to begin: ComfyUI tells the page of it before the node runs."""
+
+views: dict[str, Any] = {}
+"""The `LiveView` of each running node, by its id."""
+
+
+def register(server) -> None:
+    """Adds the address; `server` is ComfyUI's PromptServer."""
+    from aiohttp import web
+
+    connected = []
+
+    @server.routes.get(ADDRESS)
+    async def connect(request: web.Request) -> web.StreamResponse:
+        from ..live.wire.codec import JSON  # imported when a node has begun: they import the model
+        from ..live.wire.connection import foreign_origin, serve
+
+        if foreign_origin(request):
+            return web.Response(status=403, text="a page of another address may not walk here\n")
+        if len(connected) >= MOST_VIEWS:
+            return web.Response(status=503, text=f"{MOST_VIEWS} views are open; close one\n")
+        connected.append(request)
+        try:
+            return await serve(request, partial(_meet, request.query.get("node", "")), JSON, MOST_BYTES)
+        finally:
+            connected.remove(request)
+
+
+async def _meet(node: str, socket, init, inbox) -> None:
+    """Raises InputError where the node does not run."""
+    ends = time.monotonic() + PATIENCE
+    while node not in views and time.monotonic() < ends and not inbox.ended.is_set():
+        await asyncio.sleep(0.05)
+    if node not in views:
+        raise InputError("no walk runs on this node: press Run")
+    await views[node].meet(socket, init, inbox)

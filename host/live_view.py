@@ -1,0 +1,174 @@
+"""Who looks at the walk of a node: their websocket on one side, the thread of the node on the other."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import comfy.model_management as management
+from comfy_execution.utils import get_executing_context
+
+from ..errors import LingBotError
+from ..live import Frames, Session
+from ..live.wire.client import Client
+from ..live.wire.codec import JSON
+from ..live.wire.protocol import Event, Init
+from ..live.wire.steering import Rules, facts, figures, obey, quiet_since, steer
+from ..options import FPS
+from .live_route import views
+
+STOPPED = 1000
+"""The code with which a view is closed by its Stop; a page that is left, or a connection that breaks, has another."""
+
+@contextmanager
+def live_view(wait: float) -> Iterator["LiveView"]:
+    """The view of the node that ComfyUI is running."""
+    from server import PromptServer
+
+    server, context = getattr(PromptServer, "instance", None), get_executing_context()
+    node = "" if context is None else context.node_id
+    view = LiveView(server, wait)
+    views[node] = view
+    try:
+        yield view
+    finally:
+        del views[node]
+        view.end()
+
+
+class LiveView:
+    """Whoever looks at a walk and steers it, one at a time. `meet` is the event loop's, all else is for the thread of
+    the node. `server` is ComfyUI's PromptServer, None where there is none."""
+
+    def __init__(self, server, wait: float):
+        """`wait`: seconds in which somebody has to come."""
+        self._server, self._wait, self._rules = server, wait, Rules()
+        self._session: Session | None = None
+        self._client: Client | None = None
+        self._ready, self._ended = asyncio.Event(), False
+        self._steered = self._stopped = self._prompts = False
+        self._alone_since = 0.0
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="lingbot-live")
+
+    @property
+    def nobody(self) -> str:
+        """What is said where nobody has come."""
+        return (f"nobody opened the live view within {self._wait:g} s: run the workflow from the canvas, where the "
+                "node's view opens by itself, or connect a camera path to `recorded path`, which is walked then")
+
+    def somebody(self, alone: bool) -> bool:
+        """Whether somebody comes in time. If the walk can be made `alone`, nobody is waited for where no page is
+        connected that has asked for it. ComfyUI can interrupt it."""
+        asked = None if self._server is None else self._server.sockets.get(self._server.client_id)
+        ends = time.monotonic() + (0 if alone and asked is None else self._wait)
+        while self._client is None and not self._stopped and time.monotonic() < ends:
+            management.throw_exception_if_processing_interrupted()
+            time.sleep(0.05)
+        return self._stopped or self._client is not None
+
+    def begin(self, session: Session, *, steered: bool, prompts: bool) -> None:
+        """There is a world; whether it is `steered`, and can be told what to show."""
+        self._session, self._steered, self._prompts = session, steered, prompts
+        self._alone_since = time.monotonic()
+        self._in_the_loop(self._ready.set)
+
+    def deliver(self, frames: Frames) -> None:
+        self._in_the_loop(lambda: self._client and self._client.offer(frames))
+
+    def tell(self, kind: str, told: dict[str, Any]) -> None:
+        """What the session tells."""
+        self._in_the_loop(self._tell, kind, told)
+
+    def watch(self) -> None:
+        """Stops a walk that nobody walks any more. Raises ComfyUI's interrupt."""
+        management.throw_exception_if_processing_interrupted()
+        session, alone = self._session, time.monotonic() - self._alone_since
+        if not self._steered:
+            return
+        left, quiet = self._client is None and alone > self._rules.back, quiet_since(session)
+        if self._stopped or left or quiet > self._rules.gone:
+            session.stop()
+        elif quiet > self._rules.idle and not session.paused:
+            session.pause()
+
+    def end(self) -> None:
+        """The node is done. Whoever looks is told."""
+        self._in_the_loop(self._end)
+        self._threads.shutdown(wait=False)
+
+    async def meet(self, socket, init: Init, inbox) -> None:
+        """A client from its init to its end; one that looked before has to go."""
+        client = Client(socket, init, self._threads, JSON)
+        before, self._client = self._client, client
+        if before is not None:
+            before.tell({"type": "error", "content": "the walk goes on in another view"})
+            before.finish()
+        sending, gone = asyncio.create_task(client.send()), asyncio.create_task(inbox.ended.wait())
+        try:
+            await asyncio.wait({asyncio.create_task(self._ready.wait()), sending, gone}, return_when="FIRST_COMPLETED")
+            if self._ready.is_set() and not self._ended:
+                await self._look(client, inbox, sending)
+        finally:
+            gone.cancel()
+            self._left(client, inbox.ended.is_set() and inbox.code == STOPPED)
+            client.finish()  # what was told last is still sent
+            await asyncio.wait({sending}, timeout=2)
+            sending.cancel()
+
+    async def _look(self, client: Client, inbox, sending: asyncio.Task) -> None:
+        told = facts(self._session, FPS) | {"prompts": self._prompts, "steered": self._steered}
+        client.tell({**told, "resume": "the canvas"})
+        if self._steered:
+            self._session.controls.let_go()
+            self._session.resume()
+        tasks = [asyncio.create_task(obey(inbox, client, self._do)), asyncio.create_task(self._figures(client))]
+        try:
+            await asyncio.wait({*tasks, sending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _do(self, event: Event) -> None:
+        if event.kind == "output":
+            if self._client is not None:
+                self._client.output(event.payload)
+        elif self._steered and not self._ended:
+            if event.kind == "restart":
+                self._session.restart()
+            steer(self._session, event)
+
+    async def _figures(self, client: Client) -> None:
+        while not self._ended:
+            await asyncio.sleep(1)
+            with suppress(LingBotError):  # between two walks
+                client.tell(figures(self._session, client))
+
+    def _left(self, client: Client, stopped: bool) -> None:
+        if self._client is not client:
+            return  # another has taken its place
+        self._client, self._alone_since = None, time.monotonic()
+        self._stopped = self._stopped or stopped
+        if self._session is not None and self._steered and not self._ended:
+            self._session.controls.let_go()
+            self._session.pause()
+
+    def _tell(self, kind: str, told: dict[str, Any]) -> None:
+        if self._client is None:
+            return
+        if kind in ("back", "restarted"):
+            self._client.forget()
+        self._client.tell({"type": "status", "content": kind, **told})
+
+    def _end(self) -> None:
+        self._ended = True
+        self._ready.set()
+        if self._client is not None:
+            self._client.tell({"type": "status", "content": "ended"})
+            self._client.finish()
+
+    def _in_the_loop(self, function: Callable[..., Any], *arguments: Any) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            if self._server is not None:
+                self._server.loop.call_soon_threadsafe(function, *arguments)

@@ -1,0 +1,40 @@
+"""What a walk makes of a rollout's plan: there is always a window, and the model answers to a camera in a few steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..errors import InputError
+from ..options import Window
+from ..pipeline.spec import RolloutSpec
+
+LATENT_FRAMES = 72
+"""That memory is planned for, at least: whole chunks of any size, and more than a release's window."""
+LIVE_WINDOW = Window(18, 6)
+"""Of a release that looks back on the whole video: a walk has no end."""
+
+
+def latent_frames(window: int | None) -> int:
+    """How many a walk without an end is planned for. Raises InputError for a window that is the whole video."""
+    if window == 0:
+        raise InputError("`window` 0 is the whole video, and a walk has no end; name a window, such as 18")
+    return LATENT_FRAMES * -(-(window or 1) // LATENT_FRAMES)
+
+
+def check_walkable(spec: RolloutSpec, model: str) -> None:
+    """Raises InputError, naming `model`, for one that a walk cannot be made with."""
+    if spec.guided:
+        raise InputError(f"{model}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one "
+                         "takes many")  # fmt: skip
+    if spec.config.control != 6:
+        raise InputError(f"{model}: a walk takes a model that is given a camera, and no keys")
+
+
+def with_window(spec: RolloutSpec, window: int | None, sink: int | None) -> tuple[RolloutSpec, tuple[str, ...]]:
+    """The spec of a walk without an end, which looks back on a window of what is asked for, and what is to be said."""
+    if spec.window.frames:
+        return spec, ()
+    held = LIVE_WINDOW.changed(window, sink, spec.chunk)
+    note = (f"{spec.release} looks back on the whole video, and a walk has no end: window {held.frames}, sink "
+            f"{held.sink}.")  # fmt: skip
+    return replace(spec, window=held), (note,)

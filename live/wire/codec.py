@@ -1,0 +1,91 @@
+"""How a message is written: as SGLang's clients have it, and for a front whose Python has no msgpack."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from ...errors import InputError, require
+from ..controls import MOST_ROWS
+from .protocol import MOST_IMAGE_BYTES, MOST_PROMPT
+
+APART = 1 << 16
+"""Bytes of raw frames from which on they follow in a message of their own, as SGLang's do."""
+
+
+class Socket(Protocol):
+    """A websocket: aiohttp's."""
+
+    async def send_bytes(self, data: bytes) -> None: ...
+
+    async def send_str(self, data: str) -> None: ...
+
+
+class Codec(Protocol):
+    """Reads messages, which may be anything, and sends them. `read` raises InputError for what is no map."""
+
+    def read(self, data: bytes | str) -> dict[str, Any]: ...
+
+    async def send(self, socket: Socket, message: dict[str, Any]) -> None: ...
+
+    async def send_frames(self, socket: Socket, header: dict[str, Any], payload: bytes) -> None: ...
+
+
+class _Msgpack:
+    def read(self, data: bytes | str) -> dict[str, Any]:
+        return unpack(data if isinstance(data, bytes) else b"")  # a text is told what is expected
+
+    async def send(self, socket: Socket, message: dict[str, Any]) -> None:
+        await socket.send_bytes(pack(message))
+
+    async def send_frames(self, socket: Socket, header: dict[str, Any], payload: bytes) -> None:
+        if header["encoding"] == "raw" and len(payload) >= APART:
+            await socket.send_bytes(pack({"type": "frame_batch_header"} | header))
+            await socket.send_bytes(payload)
+        else:
+            await socket.send_bytes(pack({"type": "frame_batch"} | header | {"payload": payload}))
+
+
+class _Json:
+    def read(self, data: bytes | str) -> dict[str, Any]:
+        try:
+            message = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"not a message: {str(error)[:100]}") from error
+        return _map(message)
+
+    async def send(self, socket: Socket, message: dict[str, Any]) -> None:
+        await socket.send_str(json.dumps(message))
+
+    async def send_frames(self, socket: Socket, header: dict[str, Any], payload: bytes) -> None:
+        await socket.send_str(json.dumps({"type": "frame_batch_header"} | header))
+        await socket.send_bytes(payload)
+
+
+MSGPACK: Codec = _Msgpack()
+"""A map in a binary message."""
+JSON: Codec = _Json()
+"""A map in a text message, and frames in a binary one behind it."""
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    return require("msgpack", '"lingbot-world[live]"').packb(message)
+
+
+def unpack(data: bytes) -> dict[str, Any]:
+    """A message, nothing of which is larger than what was received. Raises InputError."""
+    msgpack = require("msgpack", '"lingbot-world[live]"')
+    try:
+        message = msgpack.unpackb(
+            data, max_bin_len=MOST_IMAGE_BYTES, max_str_len=4 * MOST_PROMPT, max_array_len=MOST_ROWS, max_map_len=64,
+            max_ext_len=0,
+        )  # fmt: skip
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise InputError(f"not a message: {str(error)[:100] or type(error).__name__}") from error
+    return _map(message)
+
+
+def _map(message: Any) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise InputError("not a message: expected a map")
+    return message

@@ -1,0 +1,111 @@
+"""A client's websocket from its handshake to its end: who may open one, and how much of it is read."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from ...errors import InputError, LingBotError
+from .codec import Codec
+from .protocol import Init, read_init
+
+FIRST_WORD = 30.0
+"""Seconds that a connection has for its init."""
+MESSAGES, BURST = 240, 480
+"""A second that are read of a connection, and at once; more wait in the network."""
+WAITING = 64
+"""Messages that are read before they are done."""
+HEARTBEAT = 10.0
+
+
+class Connection:
+    """A websocket's messages, read as they come, no more a second than anybody needs."""
+
+    def __init__(self, socket: web.WebSocketResponse, codec: Codec) -> None:
+        self.clean, self.ended, self.code = False, asyncio.Event(), 0
+        self._socket, self._codec = socket, codec
+        self._messages: asyncio.Queue[bytes | str | None] = asyncio.Queue(WAITING)
+        self._allowed, self._since = float(BURST), time.monotonic()
+        self._task = asyncio.create_task(self._read())
+
+    async def next(self) -> dict[str, Any] | None:
+        data = await self._messages.get()
+        if data is None:
+            self._messages.put_nowait(None)
+            return None
+        return self._codec.read(data)
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    async def _read(self) -> None:
+        with suppress(ConnectionError):
+            async for message in self._socket:
+                await self._in_time()
+                if message.type in (WSMsgType.BINARY, WSMsgType.TEXT):
+                    await self._messages.put(message.data)
+        self.code = self._socket.close_code or 0
+        self.clean = self.code in (WSCloseCode.OK, WSCloseCode.GOING_AWAY)
+        self.ended.set()
+        await self._messages.put(None)
+
+    async def _in_time(self) -> None:
+        now = time.monotonic()
+        self._allowed = min(BURST, self._allowed + MESSAGES * (now - self._since)) - 1
+        self._since = now
+        if self._allowed < 0:
+            await asyncio.sleep(-self._allowed / MESSAGES)
+
+
+Meet = Callable[[web.WebSocketResponse, Init, Connection], Awaitable[None]]
+"""meet(socket, init, inbox): everything from a client's init to its end. Raises a LingBotError, which it is told."""
+
+
+async def serve(request: web.Request, meet: Meet, codec: Codec, most_bytes: int) -> web.WebSocketResponse:
+    """A client, from its handshake to its end; none of its messages has more than `most_bytes`."""
+    socket = web.WebSocketResponse(max_msg_size=most_bytes, heartbeat=HEARTBEAT, compress=False)
+    await socket.prepare(request)
+    inbox, code = Connection(socket, codec), WSCloseCode.OK
+    try:
+        init = await _init(socket, inbox, codec)
+        if init is not None:
+            await meet(socket, init, inbox)
+    except InputError as error:
+        code = WSCloseCode.POLICY_VIOLATION
+        await _refuse(socket, codec, str(error))
+    except LingBotError as error:
+        code = WSCloseCode.INTERNAL_ERROR
+        await _refuse(socket, codec, str(error))
+    except (ConnectionError, asyncio.TimeoutError):
+        code = WSCloseCode.GOING_AWAY
+    finally:
+        with suppress(ConnectionError, asyncio.TimeoutError):
+            await asyncio.wait_for(socket.close(code=code), 5)
+        inbox.close()
+    return socket
+
+
+async def _init(socket: web.WebSocketResponse, inbox: Connection, codec: Codec) -> Init | None:
+    while True:
+        try:
+            message = await asyncio.wait_for(inbox.next(), FIRST_WORD)
+            return None if message is None else read_init(message)
+        except InputError as error:  # as SGLang's server: it is told, and may try again
+            await _refuse(socket, codec, str(error))
+
+
+async def _refuse(socket: web.WebSocketResponse, codec: Codec, reason: str) -> None:
+    with suppress(ConnectionError):
+        await codec.send(socket, {"type": "error", "content": reason})
+
+
+def foreign_origin(request: web.Request) -> str:
+    """The origin of a page of another address that asks; empty for the server's own pages and for programs."""
+    origin = request.headers.get("Origin")
+    return "" if origin is None or urlsplit(origin).netloc == request.host else origin or "null"

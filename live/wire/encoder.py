@@ -1,0 +1,81 @@
+"""The walk's frames as a client wants them, made in threads beside the walk."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ...errors import require
+from .protocol import Output
+
+CONTENT_TYPES = {"raw": "application/x-raw-rgb", "webp": "image/webp", "jpeg": "image/jpeg", "h264": "video/h264"}
+KEY_FRAMES = 64
+"""Frames from one H.264 key frame to the next."""
+
+
+class Encoder:
+    """Frames as a client wants them. One at a time uses it: H.264 goes on from the frames before."""
+
+    def __init__(self, output: Output, fps: float) -> None:
+        self.output, self._fps = output, fps
+        self._stream: Any = None
+        if output.format == "h264":
+            require("av", '"lingbot-world[live]"')
+
+    def encode(self, pixels: np.ndarray) -> tuple[dict[str, Any], bytes]:
+        """The header's entries that tell of the payload, and the payload, of frames uint8 [n, H, W, 3]."""
+        pixels = self._scaled(pixels)
+        count, height, width = pixels.shape[:3]
+        name = self.output.format
+        told = {"content_type": CONTENT_TYPES[name], "num_frames": count, "width": width, "height": height,
+                "encoding": name, "channels": 3}  # fmt: skip
+        if name == "raw":
+            payload = pixels.tobytes()
+            return told | {"format": "rgb24", "bytes_per_frame": 3 * width * height, "raw_size": len(payload)}, payload
+        parts = self._h264(pixels) if name == "h264" else [self._picture(frame) for frame in pixels]
+        told |= {"format": "h264_annexb" if name == "h264" else name, "payload_lengths": [len(part) for part in parts]}
+        return told, b"".join(parts)
+
+    def _scaled(self, pixels: np.ndarray) -> np.ndarray:
+        height, width = pixels.shape[1:3]
+        if not self.output.width or width <= self.output.width:
+            return pixels
+        across = max(2, self.output.width // 2 * 2)
+        size = across, max(2, round(height * across / width) // 2 * 2)
+        return np.stack([np.array(Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR)) for frame in pixels])
+
+    def _picture(self, frame: np.ndarray) -> bytes:
+        file, options = BytesIO(), {"quality": self.output.quality}
+        if self.output.format == "webp":
+            Image.fromarray(frame).save(file, "WEBP", method=0, **options)
+        else:
+            Image.fromarray(frame).save(file, "JPEG", subsampling=0 if self.output.quality >= 90 else 2, **options)
+        return file.getvalue()
+
+    def _h264(self, pixels: np.ndarray) -> list[bytes]:
+        """An access unit a frame, in Annex B; every one can be decoded when it is there."""
+        import av
+
+        if self._stream is None:
+            self._stream = self._new_stream(*pixels.shape[1:3])
+        units = []
+        for frame in pixels:
+            packets = self._stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24"))
+            units.append(b"".join(bytes(packet) for packet in packets))
+        return units
+
+    def _new_stream(self, height: int, width: int) -> Any:
+        import av
+
+        stream = av.CodecContext.create("libx264", "w")
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        stream.framerate = Fraction(self._fps).limit_denominator(1000)
+        stream.time_base = 1 / stream.framerate
+        crf = str(round(40 - 0.25 * self.output.quality))  # 90 is 18
+        stream.options = {"preset": "ultrafast", "tune": "zerolatency", "crf": crf, "profile": "baseline",
+                          "x264-params": f"keyint={KEY_FRAMES}:repeat-headers=1"}  # fmt: skip
+        return stream

@@ -1,0 +1,99 @@
+"""What a client's events ask of a walk, and what it is told of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from ...errors import LingBotError
+from ..session import Session
+from .client import Client
+from .protocol import Event, read_event
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Seconds: after `idle` without an input the world stops until there is one; after `gone`, or when somebody waits,
+    it ends. A connection that broke may come back within `back`."""
+
+    idle: float = 180.0
+    gone: float = 1800.0
+    back: float = 60.0
+
+
+class Messages(Protocol):
+    """A connection's messages. `next()` gives None when there will be no more. Raises InputError for what is no
+    message."""
+
+    async def next(self) -> dict[str, Any] | None: ...
+
+
+async def obey(inbox: Messages, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
+    """Has each event of a client done, until it is gone; it is told what cannot be."""
+    while True:
+        try:
+            message = await inbox.next()
+            if message is None:
+                return
+            for event in read_event(message):
+                await do(event)
+        except LingBotError as error:
+            client.tell({"type": "error", "content": str(error)})
+
+
+def steer(session: Session, event: Event) -> None:
+    """What an event asks of a walk, but for `restart`, which a front does. All but a pause has it go on. Raises a
+    LingBotError."""
+    payload, number = event.payload, event.number
+    if event.kind == "camera_actions" and "script" in payload:
+        session.script(payload["script"], number)
+    elif event.kind == "camera_actions":
+        for keys in payload["held"]:
+            session.hold(keys, number)
+    elif event.kind == "look":
+        yaw, pitch = payload
+        session.look(yaw, pitch, number)
+    elif event.kind == "stick":
+        forward, right, yaw, pitch = payload
+        session.controls.stick(forward, right, yaw, pitch, number)
+    elif event.kind == "prompt":
+        session.prompt(payload[0], refresh=payload[1])
+    elif event.kind == "back":
+        session.back(payload)
+    elif event.kind == "pause":
+        session.pause()
+    if event.kind != "pause":
+        session.resume()
+
+
+def quiet_since(session: Session) -> float:
+    """Seconds without an input."""
+    return time.monotonic() - session.controls.changed
+
+
+def facts(session: Session, fps: float) -> dict[str, Any]:
+    """What our own page is told first."""
+    engine, kept, device = session.engine, session.walk.kept, session.engine.device
+    return {
+        "type": "status", "content": "started", "folder": str(kept.folder), "width": engine.size[1],
+        "height": engine.size[0], "fps": fps, "chunk": engine.chunk, "window": engine.window.frames,
+        "sink": engine.window.sink, "release": engine.release,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "prompt": kept.last_prompt[0], "notes": list(engine.notes),
+    }  # fmt: skip
+
+
+def figures(session: Session, client: Client | None) -> dict[str, Any]:
+    """What our own page is told every second."""
+    pace, device = session.pace, session.engine.device
+    free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)
+    return {
+        "type": "status", "content": "figures", "rate": round(pace.rate(), 2), "late": pace.late,
+        "stalls": pace.stalls, "frames": pace.frames, "chunks": session.walk.chunks, "busy": round(pace.busy(), 3),
+        "dropped": client.dropped if client else 0, "gpu_used": whole - free, "gpu_total": whole,
+        "paused": session.paused,
+    }  # fmt: skip

@@ -1,0 +1,169 @@
+"""LingBotWorldLive: a causal model's world that is walked through on the canvas while it is made."""
+
+from comfy_api.latest import io
+
+from ..host.drawing import MOST_FRAMES
+from ..host.notice import show_warning
+from ..options import CHUNKS, KEY_VALUE_MODES
+from .camera_sockets import Camera
+from .refusal import refusal
+from .rollout import AS_TRAINED, UNSET
+from .state import State
+
+WAIT = 30
+"""Seconds."""
+ME, PATH = "me, or else the recorded path", "the recorded path"
+
+
+class LingBotWorldLive(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldLive",
+            display_name="LingBot-World Live",
+            category="LingBot-World/sampling",
+            description="Walk through the world while LingBot-World Fast or 2.0 makes it: press Run, then steer in the "
+            "node's view by keys, mouse or gamepad, and Stop. The walk's frames, latent, state and camera path go on "
+            "to other nodes.",
+            search_aliases=["lingbot", "live", "walk", "realtime", "interactive", "game", "wasd", "world"],
+            is_output_node=True,
+            inputs=[
+                io.Model.Input("model", tooltip="Load LingBot-World Causal Model; the 1.3B of 2.0 answers soonest."),
+                io.Vae.Input("vae", tooltip="The VAE of Wan 2.1."),
+                io.Conditioning.Input(
+                    "positive", optional=True, tooltip="What the world shows at first, straight from a text node."
+                ),
+                io.Clip.Input(
+                    "clip",
+                    optional=True,
+                    tooltip="A text encoder that stays: with it the prompt can be changed while you walk. Load "
+                    "LingBot-World Text Encoder, or core's loader with umt5-xxl.",
+                ),
+                io.Image.Input(
+                    "start_image",
+                    display_name="start image",
+                    optional=True,
+                    tooltip="Where the walk begins, from Prepare Image; its size is the video's. Not needed where a "
+                    "state is connected.",
+                ),
+                State.Input(
+                    "state", optional=True, tooltip="What a Rollout or another walk has made: you go on from there."
+                ),
+                Camera.Input(
+                    "camera",
+                    display_name="recorded path",
+                    optional=True,
+                    tooltip="A path that is walked by itself, from its first pose to its last, where nobody opens the "
+                    "view: for workflows that run without a canvas. `walked by` has it walked in any case.",
+                ),
+                io.String.Input(
+                    "prompt",
+                    multiline=True,
+                    default="",
+                    tooltip="What the world shows at first, where a clip is connected and no positive.",
+                ),
+                io.Int.Input(
+                    "frames",
+                    default=961,
+                    min=9,
+                    max=MOST_FRAMES,
+                    step=4,
+                    tooltip="The most frames that a walk makes, 16 a second; then it ends by itself. A frame of "
+                    "832x480 takes 5 MB of memory as an image.",
+                ),
+                io.Int.Input(
+                    "seed",
+                    default=0,
+                    min=0,
+                    max=0xFFFFFFFFFFFFFFFF,
+                    control_after_generate=io.ControlAfterGenerate.fixed,
+                    tooltip="The noise. While it stays, and all that is connected, Run keeps the walk, and the nodes "
+                    "behind it can be tried again; another seed is another walk.",
+                ),
+                io.Combo.Input(
+                    "walked_by",
+                    display_name="walked by",
+                    options=[ME, PATH],
+                    default=ME,
+                    tooltip="Who steers, where a recorded path is connected: whoever has the view open, or nobody.",
+                ),
+                io.Combo.Input(
+                    "chunk",
+                    options=[AS_TRAINED, *map(str, CHUNKS)],
+                    default=AS_TRAINED,
+                    tooltip="Latent frames, of four frames each, made at a time: 1 answers soonest, more are faster.",
+                ),
+                io.Int.Input(
+                    "window",
+                    default=UNSET,
+                    min=UNSET,
+                    max=10_000,
+                    advanced=True,
+                    tooltip=f"Latent frames that a chunk looks back on. {UNSET}: as the model was trained, or 18.",
+                ),
+                io.Int.Input(
+                    "sink",
+                    default=UNSET,
+                    min=UNSET,
+                    max=10_000,
+                    advanced=True,
+                    tooltip=f"Of the window, the walk's first latent frames. {UNSET}: as the model was trained, or 6.",
+                ),
+                io.Combo.Input(
+                    "kv_cache",
+                    display_name="kv cache",
+                    options=list(KEY_VALUE_MODES),
+                    default=KEY_VALUE_MODES[0],
+                    advanced=True,
+                    tooltip="Where the keys and values of the frames before lie. auto: by what is free.",
+                ),
+                io.Int.Input(
+                    "wait",
+                    default=WAIT,
+                    min=1,
+                    max=3600,
+                    advanced=True,
+                    tooltip="Seconds in which somebody has to open the view, when the model is loaded; else the "
+                    "recorded path is walked, or without one the run ends with a sentence.",
+                ),
+            ],
+            outputs=[
+                io.Image.Output("images", display_name="images", tooltip="The frames of the walk."),
+                io.Latent.Output("latent", display_name="latent", tooltip="The latent of the whole video."),
+                State.Output("out_state", display_name="state", tooltip="For a Rollout, or another walk, to go on."),
+                Camera.Output(
+                    "path", display_name="camera path", tooltip="The way that was walked, a pose a frame: the base "
+                    "model can render it again."
+                ),
+                io.Int.Output("frame_count", display_name="frames", tooltip="Poses of the camera path."),
+            ],
+        )  # fmt: skip
+
+    @classmethod
+    def validate_inputs(cls, model=None):
+        from ..host.before_rollout import check_rollout
+
+        return refusal(check_rollout)
+
+    @classmethod
+    def execute(
+        cls, model, vae, prompt, frames, seed, walked_by, chunk, window, sink, kv_cache, wait, positive=None,
+        clip=None, start_image=None, state=None, camera=None,
+    ) -> io.NodeOutput:  # fmt: skip
+        from ..host.live import first_prompt, prepare_live, run_live
+        from ..host.live_view import live_view
+        from ..pipeline.spec import RolloutRequest
+
+        asked = RolloutRequest(
+            frames=frames, chunk=None if chunk == AS_TRAINED else int(chunk),
+            window=None if window == UNSET else window, sink=None if sink == UNSET else sink,
+        )  # fmt: skip
+        with live_view(wait) as view:
+            first, text = first_prompt(positive, clip, prompt, state)
+            run = prepare_live(
+                model, first, asked, image=start_image, state=state, path=camera,
+                steered=camera is None or walked_by == ME, text=text, seed=seed, kv_cache=kv_cache, clip=clip,
+            )  # fmt: skip
+            show_warning(" ".join(run.rollout.notes))
+            made = run_live(run, vae, view)
+        return io.NodeOutput(*made, len(made.camera))

@@ -1,0 +1,87 @@
+// LingBot-World Live on the canvas: W is held in the node's view, frames come, Stop, and the outputs arrive.
+
+import assert from "node:assert/strict";
+import { settle } from "./canvas.mjs";
+import { inBothRenderers, WITHOUT_EDITORS } from "./editor.mjs";
+
+const VIEW = ".lbw-live:visible";
+
+/** A graph that walks on the toy at its smallest and shows the frames; the page has the nodes as window.live, window.shown. */
+const addWalk = (page) => page.evaluate(() => {
+  const { app, LiteGraph } = window;
+  app.graph.clear();
+  const add = (type, position, values = {}) => {
+    const node = LiteGraph.createNode(type);
+    node.pos = position;
+    app.graph.add(node);
+    for (const widget of node.widgets ?? []) if (widget.name in values) widget.value = values[widget.name];
+    return node;
+  };
+  const seed = Math.floor(Math.random() * 1e9);
+  const live = add("LingBotWorldLive", [420, 60], { prompt: "a castle", seed, chunk: "1", window: 6, sink: 2 });
+  const size = { size: "width and height", width: 64, height: 48 }, image = add("LingBotWorldPrepareImage", [20, 700], size);
+  const wire = (node, name, slot = 0) => node.connect(slot, live, live.inputs.findIndex((input) => input.name === name));
+  wire(add("LingBotWorldLoadCausal", [20, 80], { model_name: "toy/lingbot_world_fast" }), "model");
+  wire(add("LingBotWorldLoadVAE", [20, 330], { vae_name: "toy/Wan2.1_VAE.pth" }), "vae");
+  wire(add("LingBotWorldLoadTextEncoder", [20, 450], { text_encoder: "toy/models_t5_umt5-xxl-enc-bf16.pth" }), "clip");
+  add("LoadImage", [20, 620], { image: "example.png" }).connect(0, image, 0);
+  wire(image, "start_image");
+  const shown = add("PreviewImage", [1000, 80]);
+  live.connect(0, shown, 0);
+  Object.assign(app.canvas.ds, { scale: 1, offset: [-300, 0] });
+  app.graph.setDirtyCanvas(true, true);
+  shown.onExecuted = (output) => { window.shown = output.images.length; };
+  Object.assign(window, { live, shown: 0 });
+});
+
+const text = (page, part) => page.locator(`${VIEW} ${part}`).textContent();
+const frames = (page) => page.waitForFunction(() => {
+  const { shadowRoot } = document.querySelector(".lbw-live");
+  return Number(shadowRoot.querySelector("[data-figure=rate]").textContent) > 0;
+});
+
+inBothRenderers((it) => {
+  it("a walk is steered in the node's view, and Stop hands it out", async (page) => {
+    await addWalk(page);
+    await page.locator(VIEW).waitFor();
+    await settle(page);
+    assert.match(await text(page, ".notice"), /^Press Run/);
+    await page.evaluate(() => window.app.queuePrompt(0, 1));
+    await frames(page);
+    await page.keyboard.down("w"); // ComfyUI's own W opens its workflows
+    await page.waitForFunction(() => {
+      const { shadowRoot } = document.querySelector(".lbw-live");
+      return /\d/.test(shadowRoot.querySelector("[data-figure=latency]").textContent);
+    });
+    await page.keyboard.up("w");
+    assert.equal(await page.locator(".workflows-sidebar-tab").count(), 0);
+    await page.locator(`${VIEW} [name=prompt]`).fill("a lake with ww");
+    await page.keyboard.press("Enter");
+    await page.locator(`${VIEW} .notice`, { hasText: "Now: a lake with ww" }).waitFor();
+    await page.locator(`${VIEW} [data-command=full]`).click();
+    await page.waitForFunction(() => document.fullscreenElement?.classList.contains("lbw-live"));
+    await page.locator(`${VIEW} [data-command=full]`).click();
+    await page.waitForFunction(() => !document.fullscreenElement);
+    await page.locator(`${VIEW} [data-command=leave]`).click();
+    await page.waitForFunction(() => window.shown > 8);
+    assert.match(await text(page, ".notice"), /^The walk is over/);
+    const { prompt, saved } = await page.evaluate(async () => {
+      const { output, workflow } = await window.app.graphToPrompt();
+      const ours = (node) => (node.class_type ?? node.type) === "LingBotWorldLive";
+      return { prompt: Object.values(output).find(ours).inputs, saved: workflow.nodes.find(ours).widgets_values };
+    });
+    assert.ok(!("view" in prompt));
+    assert.equal(saved.length, 10);
+  });
+
+  it("a node that is taken off ends its walk's view", async (page) => {
+    await addWalk(page);
+    await page.evaluate(() => window.app.queuePrompt(0, 1));
+    await frames(page);
+    await page.evaluate(() => window.app.graph.remove(window.live));
+    await page.waitForFunction(async () => {
+      const { queue_running: running } = await (await window.app.api.fetchApi("/queue")).json();
+      return running.length === 0;
+    });
+  });
+}, WITHOUT_EDITORS);

@@ -1,0 +1,249 @@
+"""LingBot-World Live through ComfyUI's queue: along a recorded path, and steered by a client of its websocket."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+import websocket
+from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
+from lingbot_world.pipeline.state import load_state
+from safetensors.torch import load_file
+from toy_prompt import ToyPrompt, as_toy
+
+pytestmark = pytest.mark.host
+
+LIVE, ROLLOUT, PRESET = "LingBotWorldLive", "LingBotWorldRollout", "LingBotWorldCameraPreset"
+SECONDS = 120
+
+
+@pytest.fixture
+def walk() -> ToyPrompt:
+    """A walk on the toy at its smallest, by itself along a dolly's path; its latent and its state are saved."""
+    fast = as_toy("fast").set("LingBotWorldLoadCausal", model_name="toy/lingbot_world_fast")
+    fast = fast.set("LingBotWorldLoadVAE", vae_name="toy/Wan2.1_VAE.pth").set(PRESET, frames=17)
+    fast = fast.set("LingBotWorldTextEncode", text_encoder="toy/models_t5_umt5-xxl-enc-bf16.pth")
+    fast = fast.set("LingBotWorldPrepareImage", width=64, height=48).set(ROLLOUT, seed=random.randrange(2**32))
+    given = fast[fast.node_id(ROLLOUT)]["inputs"]
+    values = {name: given[name] for name in ("model", "vae", "positive", "start_image", "camera", "seed")}
+    kinds = {"LingBotWorldCameraPreview", "CreateVideo", "SaveVideo", ROLLOUT}
+    prompt = ToyPrompt({key: node for key, node in fast.items() if node["class_type"] not in kinds})
+    prompt = prompt.add("live", LIVE, **values, prompt="", frames=61, chunk="1", window=6, sink=2, kv_cache="auto",
+                        wait=SECONDS, walked_by="the recorded path")  # fmt: skip
+    prompt = prompt.add("latent", "SaveLatent", samples=["live", 1], filename_prefix="live")
+    return prompt.add("saved", "LingBotWorldSaveState", state=["live", 2], filename_prefix="states/live")
+
+
+@pytest.fixture
+def steered(walk) -> ToyPrompt:
+    del walk["live"]["inputs"]["camera"]
+    return walk
+
+
+def latent(server: ComfyServer, run: Run, node: str) -> torch.Tensor:
+    (path,) = Run(run.prompt_id, {node: run.outputs[node]}).files(server.base / "output")
+    return load_file(path)["latent_tensor"]
+
+
+def said(run: Run) -> str:
+    return " ".join(text for _, text in run.texts)
+
+
+class Walker:
+    """A client of the view's websocket: JSON, and frames behind their headers."""
+
+    def __init__(self, server: ComfyServer, node: str = "live", **options):
+        address = f"ws://127.0.0.1:{server.port}/lingbot_world/live?node={node}"
+        options.setdefault("suppress_origin", "origin" not in options)
+        self.socket = websocket.create_connection(address, timeout=SECONDS, **options)
+        self.told, self.frames = [], 0
+        self.send({"type": "init", "lingbot_world": True, "realtime_output_format": "jpeg"})
+
+    def send(self, message: dict) -> None:
+        self.socket.send(json.dumps(message))
+
+    def event(self, kind: str, payload=None, event_id: int | None = None) -> None:
+        self.send({"type": "event", "kind": kind, "payload": payload, "event_id": event_id})
+
+    def until(self, wanted) -> dict:
+        while True:
+            data = self.socket.recv()
+            assert data, self.told
+            message = json.loads(data)
+            self.told.append(message)
+            if message["type"] == "frame_batch_header":
+                assert len(self.socket.recv()) == message["total_size"]
+                self.frames += message["num_frames"]
+            if wanted(message):
+                return message
+
+    def status(self, content: str) -> dict:
+        return self.until(lambda message: message.get("content") == content)
+
+    def chunk(self, number: int) -> dict:
+        return self.until(lambda message: message.get("chunk_index", -1) >= number and message["type"] == "chunk_stats")
+
+    def hold(self, *keys: str, event: int = 1) -> None:
+        self.event("camera_actions", {"mode": "state", "transitions": [{"actions": list(keys)}]}, event)
+
+    def stop(self) -> None:
+        self.socket.close(status=1000, timeout=5)
+
+
+@contextmanager
+def queued(server: ComfyServer, prompt: ToyPrompt) -> Iterator[dict]:
+    """The prompt runs meanwhile; afterwards the dict has its run, or what it raised."""
+    became: dict = {}
+
+    def work() -> None:
+        try:
+            became["run"] = server.queue(prompt)
+        except FailedPromptError as error:
+            became["error"] = error
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield became
+    finally:
+        thread.join(SECONDS)
+        if thread.is_alive():
+            server.interrupt()
+            thread.join()
+
+
+def test_a_recorded_path_is_walked_as_a_rollout_makes_it(comfy_server, walk):
+    """To the bit, by itself; and what goes on from its state goes on from the Rollout's."""
+    given = walk["live"]["inputs"]
+    shared = {name: given[name] for name in ("model", "vae", "positive", "seed", "kv_cache")}
+    rollout = {**shared, "steps": "as the model was trained", "shift": 0.0, "indices": "0", "window": 6, "sink": 2,
+               "chunk": "1", "frames": 17}  # fmt: skip
+    prompt = walk.add("rollout", ROLLOUT, **rollout, camera=given["camera"], start_image=given["start_image"])
+    for name in ("live", "rollout"):
+        prompt = prompt.add(f"{name} on", ROLLOUT, **rollout | {"frames": 9}, state=[name, 2])
+    for name, slot in (("rollout", 0), ("live on", 0), ("rollout on", 0)):
+        prompt = prompt.add(f"latent of {name}", "SaveLatent", samples=[name, slot], filename_prefix="live")
+    for name, images in (("live", ["live", 0]), ("rollout", ["rollout", 1])):
+        prompt = prompt.add(f"pictures of {name}", "SaveImage", images=images, filename_prefix=name)
+    run = comfy_server.queue(prompt)
+    made = {name: latent(comfy_server, run, f"latent of {name}") for name in ("rollout", "live on", "rollout on")}
+    assert torch.equal(latent(comfy_server, run, "latent"), made["rollout"])
+    assert torch.equal(made["live on"], made["rollout on"])
+    frames = {name: pictures(comfy_server, run, f"pictures of {name}") for name in ("live", "rollout")}
+    assert frames["live"].shape == (17, 48, 64, 3)
+    assert np.abs(frames["live"].astype(int) - frames["rollout"]).max() <= 1  # one is cut to 8 bits before
+
+
+def pictures(server: ComfyServer, run: Run, node: str) -> np.ndarray:
+    from PIL import Image
+
+    files = Run(run.prompt_id, {node: run.outputs[node]}).files(server.base / "output")
+    return np.stack([np.array(Image.open(file)) for file in files])
+
+
+def test_a_client_walks_and_stops_while_another_prompt_waits(comfy_server, steered):
+    """W goes straight ahead; the outputs are what was walked; the second prompt runs when the walk is over."""
+    steered = steered.set(LIVE, seed=random.randrange(2**32))
+    with queued(comfy_server, steered) as became:
+        walker = Walker(comfy_server)
+        facts = walker.status("started")
+        assert (facts["width"], facts["height"], facts["steered"], facts["prompts"]) == (64, 48, True, False)
+        waiting = {"1": {"class_type": "PreviewAny", "inputs": {"source": "after the walk"}}}
+        second = comfy_server.post("/prompt", {"prompt": waiting})["prompt_id"]
+        walker.hold("w")
+        made = walker.chunk(5)
+        assert made["event_id"] == 1
+        assert second not in comfy_server.get("/history")
+        walker.stop()
+    run = became["run"]
+    state = saved_state(comfy_server, run)
+    assert state.frames == 4 * state.latent.shape[2] - 3 >= walker.frames
+    assert 0 < state.last_pose[2, 3] < 0.05 * state.frames
+    assert not state.last_pose[:2, 3].any()
+    assert latent(comfy_server, run, "latent").shape[2] == state.latent.shape[2]
+    comfy_server.queue(waiting)
+    assert second in comfy_server.get("/history")
+
+
+def saved_state(server: ComfyServer, run: Run):
+    (text,) = run.outputs["saved"]["text"]
+    return load_state(text.split(": ", 1)[1].split(". Press R")[0])
+
+
+def test_who_comes_back_walks_on_and_nobody_else_may_steer(comfy_server, steered):
+    """A connection that breaks pauses the walk; a page of another origin is refused; nonsense is told."""
+    with queued(comfy_server, steered.set(LIVE, seed=random.randrange(2**32))) as became:
+        first = Walker(comfy_server)
+        first.status("started")
+        first.chunk(0)
+        first.socket.sock.shutdown(2)
+        with pytest.raises(websocket.WebSocketBadStatusException, match="403"):
+            Walker(comfy_server, origin="http://elsewhere.example")
+        second = Walker(comfy_server)
+        assert second.status("started")["resume"]
+        second.socket.send("[" * 9000)
+        assert "not a message" in second.until(lambda message: message["type"] == "error")["content"]
+        second.event("prompt", "a castle")
+        assert "connect a clip" in second.until(lambda message: message.get("content") == "failed")["reason"]
+        second.hold("a")
+        second.chunk(second.told[-1].get("chunk_index", 1) + 1)
+        second.stop()
+    assert "run" in became
+
+
+def test_the_prompt_changes_by_a_clip_and_the_walk_ends_at_its_longest(comfy_server, steered):
+    steered = steered.add("clip", "LingBotWorldLoadTextEncoder", text_encoder="toy/models_t5_umt5-xxl-enc-bf16.pth")
+    del steered["live"]["inputs"]["positive"]
+    steered = steered.set(LIVE, clip=["clip", 0], prompt="a castle", frames=33, seed=random.randrange(2**32))
+    with queued(comfy_server, steered) as became:
+        walker = Walker(comfy_server)
+        assert walker.status("started")["prompt"] == "a castle"
+        walker.event("prompt", {"text": "a lake", "refresh": True})
+        walker.status("prompt")
+        walker.status("ended")
+    state = saved_state(comfy_server, became["run"])
+    assert [prompt.text for prompt in state.prompts] == ["a castle", "a lake"]
+    assert state.frames == 33
+
+
+def test_an_interrupt_ends_the_walk_and_leaves_it_on_disk(comfy_server, steered):
+    walks = comfy_server.base / "output" / "walks"
+    before = set(walks.glob("*"))
+    with queued(comfy_server, steered.set(LIVE, seed=random.randrange(2**32))) as became:
+        walker = Walker(comfy_server)
+        walker.chunk(1)
+        comfy_server.interrupt()
+        walker.status("ended")
+    assert became["run"].interrupted
+    (folder,) = set(walks.glob("*")) - before
+    assert load_state(folder / "walk.state").frames >= 5
+    assert len(np.load(folder / "camera" / "poses.npy")) >= 5
+    assert f"walks/{folder.name}/walk.state [output]" in str(comfy_server.object_info("LingBotWorldLoadState"))
+
+
+def test_where_nobody_comes_the_recorded_path_is_walked(comfy_server, walk):
+    """The seed's walk is the same whoever might have steered."""
+    runs = [comfy_server.queue(walk.set(LIVE, walked_by=who, wait=1))
+            for who in ("me, or else the recorded path", "the recorded path")]  # fmt: skip
+    first, second = (latent(comfy_server, run, "latent") for run in runs)
+    assert first.shape[2] == 5
+    assert torch.equal(first, second)
+
+
+def test_where_nobody_comes_and_there_is_no_path_the_run_ends_with_a_sentence(comfy_server, steered):
+    with pytest.raises(FailedPromptError, match="nobody opened the live view within 1 s: .*recorded path"):
+        comfy_server.queue(steered.set(LIVE, wait=1))
+
+
+@pytest.mark.parametrize(
+    ("values", "words"), [({"window": 3, "sink": 3}, "a window holds its sink"), ({"frames": 5}, "smaller than min")]
+)
+def test_what_makes_no_sense_is_refused_before_anything_runs(comfy_server, steered, values, words):
+    with pytest.raises(RejectedPromptError, match=words):
+        comfy_server.queue(steered.set(LIVE, **values))

@@ -1,0 +1,83 @@
+// The view of the node LingBot-World Live: the page of a walk, without its beginning, as a widget of ComfyUI's canvas.
+
+import { api } from "../../../../scripts/api.js";
+import { textCodec } from "../../live/connection.mjs";
+import { View } from "../../live/view.mjs";
+import { forwardToCanvas } from "./canvas_events.js";
+
+const NODE = "LingBotWorldLive", TYPE = "LINGBOT_LIVE_VIEW";
+const ADDRESS = "/lingbot_world/live"; // of host/live_route.py
+const HEIGHT = 400, WIDTH = 520; // of the widget at least, of a new node
+const HINT = "Press Run, and walk here: W A S D, arrows, mouse or gamepad. Then Stop.";
+const KEYS = ["keydown", "keyup", "keypress", "copy", "cut", "paste"];
+
+/** The parts of the page that a node has, with their style, in a tree of their own. @param {string} html */
+function fill(host, html) {
+  const page = new DOMParser().parseFromString(html, "text/html"), root = host.attachShadow({ mode: "open" });
+  for (const style of ["live.css", "canvas.css"]) {
+    const href = new URL(`../../live/${style}`, import.meta.url);
+    root.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href }));
+  }
+  page.querySelectorAll(".menu, [data-command=picture]").forEach((element) => element.remove());
+  const stop = page.querySelector("[data-command=leave]");
+  Object.assign(stop, { textContent: "Stop", title: "End the walk: the node hands out what was walked" });
+  root.append(page.querySelector(".stage"), page.querySelector(".bar"));
+  return root;
+}
+
+/** ComfyUI hears of no key but those with control: its short cuts are letters. */
+function keepKeys(host) {
+  for (const type of KEYS) {
+    host.addEventListener(type, (event) => { if (!event.ctrlKey && !event.metaKey) event.stopPropagation(); });
+  }
+  // As in widget.js: without these ComfyUI undoes the graph while a prompt is typed.
+  Object.defineProperty(host, "type", { value: "textarea" });
+  Object.defineProperty(host, "isContentEditable", { value: true });
+}
+
+function addressOf(running) {
+  return new URL(`${api.apiURL(ADDRESS)}?node=${encodeURIComponent(running)}`, location.href);
+}
+
+/** Whether the id of a running node, `3` or `12:3` in a subgraph, is this node's. */
+const isOf = (node, running) => String(running ?? "").split(":").at(-1) === String(node.id);
+
+/** What the view shows of a walk that begins. */
+function started(view, { steered, prompts, prompt }) {
+  view.bar.prompt.value = prompt;
+  for (const element of view.bar.elements) element.disabled ||= !steered && element.dataset.command !== "full";
+  for (const element of view.bar.querySelectorAll(".prompt, .refresh, [type=submit]")) element.hidden = !prompts;
+  view.input.active = steered;
+  view.say(steered ? "" : "A recorded path is walked.");
+}
+
+/** @param {string} html  of live/index.html */
+export function addLiveView(html, node) {
+  if (node.comfyClass !== NODE) return null;
+  const host = Object.assign(document.createElement("div"), { className: "lbw-live", tabIndex: -1 });
+  const view = new View({
+    root: fill(host, html), started: (message) => started(view, message), left: (reason) => view.say(reason || HINT),
+  });
+  const walk = ({ detail }) => {
+    if (!isOf(node, detail)) return;
+    view.format = "jpeg";
+    const output = { realtime_output_format: "jpeg", output_compression: 88 };
+    view.walk(output, addressOf(detail), textCodec());
+  };
+  keepKeys(host);
+  forwardToCanvas(host);
+  host.addEventListener("focusout", () => view.input.letGo());
+  view.say(HINT);
+  api.addEventListener("executing", walk);
+  const look = { serialize: false, hideOnZoom: false, getMinHeight: () => HEIGHT };
+  const widget = node.addDOMWidget("view", TYPE, host, look);
+  const { onRemove } = widget;
+  widget.serialize = false;
+  widget.onRemove = function () {
+    api.removeEventListener("executing", walk);
+    view.close();
+    onRemove?.call(this);
+  };
+  node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);
+  return widget;
+}

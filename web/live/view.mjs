@@ -1,0 +1,194 @@
+// A walk on a page: the picture, the figures over it, and the line of buttons below.
+
+import { Connection } from "./connection.mjs";
+import { Input, isTyping } from "./input.mjs";
+import { playsH264, Player } from "./player.mjs";
+
+const BACK_SECONDS = 2, MOST_ANSWERS = 2000;
+const percentile = (values, share) => [...values].sort((a, b) => a - b)[Math.min(values.length - 1, Math.floor(share * values.length))];
+
+/**
+ * @typedef {object} Place  what a view is in
+ * @property {Document | ShadowRoot} root  with a .stage and a .bar; keys and clicks in it are the view's
+ * @property {(reason: string) => void} left  the walk is over
+ * @property {(message: object) => void} [started]  the server has told what the walk is
+ * @property {Record<string, () => void>} [commands]  of further buttons, or in place of the view's own
+ */
+
+export class View {
+  /** @param {Place} place */
+  constructor(place) {
+    this.place = place;
+    this.stage = place.root.querySelector(".stage");
+    this.bar = place.root.querySelector(".bar");
+    this.canvas = this.stage.querySelector("canvas");
+    this.commands = { ...this.#ownCommands(), ...place.commands };
+    this.end = new AbortController();
+    this.player = new Player(this.canvas, (frame) => this.#seen(frame));
+    this.input = new Input(this.stage, (kind, payload) => this.connection?.send(kind, payload), place.root, this.end.signal);
+    this.#forget();
+    const { signal } = this.end;
+    place.root.addEventListener("click", ({ target }) => this.commands[target.closest?.("[data-command]")?.dataset.command]?.(), { signal });
+    place.root.addEventListener("keydown", (event) => this.#key(event), { signal });
+    this.bar.addEventListener("submit", (event) => this.#prompted(event), { signal });
+    this.timer = setInterval(() => this.#figures(), 500);
+    this.show("begin");
+  }
+
+  /** Walks. @param {object} init @param {URL} address @param {import("./connection.mjs").Codec} codec */
+  walk(init, address, codec) {
+    this.connection?.close();
+    this.player.clear();
+    this.#forget();
+    this.connection = new Connection(init, address, codec, {
+      frames: (header, payload) => { this.say(); this.player.add(header, payload); },
+      status: (message) => this.#status[message.content]?.(message),
+      failed: (reason) => this.say(reason),
+      closed: (reason) => this.leave(reason),
+    });
+    this.show("walk");
+    this.say("The world is made ...");
+    this.canvas.focus();
+  }
+
+  /** The walk ends. */
+  leave(reason = "") {
+    this.connection?.close();
+    this.connection = null;
+    document.exitPointerLock?.();
+    this.say();
+    this.show("begin");
+    this.place.left(reason);
+  }
+
+  /** The view is gone for good. */
+  close() {
+    this.connection?.close();
+    clearInterval(this.timer);
+    this.end.abort();
+    this.player.close();
+  }
+
+  /** @param {"begin" | "walk"} state */
+  show(state) {
+    this.stage.dataset.state = state;
+    this.input.active = state === "walk";
+    for (const element of this.bar.elements) element.disabled = state !== "walk";
+    const touch = matchMedia("(pointer: coarse)").matches;
+    this.stage.querySelectorAll(".stick").forEach((stick) => { stick.hidden = !touch; });
+  }
+
+  say(text = "") {
+    this.stage.querySelector(".notice").textContent = text;
+  }
+
+  /** What was measured. */
+  get measures() {
+    const { answers, first, format, facts, figures } = this;
+    return {
+      first_frame_s: first / 1000, keys: answers.length,
+      key_to_pixel_p50_s: (percentile(answers, 0.5) ?? 0) / 1000,
+      key_to_pixel_p95_s: (percentile(answers, 0.95) ?? 0) / 1000,
+      frames_a_second: this.player.rate, stalls: this.player.stalls, format, walk: facts, server: figures,
+    };
+  }
+
+  #forget() {
+    Object.assign(this, { facts: null, figures: {}, answers: [], chunk: 0, dropped: 0, first: 0, began: performance.now() });
+  }
+
+  #seen(frame) {
+    this.chunk = frame.chunk;
+    this.first ||= performance.now() - this.began;
+    this.answers = [...this.answers, ...(this.connection?.seen(frame.event) ?? [])].slice(-MOST_ANSWERS);
+  }
+
+  #status = {
+    started: (message) => {
+      this.facts = message;
+      this.player.fps = message.fps;
+      this.#figure("window", `window ${message.window}+${message.sink}, chunk ${message.chunk}`);
+      this.place.started?.(message);
+    },
+    waiting: ({ place }) => this.say(`Somebody walks here. You are number ${place} in line.`),
+    figures: (message) => { this.figures = message; this.#adapt(message); },
+    paused: () => { this.#pauseShown(true); this.say("Paused. Press a key to go on."); },
+    resumed: () => { this.#pauseShown(false); this.say(); },
+    prompt: ({ text }) => { this.say(`Now: ${text}`); setTimeout(() => this.say(), 2500); },
+    back: () => this.player.clear(),
+    restarted: () => this.player.clear(),
+    lost: () => this.say("The connection is lost. It is taken up again ..."),
+    kept: ({ reason }) => this.say(reason),
+    failed: ({ reason }) => this.say(reason),
+    ended: () => this.leave("The walk is over."),
+  };
+
+  #pauseShown(paused) {
+    this.paused = paused;
+    const button = this.bar.querySelector('[data-command="pause"]');
+    button.setAttribute("aria-pressed", paused);
+    button.textContent = paused ? "Go on" : "Pause";
+  }
+
+  /** What does not arrive in time is sent smaller: H.264 where the browser plays it, else smaller pictures. */
+  async #adapt({ dropped }) {
+    if (dropped <= this.dropped + 4) return;
+    this.dropped = dropped;
+    if (this.format === "jpeg" && await playsH264()) {
+      this.format = "h264";
+      this.player.clear();
+      this.connection?.send("output", { realtime_output_format: "h264", output_compression: 70 });
+    } else {
+      const width = Math.max(160, Math.round(this.facts.width * 0.6));
+      this.connection?.send("output", { realtime_output_format: this.format, output_compression: 60, realtime_preview_max_width: width });
+    }
+  }
+
+  #figure(name, text) {
+    this.stage.querySelector(`[data-figure="${name}"]`).textContent = text;
+  }
+
+  #figures() {
+    const { figures, answers } = this, gigabytes = (bytes) => (bytes / 1e9).toFixed(1);
+    this.#figure("rate", this.player.rate.toFixed(1));
+    const recent = answers.slice(-100);
+    this.#figure("latency", recent.length ? `${Math.round(percentile(recent, 0.5))} / ${Math.round(percentile(recent, 0.95))}` : "-");
+    this.#figure("busy", figures.busy === undefined ? "" : `busy ${Math.round(100 * figures.busy)} %`);
+    this.#figure("gpu", figures.gpu_total ? `${gigabytes(figures.gpu_used)} of ${gigabytes(figures.gpu_total)} GB` : "");
+  }
+
+  #ownCommands() {
+    return {
+      pause: () => this.connection?.send(this.paused ? "resume" : "pause"),
+      back: () => {
+        const chunk = 4 * (this.facts?.chunk ?? 1) / this.player.fps;
+        this.connection?.send("back", Math.max(0, this.chunk - Math.ceil(BACK_SECONDS / chunk)));
+      },
+      restart: () => this.connection?.send("restart", {}),
+      full: () => (document.fullscreenElement ? document.exitFullscreen() : this.#whole.requestFullscreen()),
+      leave: () => this.leave("The walk is over; what was walked is kept."),
+    };
+  }
+
+  get #whole() {
+    return this.place.root.host ?? document.documentElement;
+  }
+
+  #key(event) {
+    const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.repeat;
+    const onButton = event.target instanceof Element && event.target.closest("button, summary, a");
+    const command = this.commands[SHORT[event.code]];
+    if (!this.input.active || !plain || isTyping(event.target) || (onButton && event.code === "Space") || !command) return;
+    event.preventDefault();
+    command();
+  }
+
+  #prompted(event) {
+    event.preventDefault();
+    const { prompt, refresh } = this.bar;
+    if (prompt.value.trim()) this.connection?.send("prompt", { text: prompt.value, refresh: refresh.checked });
+    this.canvas.focus();
+  }
+}
+
+const SHORT = { Space: "pause", Backspace: "back", KeyR: "restart", KeyO: "picture", KeyF: "full" };
