@@ -84,7 +84,7 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v)
     divided = (x[0, :, : parts * each].unflatten(1, (parts, each)).transpose(0, 1) for x in (k, v))
     out, log_sums = _cudnn_attention(q.expand(parts, -1, -1, -1), *divided)
-    rest = ()
+    rest: tuple[Tensor, ...] = ()
     if parts * each < keys:
         rest = _cudnn_attention(q, k[:, :, parts * each :], v[:, :, parts * each :])
     return merge_(out[0], out, log_sums, *rest)[None].transpose(1, 2)

@@ -132,7 +132,7 @@ def _by_cudnn(out: Tensor, q: Operand, k: Operand, v: Operand, heads: int, rows:
         return from_fp8_(out, values.flatten(0, 1).flatten(1), v.scaling.mean, v.scaling.scale)
     each = keys // parts // TILE * TILE
     first = [x._replace(values=x.values[: parts * each]) for x in (k, v)]
-    made = _graph(device, Shape(parts, queries, each, heads, head_dim, in_parts=True))(q, *first)
+    made: tuple[Tensor, ...] = _graph(device, Shape(parts, queries, each, heads, head_dim, in_parts=True))(q, *first)
     if parts * each < keys:
         rest = [x._replace(values=x.values[parts * each :]) for x in (k, v)]
         made += _graph(device, Shape(1, queries, keys - parts * each, heads, head_dim, in_parts=True))(q, *rest)

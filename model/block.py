@@ -60,7 +60,7 @@ class SelfAttention(_Attention):
         options: ForwardOptions,
         extend: Extend | None = None,
     ) -> None:
-        """x [rows, tokens, dim] += gate * attention(norm(x) * (1 + scale) + shift); modulation [rows, 3, dim].
+        """x [rows, tokens, dim] += gate * attention(norm(x) * scale + shift); modulation [rows, 3, dim] has the three.
 
         GEMMs and attention run in the dtype of `reference`. A causal model has one row; `extend(keys, values)` returns
         the row's own keys and values together with those of earlier frames. Where several processes compute a forward
@@ -69,7 +69,7 @@ class SelfAttention(_Attention):
         attended = self._attended if share is None else partial(self._attended_together, share)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
-                y = normed(row, 1 + scale, shift, self.eps, reference.dtype, *layers)
+                y = normed(row, scale, shift, self.eps, reference.dtype, *layers)
                 projected = self._projected(y, layers, norms, rope)
                 del y
                 y = attended(projected, extend, options)
@@ -80,7 +80,7 @@ class SelfAttention(_Attention):
         """Compute keys and values of the one row, for `extend` alone. The arguments are those of `update_`."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
-            y = normed(x[0], 1 + scale, shift, self.eps, reference.dtype, to_keys, to_values)
+            y = normed(x[0], scale, shift, self.eps, reference.dtype, to_keys, to_values)
             extend(rms_rope_(to_keys(y), self._norms(x)[1], *rope, self.eps), to_values(y))
 
     def _norms(self, x: Tensor) -> Pair:
@@ -119,7 +119,6 @@ class CrossAttention(_Attention):
         """x [rows, tokens, dim] += attention(norm(x), prompts). `norm` is the norm's weight and bias, `keys_values` are
         those of the prompts `context`. GEMMs run in the dtype of `context`."""
         norm_q = norm_parameters(self.norm_q, x)[0]
-        ones = x.new_ones(x.shape[-1])  # gated_add_ adds bf16 to fp32 in one pass; torch's add_ takes 5/3 of its time
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
             for row, k, v in zip(x, *keys_values, strict=True):
                 y = normed(row, *norm, self.eps, context.dtype, to_q)
@@ -127,7 +126,7 @@ class CrossAttention(_Attention):
                 del y
                 y = self._attend(q, k, v, options)
                 del q
-                gated_add_(row, to_out(y), ones)
+                gated_add_(row, to_out(y))
                 del y
 
 
@@ -180,7 +179,8 @@ class Block(nn.Module):
         attention run in their dtype. options go to the attention function; "kv_cache" may hold a KeyValueCache. Where
         that only wants keys and values, the last block computes no more than its own."""
         x = x if inplace else x.clone()
-        modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e0
+        modulation = self.modulation.to(x.device) + e0  # shift, scale and gate, twice
+        modulation[:, 1::3] += 1
         history, extend = options.get("kv_cache"), None
         if history is not None:
             extend = partial(history.extend, self.index)
@@ -201,7 +201,7 @@ class Block(nn.Module):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
                 for part in slices(len(row), FFN_TOKENS):
                     x_part = row[part]
-                    y = activated(up(normed(x_part, 1 + scale, shift, self.eps, reference.dtype, up)), "gelu", down)
+                    y = activated(up(normed(x_part, scale, shift, self.eps, reference.dtype, up)), "gelu", down)
                     gated_add_(x_part, down(y), gate)
                     del y
 

@@ -33,7 +33,7 @@ def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activati
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return encode_8bit_(values, scales, F.layer_norm(x, x.shape[-1:], weight, bias, eps))
+    return encode_8bit_(values, scales, F.layer_norm(x, x.shape[-1:], weight.to(x.dtype), bias.to(x.dtype), eps))
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:

@@ -75,14 +75,15 @@ class LayerNorm(torch.nn.LayerNorm):
     """A layer norm in its input's dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.normalized_shape, *norm_parameters(self, x), self.eps)
+        weight, bias = norm_parameters(self, x)
+        return F.layer_norm(x, self.normalized_shape, _cast(weight, x), _cast(bias, x), self.eps)
 
 
 class RMSNorm(torch.nn.RMSNorm):
     """A root-mean-square norm in its input's dtype."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, norm_parameters(self, x)[0], self.eps)
+        return F.rms_norm(x, self.normalized_shape, _cast(norm_parameters(self, x)[0], x), self.eps)
 
 
 class TorchOperations:
@@ -122,14 +123,15 @@ def _function(layer: Linear, reference: Tensor) -> Layer:
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A norm's weight and bias with the device and dtype of `reference`.
+    """A norm's weight and bias on the device of `reference`, in their own dtype or in that of `reference`: the fused
+    kernels take any.
 
     A host's layer gives them in a method `norm_parameters(reference)` of its own."""
     own = getattr(layer, "norm_parameters", None)
     if own is not None:
         return own(reference)
     weight, bias = layer.get_parameter("weight"), getattr(layer, "bias", None)
-    return weight.to(device=reference.device, dtype=reference.dtype), _cast(bias, reference)
+    return weight.to(reference.device), None if bias is None else bias.to(reference.device)
 
 
 def _is_patched(layer: torch.nn.Module) -> bool:

@@ -28,7 +28,7 @@ def residual_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    """Layer norm of x over its last dimension, times weight plus bias ([dim] each, in x's dtype), as `dtype`."""
+    """Layer norm of x over its last dimension, times weight plus bias ([dim] each), as `dtype`."""
     return _run("layer_norm", x, weight, bias, eps, dtype)
 
 
@@ -47,8 +47,8 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _run("rms_silu", x, weight, eps)
 
 
-def gated_add_(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    """x + y * gate, gate [dim] in x's dtype."""
+def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None = None) -> Tensor:
+    """x + y * gate, gate [dim] in x's dtype or None for ones. torch's `add_` of bf16 to fp32 takes 5/3 of the time."""
     return _run("gated_add_", x, y, gate)
 
 
@@ -133,7 +133,7 @@ def slices(length: int, limit: int) -> Iterator[slice]:
 
 
 def _plain_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], weight, bias, eps).to(dtype)
+    return F.layer_norm(x, x.shape[-1:], weight.to(x.dtype), bias.to(x.dtype), eps).to(dtype)
 
 
 def _plain_rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -157,7 +157,9 @@ def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
 
 
-def _plain_gated_add_(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+def _plain_gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
+    if gate is None:
+        return x.add_(y)
     return x.addcmul_(y.to(x.dtype), gate)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError
-from lingbot_world.toy.weights import VAE_WIDTH, vae_tensors
-from lingbot_world.vae import Stripe, VideoDecoder, decode_latent, encode_first_frame, load_vae, read_vae
+from lingbot_world.toy.weights import VAE_WIDTH, Weights, vae_tensors
+from lingbot_world.vae import Stripe, VideoDecoder, decode_latent, encode_first_frame, load_vae, pooled, read_vae
 from lingbot_world.vae.decoding import REACH
 from lingbot_world.vae.encoding import SETTLED
 from lingbot_world.vae.network import Decoder, Encoder
@@ -117,6 +117,23 @@ def test_frames_that_come_later_are_the_same(way):
         now, later = decoders[0].decode(part), decoders[1].decode(part, later=True)
         torch.cuda.synchronize()
         assert torch.equal(now, later)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9, reason="needs a Hopper GPU"
+)
+@pytest.mark.parametrize("way", ["on the GPU", "parked", "in tiles"])
+def test_the_pooled_decoder_gives_nearly_the_frames_of_the_plain_one(way):
+    random, latent = Weights(0), noise(1, 16, 5, 34, 34)
+    tensors = {name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(96).items()}
+    whole = load_vae(tensors, device="cuda")
+    half = whole.decoding_in_half()
+    whole.use_tiling = half.use_tiling = way == "in tiles"
+    assert pooled.suits(half)
+    decoder = VideoDecoder(half, 34, 34, park=way == "parked")
+    frames = torch.cat([decoder.decode(part) for part in latent.split([1, 3, 1], dim=2)])
+    assert torch.equal(frames, decode_latent(half, latent))
+    assert 0 < (frames.float() - decode_latent(whole, latent).float()).square().mean() < 255**2 / 1e5  # 50 dB
 
 
 def test_the_real_file_has_these_keys_and_shapes():

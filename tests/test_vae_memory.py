@@ -1,14 +1,16 @@
 """What the VAE is said to need, against a count of its tensors."""
 
 import sys
+from types import ModuleType
 
 import pytest
 import torch
 from lingbot_world.pipeline.geometry import explicit_geometry
-from lingbot_world.pipeline.memory import VAE_CONVOLUTION, estimate_vae
+from lingbot_world.pipeline.memory import VAE_CONVOLUTION, VAE_DECODE, VAE_STATE, estimate_vae
 from lingbot_world.vae.network import Decoder, Encoder
+from lingbot_world.vae.pooled import PooledDecoder
 from lingbot_world.vae.stripes import Stripe
-from lingbot_world.vae.weights import prepare, vae_shapes
+from lingbot_world.vae.weights import VAE, prepare, vae_shapes
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -57,6 +59,30 @@ def test_estimates_of_the_vae_are_what_its_tensors_come_to(height, width, monkey
     held = 0.02 if sys.version_info >= (3, 11) else 0.05  # Python 3.10 holds a call's arguments until it returns
     assert [stage.work for stage in stages] == pytest.approx(counted, rel=held)
     assert stages[0].weights == pytest.approx(126_892_531 * 4, rel=0.01)
+
+
+def test_the_pools_need_no_more_than_the_plain_decoder(monkeypatch):
+    def convolve(x, _starts, weight, _bias, size, side, _added=None):
+        height, width = (2 * length if side == 2 else length for length in size)
+        return x.new_empty((height + 1) * (width + 1), len(weight) // 4 if side == 2 else len(weight))
+
+    kernels = ModuleType("lingbot_world.model.kernels.convolution")
+    kernels.convolve, kernels.rms_silu = convolve, lambda *_: None
+    monkeypatch.setitem(sys.modules, kernels.__name__, kernels)
+    monkeypatch.setattr("lingbot_world.model.kernels.convolution", kernels, raising=False)
+    shapes = vae_shapes(96).items()
+    weights = prepare({name: torch.empty(shape, device="meta") for name, shape in shapes}, "meta", torch.float32)
+    decoder = PooledDecoder(VAE(weights))
+    latent = torch.empty(1, 16, 60, 104, device="meta").contiguous(memory_format=torch.channels_last)
+    with LivingTensors() as decoding:
+        _views = [weight.detach() for weight in weights.values()]  # now they are counted, and no part of the work
+        counted = decoding.peak
+        for _ in range(3):
+            list(decoder.decode(latent))
+    estimate = estimate_vae(96, explicit_geometry(832, 480, 81))[1]
+    state = sum(tensor.nbytes for tensors in decoder.past.values() for tensor in tensors)
+    assert 0.85 * estimate.work < decoding.peak - counted < 0.9 * estimate.work
+    assert state < estimate.work * VAE_STATE / VAE_DECODE
 
 
 @pytest.mark.parametrize("count", [2, 4])

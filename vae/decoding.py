@@ -9,13 +9,15 @@ from torch import Tensor
 
 from ..model.host_memory import pin, upload
 from ..options import CELL, Progress
+from . import pooled
 from .network import Decoder
+from .pooled import PooledDecoder
 from .stripes import Stripe
 from .tiles import Blender, Corner, Tiling
 from .weights import VAE
 
 State = dict[str, list[Tensor]]
-"""The last two frames that each causal layer was given."""
+"""The last two frames that each causal layer was given, or pools of them (see pooled.py)."""
 
 REACH = 42
 """Latent frames after which nothing of what came before is left in the state."""
@@ -42,7 +44,7 @@ class VideoDecoder:
         self._vae, self._tiling = vae, Tiling.of(height, width, vae.use_tiling and stripe is None)
         self._stripe, self._size = stripe, (height, width) if stripe is None else stripe.size(height, width)
         self._park = park or len(self._tiling.corners) > 1
-        self._past: dict[Corner, State] = {corner: {} for corner in self._tiling.corners}
+        self._decoders = {corner: self._new() for corner in self._tiling.corners}
         self._parked: dict[Corner, State] = {corner: {} for corner in self._tiling.corners}
         self._finite: list[Tensor] = []
 
@@ -62,14 +64,15 @@ class VideoDecoder:
         """
         vae, tiling = self._vae, self._tiling
         latents = [vae.denormalized(each) for each in latent.unbind(2)]
-        length = 4 * len(latents) - (0 if self._past[0, 0] else 3)
+        length = 4 * len(latents) - (0 if self._decoders[0, 0].past else 3)
         queued = later and vae.device.type == "cuda"
         pinned = queued and len(tiling.corners) == 1
         video = torch.empty(length, *(CELL * side for side in self._size), 3, dtype=torch.uint8, pin_memory=pinned)
         blender, done = Blender(tiling, CELL), count(1)
         finite = torch.ones((), dtype=torch.bool, device=vae.device) if vae.dtype == torch.float16 else None
         for corner in tiling.corners:
-            decoder = Decoder(vae.weights, _moved(self._past.pop(corner), vae.device), self._stripe)
+            decoder = self._decoders[corner]
+            decoder.past = _moved(decoder.past, vae.device)
             index = count()
             for each in latents:
                 cut = tiling.crop(each, corner).contiguous(memory_format=torch.channels_last)
@@ -80,12 +83,21 @@ class VideoDecoder:
                     video[number, rows, columns].copy_(_to_bytes(own), non_blocking=pinned)
                 if progress is not None:
                     progress(next(done), len(latents) * len(tiling.corners))
-            self._past[corner] = {} if last else self._kept(corner, decoder.past)
+            if last:
+                self._decoders[corner] = self._new()
+            else:
+                decoder.past = self._kept(corner, decoder.past)
         if finite is not None:
             self._finite.append(finite.to("cpu", non_blocking=queued))
         if not later:
             self.check()
         return video
+
+    def _new(self) -> Decoder:
+        """The network before a video's first frame."""
+        if pooled.suits(self._vae):
+            return PooledDecoder(self._vae, self._stripe)
+        return Decoder(self._vae.weights, stripe=self._stripe)
 
     def check(self) -> None:
         """Raises OverflowError if a number of the frames since the last check was too large for fp16."""

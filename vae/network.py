@@ -105,10 +105,13 @@ class Decoder(Network):
 
     def _enter(self, index: int, name: str, x: Tensor) -> Tensor:
         """What the stage of layer `index` begins with: x at twice the size, and of it what the stripe needs."""
-        x = self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
+        x = self._doubled(name, x)
         if self._stripe is None:
             return x
         return self._stripe.enter(x, 2 ** (index // 4)).contiguous(memory_format=torch.channels_last)
+
+    def _doubled(self, name: str, x: Tensor) -> Tensor:
+        return self._conv(name, F.interpolate(x, scale_factor=2.0, mode="nearest"))
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
         """Two frames for one, but for the video's first, which stays alone and which this layer does not remember."""

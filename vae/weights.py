@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -26,6 +27,10 @@ MEAN = (-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508,
 STD = (2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743,
        3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160)  # fmt: skip
 
+SHARES = torch.tensor([[[1.0, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])
+"""Which rows (columns) of a 3x3 kernel over doubled pixels fall on the same pixel: [upper or lower pixel of two, the
+neighbour, row of the kernel]."""
+
 
 @dataclass
 class VAE:
@@ -45,6 +50,12 @@ class VAE:
     @property
     def dtype(self) -> torch.dtype:
         return self.weights[WIDTH_KEY].dtype
+
+    @cached_property
+    def quarters(self) -> dict[str, Tensor]:
+        """The decoder's enlarging kernels, by the names of the official ones, as `quarters` makes them."""
+        names = [name for name in self.weights if name.startswith("decoder.") and name.endswith("resample.1.weight")]
+        return {name: quarters(self.weights[name]) for name in names}
 
     def decoding_in_half(self) -> VAE:
         """Its decoder alone, in fp16."""
@@ -92,6 +103,14 @@ def _prepare(name: str, tensor: Tensor) -> Tensor:
     if tensor.ndim == 5:
         tensor = tensor.transpose(1, 2).flatten(1, 2)
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+
+def quarters(weight: Tensor) -> Tensor:
+    """Of a 3x3 kernel [out, C, 3, 3] over a picture with each pixel doubled: the 2x2 kernels [4 * out, 4 * C] over the
+    picture itself, for each of the four pixels that one becomes."""
+    share = SHARES.to(weight.device)
+    sums = torch.einsum("pak,qbl,nckl->pqnabc", share, share, weight.float())
+    return sums.flatten(0, 2).flatten(1).to(weight.dtype)
 
 
 def vae_width(weights: Mapping[str, Tensor]) -> int:

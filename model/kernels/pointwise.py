@@ -66,15 +66,16 @@ def _rms_silu(x_ptr, weight_ptr, out_ptr, rows, dim, eps, ROWS: tl.constexpr, BL
 
 
 @triton.jit
-def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr):
+def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr, GATED: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
     at = (tl.program_id(0) // parts).to(tl.int64) * dim + cols
     x = tl.load(x_ptr + at, mask=inside)
     y = tl.load(y_ptr + at, mask=inside).to(tl.float32)
-    gate = tl.load(gate_ptr + cols, mask=inside)
-    tl.store(x_ptr + at, x + y * gate, mask=inside)
+    if GATED:
+        y *= tl.load(gate_ptr + cols, mask=inside)
+    tl.store(x_ptr + at, x + y, mask=inside)
 
 
 @triton.jit
@@ -146,7 +147,7 @@ def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -
 
 
 def _normalise(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, half: int, eps: float, rope: bool) -> Tensor:
-    dim, weight = x.shape[1], weight.float().contiguous()
+    dim, weight = x.shape[1], weight.contiguous()
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": half, "ROPE": rope, "num_warps": 8}
     with torch.cuda.device_of(x):
         _rms[(len(x),)](x, weight, cos, sin, dim, eps, **sizes)
@@ -162,10 +163,11 @@ def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out
 
 
-def gated_add_(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
     """See pointwise.gated_add_."""
     with torch.cuda.device_of(x):
-        _gated_add[parts_of(x)](x, y, gate.contiguous(), x.shape[1], BLOCK=PART)
+        given = x if gate is None else gate.contiguous()
+        _gated_add[parts_of(x)](x, y, given, x.shape[1], BLOCK=PART, GATED=gate is not None)
     return x
 
 

@@ -13,12 +13,16 @@ import triton
 from lingbot_world.loaders.quantized import codec
 from lingbot_world.model import attention_fp8_cudnn as fp8_attention
 from lingbot_world.model import matrix_8bit as quantized
+from lingbot_world.model.kernels import convolution
 from lingbot_world.model.kernels import matrix_8bit as quantized_kernels
 from lingbot_world.model.kernels import pointwise as kernels
 from lingbot_world.model.kernels import weights_4bit as four_bit_kernels
-from lingbot_world.toy.weights import vae_tensors
+from lingbot_world.toy.weights import Weights, vae_tensors
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae, network
+from lingbot_world.vae.pooled import PooledDecoder
+from lingbot_world.vae.weights import quarters, vae_shapes
 from pointwise_cases import CASES, NAMES, check
+from torch.nn import functional as F
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
@@ -115,6 +119,38 @@ def vae() -> None:
         assert (got - want).abs().max() < 5e-3
 
 
+def convolved(channels: int, out: int, side: int, frames: int) -> None:
+    """Pictures with their line and column of zeros, against torch's convolution of the same without."""
+    height, width = 5, 6
+    dtype = torch.float32 if COMPUTED else torch.float16
+    pictures, weight = torch.randn(frames, channels, height, width), torch.randn(out, frames * channels, side, side)
+    rows = F.pad(pictures, (0, 1, 0, 1)).permute(0, 2, 3, 1).flatten(0, 2).to(dtype).contiguous()
+    matrix, bias, given, scale = weight.permute(0, 2, 3, 1).flatten(1).to(dtype), torch.randn(out), pictures, 1
+    added = F.pad(torch.randn(out, height, width), (0, 1, 0, 1)).permute(1, 2, 0).flatten(0, 1)
+    if frames == 1 and side == 3:
+        matrix, given, scale, side = quarters(weight).to(dtype), F.interpolate(pictures, scale_factor=2.0), 2, 2
+    starts = [number * len(rows) // frames for number in range(frames)]
+    added = None if scale == 2 else added.to(dtype).contiguous()
+    got = convolution.convolve(rows, starts, matrix, bias.to(dtype), (height, width), side, added)
+    if COMPUTED:
+        want = F.conv2d(given.flatten(0, 1)[None], weight, bias, padding=weight.shape[-1] // 2)[0].permute(1, 2, 0)
+        got = got.view(scale * height + 1, scale * width + 1, out)
+        plain = 0 if added is None else added.view(height + 1, width + 1, out)[:-1, :-1]
+        torch.testing.assert_close(got[:-1, :-1], want + plain, atol=1e-4, rtol=1e-5)
+        assert scale == 2 or (not got[-1].any() and not got[:, -1].any())
+
+
+def pooled() -> None:
+    """The decoder that uses these, over three latent frames, against the plain one."""
+    random = Weights(0)
+    model = load_vae({name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(16).items()})
+    decoders = network.Decoder(model.weights), PooledDecoder(model)
+    for _ in range(3):
+        latent = torch.randn(1, 16, 1, 2)
+        want, got = (list(decoder.decode(latent)) for decoder in decoders)
+        torch.testing.assert_close(got, want, atol=2e-5, rtol=0)
+
+
 def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for dtype in DTYPES:
         yield from ((f"{name}, {dtype}", lambda name=name, dtype=dtype: pointwise(name, dtype)) for name in NAMES)
@@ -124,8 +160,11 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
             yield f"4 bits {settings}, {dtype}", lambda settings=settings, dtype=dtype: four_bits(settings, dtype)
         for kind in EIGHT_BITS:
             yield f"8 bits, {dtype}, {kind}", lambda dtype=dtype, kind=kind: into_8_bits(kind, dtype)
+    for shape in ((96, 96, 3, 3), (32, 192, 3, 3), (192, 96, 3, 1), (32, 64, 1, 3), (96, 3, 3, 3)):
+        yield f"convolution {shape}", lambda shape=shape: convolved(*shape)
     if COMPUTED:
         yield "VAE", vae
+        yield "pooled VAE", pooled
     for settings in [] if COMPUTED else WEIGHTS:  # the interpreter has no rint, and no instruction by its name
         for kind in EIGHT_BITS:
             yield f"recode {settings}, {kind}", lambda settings=settings, kind=kind: recoded(settings, kind)

@@ -1,0 +1,165 @@
+"""Triton kernels of the VAE's decoder: convolutions that read each frame where it lies. Imported on GPUs only.
+
+A picture is [rows, channels]: pixel after pixel, each line of pixels followed by one pixel of zeros, the last line by a
+line of zeros. So a neighbour of a pixel is a fixed number of rows away, what lies beside the picture reads as zeros,
+and a convolution is a matrix product whose left operand's rows are shifted. What a kernel computes for the rows of
+zeros themselves is not kept."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+
+class Blocks(NamedTuple):
+    """What a program takes at once: pixels, output channels in two parts, and input channels in two parts, each a power
+    of two or none; with how many warps, and how many loads on their way."""
+
+    pixels: int
+    out: int
+    out_rest: int
+    channels: int
+    channels_rest: int
+    warps: int
+    stages: int
+
+
+@triton.jit(do_not_specialize=["height", "width", "first", "second", "third", "add"])
+def _convolve(
+    x, x_rest, w, w_below, w_rest, w_both, bias_ptr, added_ptr, out_ptr, height, width, first, second, third, add,
+    OUT: tl.constexpr, CHANNELS: tl.constexpr, FRAMES: tl.constexpr, SIDE: tl.constexpr,
+    PIXELS: tl.constexpr, NA: tl.constexpr, NB: tl.constexpr, KA: tl.constexpr, KB: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    blocks: tl.constexpr = (OUT + NA + NB - 1) // (NA + NB)
+    parts: tl.constexpr = CHANNELS // (KA + KB)
+    n = tl.program_id(0) % blocks * (NA + NB)
+    block = tl.program_id(0) // blocks
+    up, left, weight_row = -(SIDE // 2), -(SIDE // 2), n
+    if SIDE == 2:  # one pixel becomes four, each from its own four neighbours
+        quarter = block % 4
+        block //= 4
+        up += quarter // 2
+        left += quarter % 2
+        weight_row += quarter * OUT
+    m = block * PIXELS
+    # Sums of both parts of the output channels, over both parts of the input channels: four, so that each product of
+    # a step waits for that of the step before, and not for the one before it.
+    total, apart = tl.zeros((PIXELS, NA), tl.float32), tl.zeros((PIXELS, NA), tl.float32)
+    below, both = tl.zeros((PIXELS, NB or NA), tl.float32), tl.zeros((PIXELS, NB or NA), tl.float32)
+    for step in tl.range(0, FRAMES * SIDE * SIDE * parts, num_stages=STAGES):
+        # Frame by frame: what all programs read at a time stays in the GPU's cache.
+        number, near, channel = step // parts // SIDE**2, step // parts % SIDE**2, step % parts * (KA + KB)
+        frame = tl.where(number == 0, first, tl.where(number == 1, second, third))
+        row = frame + m + (near // SIDE + up) * width + near % SIDE + left
+        k = (near * FRAMES + number) * CHANNELS + channel
+        total, below = _add_products(total, below, x.load([row, channel]), w, w_below, weight_row, k, NA, NB)
+        if KB:
+            rest = x_rest.load([row, channel + KA])
+            apart, both = _add_products(apart, both, rest, w_rest, w_both, weight_row, k + KA, NA, NB)
+    if KB:
+        total, below = total + apart, below + both
+    p = m + tl.arange(0, PIXELS)
+    line, column = p // width, p % width
+    real = ((line < height) & (column < width - 1))[:, None]
+    if SIDE == 2:
+        to = (2 * line + up + 1) * (2 * width - 1) + 2 * column + left + 1
+        kept = real
+    else:
+        to = p
+        kept = (line <= height)[:, None]
+    cols = n + tl.arange(0, NA)[None, :]
+    _finish(total, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, add, OUT)
+    if NB:
+        cols = n + NA + tl.arange(0, NB)[None, :]
+        _finish(below, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, add, OUT)
+
+
+@triton.jit
+def _add_products(total, below, x, w, w_below, row, k, NA: tl.constexpr, NB: tl.constexpr):
+    total = tl.dot(x, w.load([row, k]).T, total)
+    if NB:
+        below = tl.dot(x, w_below.load([row + NA, k]).T, below)
+    return total, below
+
+
+@triton.jit
+def _finish(
+    total, cols, p, to, real, kept, bias_ptr, added_ptr, out_ptr, add, OUT: tl.constexpr
+):  # fmt: skip
+    inside = cols < OUT
+    y = total + tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    at = p.to(tl.int64)[:, None] * OUT + cols
+    y += tl.load(added_ptr + at, mask=inside & real & (add != 0), other=0.0).to(tl.float32)
+    y = tl.where(real, y, 0.0).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + to.to(tl.int64)[:, None] * OUT + cols, y, mask=inside & kept)
+
+
+@triton.jit(do_not_specialize=["height", "width"])
+def _rms_silu(x_ptr, weight_ptr, out_ptr, height, width, stride, dim, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
+    cols = tl.arange(0, BLOCK)[None, :]
+    line = row // width
+    real = (line < height) & (row % width < width - 1)
+    at = row.to(tl.int64)
+    x = tl.load(x_ptr + at * stride + cols, mask=real & (cols < dim), other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, axis=1) / dim + eps)
+    weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0).to(tl.float32)
+    y = x * scale[:, None] * weight
+    y = (y * tl.sigmoid(y)).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + at * dim + cols, tl.where(real, y, 0.0), mask=(line <= height) & (cols < dim))
+
+
+def convolve(
+    x: Tensor, starts: Sequence[int], weight: Tensor, bias: Tensor, size: tuple[int, int], side: int,
+    added: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """A convolution of `side` x `side` pixels of one picture, or of three frames, the oldest first: of height and width
+    `size`, from rows `starts` of x [rows, channels] on.
+
+    `weight` [out, side * side * frames * channels]: outermost the neighbours, from the upper left one on. Returns a
+    picture [rows, out]; `added`, another one, is added to it. With side 2 and `weight` [4 * out, ...] it is twice as
+    high and wide, and the four pixels that one becomes have weights of their own."""
+    (height, width), channels, quarters = size, x.shape[1], 4 if side == 2 else 1
+    out_channels = len(weight) // quarters
+    scale = 2 if side == 2 else 1
+    out = x.new_empty((scale * height + 1) * (scale * width + 1), out_channels)
+    b = blocks_of(channels, out_channels)
+    described = TensorDescriptor.from_tensor
+    operands = [described(x, [b.pixels, channel]) for channel in (b.channels, b.channels_rest or b.channels)]
+    operands += [described(weight, [rows, channel]) for channel in (b.channels, b.channels_rest or b.channels)
+                 for rows in (b.out, b.out_rest or b.out)]  # fmt: skip
+    pixels = triton.cdiv((height + 1) * (width + 1), b.pixels)
+    grid = (pixels * quarters * triton.cdiv(out_channels, b.out + b.out_rest),)
+    with torch.cuda.device_of(x):
+        _convolve[grid](
+            *operands, bias, bias if added is None else added.contiguous(), out, height, width + 1, starts[0],
+            starts[len(starts) // 2], starts[-1], int(added is not None), OUT=out_channels, CHANNELS=channels,
+            FRAMES=len(starts), SIDE=side, PIXELS=b.pixels, NA=b.out, NB=b.out_rest, KA=b.channels, KB=b.channels_rest,
+            STAGES=b.stages, num_warps=b.warps,
+        )  # fmt: skip
+    return out
+
+
+def blocks_of(channels: int, out: int) -> Blocks:
+    """Those that were fastest on an H100 for the sizes of the VAE (docs/benchmarks.md)."""
+    given = (64, 0) if channels % 64 == 0 else (64, 32) if channels % 96 == 0 else (32 if channels % 32 == 0 else 16, 0)
+    made = next((parts for parts in ((128, 64), (64, 32), (64, 0), (32, 0)) if out % sum(parts) == 0), (16, 0))
+    if channels > 192 and out % 192 == 0:
+        return Blocks(128, *made, *given, 8, 4)
+    return Blocks(256, *made, *given, 8, 3)
+
+
+def rms_silu(x: Tensor, weight: Tensor, eps: float, out: Tensor, size: tuple[int, int]) -> None:
+    """`out` [rows, channels] becomes the SiLU of the root-mean-square norm of the picture x [rows, channels] of height
+    and width `size`, times weight [channels]."""
+    block = triton.next_power_of_2(x.shape[1])
+    rows = max(1, 4096 // block)
+    with torch.cuda.device_of(x):
+        _rms_silu[(triton.cdiv(len(out), rows),)](
+            x, weight, out, size[0], size[1] + 1, x.stride(0), x.shape[1], eps, ROWS=rows, BLOCK=block
+        )
