@@ -2,7 +2,6 @@
 
 from comfy_api.latest import io
 
-from ..host.before_rollout import check_rollout
 from ..host.drawing import MOST_FRAMES
 from ..host.notice import show_warning
 from ..options import CHUNKS, KEY_VALUE_MODES
@@ -142,6 +141,8 @@ class LingBotWorldLive(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, model=None):
+        from ..host.before_rollout import check_rollout
+
         return refusal(check_rollout)
 
     @classmethod

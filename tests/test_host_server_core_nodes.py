@@ -111,19 +111,32 @@ def test_what_core_nodes_ask_for_in_vain_is_said_on_the_sampler(comfy_server):
     assert "Shift" not in said(comfy_server, shifted.set(SAMPLER, shift=8.0))
     for_flux = with_node(comfy_server, "NAGuidance", experts=("high_noise",))
     assert "patches attn1_output_patch" in said(comfy_server, for_flux)
+    twice = prompt[prompt.node_id(SAMPLER)]["inputs"]["positive"]
+    masked = prompt.add("802", "SolidMask", value=0.5, width=96, height=64)
+    masked = masked.set(SAMPLER, negative=twice, latent=["803", 0])
+    masked = masked.add("803", "SetLatentNoiseMask", samples=prompt.link("WanImageToVideo", 2), mask=["802", 0])
+    words = said(comfy_server, masked)
+    assert "the same text: guidance changes nothing" in words
+    assert "The latent is empty, and its mask keeps parts of it" in words
     assert said(comfy_server, prompt) == ""  # a run of its own takes the warnings away
 
 
 def test_core_samplers_say_it_too(comfy_server):
     prompt = toy_prompt()
     video = prompt[prompt.node_id("WanImageToVideo")]["inputs"]
-    vace = {name: value for name, value in video.items() if name != "start_image"}
+    vace = {name: value for name, value in video.items() if name != "start_image"} | {"positive": ["812", 0]}
+    prompt = prompt.add("810", "LingBotWorldLoadTextEncoder", text_encoder="toy/models_t5_umt5-xxl-enc-bf16.pth")
+    prompt = prompt.add("811", "CLIPSetLastLayer", clip=["810", 0], stop_at_clip_layer=-2)
+    prompt = prompt.add("812", "CLIPTextEncode", clip=["811", 0], text="a castle (embedding:foo:1.2)")
     prompt = prompt.add("800", "WanVaceToVideo", **vace, strength=1.0).add(
         "801", "KSampler", model=prompt.link(EXPERTS, 1), positive=["800", 0], negative=["800", 1],
         latent_image=["800", 2], seed=0, steps=1, cfg=1.0, sampler_name="euler", scheduler="simple", denoise=0.5,
     )  # fmt: skip
     run = comfy_server.queue(prompt.set("VAEDecode", samples=["801", 0]))
-    assert ("801", "LingBot-World does not read the frames of WanVaceToVideo.") in run.texts
+    (*_, told) = (text for node, text in run.texts if node == "801")
+    assert "LingBot-World does not read the frames of WanVaceToVideo." in told
+    assert "Node 811, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last one" in told
+    assert "Node 812: embedding:foo:1.2 counts only if models/embeddings has it" in told
 
 
 @pytest.mark.slow

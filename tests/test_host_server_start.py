@@ -77,6 +77,7 @@ def test_of_two_copies_one_works_and_the_log_names_both(comfy_host: Host, tmp_pa
 LACKING = {
     "camera_make": "comfy_api.latest.io.Load3DCamera",
     "rollout": "latent_preview.LatentPreviewer",
+    "live": "latent_preview.LatentPreviewer",
 }
 
 
@@ -134,9 +135,10 @@ def test_sampling_shows_previews(crippled):
 def test_what_comfyui_lacks_is_said_once_with_both_versions(crippled):
     theirs = crippled.get("/system_stats")["system"]["comfyui_version"]
     said = [line[line.index("LingBot-World") :] for line in crippled.log().splitlines() if "lacks" in line]
+    names = ", ".join(sorted({*LACKING.values()}))
     assert said == [
         f"LingBot-World {__version__} needs ComfyUI 0.33 or newer, and this ComfyUI {theirs} lacks "
-        f"{', '.join(LACKING.values())}: update the older of the two; the nodes that do without it are there",
+        f"{names}: update the older of the two; the nodes that do without it are there",
         *(f"LingBot-World left out the nodes of nodes/{module}.py: ComfyUI lacks {name}"
           for module, name in LACKING.items()),
     ]  # fmt: skip

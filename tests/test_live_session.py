@@ -322,3 +322,47 @@ def test_generate_goes_on_from_a_walk(toy_package, tmp_path):
         frame_num=12, schedule="0,500", device="cpu", output=tmp_path / "next.mp4", seed=1,
     )  # fmt: skip
     assert run(make_plan(options)).path.stat().st_size > 0
+
+
+def forward(frames):
+    """A path that goes ahead, faster and faster."""
+    poses = np.tile(np.eye(4), (frames, 1, 1))
+    poses[:, 2, 3] = np.linspace(0, 1, frames) ** 2
+    return poses
+
+
+def test_a_path_is_walked_to_its_last_whole_chunk_whatever_is_pressed(toy_package, tmp_path):
+    """Its longest step is the unit, and its noise that of a rollout: drawn before all else."""
+    engine, start = opened(toy_package, chunk=2).engine(), opened(toy_package, chunk=2).start
+    with Session(engine, start, folder=tmp_path, fps=0, path=forward(16)) as session:
+        session.press("a")
+        frames = [part.pixels for part in session]
+        state, poses = session.state(), session.walk.kept.poses()
+    assert len(np.concatenate(frames)) == state.frames == 13
+    assert np.array_equal(poses, forward(16)[:13])
+    assert np.linalg.norm(state.poses[:, :3, 3], axis=1).max() <= 1
+    assert state.scale == pytest.approx(forward(16)[12, 2, 3] - forward(16)[8, 2, 3])
+
+
+def test_the_thread_that_runs_a_walk_watches_it_and_is_told_what_was_asked_in_vain(toy_package, tmp_path):
+    """Prompts are encoded in it too; what `watch` raises ends the walk."""
+    loaded, told, made, looks = opened(toy_package), [], [], []
+
+    def watch():
+        looks.append(threading.get_ident())
+        if len(made) == 1 and not told:
+            session.prompt("a lake")
+        if session.walk.kept.last_prompt[0] == "a lake" and len(made) > 2:
+            session.back(1000)
+        if told and told[-1][0] == "failed":
+            raise KeyboardInterrupt
+
+    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0) as session:
+        with pytest.raises(KeyboardInterrupt):
+            session.run(made.append, lambda *what: told.append(what), watch)
+        session.close(whole=True)
+    assert {*looks} == {threading.get_ident()}
+    assert ("prompt", {"text": "a lake"}) in told
+    assert "back to chunk 1000" in told[-1][1]["reason"]
+    assert (tmp_path / "walk-1" / "walk.state").is_file()
+    assert (tmp_path / "walk-1" / "camera" / "poses.npy").is_file()

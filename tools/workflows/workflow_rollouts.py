@@ -80,29 +80,22 @@ It comes without text encoder and VAE: these are in ComfyUI's list of missing mo
 def walk(server: Server) -> Graph:
     note = f"""## Walk, then render
 
-Press **Run**, and walk in the node *Live* for five seconds: **W A S D**, arrows, mouse or gamepad. It ends by itself,
-or at **Stop**. Then the base model renders the way that you went: forty steps in place of four. While *Live* keeps its
-seed, the walk stays and Run renders it again.
-
-Without a canvas, or where nobody comes, **recorded path** is walked.
-
-**1.3B** (6.8 GB): where the folder *ComfyUI* lies,
-
-hf download robbyant/{SMALL} --local-dir ComfyUI/models/lingbot_world/{SMALL}
+Press **Run**, and walk in *Live*: **W A S D**, arrows, mouse, gamepad. After five seconds, or at **Stop**, the base
+model renders your way. The walk stays while its seed does. Where nobody comes, *recorded path* is walked.
 
 {DOWNLOAD}
-Walk longer with more **frames**, which the base model renders as one video: 81 are five seconds."""
-    parts = Parts(server, "walk", note, note_height=560)
+**1.3B**: as in template *18 Real time*."""
+    parts = Parts(server, "walk", note, note_height=480, note_width=330)
+    parts.graph.box_width = 296
     image = parts.image()
     with parts.graph.group("Where nobody walks", 1, VIOLET):
-        recorded = parts.graph.add("LingBotWorldCameraPreset", preset="arc_left")
+        recorded = parts.graph.add("LingBotWorldCameraPreset", preset="arc_left", collapsed=True)
     parts.column = 1
-    model, text = parts.causal_model(SMALL), parts.text()
-    with parts.graph.group("VAE", 1, RED):
-        vae = parts.vae()
+    model, vae = parts.causal_model(SMALL), parts.vae()
+    text = parts.text()
     with parts.graph.group("Walk", 2, GREEN):
         given = {"model": model, "vae": vae, "positive": text[0], "start_image": image["image"]}
-        look = {"box_width": 520, "extra_height": VIEW_HEIGHT}
+        look = {"box_width": 420, "extra_height": VIEW_HEIGHT}
         walked = parts.graph.add("LingBotWorldLive", **given, camera=recorded["camera"], frames=81, chunk="1", **look)
     parts.column = 3
     with parts.graph.group("Base model", 3, RED):

@@ -69,7 +69,8 @@ export function addLiveView(html, node) {
   host.addEventListener("focusout", () => view.input.letGo());
   view.say(HINT);
   api.addEventListener("executing", walk);
-  const widget = node.addDOMWidget("view", TYPE, host, { serialize: false, getMinHeight: () => HEIGHT, hideOnZoom: false });
+  const look = { serialize: false, hideOnZoom: false, getMinHeight: () => HEIGHT };
+  const widget = node.addDOMWidget("view", TYPE, host, look);
   const { onRemove } = widget;
   widget.serialize = false;
   widget.onRemove = function () {
