@@ -3,6 +3,7 @@
 import pytest
 import torch
 from lingbot_world.errors import CameraError, InputError
+from lingbot_world.model import attention, block
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValuePlace
@@ -227,6 +228,37 @@ def test_positions_go_on_beyond_the_official_table():
 def test_a_world_refuses_a_window_without_room_for_a_chunk(chunk, window):
     with pytest.raises(InputError, match=rf"window is {window} latent frames, expected at least sink \(3\) \+ {chunk}"):
         World(model_of(), (4, 6), window, 3, chunk=chunk, device="cpu")
+
+
+def plain_parts(q, k, v):
+    """In place of cuDNN's kernel: attention to each part of the keys, and the logarithm of its denominator."""
+    scores = q @ k.transpose(2, 3) / q.shape[-1] ** 0.5
+    return (scores.softmax(-1) @ v).transpose(1, 2).contiguous(), scores.logsumexp(-1)
+
+
+@pytest.mark.parametrize("case", [WINDOW, GLOBAL])
+def test_attention_to_frames_of_which_some_are_empty(monkeypatch, case):
+    """What a GPU is asked for while the window fills, so that all chunks run the same kernels."""
+    want, asked, attend = plain(case), [], attention.attend_to_frames
+    monkeypatch.setattr(attention, "_cudnn_attention", plain_parts)
+
+    def told(*given):
+        asked.append(given[-1].isinf().sum())
+        return attend(*given)
+
+    monkeypatch.setattr(block, "attend_to_frames", told)
+    monkeypatch.setattr(World, "_lane", lane_that_sees_all_frames(World._lane))
+    torch.testing.assert_close(by_chunk(case), want, atol=1e-4, rtol=1e-4)
+    assert asked[0] > 0
+
+
+def lane_that_sees_all_frames(make):
+    def made(*given):
+        lane = make(*given)
+        lane.history.see_all_frames()
+        return lane
+
+    return made
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
