@@ -3,7 +3,6 @@
 from comfy_api.latest import io
 
 from ..errors import InputError
-from ..host.before_text import unseen_words
 from ..host.notice import show_warning
 from ..host.queued_prompt import known_inputs
 from ..options import (
@@ -187,6 +186,7 @@ class LingBotWorldRollout(io.ComfyNode):
         chunk=AS_TRAINED, guided_steps=GUIDED_STEPS, guide_scale=GUIDE_SCALE,
         start_image=None, camera=None, state=None, start_latent=None, negative=None,
     ) -> io.NodeOutput:  # fmt: skip
+        from ..host.before_text import unseen_words
         from ..host.rollout import prepare_rollout, run_rollout
         from ..pipeline.spec import RolloutRequest
 
