@@ -10,6 +10,7 @@ from lingbot_world.model.kv_cache import KeyValuePlace
 from lingbot_world.model.rope import rope_table
 from lingbot_world.options import FAST_INDICES
 from lingbot_world.pipeline import World
+from lingbot_world.pipeline import world as pipeline_world
 from lingbot_world.pipeline.world import WorldMemory
 from lingbot_world.sampling import few_step_schedule
 from rollout_cases import (
@@ -261,22 +262,37 @@ def lane_that_sees_all_frames(make):
     return made
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def on_a_gpu():
+    model = model_of()
+    there = LingBotWorldModel(model.config, device="meta", dtype=torch.bfloat16)
+    state = {name: tensor.to(device="cuda", dtype=torch.bfloat16) for name, tensor in model.state_dict().items()}
+    there.load_state_dict(state, assign=True)
+    return there
+
+
+@needs_a_gpu
 @pytest.mark.parametrize("chunk", [1, 3, 4])
 @pytest.mark.parametrize("limit", [None, 100_000, 0])
-def test_on_a_gpu_recorded_kernels_give_the_same_bits(limit, chunk):
+def test_on_a_gpu_recorded_kernels_give_the_same_bits(monkeypatch, limit, chunk):
     """Fourteen chunks, in which the slots come round more than once, and the prompt changes once."""
-    model = model_of()
-    on_gpu = LingBotWorldModel(model.config, device="meta", dtype=torch.bfloat16)
-    there = {name: tensor.to(device="cuda", dtype=torch.bfloat16) for name, tensor in model.state_dict().items()}
-    on_gpu.load_state_dict(there, assign=True)
-    made = {graphs: _long_rollout(on_gpu, chunk, WorldMemory(camera_cache_bytes=limit, graphs=graphs))
+    monkeypatch.setattr(pipeline_world, "attends_to_frames", lambda *_: False)
+    made = {graphs: _long_rollout(on_a_gpu(), chunk, WorldMemory(camera_cache_bytes=limit, graphs=graphs))
             for graphs in (False, True)}  # fmt: skip
     (wanted, _), (got, world) = made[False], made[True]
     assert torch.equal(got, wanted)
     assert wanted.isfinite().all()
     if chunk == 3:
         assert 2 <= world._lanes[0].options["graphs"].recorded <= 5
+
+
+@needs_a_gpu
+def test_on_a_gpu_kernels_that_are_recorded_while_the_window_fills():
+    (wanted, _), (got, world) = (_long_rollout(on_a_gpu(), 1, WorldMemory(graphs=graphs)) for graphs in (False, True))
+    assert (got - wanted).norm() < 0.02 * wanted.norm()
+    assert world._lanes[0].options["graphs"].recorded > 3
 
 
 def _long_rollout(model, chunk, memory):
