@@ -91,15 +91,22 @@ with texture. The chain spreads the move over 81 frames.
 
 {DOWNLOAD}
 {RUN}"""
-    parts = Parts(server, "from_video", note)
-    image = parts.image()
-    with parts.graph.group("Another video", 0, BLUE):
+    parts = Parts(server, "from_video", note, note_height=480)
+    with parts.graph.group("Start image", 0, BLUE):
+        image = parts.graph.add("LoadImage", image="example.png", extra_height=IMAGE_HEIGHT)
+    with parts.graph.group("Another video", 1, BLUE):
         video = parts.graph.add("LoadVideo", file="my_camera_move.mp4", extra_height=PREVIEW_HEIGHT, room=60)["VIDEO"]
         frames = parts.graph.add("GetVideoComponents", collapsed=True, video=video)["IMAGE"]
     with parts.graph.group("Its camera", 1, VIOLET):
         found = parts.graph.add("LingBotWorldCameraFromVideo", images=frames, room=60)
-    path = parts.camera("LingBotWorldCameraChain", **{"cameras.camera0": found["camera"]}, frames=81, room=20)
-    return parts.film(path, image)
+    with parts.graph.group("Camera path", 2, VIOLET):
+        spread = {"cameras.camera0": found["camera"], "frames": 81, "room": 20}
+        path = parts.graph.add("LingBotWorldCameraChain", **spread)
+        parts.preview(path)
+    with parts.graph.group("Everything else", 3, BLUE):
+        whole = along_a_path(server).node(parts.graph, **{"start image": image["IMAGE"], "camera": path["camera"]})
+        parts.save_video(whole["video"])
+    return parts.graph
 
 
 def lora_four_steps(server: Server) -> Graph:
