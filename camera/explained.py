@@ -3,7 +3,6 @@ scale that the model will see."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -78,7 +77,8 @@ def _convention(path: CameraPath) -> str:
     name, whose = path.origin.convention, "as you said" if path.origin.named else "which the format settles"
     taken = f"Taken as {CONVENTIONS[name].description} ({name}), {whose}."
     others = _compared(path)
-    for_it, against = (_unique(other.why for other in others.values() if other.value == value) for value in (1, -1))
+    for_it, against = (list(dict.fromkeys(other.why for other in others.values() if other.value == value))
+                       for value in (1, -1))  # fmt: skip
     alike = [other for other, told in others.items() if not told.value]
     said = [taken, *against, *([f"For it: {'; '.join(for_it)}."] if for_it else [])]
     if alike:
@@ -86,10 +86,6 @@ def _convention(path: CameraPath) -> str:
                     "than was recorded, try these; a path of a left-handed program (Unity, Unreal) is mirrored, which "
                     "no path shows.")  # fmt: skip
     return " ".join(said)
-
-
-def _unique(sentences: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(sentences))
 
 
 def _compared(path: CameraPath) -> dict[str, _Other]:

@@ -81,12 +81,14 @@ class CameraPath:
         """This path, then `other` moved to begin at this path's last pose; the pose they share is kept once."""
         if other.fps != self.fps:
             raise CameraError(f"paths of {self.fps} and {other.fps} frames a second: retime one of them first")
-        moved = other.starting_at(self.c2w[-1])
+        moved, actions = other.starting_at(self.c2w[-1]), None
+        if self.actions is not None and other.actions is not None:
+            actions = np.concatenate([self.actions[:-1], other.actions])  # of the pose they share, the second path's
         return replace(
             self,
             c2w=np.concatenate([self.c2w, moved.c2w[1:]]),
             intrinsics=np.concatenate([self.intrinsics, other.intrinsics[1:]]),
-            actions=_joined(self.actions, other.actions),
+            actions=actions,
             origin=None,
         )
 
@@ -180,8 +182,3 @@ class CameraPath:
 def _frozen(array: np.ndarray) -> np.ndarray:
     array.flags.writeable = False
     return array
-
-
-def _joined(first: np.ndarray | None, second: np.ndarray | None) -> np.ndarray | None:
-    """Actions of two joined paths, None if either has none; the shared pose takes the second path's."""
-    return None if first is None or second is None else np.concatenate([first[:-1], second])

@@ -8,9 +8,10 @@ import numpy as np
 
 from .figures import Figures
 
-BLURRED, PALE, TINTED, DARKER = 0.6, 0.6, 18.0, 30.0
+BLURRED, PALE, TINTED, DARKER = 0.6, 0.4, 30.0, 50.0
 """A video loses itself where, until its end, it keeps less than that share of the first second's sharpness, of its
-colourfulness, or is that many of 255 off in red against blue, in brightness."""
+colourfulness, or is that many of 255 off in red against blue, in brightness. A camera that turns changes all of these:
+in clean known clips the least were 0.69 and 0.49, the most 24 and 43."""
 STILL = 0.02
 """A frame stands still if it differs from the one before by less than that share of the usual difference."""
 FROZEN_S = 0.4

@@ -13,6 +13,7 @@ from ..errors import LingBotError
 from ..options import BOUNDARY
 from ..sampling import is_high_noise
 from .base_model import CAMERA
+from .before_text import unseen_words
 from .conditioning import BY_SAMPLERS, SIDES, check_entry, check_parts, not_read, without_unread, words_for
 from .model import truncated_timesteps
 from .notice import show_note, show_warning
@@ -42,6 +43,9 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
         if denoise_mask is None and noise.any() and latent_image.any() and float(sigmas[0]) >= FULL_NOISE:
             show_warning("The latent holds a video, of which a run from full noise keeps nothing: lower denoise to "
                          "keep some of it, or connect the latent of WanImageToVideo.")  # fmt: skip
+        if denoise_mask is not None and not latent_image.any() and (denoise_mask < 1).any():
+            show_warning("The latent is empty, and its mask keeps parts of it, which stay empty: connect the latent of "
+                         "a video, from VAE Encode, or take the mask away.")  # fmt: skip
         guider.conds = {side: list(map(without_unread, entries)) for side, entries in guider.conds.items()}
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
@@ -60,8 +64,13 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
         for entry in entries:
             check_entry(entry, latent, config)
         check_parts(SIDES.get(side, side), entries, latent, sigmas, patcher.get_model_object("model_sampling"))
+    for words in unseen_words():
+        show_warning(words)
     show_warning(words_for(not_read((entry for entries in guider.conds.values() for entry in entries), BY_SAMPLERS)))
     without = _sides_without(used, "concat_latent_image")
+    if _same_text(used):
+        show_warning("The prompt and the negative prompt are the same text: guidance changes nothing. Connect the "
+                     "negative output of the text node.")  # fmt: skip
     show_warning(_one_sided("start image", used, without, "WanImageToVideo"))
     if len(without) == len(used):
         show_warning(f"No start image in {' and '.join(without)}: the video will not begin with your image. {CONNECT}")
@@ -79,6 +88,11 @@ def _used(guider) -> dict[str, list[dict]]:
     if not asked and all(math.isclose(scale, 1) for scale in scales):
         return {"positive": guider.conds["positive"]}
     return guider.conds
+
+
+def _same_text(used: dict[str, list[dict]]) -> bool:
+    texts = [entry["cross_attn"] for entries in used.values() for entry in entries]
+    return len(used) == len(texts) == 2 and texts[0].device == texts[1].device and torch.equal(*texts)
 
 
 def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:

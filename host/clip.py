@@ -54,15 +54,12 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
         dtype = torch.bfloat16 if mm.should_use_bf16(device) else torch.float32
         return encode(texts, weights, tokenizer, device, dtype, _progress(), show_warning)
 
-    conditionings = [_as_conditioning(made) for made in embeddings((encoder, tokenizer), prompts, encode_some)]
+    conditionings = []
+    for made in embeddings((encoder, tokenizer), prompts, encode_some):
+        padded = F.pad(made, (0, 0, 0, MAX_TOKENS - len(made)))  # as core's CLIPTextEncode gives umt5 prompts
+        conditionings.append([[padded[None].to(mm.intermediate_device()), {"pooled_output": None}]])
     mm.soft_empty_cache()
     return conditionings
-
-
-def _as_conditioning(embedding: Tensor) -> Conditioning:
-    """An embedding [tokens, dim] in the form in which core's CLIPTextEncode gives umt5 prompts."""
-    padded = F.pad(embedding, (0, 0, 0, MAX_TOKENS - len(embedding)))
-    return [[padded[None].to(mm.intermediate_device()), {"pooled_output": None}]]
 
 
 def _progress() -> Progress:

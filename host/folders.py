@@ -165,12 +165,11 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
 
 def fingerprint(paths: Iterable[Path | str | None]) -> str:
     """A string that changes when one of the files, or a file in one of the folders, is written again."""
-    stats = ((file, file.stat()) for path in paths if path is not None for file in _files(Path(path)))
+    files: list[Path] = []
+    for path in (Path(path) for path in paths if path is not None):
+        files += sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    stats = ((file, file.stat()) for file in files)
     return ";".join(f"{file}:{stat.st_mtime_ns}:{stat.st_size}" for file, stat in stats)
-
-
-def _files(path: Path) -> list[Path]:
-    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
 def _with_tokenizer_inside(encoder: Path) -> Iterator[Path]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from comfy_execution.utils import get_executing_context
 
+from .notice import running_node
 from .prompt_values import Prompt, UnknownError, is_link
 
 PRESET = "LingBotWorldCameraPreset"
@@ -49,12 +50,24 @@ def known_inputs() -> Mapping[str, Any]:
 
 def kind_of(node: str) -> str:
     """The class of a node of the prompt that is running, or its number where that is not known."""
+    kinds = [prompt[node]["class_type"] for prompt in _running() if node in prompt]
+    return kinds[0] if kinds else f"Node {node}"
+
+
+def running_prompt() -> tuple[Prompt, str]:
+    """The prompt, and the id of the node that ComfyUI is running. Raises UnknownError outside of a prompt."""
+    node = running_node()
+    found = next((prompt for prompt in _running() if node in prompt), None)
+    if node is None or found is None:
+        raise UnknownError
+    return found, node
+
+
+def _running() -> list[Prompt]:
     from server import PromptServer
 
     queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)
-    running = [] if queue is None else queue.get_current_queue_volatile()[0]
-    kinds = [item[2][node]["class_type"] for item in running if node in item[2]]
-    return kinds[0] if kinds else f"Node {node}"
+    return [] if queue is None else [item[2] for item in queue.get_current_queue_volatile()[0]]
 
 
 def node_in_question() -> tuple[Prompt, str]:

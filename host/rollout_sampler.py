@@ -66,6 +66,7 @@ class _PreparedModel:
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
         model = model_wrap.inner_model
         self.config, self.compute_dtype = model.diffusion_model.config, model.get_dtype_inference()
+        self.attention_mode = model.diffusion_model.attention_mode
         self._wrap, self._extra = model_wrap, extra_args
         self._sigmas = {0: 0.0, **dict(zip(schedule.timesteps, schedule.sigmas, strict=True))}
         self._camera: tuple[Tensor | None, Tensor | None] = None, None  # as it was given, and in the model's dtype

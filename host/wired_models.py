@@ -28,17 +28,17 @@ def loader_of(prompt: Prompt, link: Any) -> str | None:
 
     A node that takes one MODEL and gives out one, such as a LoRA loader, passes it on."""
     passed = set()
-    while _type_of(prompt, link) == MODEL and link[0] not in passed:
+    while type_of(prompt, link) == MODEL and link[0] not in passed:
         passed.add(link[0])
         node = prompt[link[0]]
         if node["class_type"] in (LOAD_EXPERTS, LOAD_CAUSAL):
             return node["class_type"]
-        links = [value for value in node["inputs"].values() if _type_of(prompt, value) in (MODEL, ANYTHING)]
+        links = [value for value in node["inputs"].values() if type_of(prompt, value) in (MODEL, ANYTHING)]
         link = links[0] if len(links) == 1 else None
     return None
 
 
-def _type_of(prompt: Prompt, link: Any) -> str | None:
+def type_of(prompt: Prompt, link: Any) -> str | None:
     """The type of what a link brings, as its node declares it; None for a value and for a link that leads nowhere."""
     if not is_link(link):
         return None

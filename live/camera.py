@@ -32,7 +32,10 @@ class WalkingCamera:
 
     def place(self, pose: np.ndarray, _frame: int = 0) -> None:
         """Stand at a pose [4, 4], that of so many video frames after the beginning."""
-        self._yaw, self._pitch, self._roll = _angles_deg(pose[:3, :3])
+        from scipy.spatial.transform import Rotation
+
+        angles_deg = Rotation.from_matrix(pose[:3, :3]).as_euler("YXZ", degrees=True)
+        self._yaw, self._pitch, self._roll = map(float, angles_deg)
         self._position = pose[:3, 3].copy()
         self._speeds = np.zeros(4)  # of full speed: forward, right, yaw, pitch
         self._look = np.zeros(2)  # degrees that are still to be turned
@@ -99,11 +102,3 @@ def model_steps(world: np.ndarray, before: np.ndarray | None, unit: float) -> np
         rest = model_steps(world[1:], world[0], unit) if len(world) > 1 else world[1:]
         return np.concatenate([np.eye(4)[None], rest])
     return continued_poses(np.concatenate([before[None], world]), len(world), before=before, scale=unit)[0]
-
-
-def _angles_deg(rotation: np.ndarray) -> tuple[float, float, float]:
-    """Yaw, pitch and roll of a rotation [3, 3], as `from_angles` takes them."""
-    from scipy.spatial.transform import Rotation
-
-    yaw, pitch, roll = Rotation.from_matrix(rotation).as_euler("YXZ", degrees=True)
-    return float(yaw), float(pitch), float(roll)

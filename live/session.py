@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from threading import Condition, Thread, current_thread
 from types import TracebackType
@@ -56,7 +57,7 @@ class Session:
         """`path`: poses c2w [n, 4, 4], one a video frame. `seed` as in `Walk`. Raises InputError."""
         self.engine, self.controls, self.pace = engine, Controls(), Pace(fps)
         self._begin, self._number = begin, 0
-        self._options: dict[str, Any] = {"speed": speed, "path": path, "seed": seed}  # of each walk
+        self._walk_from = partial(Walk, speed=speed, path=path, seed=seed)
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary else str(folder))
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
@@ -289,7 +290,7 @@ class Session:
         self._number += 1
         while (self.folder / f"walk-{self._number}").exists():  # nothing that was kept is written over
             self._number += 1
-        return Walk(self.engine, begin, self.controls, self.folder / f"walk-{self._number}", **self._options)
+        return self._walk_from(self.engine, begin, self.controls, self.folder / f"walk-{self._number}")
 
     def _go_to(self, begin: Start | WorldState) -> None:
         self.walk.close()

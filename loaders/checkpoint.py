@@ -186,7 +186,11 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, FourBitWeight],
     formats = {official(f"{layer}.weight"): stated for layer, stated in stated_formats(entries).items()}
     scaled, tensors = find_scaled(path.name, named, formats)
     owners = {key: owner for key in tensors if (owner := _owner(key))}
-    _refuse_other_dtypes(path.name, tensors, {*owners, *owners.values(), *scaled})
+    quantized = {*owners, *owners.values(), *scaled}
+    for key, entry in tensors.items():
+        if key not in quantized and entry.dtype not in _PLAIN_DTYPES:
+            raise CheckpointError(f"{path.name}: {key} is {str(entry.dtype).removeprefix('torch.')} without a "
+                                  f"bitsandbytes quant_state or ComfyUI's weight_scale; {_EXPECTED}")  # fmt: skip
     return tensors, find_four_bit(path.name, tensors), scaled
 
 
@@ -260,14 +264,6 @@ def _refuse_other_kinds(name: str, entries: Mapping[str, TensorEntry]) -> None:
         sample = ", ".join(list(entries)[:3])
         raise CheckpointError(f"{name}: no transformer block in it (it has {sample}); {_EXPECTED}")
     _refuse_other_shapes(name, entries)
-
-
-def _refuse_other_dtypes(name: str, entries: Mapping[str, TensorEntry], quantized: set[str]) -> None:
-    """Raise CheckpointError for integers that are none of the `quantized` weights or their components."""
-    for key, entry in entries.items():
-        if key not in quantized and entry.dtype not in _PLAIN_DTYPES:
-            raise CheckpointError(f"{name}: {key} is {str(entry.dtype).removeprefix('torch.')} without a bitsandbytes "
-                                  f"quant_state or ComfyUI's weight_scale; {_EXPECTED}")  # fmt: skip
 
 
 def _refuse_other_shapes(name: str, entries: Mapping[str, TensorEntry]) -> None:

@@ -25,6 +25,10 @@ PART_KEYS, MOST_PARTS, PART_COST = 1024, 8, 0.015
 """Parts of the keys that are attended to side by side: their least length, the most of them, and the share of the time
 that each costs beside its work. On an H100, 1,508 queries to 27,144 keys in 12 heads take 663 us, in 8 parts 406."""
 
+FRAMES_BYTES = 2**28
+"""Attention to frames, one by one, is for chunks whose results for all frames take no more than this: few tokens, which
+a GPU has done before Python asks for the next kernel."""
+
 HOPPER = 132
 """Multiprocessors of an H100 and an H200."""
 
@@ -88,6 +92,36 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     if parts * each < keys:
         rest = _cudnn_attention(q, k[:, :, parts * each :], v[:, :, parts * each :])
     return merge_(out[0], out, log_sums, *rest)[None].transpose(1, 2)
+
+
+def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
+    """Attention of q [tokens, heads*head_dim] to k and v [frames * frame tokens, heads*head_dim], of which only some
+    frames count: `shares`, fp32 [frames], are 0 for these and -inf for others. Raises what cuDNN raises."""
+    q, k, v = (x.unflatten(0, (count, -1)).unflatten(-1, (heads, -1)).transpose(1, 2)
+               for x, count in ((q, 1), (k, len(shares)), (v, len(shares))))  # fmt: skip
+    out, log_sums = _cudnn_attention(q.expand(len(shares), -1, -1, -1), k, v)
+    return merge_(out[0], out, log_sums + shares[:, None, None]).flatten(1)
+
+
+def frames_bytes(dim: int, frames: int, tokens: int, dtype: torch.dtype) -> int:
+    """What `attend_to_frames` holds of so many tokens: a result for each frame."""
+    return frames * tokens * dim * dtype.itemsize
+
+
+@lru_cache
+def attends_to_frames(device: torch.device, dtype: torch.dtype, head_dim: int) -> bool:
+    """Whether `attend_to_frames` computes on a device."""
+    if device.type != "cuda" or SDPBackend.CUDNN_ATTENTION not in _preference(device, dtype):
+        return False
+    x = torch.zeros(2 * TILE, head_dim, device=device, dtype=dtype)
+    try:
+        attend_to_frames(x, x, x, 1, torch.zeros(2, device=device))
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as reason:
+        logging.debug("cuDNN does not attend to frames of %s: %s", dtype, reason)
+        return False
+    return True
 
 
 @lru_cache

@@ -140,6 +140,16 @@ def _by_cudnn(out: Tensor, q: Operand, k: Operand, v: Operand, heads: int, rows:
     return from_fp8_(out, out, v.scaling.mean, v.scaling.scale)
 
 
+def cudnn_attention_to_frames(q: Tensor, k: Operand, v: Operand, heads: int, shares: Tensor) -> Tensor:
+    """`attention.attend_to_frames` of q [tokens, heads*head_dim], which is overwritten with the result."""
+    queries, keys, head_dim = len(q), len(k.values) // len(shares), q.shape[1] // heads
+    with torch.cuda.device_of(q):
+        graph = _graph(q.device, Shape(len(shares), queries, keys, heads, head_dim, in_parts=True))
+        parts, log_sums = graph(operand(q), k, v)
+        merge_(q.unflatten(1, (heads, -1)), parts, log_sums + shares[:, None, None])
+        return from_fp8_(q, q, v.scaling.mean, v.scaling.scale)
+
+
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     """The same with an exact softmax, in the dtype of q, which stays as it is."""
     return _plain(q, *operands(q, k, v), heads)

@@ -13,8 +13,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .attention import Attention
-from .attention_fp8_cudnn import Operand
+from .attention import Attention, attend_to_frames
+from .attention_fp8_cudnn import Operand, cudnn_attention_to_frames
 from .cache import CameraCache, Pair
 from .config import ModelConfig
 from .forward import Camera, ForwardOptions, Rope
@@ -94,8 +94,14 @@ class SelfAttention(_Attention):
 
     def _attended(self, projected: Iterator[Tensor], extend: Extend | None, options: ForwardOptions) -> Tensor:
         q, k, v = projected
-        keys, values = (k, v) if extend is None else extend(k, v)
-        return self._attend(q, keys, values, options)
+        if extend is None:
+            return self._attend(q, k, v, options)
+        keys, values = extend(k, v)
+        shares = options["kv_cache"].frame_shares
+        if shares is None:
+            return self._attend(q, keys, values, options)
+        attend = cudnn_attention_to_frames if isinstance(keys, Operand) else attend_to_frames
+        return attend(q, keys, values, q.shape[1] // self.head_dim, shares)
 
     def _attended_together(
         self, share: TokenShare, projected: Iterator[Tensor], extend: Extend | None, options: ForwardOptions

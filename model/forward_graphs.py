@@ -60,10 +60,10 @@ class ForwardGraphs:
     """The recordings of one video; give it to the model as `options["graphs"]`.
 
     Only for a model whose weights all stay where they are on a GPU, beside a KeyValueCache that is `in_place` there
-    and, if any, a CameraCache that is `steady`. Nothing is recorded until the cache's window is full: before that, each
-    chunk sees more tokens than the one before. Then the first forward of a kind runs as usual, the second one is
-    recorded, and later ones are replayed. Of a chunk's forwards there are three kinds: the first one, which computes
-    the camera's scales and shifts, those that read them, and the clean one.
+    and, if any, a CameraCache that is `steady`. The first forward of a kind runs as usual, the second one is recorded,
+    and later ones are replayed. Of a chunk's forwards there are three kinds: the first one, which computes the camera's
+    scales and shifts, those that read them, and the clean one. While the window fills there are three others, or none
+    where attention does not attend to frames: each chunk sees more tokens then than the one before.
 
     Where several processes compute together, what they exchange is not recorded: a replay starts and awaits each
     exchange between two graphs. If a recording fails, later forwards run as usual."""
@@ -82,7 +82,7 @@ class ForwardGraphs:
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
         """`compute(given, options)`, computed or replayed."""
         history = options["kv_cache"]
-        if self._failed or not history.full:
+        if self._failed or history.form is None:
             return compute(given, options)
         kind = _kind(given, history)
         if kind in self._seen and kind not in self._recordings:
@@ -142,7 +142,7 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
     """Forwards of the same kind run the same kernels on the same memory."""
     cache = _cache_of(given)
     kept = None if cache is None else (cache.addresses, cache.prompt.addresses)
-    return given.shapes, history.keep, kept
+    return given.shapes, history.form, history.keep, kept
 
 
 def _with_cache(fixed: ForwardInputs, cache: CameraCache | None) -> ForwardInputs:

@@ -92,6 +92,7 @@ class KeyValueCache:
         self.first_frame, self._next, self._used = 0, 0, 0
         self._frame_tokens, self._heads = frame_tokens, config.num_heads
         self._own = torch.zeros(chunk * frame_tokens, dtype=torch.int64, device=device)
+        self._shares, self._by_frames = torch.zeros(window, device=device), False
         self._kept: list[Kept] = []
         self._past: list[Past] = []
         self._place = place._replace(eight_bit=place.eight_bit and not place.fp8)
@@ -120,11 +121,27 @@ class KeyValueCache:
         video whose window is full: they read from the device's memory where the chunk's own tokens go."""
         return self._place.in_place
 
+    def see_all_frames(self) -> None:
+        """From now on attention gets all slots while the window fills, with `frame_shares`: every forward then runs the
+        same kernels. Only for a cache that is `in_place`, and attention that `attends_to_frames`."""
+        self._by_frames = True
+
     @property
-    def full(self) -> bool:
-        """Whether the running chunk sees as many tokens as every later one, in fp8 with the same scales."""
-        settled = not self._place.fp8 or None not in self._scalings
-        return settled and self._used == self.window * self._frame_tokens
+    def frame_shares(self) -> Tensor | None:
+        """What is to be added to the logarithm of each slot's softmax denominator, fp32 [window]: 0, or -inf for slots
+        that hold no frame yet. None where attention gets no empty slots."""
+        return self._shares if self._by_frames and not self._full else None
+
+    @property
+    def form(self) -> str | None:
+        """The running chunk runs the same kernels as every other chunk in that form; None if that cannot be said."""
+        if self._place.fp8 and None in self._scalings:
+            return None
+        return "full" if self._full else "filling" if self._by_frames else None
+
+    @property
+    def _full(self) -> bool:
+        return self._used == self.window * self._frame_tokens
 
     def ends_at(self, block: int) -> bool:
         """Whether this block's keys and values are the last of what is wanted of the running forward: nobody looks at
@@ -145,6 +162,8 @@ class KeyValueCache:
             (frame - first, self._seen(frame), self._stored(frame)) for frame in kept)]  # fmt: skip
         self._past = [Past(*run) for run in self._runs((self._stored(frame), self._seen(frame)) for frame in past)]
         self._used = min(after, self.window) * self._frame_tokens
+        self._shares[min(after, self.window) :] = -torch.inf
+        self._shares[: min(after, self.window)] = 0
         as_stored = [Past(past.stored, past.stored) for past in self._past]
         self._storage.begin(as_stored if self._place.eight_bit else self._past)
 
@@ -160,7 +179,8 @@ class KeyValueCache:
             put_(tokens, self._own, new)
         if self.keep and not self._stored_in_place(block):
             self._keep(block, keys, values)
-        return seen[0][: self._used], seen[1][: self._used]
+        used = self._used if self.frame_shares is None else len(seen[0])
+        return seen[0][:used], seen[1][:used]
 
     def _extend_fp8(
         self, block: int, keys: Tensor, values: Tensor, stored: Sequence[Tensor]
@@ -176,6 +196,8 @@ class KeyValueCache:
             for kept in self._kept:
                 self._storage.store(block, kept.stored, [tokens[kept.seen] for tokens in stored])
         seen = self._used + (padding(self._used) if keys.device.type == "cuda" else 0)
+        if self.frame_shares is not None:
+            seen = self.window * self._frame_tokens
         return Operand(stored[0][:seen], scalings[0]), Operand(stored[1][:seen], scalings[1])
 
     def _keep(self, block: int, keys: Tensor, values: Tensor) -> None:

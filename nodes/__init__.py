@@ -30,9 +30,9 @@ class LingBotWorldExtension(ComfyExtension):
         if not self.modules:
             return
 
-        from ..host import drawing, live_route, queued_prompt, uploads
+        from ..host import drawing, live_route, queued_prompt, templates, uploads
 
-        for part in (drawing, live_route, queued_prompt, uploads):
+        for part in (drawing, live_route, queued_prompt, templates, uploads):
             part.register(PromptServer.instance)
         folders.lay_out_example()
 

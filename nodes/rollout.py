@@ -3,6 +3,7 @@
 from comfy_api.latest import io
 
 from ..errors import InputError
+from ..host.before_text import unseen_words
 from ..host.notice import show_warning
 from ..host.queued_prompt import known_inputs
 from ..options import (
@@ -197,7 +198,8 @@ class LingBotWorldRollout(io.ComfyNode):
         run = prepare_rollout(
             model, (positive, negative), asked, image=start_image, camera=camera, state=state, latent=start_latent
         )
-        show_warning(" ".join(run.notes))
+        for words in (" ".join(run.notes), *unseen_words()):
+            show_warning(words)
         return io.NodeOutput(*run_rollout(run, vae, seed, kv_cache))
 
 

@@ -17,6 +17,7 @@ import torch
 from ..errors import InputError
 from ..loaders import Checkpoint
 from ..loaders.offload import streamed_weights, weight_bytes
+from ..model.attention import FRAMES_BYTES, frames_bytes
 from ..model.attention_8bit import takes_operands
 from ..model.config import ModelConfig
 from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
@@ -71,6 +72,13 @@ class RolloutWork:
         """What a chunk's forward needs beside weights, keys and values."""
         keys = self.held * self.tokens
         return activation_bytes(self.config, self.chunk, *self.size, self.precision, batch=1, keys=keys)
+
+    @property
+    def recorded(self) -> int:
+        """What recorded forwards take beside that."""
+        tokens = self.chunk * self.tokens
+        frames = frames_bytes(self.local.dim, self.held, tokens, self.precision.dtype)
+        return self.activations + (frames if frames <= FRAMES_BYTES else 0)
 
     def forward(self, place: KeyValuePlace) -> int:
         """What a chunk's forward needs beside weights and stored keys and values. Where attention is in 8 bits, and
@@ -221,8 +229,8 @@ class RolloutPlanner:
         work = self.work
         cache = work.camera_cache(self.wishes.camera_cache, room)
         whole = memory.resident_blocks is None and memory.place.in_place
-        graphs = whole and work.activations <= room - cache
-        room -= cache + graphs * work.activations + MARGIN
+        graphs = whole and work.recorded <= room - cache
+        room -= cache + graphs * work.recorded + MARGIN
         decoded = 0
         if whole and self.checkpoint.quantized:  # decoding takes a fortieth of a chunk, a tenth where four share it
             config, precision = self.checkpoint.config, work.precision

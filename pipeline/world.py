@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..model.attention import FRAMES_BYTES, attends_to_frames, frames_bytes
 from ..model.cache import CameraCache, same
 from ..model.config import ModelConfig
 from ..model.forward import ForwardOptions
@@ -18,7 +19,7 @@ from ..model.forward_graphs import ForwardGraphs
 from ..model.host_memory import upload
 from ..model.kv_cache import ON_DEVICE, KeyValueCache, KeyValuePlace
 from ..model.parallel import SequenceParallel
-from ..options import CHUNK, Window
+from ..options import CHUNK, AttentionMode, Window
 from ..sampling import FewStepSchedule, GuidedSchedule, guide
 
 Schedule = FewStepSchedule | GuidedSchedule
@@ -31,6 +32,7 @@ class CausalModel(Protocol):
 
     config: ModelConfig
     compute_dtype: torch.dtype
+    attention_mode: AttentionMode
 
     def __call__(
         self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: ForwardOptions, /
@@ -147,6 +149,10 @@ class World:
         own: ForwardOptions = {**options, "kv_cache": history}
         if graphs:
             own["graphs"] = ForwardGraphs()
+            dtype, exact = self._model.compute_dtype, memory.place.fp8 or self._model.attention_mode != "8bit"
+            small = frames_bytes(config.dim, held.frames, self.chunk_frames * tokens, dtype) <= FRAMES_BYTES
+            if small and exact and attends_to_frames(self._device, dtype, config.head_dim):
+                history.see_all_frames()
         return _Lane(number, history, cache, own)
 
     @torch.no_grad()

@@ -87,8 +87,17 @@ changes nothing that could be seen, and should not."""
 
 WORDS = {
     "U": "used", "I": "used", "T": "said: of no effect, or in part", "R": "refused, in a sentence",
-    "F": "fails by itself, for want of another model's inputs", "-": "not tried in this table",
+    "F": "fails by itself, for want of another model's inputs",
 }  # fmt: skip
+WANTING = {
+    "CLIP_VISION": "a CLIP vision model", "MODEL_PATCH": "a patch made for another model", "COMBO": "a file of its own",
+    "COMFY_AUTOGROW_V3": "reference images for another model", "AUDIO": "sound, and a VAE for it",
+    "PHOTOMAKER": "PhotoMaker's model", "STYLE_MODEL": "Flux's style model", "VOXEL": "Trellis's voxels",
+    "see the guider's checks": "the compiler: run above, on a server",
+    "it takes 4 s for a model": "time: another model's, refused as the other Model Sampling nodes are",
+    "its kernels differ in the last bits": "kernels: read, it sets the attention that the blocks take",
+}  # fmt: skip
+"""What the checks have nothing for, as they say it and as docs/comfyui.md does."""
 _SHIFT = "the shift is used by ComfyUI's schedulers; Sampler has its own and says so"
 
 
@@ -97,10 +106,13 @@ def names(code: str) -> list[str]:
     return ROWS[code].split(", ")
 
 
-def documented() -> list[str]:
-    """The rows of the table in docs/comfyui.md: nodes, before samplers, before a rollout."""
+def documented(needs: dict[str, str]) -> list[str]:
+    """The rows of the table in docs/comfyui.md: nodes, before samplers, before a rollout. `needs`: what the nodes that
+    were not run want."""
     merged: dict[tuple[str, str], list[str]] = {}
-    for code in ROWS:
+    for name in names("----"):
+        merged.setdefault((f"not run, for want of {WANTING[needs[name]]}", "the same"), []).append(name)
+    for code in [code for code in ROWS if code != "----"]:
         key = _SHIFT if code == "TIUT" else WORDS[code[0]], WORDS[code[3]]
         if code == "IIII":
             key = "nothing to do", "nothing to do"

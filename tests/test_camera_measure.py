@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from functools import cache
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from lingbot_world.camera.formats import write_camera
 from lingbot_world.camera.measure import (
+    VideoCamera,
     find_camera,
     found_words,
     measure_camera,
@@ -17,9 +19,10 @@ from lingbot_world.camera.measure import (
     summary,
     video_path,
 )
-from lingbot_world.camera.measure.measurement import median_direction_error_deg, median_turn_error_deg
+from lingbot_world.camera.measure.measurement import compared, median_direction_error_deg, median_turn_error_deg
+from lingbot_world.camera.measure.tracks import Tracks
 from lingbot_world.camera.moves import preset_path
-from lingbot_world.camera.path import CameraPath
+from lingbot_world.camera.path import CameraPath, lens_from_fov
 from lingbot_world.camera.plucker import scaled_intrinsics
 from lingbot_world.errors import CameraError
 from lingbot_world.headless.command.cli import main
@@ -203,6 +206,18 @@ def test_the_lens_is_found_where_the_view_turns(move, fov_deg):
     assert "found in the video" in found_words(camera, made, False)[-1]
 
 
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_flat_wall_which_two_motions_fit_is_said(flat):
+    random, c2w = np.random.default_rng(0), preset_path("dolly_in", frames=9, amount=1.0).c2w
+    points = random.uniform([-3, -2, 4], [3, 2, 4 if flat else 8], (200, 3))
+    seen = np.stack([(points - pose[:3, 3]) @ pose[:3, :3] for pose in c2w])
+    pixels = seen[..., :2] / seen[..., 2:] * 290 + [240, 135] + random.normal(0, 0.1, (9, 200, 2))
+    lens = np.array([290.0, 290, 240, 135])
+    camera = VideoCamera(c2w, True, lens, Tracks(np.arange(9), pixels, (480, 270)), 9, 270, 480)
+    said = summary(compared(camera, CameraPath(c2w, lens_from_fov())))
+    assert any("lies on one plane" in sentence for sentence in said) is flat
+
+
 def test_pairs_are_eight_frames_long_or_as_asked():
     frames = [np.zeros((48, 64), np.uint8)] * 17
     measured = [measure_camera(frames, path_of("static", 17), every) for every in (None, 6)]
@@ -284,3 +299,13 @@ def test_a_missing_opencv_is_said_with_the_command_that_installs_it(tmp_path, ca
     said = capsys.readouterr().err
     assert f'"{sys.executable}" -m pip install --upgrade opencv-python-headless' in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGTERM that is handled")
+def test_sigterm_is_heard_by_python_once_pycolmap_is_there():
+    """Its own handler prints a trace and ends the process before the command can say what it did."""
+    ask = ("import os, signal; signal.signal(signal.SIGTERM, lambda *_: os._exit(143));"
+           "from lingbot_world.camera.measure import pycolmap; pycolmap(); os.kill(os.getpid(), signal.SIGTERM);"
+           "signal.pause()")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, timeout=120)
+    assert (done.returncode, done.stderr) == (143, b"")

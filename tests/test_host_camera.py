@@ -212,8 +212,8 @@ def test_the_preview_is_shown_on_the_node_with_the_first_frame(server):
     picture = {"image": image, "camera": preset(), "size": node("TestConditioning")}
     shown = node("LingBotWorldCameraPreview", camera=["camera", 0], image=["image", 0], frames=0, width=800, height=500)
     run = server.queue({**picture, "preview": shown})
-    (file,) = run.files(server.base / "temp")
-    drawing = np.asarray(Image.open(file).convert("RGB"), int)
+    drawing, light = (np.asarray(Image.open(file).convert("RGB"), int) for file in run.files(server.base / "temp"))
+    assert light.mean() > 128 > drawing.mean()  # one for each theme of the canvas
     assert drawing.shape == (500, 800, 3)
     assert (np.abs(drawing - [235, 2, 3]).max(-1) < 40).sum() > 1000
 

@@ -144,5 +144,7 @@ def test_a_dozen_prompts_do_not_grow_the_server(exact_server, toy):
             exact_server.queue(toy.set(SAMPLER, seed=random.randrange(2**32)))
         return exact_server.anonymous_bytes()
 
+    # Frames large enough to be seen, if they stayed.
+    toy = toy.set("LingBotWorldPrepareImage", width=96, height=64).set(SAMPLER, steps=2)
     settled = after(5)
     assert after(12) < settled * 1.01

@@ -70,7 +70,8 @@ def test_a_latent_of_another_size_than_the_start_image_fails_before_weights_are_
         server.queue(longer)
     assert failed.value.node_type == SAMPLER
     wider = without_camera.add("900", "EmptyHunyuanLatentVideo", **size, width=TOY_WIDTH + 32, length=9)
-    assert "start image, prepared for 96x64 with 9 frames, is stretched" in server.queue(wider).texts[0][1]
+    said = server.queue(wider).texts[0][1]
+    assert f"start image, prepared for {TOY_WIDTH}x{TOY_HEIGHT} with 9 frames, is stretched" in said
 
 
 def test_a_latent_of_images_fails_in_words(server):

@@ -9,12 +9,12 @@ import torch
 from comfy_server import ComfyServer, FailedPromptError, Run
 from lingbot_world.toy.weights import EXPERT
 from safetensors.torch import load_file, save_file
-from toy_prompt import ToyPrompt, toy_prompt
+from toy_prompt import TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt
 
 pytestmark = pytest.mark.host
 
 EXPERTS, SAMPLER = "LingBotWorldLoadExperts", "LingBotWorldSampler"
-STEPS = 8
+STEPS = 5
 
 
 def with_node(server: ComfyServer, kind: str, experts=("high_noise", "low_noise"), **inputs) -> ToyPrompt:
@@ -31,7 +31,7 @@ def with_node(server: ComfyServer, kind: str, experts=("high_noise", "low_noise"
 
 def latent(server: ComfyServer, prompt: ToyPrompt) -> torch.Tensor:
     """What the sampler gives; the weights compute in fp32, so that only the node can make a difference."""
-    prompt = prompt.set(SAMPLER, seed=3, steps=STEPS).set(EXPERTS, weight_dtype="fp32")
+    prompt = prompt.set(SAMPLER, seed=3, steps=STEPS).set(EXPERTS, weight_dtype="fp32").without("SaveVideo")
     prompt = prompt.add("900", "SaveLatent", samples=prompt.link(SAMPLER), filename_prefix="core_nodes/latent")
     run = server.queue(prompt, timeout=1200)
     (path,) = Run(run.prompt_id, {"900": run.outputs["900"]}).files(server.base / "output")
@@ -67,7 +67,8 @@ def test_context_windows_as_long_as_the_video_change_nothing_and_shorter_ones_ru
 
 def said(server: ComfyServer, prompt: ToyPrompt) -> str:
     """What the sampler of a prompt of one step shows as warnings."""
-    run = server.queue(prompt.set(SAMPLER, seed=4, steps=1))
+    prompt = prompt.add("900", "SaveLatent", samples=prompt.link(SAMPLER), filename_prefix="core_nodes/said")
+    run = server.queue(prompt.set(SAMPLER, seed=4, steps=1).without("SaveVideo"))
     return "\n".join(text for node, text in run.texts if node == prompt.node_id(SAMPLER))
 
 
@@ -102,7 +103,7 @@ def test_more_tokens_than_the_model_was_trained_with_are_all_read(comfy_server, 
 def test_what_core_nodes_ask_for_in_vain_is_said_on_the_sampler(comfy_server):
     prompt = toy_prompt()
     video = prompt[prompt.node_id("WanImageToVideo")]["inputs"]
-    camera = prompt.add("801", "WanCameraEmbedding", camera_pose="Pan Up", width=96, height=64, length=9)
+    camera = prompt.add("801", "WanCameraEmbedding", camera_pose="Pan Up", width=TOY_WIDTH, height=TOY_HEIGHT, length=9)
     camera = camera.add("800", "WanCameraImageToVideo", **video, camera_conditions=["801", 0])
     camera = camera.set("LingBotWorldApplyCamera", positive=["800", 0], negative=["800", 1])
     assert "does not read the camera of WanCameraImageToVideo" in said(comfy_server, camera)
@@ -111,25 +112,38 @@ def test_what_core_nodes_ask_for_in_vain_is_said_on_the_sampler(comfy_server):
     assert "Shift" not in said(comfy_server, shifted.set(SAMPLER, shift=8.0))
     for_flux = with_node(comfy_server, "NAGuidance", experts=("high_noise",))
     assert "patches attn1_output_patch" in said(comfy_server, for_flux)
+    twice = prompt[prompt.node_id(SAMPLER)]["inputs"]["positive"]
+    masked = prompt.add("802", "SolidMask", value=0.5, width=96, height=64)
+    masked = masked.set(SAMPLER, negative=twice, latent=["803", 0])
+    masked = masked.add("803", "SetLatentNoiseMask", samples=prompt.link("WanImageToVideo", 2), mask=["802", 0])
+    words = said(comfy_server, masked)
+    assert "the same text: guidance changes nothing" in words
+    assert "The latent is empty, and its mask keeps parts of it" in words
     assert said(comfy_server, prompt) == ""  # a run of its own takes the warnings away
 
 
 def test_core_samplers_say_it_too(comfy_server):
     prompt = toy_prompt()
     video = prompt[prompt.node_id("WanImageToVideo")]["inputs"]
-    vace = {name: value for name, value in video.items() if name != "start_image"}
+    vace = {name: value for name, value in video.items() if name != "start_image"} | {"positive": ["812", 0]}
+    prompt = prompt.add("810", "LingBotWorldLoadTextEncoder", text_encoder="toy/models_t5_umt5-xxl-enc-bf16.pth")
+    prompt = prompt.add("811", "CLIPSetLastLayer", clip=["810", 0], stop_at_clip_layer=-2)
+    prompt = prompt.add("812", "CLIPTextEncode", clip=["811", 0], text="a castle (embedding:foo:1.2)")
     prompt = prompt.add("800", "WanVaceToVideo", **vace, strength=1.0).add(
         "801", "KSampler", model=prompt.link(EXPERTS, 1), positive=["800", 0], negative=["800", 1],
         latent_image=["800", 2], seed=0, steps=1, cfg=1.0, sampler_name="euler", scheduler="simple", denoise=0.5,
     )  # fmt: skip
     run = comfy_server.queue(prompt.set("VAEDecode", samples=["801", 0]))
-    assert ("801", "LingBot-World does not read the frames of WanVaceToVideo.") in run.texts
+    (*_, told) = (text for node, text in run.texts if node == "801")
+    assert "LingBot-World does not read the frames of WanVaceToVideo." in told
+    assert "Node 811, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last one" in told
+    assert "Node 812: embedding:foo:1.2 counts only if models/embeddings has it" in told
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="TORCH COMPILE SKIPPED: inductor needs a C++ compiler")
-def test_compiled_experts_give_the_same(comfy_server, plain):
-    compiled = latent(comfy_server, with_node(comfy_server, "TorchCompileModel", backend="inductor"))
+def test_a_compiled_expert_gives_the_same(comfy_server, plain):
+    compiled = latent(comfy_server, with_node(comfy_server, "TorchCompileModel", ("low_noise",), backend="inductor"))
     assert gap(compiled, plain) < 1e-4
 
 

@@ -52,9 +52,11 @@ def find_on_another_core(name, location=None, **options):
 
 importlib.util.spec_from_file_location = find_on_another_core
 """
-def test_a_fresh_base_directory_gets_the_image_that_the_workflows_begin_with(comfy_host: Host, tmp_path):
-    with ComfyServer(comfy_host, tmp_path) as server:
-        assert [path.name for path in (server.base / "input").iterdir() if path.is_file()] == ["example.png"]
+LACKING = {
+    "camera_make": "comfy_api.latest.io.Load3DCamera",
+    "rollout": "latent_preview.LatentPreviewer",
+    "live": "latent_preview.LatentPreviewer",
+}
 
 
 def test_of_two_copies_one_works_and_the_log_names_both(comfy_host: Host, tmp_path):
@@ -74,13 +76,6 @@ def test_of_two_copies_one_works_and_the_log_names_both(comfy_host: Host, tmp_pa
     assert node["python_module"] == f"custom_nodes.{Path(said[0]).name}"
 
 
-LACKING = {
-    "camera_make": "comfy_api.latest.io.Load3DCamera",
-    "rollout": "latent_preview.LatentPreviewer",
-    "live": "latent_preview.LatentPreviewer",
-}
-
-
 def test_the_start_imports_no_other_package_and_no_model(comfy_host: Host):
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     environment |= {"COMFYUI_PATH": str(comfy_host.root), "OMP_NUM_THREADS": "1"}
@@ -98,7 +93,6 @@ def crippled(comfy_host: Host, comfy_base: Path, tmp_path_factory) -> Iterator[C
     """A server without bitsandbytes, network and two names of core, with previews, its packages where
     extra_model_paths.yaml says."""
     base = tmp_path_factory.mktemp("crippled")
-    (base / "input").symlink_to(comfy_base / "input", target_is_directory=True)
     hook = base / "custom_nodes" / "a-crippled-python"
     hook.mkdir(parents=True)
     (hook / "__init__.py").write_text("NODE_CLASS_MAPPINGS = {}\n")
@@ -109,6 +103,10 @@ def crippled(comfy_host: Host, comfy_base: Path, tmp_path_factory) -> Iterator[C
     options = ["--extra-model-paths-config", str(paths), "--preview-method", "latent2rgb"]
     with ComfyServer(comfy_host, base, *options) as server:
         yield server
+
+
+def test_a_fresh_base_directory_gets_the_image_that_the_workflows_begin_with(crippled):
+    assert [path.name for path in (crippled.base / "input").iterdir() if path.is_file()] == ["example.png"]
 
 
 def asked(server: ComfyServer) -> str:

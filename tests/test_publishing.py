@@ -48,16 +48,12 @@ def test_no_file_holds_what_comfy_test_refuses(path):
     path.read_text(encoding="utf-8").encode("cp1252")
 
 
-def test_the_static_levels_of_comfy_test_find_one_thing_that_we_know(checkout):
-    """ComfyUI gives templates in the order of the file system, and lets a pack sort them in no other way."""
+def test_the_static_levels_of_comfy_test_pass(checkout):
     pytest.importorskip("comfy_test")
     done = run(Path(sys.executable).with_name("comfy-test"), "lint", ".", "--strict", cwd=checkout)
     said = done.stdout + done.stderr
-    found = [line.split(" -- ")[0].strip() for line in said.splitlines() if "[ERROR]" in line]
-    known = r"\[ERROR\] js/comfy/templates\.js:\d+ shared-object-monkeypatch"
-    assert [line for line in found if not re.match(known, line)] == [], said[-3000:]
     assert "[SYNTAX] PASSED" in said, said[-3000:]
-    assert "[JAVASCRIPT] PASSED" in said or len(found) == 1, said[-3000:]
+    assert "[JAVASCRIPT] PASSED" in said, said[-3000:]
 
 
 def test_comfy_node_validate_passes(checkout):

@@ -3,12 +3,14 @@
 import pytest
 import torch
 from lingbot_world.errors import CameraError, InputError
+from lingbot_world.model import attention, block
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValuePlace
 from lingbot_world.model.rope import rope_table
 from lingbot_world.options import FAST_INDICES
 from lingbot_world.pipeline import World
+from lingbot_world.pipeline import world as pipeline_world
 from lingbot_world.pipeline.world import WorldMemory
 from lingbot_world.sampling import few_step_schedule
 from rollout_cases import (
@@ -229,22 +231,68 @@ def test_a_world_refuses_a_window_without_room_for_a_chunk(chunk, window):
         World(model_of(), (4, 6), window, 3, chunk=chunk, device="cpu")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def plain_parts(q, k, v):
+    """In place of cuDNN's kernel: attention to each part of the keys, and the logarithm of its denominator."""
+    scores = q @ k.transpose(2, 3) / q.shape[-1] ** 0.5
+    return (scores.softmax(-1) @ v).transpose(1, 2).contiguous(), scores.logsumexp(-1)
+
+
+@pytest.mark.parametrize("case", [WINDOW, GLOBAL])
+def test_attention_to_frames_of_which_some_are_empty(monkeypatch, case):
+    """What a GPU is asked for while the window fills, so that all chunks run the same kernels."""
+    want, asked, attend = plain(case), [], attention.attend_to_frames
+    monkeypatch.setattr(attention, "_cudnn_attention", plain_parts)
+
+    def told(*given):
+        asked.append(given[-1].isinf().sum())
+        return attend(*given)
+
+    monkeypatch.setattr(block, "attend_to_frames", told)
+    monkeypatch.setattr(World, "_lane", lane_that_sees_all_frames(World._lane))
+    torch.testing.assert_close(by_chunk(case), want, atol=1e-4, rtol=1e-4)
+    assert asked[0] > 0
+
+
+def lane_that_sees_all_frames(make):
+    def made(*given):
+        lane = make(*given)
+        lane.history.see_all_frames()
+        return lane
+
+    return made
+
+
+needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def on_a_gpu():
+    model = model_of()
+    there = LingBotWorldModel(model.config, device="meta", dtype=torch.bfloat16)
+    state = {name: tensor.to(device="cuda", dtype=torch.bfloat16) for name, tensor in model.state_dict().items()}
+    there.load_state_dict(state, assign=True)
+    return there
+
+
+@needs_a_gpu
 @pytest.mark.parametrize("chunk", [1, 3, 4])
 @pytest.mark.parametrize("limit", [None, 100_000, 0])
-def test_on_a_gpu_recorded_kernels_give_the_same_bits(limit, chunk):
+def test_on_a_gpu_recorded_kernels_give_the_same_bits(monkeypatch, limit, chunk):
     """Fourteen chunks, in which the slots come round more than once, and the prompt changes once."""
-    model = model_of()
-    on_gpu = LingBotWorldModel(model.config, device="meta", dtype=torch.bfloat16)
-    there = {name: tensor.to(device="cuda", dtype=torch.bfloat16) for name, tensor in model.state_dict().items()}
-    on_gpu.load_state_dict(there, assign=True)
-    made = {graphs: _long_rollout(on_gpu, chunk, WorldMemory(camera_cache_bytes=limit, graphs=graphs))
+    monkeypatch.setattr(pipeline_world, "attends_to_frames", lambda *_: False)
+    made = {graphs: _long_rollout(on_a_gpu(), chunk, WorldMemory(camera_cache_bytes=limit, graphs=graphs))
             for graphs in (False, True)}  # fmt: skip
     (wanted, _), (got, world) = made[False], made[True]
     assert torch.equal(got, wanted)
     assert wanted.isfinite().all()
     if chunk == 3:
         assert 2 <= world._lanes[0].options["graphs"].recorded <= 5
+
+
+@needs_a_gpu
+def test_on_a_gpu_kernels_that_are_recorded_while_the_window_fills():
+    (wanted, _), (got, world) = (_long_rollout(on_a_gpu(), 1, WorldMemory(graphs=graphs)) for graphs in (False, True))
+    assert (got - wanted).norm() < 0.02 * wanted.norm()
+    assert world._lanes[0].options["graphs"].recorded > 3
 
 
 def _long_rollout(model, chunk, memory):

@@ -14,7 +14,8 @@ CANVAS_FILES = {
 """The canvas files, which are called what the template browser shows, by the names of their API forms."""
 NAMES = list(CANVAS_FILES)
 CANVAS_VALUES = ("randomize", "fixed", "image")  # of the widgets that the canvas adds to seeds and uploads
-TOY_WIDTH, TOY_HEIGHT, TOY_FRAMES = 96, 64, 9
+TOY_WIDTH, TOY_HEIGHT, TOY_FRAMES = 80, 48, 9  # about as wide as real videos: previews take their shape
+TOY_STEPS = 4  # of which one is the high-noise expert's
 EMPTY_PATH = json.dumps({
     "version": 1, "frames": TOY_FRAMES, "fps": 16, "fov_deg": 79.0, "ease": "linear", "loop": False,
     "keyframes": [{"frame": frame, "position": [0, 0, frame / 4], "quaternion": [0, 0, 0, 1]}
@@ -46,6 +47,10 @@ class ToyPrompt(dict):
         changed = ToyPrompt(copy.deepcopy(dict(self)))
         changed[key] = {"class_type": kind, "inputs": inputs, "_meta": {"title": kind}}
         return changed
+
+    def without(self, kind: str) -> ToyPrompt:
+        """A copy that lacks the first node of this class, an output; what only that one asked for is not made."""
+        return ToyPrompt({key: node for key, node in self.items() if key != self.node_id(kind)})
 
     def link(self, kind: str, slot: int = 0) -> list:
         return [self.node_id(kind), slot]
@@ -102,9 +107,9 @@ def as_toy(name: str) -> ToyPrompt:
         if isinstance(inputs.get("path"), str):
             inputs["path"] = short_flight(inputs["path"])
         if inputs.get("steps") == 40:
-            inputs["steps"] = 12
+            inputs["steps"] = TOY_STEPS
         if node["class_type"] == "PrimitiveInt" and inputs["value"] == 40:
-            inputs["value"] = 12
+            inputs["value"] = TOY_STEPS
     return prompt
 
 

@@ -29,6 +29,8 @@ LEAST_GAIN = 3.0
 FOCALS, LEAST_TURN_DEG = (0.3, 3.0), 10.0
 """A lens that was found is taken if its focal length is that many picture widths (118 to 19 degrees), and if the camera
 turns by that much: one that only moves does not show its lens. On known clips 0.3 to 3.6 % off, without turns 50 %."""
+ON_A_PLANE = 0.9
+"""Share of the points that agree with one plane where all is flat."""
 LENS_PAIRS = 6
 """Pairs of keyframes by which the lens of a camera that only turns is looked for."""
 DRAWS = 200
@@ -81,6 +83,14 @@ class VideoCamera:
         normals = np.cross(motion[:3, 3], after @ motion[:3, :3].T)
         normals /= np.linalg.norm(normals, axis=1, keepdims=True) + 1e-12
         return float(np.quantile(np.abs((before * normals).sum(1)), share)) * self.focal
+
+    @property
+    def flat(self) -> bool:
+        """Whether all that a moving camera sees lies on one plane: two motions fit that, one along the camera's way and
+        one along the plane's normal (Faugeras and Lustman, 1988)."""
+        apart = min(FAR_APART, len(self.c2w) - 1)
+        shares = [_share_on_a_plane(self.tracks, first, first + apart) for first in range(0, len(self.c2w) - apart, 4)]
+        return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def off(self) -> float:
         """Pixels that three quarters of the points are off what the camera did over FAR_APART keyframes, in the median;
@@ -215,6 +225,15 @@ def _turn(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.n
         kept = left <= np.median(left)
         rotation = nearest_rotation(one[kept].T @ two[kept])
     return rotation, _apart(one, two, rotation)
+
+
+def _share_on_a_plane(tracks: Tracks, first: int, last: int) -> float:
+    """Of the points that two keyframes see: how many agree with one plane."""
+    before, after = tracks.points[[first, last]][:, tracks.both(first, last)]
+    if len(before) < FEWEST_TRACKS:
+        return 0.0
+    _, agree = opencv().findHomography(before, after, opencv().RANSAC, NEAR / 2 * tracks.blown)
+    return 0.0 if agree is None else float(agree.mean())
 
 
 def _with_normal(rays: np.ndarray) -> np.ndarray:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,9 +24,13 @@ NEAR = 1.0
 
 
 def pycolmap() -> ModuleType:
-    """pycolmap's module, quiet. Raises DependencyError, with the command that installs it, where it is missing."""
+    """pycolmap's module, quiet. A signal that ends a run waits for what it is just computing, seconds mostly.
+
+    Raises DependencyError, with the command that installs it, where it is missing."""
     module = require("pycolmap")
     module.logging.minloglevel = 3
+    if threading.current_thread() is threading.main_thread():  # its own handler prints where it was
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return module
 
 

@@ -155,7 +155,8 @@ class Measurement:
 
     @cached_property
     def rotation_errors_deg(self) -> np.ndarray:
-        """RotErr of each such frame [m], degrees: the angle of found rotation and path's, both from the first."""
+        """RotErr of each such frame [m], degrees: the angle of found rotation and path's, both from the first. As in
+        CamI2V's evaluation/glomap_evaluation.py, whose figure is the sum in radians."""
         _, asked, found = self.poses
         return angle_deg(np.swapaxes(asked[:, :3, :3], 1, 2) @ found[:, :3, :3]) if len(asked) else np.empty(0)
 

@@ -12,6 +12,8 @@ from .found import LEAST_TURN_DEG, VideoCamera
 from .measurement import Measurement, Pair, median_direction_error_deg, median_turn_error_deg
 
 HEADER = "  frames      tracks   turn: asked   found     off   direction off   parallax"
+FLAT = ("All that is seen lies on one plane, which two motions fit: the camera's, and one along the wall's normal. "
+        "Directions may be off by as much as the wall is slanted.")  # fmt: skip
 VERDICTS = {True: "The video follows its path", False: "The video does not follow its path",
             None: "It cannot be told whether the video follows its path"}  # fmt: skip
 
@@ -32,6 +34,7 @@ def found_words(camera: VideoCamera, path: CameraPath, lens_given: bool) -> list
     known = camera.registered
     found = f"The camera was found in {known.sum()} of {len(known)} keyframes of {camera.frames} frames"
     said = [f"{found}; the poses between them are interpolated."]
+    said += [FLAT] if camera.flat else []
     if camera.moves:
         said.append("Scale: a video has none. The longest step between latent frames has length 1, as for the model.")
     else:
@@ -63,6 +66,7 @@ def summary(measured: Measurement) -> list[str]:
         still = max(pair.turn_asked_deg for pair in pairs) < 1e-3
         said.append("The path stands still: measured is how still the video stands." if still else
                     "The path only turns: no direction is judged.")  # fmt: skip
+    said += [FLAT] if measured.camera.flat else []
     if measured.camera.frames < len(measured.path):
         used = f"the first {measured.camera.frames}, the video's, were used"
         said.append(f"The path has {len(measured.path)} poses: {used}.")

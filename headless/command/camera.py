@@ -86,12 +86,13 @@ def _add_make(actions: Any) -> None:
 MEASURE_HELP = """Measures how well a video follows its camera path, from what its pictures show.
 
 Points are followed from keyframe to keyframe, four frames apart. Where a turn explains them the camera turns; else
-pycolmap's global mapper finds it. RotErr and TransErr follow CameraCtrl (arXiv 2404.02101), whose text was not at hand
-to compare: angle and distance of found and asked pose, both seen from the first frame, after alignment of the scale. A
-pair of keyframes eight frames apart follows if its turn is less than 1 degree, or a third of the turn asked for, off
-and its direction less than 30 degrees. The video follows if three quarters of the pairs do. Where the path's own motion
-fits a pair's points about as well as the one that was found, the pair cannot be told, nor the video if that decides.
-The lens is taken to be the path's: a video that shows another one seems to turn less or more.
+pycolmap's global mapper finds it. RotErr and TransErr are CameraCtrl's (arXiv 2404.02101) as CamI2V's published code
+computes them (evaluation/glomap_evaluation.py): angles and distances of found and asked camera-to-world poses, both
+seen from the first frame, summed over frames. It divides both paths by their longest translation; here the scale fits
+best. A pair of keyframes eight frames apart follows if its turn is less than 1 degree, or a third of the turn asked
+for, off and its direction less than 30 degrees. The video follows if three quarters of the pairs do. Where the path's
+own motion fits a pair's points about as well as the one that was found, the pair cannot be told, nor the video if that
+decides. The lens is taken to be the path's: a video that shows another one seems to turn less or more.
 
 Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
 FROM_VIDEO_HELP = """Makes a camera path of a video: what its camera did, as poses.npy and intrinsics.npy.

@@ -11,7 +11,7 @@ HELP = """Says when a video falls apart: as words, a table, a picture or JSON.
 
 Over time: sharpness (variance of the Laplacian over that of the grey values), colourfulness (Hasler and Suesstrunk),
 brightness, red against blue, and the change from frame to frame. A warning names the second from which on a video is
-less than 60 % as sharp or as colourful as in its first second, tinted, or darker; and stretches that stand still,
+less than 60 % as sharp or 40 % as colourful as in its first second, tinted, or darker; and stretches that stand still,
 flicker, seams at even distances, and stretches that were there before. What a camera shows changes all of these too:
 a walk from a meadow into a tunnel is less colourful, and that is no fault.
 

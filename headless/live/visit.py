@@ -31,8 +31,8 @@ class Visit:
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
-        size = init.size or _size_of(opened.start)
-        self._engine = opened.engine(Asked(size, init.window, init.sink, init.chunk))
+        height, width = opened.start.frame.shape[1:]
+        self._engine = opened.engine(Asked(init.size or (height, width), init.window, init.sink, init.chunk))
         start = _start(opened, init, self._engine.size)
         self.session = Session(self._engine, start, folder=folder, fps=init.fps)
         if init.script is not None:
@@ -100,8 +100,3 @@ def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start | WorldSt
     elif tuple(frame.shape[1:]) != size:
         frame = F.interpolate(frame[None], size=size, mode="bicubic", align_corners=False)[0]
     return Start(frame, init.prompt or begin.prompt, begin.lens, init.seed)
-
-
-def _size_of(start: Start | WorldState) -> tuple[int, int]:
-    height, width = start.frame.shape[1:]
-    return height, width

@@ -87,20 +87,19 @@ class Client:
         loop = asyncio.get_running_loop()
         told, payload = await loop.run_in_executor(self._threads, self._encoder.encode, frames.pixels)
         encoded = time.perf_counter()
-        header = self._header(frames) | told | {"total_size": len(payload)}
+        header = told | {
+            "request_id": f"{self.id}_{frames.chunk}", "chunk_index": frames.chunk, "first_frame_index": frames.first,
+            "frame_batch_index": frames.part, "num_frame_batches": frames.parts, "is_final_frame_batch": frames.last,
+            "total_size": len(payload),
+        }  # fmt: skip
+        if frames.event is not None:
+            header["event_id"] = frames.event
         await self._codec.send_frames(self._socket, header, payload)
         self.sent_bytes += len(payload)
         self._count(frames, len(payload), encoded - began, time.perf_counter() - encoded)
         if frames.last:
             await self._codec.send(self._socket, self._stats(frames, told["content_type"]))
             self._chunk = {}
-
-    def _header(self, frames: Frames) -> dict[str, Any]:
-        told = {
-            "request_id": f"{self.id}_{frames.chunk}", "chunk_index": frames.chunk, "first_frame_index": frames.first,
-            "frame_batch_index": frames.part, "num_frame_batches": frames.parts, "is_final_frame_batch": frames.last,
-        }  # fmt: skip
-        return told if frames.event is None else told | {"event_id": frames.event}
 
     def _count(self, frames: Frames, size: int, encoding: float, sending: float) -> None:
         more = {

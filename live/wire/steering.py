@@ -77,33 +77,23 @@ def quiet_since(session: Session) -> float:
 
 def facts(session: Session, fps: float) -> dict[str, Any]:
     """What our own page is told first."""
-    engine, kept = session.engine, session.walk.kept
+    engine, kept, device = session.engine, session.walk.kept, session.engine.device
     return {
         "type": "status", "content": "started", "folder": str(kept.folder), "width": engine.size[1],
         "height": engine.size[0], "fps": fps, "chunk": engine.chunk, "window": engine.window.frames,
-        "sink": engine.window.sink, "release": engine.release, "device": _device(engine.device),
+        "sink": engine.window.sink, "release": engine.release,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "prompt": kept.last_prompt[0], "notes": list(engine.notes),
     }  # fmt: skip
 
 
 def figures(session: Session, client: Client | None) -> dict[str, Any]:
     """What our own page is told every second."""
-    pace = session.pace
-    used, whole = _gpu_memory(session.engine.device)
+    pace, device = session.pace, session.engine.device
+    free, whole = torch.cuda.mem_get_info(device) if device.type == "cuda" else (0, 0)
     return {
         "type": "status", "content": "figures", "rate": round(pace.rate(), 2), "late": pace.late,
         "stalls": pace.stalls, "frames": pace.frames, "chunks": session.walk.chunks, "busy": round(pace.busy(), 3),
-        "dropped": client.dropped if client else 0, "gpu_used": used, "gpu_total": whole, "paused": session.paused,
+        "dropped": client.dropped if client else 0, "gpu_used": whole - free, "gpu_total": whole,
+        "paused": session.paused,
     }  # fmt: skip
-
-
-def _device(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-
-
-def _gpu_memory(device: torch.device) -> tuple[int, int]:
-    """Bytes of the GPU that are used, by anybody, and that there are."""
-    if device.type != "cuda":
-        return 0, 0
-    free, whole = torch.cuda.mem_get_info(device)
-    return whole - free, whole

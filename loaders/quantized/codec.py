@@ -175,8 +175,12 @@ def encode(
     absmax = torch.cat([find(_blocks(part, blocksize)) for part in parts])
     scales = _scales(absmax, code, blocksize, nested)
     divisors = scales.block_scales() if search else absmax
-    packed = [_pack(_nearest(part, by, code, blocksize))
-              for part, by in zip(parts, divisors.split(step // blocksize), strict=True)]  # fmt: skip
+    packed = []
+    for part, by in zip(parts, divisors.split(step // blocksize), strict=True):
+        nibbles = _nearest(part, by, code, blocksize)
+        if len(nibbles) % 2:
+            nibbles = pad(nibbles, (0, 1))
+        packed.append((nibbles[::2] << 4) | nibbles[1::2])
     return torch.cat(packed).unsqueeze(1), scales
 
 
@@ -214,12 +218,6 @@ def _nearest(flat: Tensor, scales: Tensor, code: Tensor, blocksize: int, steps: 
 
 def _inverse(scales: Tensor) -> Tensor:
     return (1.0 / torch.where(scales.abs() < _TINY, _TINY, scales))[:, None]
-
-
-def _pack(nibbles: Tensor) -> Tensor:
-    if nibbles.numel() % 2:
-        nibbles = pad(nibbles, (0, 1))
-    return (nibbles[::2] << 4) | nibbles[1::2]
 
 
 def _least_error(table: Tensor, sums: float, blocks: Tensor) -> Tensor:

@@ -22,15 +22,6 @@ def _store_8bit(at, x, scale, inside, INTEGER: tl.constexpr):
 
 
 @triton.jit
-def _activated(x, ACTIVATION: tl.constexpr):
-    if ACTIVATION == "silu":
-        x = x / (1.0 + tl.exp(-x))
-    if ACTIVATION == "gelu":  # 1 + tanh(u) = 2 / (1 + exp(-2u)), and 2 * sqrt(2 / pi) = 1.5957691216
-        x = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
-    return x
-
-
-@triton.jit
 def _encode_8bit(
     values_ptr, scales_ptr, x_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr,
     INTEGER: tl.constexpr, ACTIVATION: tl.constexpr,
@@ -39,30 +30,14 @@ def _encode_8bit(
     cols = tl.arange(0, BLOCK)[None, :]
     inside = (row[:, None] < rows) & (cols < dim)
     at = row[:, None] * dim + cols
-    x = _activated(tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if ACTIVATION == "silu":
+        x = x / (1.0 + tl.exp(-x))
+    if ACTIVATION == "gelu":  # 1 + tanh(u) = 2 / (1 + exp(-2u)), and 2 * sqrt(2 / pi) = 1.5957691216
+        x = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
     scale = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-30) / LARGEST
     tl.store(scales_ptr + row, scale, mask=row < rows)
     _store_8bit(values_ptr + at, x, scale[:, None], inside, INTEGER)
-
-
-@triton.jit
-def _encode_token(
-    values_ptr, scales_ptr, x_ptr, dim, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, LARGEST: tl.constexpr,
-    INTEGER: tl.constexpr, ACTIVATION: tl.constexpr,
-):  # fmt: skip
-    """A token in parts, for the reason that `_layer_norm_8bit` has."""
-    row = tl.program_id(0).to(tl.int64)
-    largest = tl.zeros((BLOCK,), tl.float32)
-    for block in tl.static_range(BLOCKS):
-        cols = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
-        largest = tl.maximum(largest, tl.abs(_activated(x, ACTIVATION)))
-    scale = tl.maximum(tl.max(largest, axis=0), 1e-30) / LARGEST
-    tl.store(scales_ptr + row, scale)
-    for block in tl.static_range(BLOCKS):
-        cols = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
-        _store_8bit(values_ptr + row * dim + cols, _activated(x, ACTIVATION), scale, cols < dim, INTEGER)
 
 
 @triton.jit
@@ -181,13 +156,7 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
 
 def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
     """See pointwise.encode_8bit."""
-    x, settings = x.contiguous(), {"ACTIVATION": activation, **_range(values.dtype)}
-    if scales.shape[1] > 1:
-        _run_by_head(_encode_8bit, scales, values, scales, x, **settings)
-        return values
-    blocks = triton.cdiv(x.shape[1], PART)
-    with torch.cuda.device_of(x):
-        _encode_token[(len(x),)](values, scales, x, x.shape[1], BLOCK=PART, BLOCKS=blocks, **settings)
+    _run_by_head(_encode_8bit, scales, values, scales, x.contiguous(), ACTIVATION=activation, **_range(values.dtype))
     return values
 
 

@@ -130,16 +130,14 @@ inBothRenderers((it, vue) => {
   it("Quantize runs alone from its button, though it sleeps", async (page) => {
     await addNode(page, "LingBotWorldQuantize");
     const sent = page.waitForRequest((request) => request.url().endsWith("/prompt") && request.method() === "POST");
-    const mode = await page.evaluate(async () => {
+    await page.evaluate(() => {
       window.node.mode = 2;
       window.node.widgets.find(({ name }) => name === "name").value = "../refused";
       window.node.widgets.find(({ name }) => name === "Quantize now").callback();
-      await new Promise((resolve) => { setTimeout(resolve, 1500); });
-      return window.node.mode;
     });
     const { prompt } = (await sent).postDataJSON();
     assert.deepEqual(Object.values(prompt).map((node) => node.class_type), ["LingBotWorldQuantize"]);
-    assert.equal(mode, 2);
+    await eventually(async () => assert.equal(await page.evaluate(() => window.node.mode), 2));
   });
 
   it("Quantize shows on the node what it made", async (page) => {

@@ -9,16 +9,15 @@ export const NODE = "LingBotWorldCameraEditor", WIDGET = "LINGBOT_CAMERA_EDITOR"
 export const EDITOR = ".lbw-editor:visible"; // ComfyUI keeps the hidden widgets of graphs that are not shown
 export const LIMIT = { timeout: PATIENCE };
 
-/** A page on an empty graph, after `prepare(page)`; errors thrown in it are collected in its `faults`. */
-export async function openPage(browser, vue, { settings = {}, prepare = () => {} } = {}) {
-  const more = { "Comfy.Workflow.WorkflowTabsPosition": "Topbar", "Comfy.UserConsent": true, ...settings };
+/** A page on an empty graph; errors thrown in it are collected in its `faults`. */
+async function openPage(browser, vue, { settings = {} } = {}) {
+  const more = { "Comfy.Workflow.WorkflowTabsPosition": "Topbar", "Comfy.UserConsent": true, "Comfy.EnableTooltips": true, ...settings };
   await choose(process.env.COMFY_URL, vue, more);
   const permissions = ["clipboard-read", "clipboard-write"];
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, hasTouch: true, permissions });
   context.setDefaultTimeout(PATIENCE);
   const page = Object.assign(await context.newPage(), { faults: [] });
   page.on("pageerror", (error) => page.faults.push(error.message));
-  await prepare(page);
   await page.goto(process.env.COMFY_URL);
   await ready(page, NODE);
   await page.waitForFunction(() => window.app.extensionManager?.workflow?.activeWorkflow?.changeTracker);

@@ -121,4 +121,4 @@ editorInBothRenderers((it, vue) => {
     assert.equal(await page.getByText("Keyframes of the path").count(), 0);
     assert.equal(await editor.evaluate((root) => root.closest("[title]")?.title ?? ""), "");
   });
-}, { settings: { "Comfy.EnableTooltips": true } });
+});

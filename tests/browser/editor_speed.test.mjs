@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { editorInBothRenderers, middle, savedState, setText } from "./editor.mjs";
+import { addEditorNode, clearGraph, inBothRenderers, middle, savedState, setText } from "./editor.mjs";
 
 const CALLS = 65; // of the canvas for a keyframe, in all views together
 const FRAMES = 40;
@@ -12,10 +12,10 @@ const keyframes = Array.from({ length: 200 }, (_, i) => ({ frame: i * 4, positio
 const PATH = JSON.stringify({ version: 1, frames: 801, fps: 16, fov_deg: 79, ease: "linear", loop: false, keyframes });
 
 /**
- * Has the page time every callback that the editor's scripts gave to listeners and animation frames (`own`, ms), and count
- * what these call of a canvas (`calls`).
+ * Has the page time every callback that the editor's scripts give to listeners and animation frames from now on (`own`, ms),
+ * and count what these call of a canvas (`calls`), until `window.uninstrument`.
  */
-const instrument = (page) => page.addInitScript(() => {
+const instrument = (page) => page.evaluate(() => {
   Object.assign(window, { own: 0, calls: 0 });
   let inside = false;
   const scripts = /\/js\/(editor|panes|drawing|path|comfy)\//;
@@ -35,14 +35,19 @@ const instrument = (page) => page.addInitScript(() => {
     const wrapped = this instanceof Element && typeof listener === "function" ? timed(listener) : listener;
     return addEventListener.call(this, type, wrapped, options);
   };
-  const canvas = CanvasRenderingContext2D.prototype;
-  for (const [name, { value }] of Object.entries(Object.getOwnPropertyDescriptors(canvas))) {
+  const canvas = CanvasRenderingContext2D.prototype, plain = Object.getOwnPropertyDescriptors(canvas);
+  for (const [name, { value }] of Object.entries(plain)) {
     if (typeof value !== "function" || name === "constructor") continue;
     canvas[name] = function (...args) {
       window.calls += inside;
       return value.apply(this, args);
     };
   }
+  window.uninstrument = () => {
+    window.requestAnimationFrame = requestAnimationFrame;
+    EventTarget.prototype.addEventListener = addEventListener;
+    Object.defineProperties(canvas, plain);
+  };
 });
 
 /**
@@ -91,8 +96,11 @@ const told = ({ drawn, interval, own, slowOwn, calls }) =>
   `frames ${interval.toFixed(1)} ms; the editor draws in ${drawn} of ${FRAMES}, ${own.toFixed(1)} ms, 95 % `
   + `${slowOwn.toFixed(1)}, ${calls} canvas calls at most`;
 
-editorInBothRenderers((it, vue) => {
-  it("draws 200 keyframes with few canvas calls a frame", async (page, editor) => {
+inBothRenderers((it, vue) => {
+  it("draws 200 keyframes with few canvas calls a frame", async (page) => {
+    await clearGraph(page);
+    await instrument(page);
+    const editor = await addEditorNode(page);
     const measure = async (name, from, size, pressed = true) => {
       await page.mouse.move(...from);
       if (pressed) await page.mouse.down();
@@ -116,5 +124,6 @@ editorInBothRenderers((it, vue) => {
     await page.mouse.click(line[0], line[1] - 10); // keyframe 100
     await holds("drag a keyframe", await keyframeAbove(editor, 100), [30, 15]);
     assert.notDeepEqual((await savedState(page)).keyframes[100].position, keyframes[100].position);
+    await page.evaluate(() => window.uninstrument());
   });
-}, { prepare: instrument });
+});

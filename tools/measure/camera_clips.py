@@ -48,7 +48,7 @@ def clip(move: str, scene: str, fault: str, photos: list[np.ndarray], seed: int 
     if exposures > 1:
         mixed = [seen[max(0, at - 1) : at + 2].astype(np.float32).mean(0) for at in range(0, len(seen), exposures)]
         seen = np.stack(mixed).round().astype(np.uint8)
-    return _spoilt(seen, fault, photos, np.random.default_rng(seed))
+    return spoilt(seen, fault, photos, np.random.default_rng(seed))
 
 
 def _room(poses: np.ndarray, seed: int) -> np.ndarray:
@@ -108,7 +108,8 @@ def _planes(poses: np.ndarray, lens: np.ndarray, surfaces) -> np.ndarray:
     return np.stack(seen)
 
 
-def _spoilt(frames: np.ndarray, fault: str, photos: list[np.ndarray], random: np.random.Generator) -> np.ndarray:
+def spoilt(frames: np.ndarray, fault: str, photos: list[np.ndarray], random: np.random.Generator) -> np.ndarray:
+    """Clean frames with one of FAULTS; `clip` puts in the blur of motion."""
     if fault == "noise":
         return np.clip(frames + random.normal(0, 5, frames.shape), 0, 255).astype(np.uint8)
     if fault == "compressed":

@@ -14,7 +14,7 @@ PACK, CORE = "lingbot-world", "comfy-core"
 SEEDS = ("seed", "noise_seed")  # the canvas puts a "control after generate" below these, asked or not
 BADGE_HEIGHT, BUTTON_HEIGHT = 20, 26  # of Nodes 2.0
 TITLE_HEIGHT, SLOT_HEIGHT, WIDGET_HEIGHT, TEXT_HEIGHT, PREVIEW_HEIGHT = 30, 20, 24, 110, 200
-IMAGE_HEIGHT = PREVIEW_HEIGHT + 30  # of Load Image, in which front-end 1.58 draws a box for a file that is missing
+IMAGE_HEIGHT = PREVIEW_HEIGHT + 27  # of Load Image, in which front-end 1.58 draws a box for a file that is missing
 
 
 @dataclass(frozen=True)

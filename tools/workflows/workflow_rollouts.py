@@ -147,7 +147,7 @@ Change the last shot and press Run: the first two are kept. *window* {WINDOW} an
 after four seconds; all shots of a video have the same. *Save State* keeps the world: *Load State* goes on another day.
 
 Template *07 Fast* tells how the model is made."""
-    parts = Parts(server, "fast_long", note, note_height=256)
+    parts = Parts(server, "fast_long", note, note_height=230)
     parts.graph.box_width = 320
     with parts.graph.group("Models", 0, RED):
         model, vae = parts.graph.add("LingBotWorldLoadCausal", model_name=FAST)["MODEL"], parts.vae()

@@ -5,7 +5,6 @@ import { shortenNames } from "./comfy/file_names.js";
 import { explainPrepareImage } from "./comfy/prepare_image.js";
 import { addLiveView } from "./comfy/live_view.js";
 import { drawPreview } from "./comfy/preview.js";
-import { orderTemplates } from "./comfy/templates.js";
 import { addQuantizeButton, addToyButton } from "./comfy/make_buttons.js";
 import { addUpload } from "./comfy/upload.js";
 import { keepView } from "./comfy/views.js";
@@ -32,7 +31,6 @@ function hideTooltips(definitions) {
 const textOf = async (file) => (await fetch(new URL(file, import.meta.url))).text();
 const [html, live] = await Promise.all(["./editor.html", "../live/index.html"].map(textOf));
 
-orderTemplates(new URL(import.meta.url).pathname.split("/").at(-3));
 window.addEventListener("touchmove", keepTouches, true);
 app.registerExtension({
   name: "lingbotworld.CameraEditor",

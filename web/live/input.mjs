@@ -28,7 +28,8 @@ export class Input {
     root.addEventListener("keydown", (event) => this.#key(event, true), { signal });
     root.addEventListener("keyup", (event) => this.#key(event, false), { signal });
     window.addEventListener("blur", () => this.letGo(), { signal });
-    document.addEventListener("visibilitychange", () => document.hidden && this.letGo(), { signal });
+    const page = root.ownerDocument ?? root; // of a ShadowRoot
+    page.addEventListener("visibilitychange", () => page.hidden && this.letGo(), { signal });
     this.canvas.addEventListener("pointerdown", (event) => this.#down(event));
     this.canvas.addEventListener("pointermove", (event) => this.#move(event));
     for (const end of ["pointerup", "pointercancel"]) this.canvas.addEventListener(end, (event) => this.#up(event));

@@ -1,0 +1,45 @@
+"""What ComfyUI's own text nodes do to a prompt without a word, and a CONDITIONING does not show: it is read from the
+graph that runs."""
+
+import re
+from collections.abc import Iterator
+
+from .prompt_values import Prompt, UnknownError, is_link
+from .queued_prompt import running_prompt
+from .wired_models import type_of
+
+OF_TEXT = ("CONDITIONING", "GUIDER", "CLIP")
+OURS = "LingBotWorld"
+LAST_LAYER = "CLIPSetLastLayer"
+_EMBEDDING = re.compile(r"embedding:[^\s,()]+")
+
+
+def unseen_words() -> list[str]:
+    """A sentence for each such thing before the running node."""
+    try:
+        prompt, node = running_prompt()
+    except UnknownError:
+        return []
+    return [words for each in _before(prompt, node) for words in _words(each, prompt[each])]
+
+
+def _before(prompt: Prompt, node: str) -> list[str]:
+    """The nodes that a node's texts come from."""
+    found, waiting = [], [node]
+    while waiting:
+        links = [link for link in prompt[waiting.pop()]["inputs"].values() if is_link(link) and link[0] in prompt]
+        new = [link[0] for link in links if type_of(prompt, link) in OF_TEXT and link[0] not in found]
+        found += new
+        waiting += new
+    return list(dict.fromkeys(found))
+
+
+def _words(node: str, made: dict) -> Iterator[str]:
+    kind, inputs = made["class_type"], made["inputs"]
+    if kind == LAST_LAYER and inputs.get("stop_at_clip_layer") != -1:
+        yield (f"Node {node}, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last one, "
+               "which the model was trained with: take that node out.")  # fmt: skip
+    texts = (value for value in inputs.values() if isinstance(value, str) and not kind.startswith(OURS))
+    for name in dict.fromkeys(found for text in texts for found in _EMBEDDING.findall(text)):
+        yield (f"Node {node}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out "
+               "of the prompt, and its log alone says so.")  # fmt: skip
