@@ -24,6 +24,12 @@ def register(server) -> None:
 
     connected = []
 
+    @server.routes.get(ADDRESS + "/running")
+    async def running(request: web.Request) -> web.Response:
+        """The nodes whose walks the page has asked for: it was loaded again, and their views with it."""
+        asked = server.client_id is not None and request.query.get("client") == server.client_id
+        return web.json_response(sorted(views) if asked else [])
+
     @server.routes.get(ADDRESS)
     async def connect(request: web.Request) -> web.StreamResponse:
         from ..live.wire.codec import JSON  # imported when a node has begun: they import the model

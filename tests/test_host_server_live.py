@@ -185,6 +185,7 @@ def test_who_comes_back_walks_on_and_nobody_else_may_steer(comfy_server, steered
         first.socket.sock.shutdown(2)
         with pytest.raises(websocket.WebSocketBadStatusException, match="403"):
             Walker(comfy_server, origin="http://elsewhere.example")
+        assert comfy_server.get("/lingbot_world/live/running?client=another") == []
         second = Walker(comfy_server)
         assert second.status("started")["resume"]
         second.socket.send("[" * 9000)

@@ -51,6 +51,14 @@ function started(view, { steered, prompts, prompt }) {
   view.say(steered ? "" : "A recorded path is walked.");
 }
 
+/** Takes up the walk of a page that was loaded again, when its node has its id. */
+async function takeUp(node, walk) {
+  await new Promise((resolve) => { setTimeout(resolve, 500); });
+  const answer = await api.fetchApi(`${ADDRESS}/running?client=${encodeURIComponent(api.clientId ?? "")}`);
+  const running = answer.ok ? (await answer.json()).find((id) => isOf(node, id)) : undefined;
+  if (running) walk({ detail: running });
+}
+
 /** @param {string} html  of live/index.html */
 export function addLiveView(html, node) {
   if (node.comfyClass !== NODE) return null;
@@ -59,7 +67,7 @@ export function addLiveView(html, node) {
     root: fill(host, html), started: (message) => started(view, message), left: (reason) => view.say(reason || HINT),
   });
   const walk = ({ detail }) => {
-    if (!isOf(node, detail)) return;
+    if (!isOf(node, detail) || view.connection) return;
     view.format = "jpeg";
     const output = { realtime_output_format: "jpeg", output_compression: 88 };
     view.walk(output, addressOf(detail), textCodec());
@@ -79,5 +87,6 @@ export function addLiveView(html, node) {
     onRemove?.call(this);
   };
   node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);
+  takeUp(node, walk).catch(() => {}); // no server: there is no walk
   return widget;
 }
