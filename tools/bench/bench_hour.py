@@ -3,7 +3,7 @@
     python tools/bench/bench_hour.py --package TOY [--minutes 60] [--chunk 3] [--size 96x160]
 
 TOY is what `lingbot-world toy` wrote (`--random` for the fastest). W is held, so that the way is known: the position of
-the last frame, and every latent frame's step as the model gets it, are compared with it. Prints a row for each tenth."""
+the last frame, and each latent frame's step as the model gets it, are compared with it. Prints a row for each tenth."""
 
 import argparse
 import os
