@@ -100,7 +100,7 @@ class SelfAttention(_Attention):
         shares = options["kv_cache"].frame_shares
         if shares is None:
             return self._attend(q, keys, values, options)
-        attend = cudnn_attention_to_frames if isinstance(keys, Operand) else attend_to_frames
+        attend: Any = cudnn_attention_to_frames if isinstance(keys, Operand) else attend_to_frames
         return attend(q, keys, values, q.shape[1] // self.head_dim, shares)
 
     def _attended_together(
