@@ -2,13 +2,8 @@
 
     python tools/bench/bench_hour.py --package TOY [--minutes 60] [--chunk 3] [--size 96x160]
 
-TOY is what `lingbot-world toy` wrote (`--random` for the fastest). W is held, so that the way is known: the position of
-<<<<<<< HEAD
-the last frame, and every latent frame's step as the model gets it, are compared with it. Prints a row for each tenth.
-"""
-=======
-the last frame, and each latent frame's step as the model gets it, are compared with it. Prints a row for each tenth."""
->>>>>>> cba16457a50a0a4d3e867810390665d270496731
+TOY is what `lingbot-world toy` wrote (`--random` for the fastest). W is held, so that the way is known: the last
+position, and every latent frame's step as the model gets it, are compared with it. Prints a row for each tenth."""
 
 import argparse
 import os
