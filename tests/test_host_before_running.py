@@ -81,7 +81,7 @@ def test_a_video_of_another_length_than_the_camera(comfy_server):
 def test_a_length_that_only_a_run_tells_is_refused_by_the_node_itself(comfy_server):
     prompt = toy()
     unknown = prompt.set(VIDEO, length=prompt.link("LingBotWorldPrepareImage", 1))
-    with pytest.raises(FailedPromptError, match="the latent 24 latent frames for 93") as failed:
+    with pytest.raises(FailedPromptError, match="the latent 20 latent frames for 77") as failed:
         comfy_server.queue(unknown)
     assert failed.value.node_type == APPLY
 

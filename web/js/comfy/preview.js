@@ -87,7 +87,7 @@ export function drawPreview(node) {
     if (recipe !== drawn) made = null;
     drawn = recipe;
     lit = light;
-    const isCurrent = () => drawn === recipe && lit === light;
+    const isCurrent = () => drawn === recipe && lit === light && !made; // a run may have drawn it meanwhile
     if (made) showMade();
     else if (recipe) draw(face, { ...JSON.parse(recipe), light }, isCurrent).catch((error) => face.say(error.message));
     else face.say(recipe === null ? NO_PATH : LATER);
