@@ -78,7 +78,7 @@ tells what it read. ViPE's files do not say how large the video was: give its wi
     parts = Parts(server, "poses", note)
     image = parts.image()
     values = {"file": "vipe/pose/my_video.npz", "format": "vipe", "image_width": 1280, "image_height": 720}
-    return parts.film(parts.camera("LingBotWorldCameraImport", extra_height=BUTTON, **values), image)
+    return parts.film(parts.camera("LingBotWorldCameraImport", extra_height=BUTTON, room=160, **values), image)
 
 
 def from_video(server: Server) -> Graph:

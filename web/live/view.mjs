@@ -5,6 +5,7 @@ import { Input, isTyping } from "./input.mjs";
 import { playsH264, Player } from "./player.mjs";
 
 const BACK_SECONDS = 2, MOST_ANSWERS = 2000;
+const BRIEFLY = 2500, LONG = 10000; // milliseconds that words stay over the picture
 const percentile = (values, share) => [...values].sort((a, b) => a - b)[Math.min(values.length - 1, Math.floor(share * values.length))];
 
 /**
@@ -41,9 +42,12 @@ export class View {
     this.player.clear();
     this.#forget();
     this.connection = new Connection(init, address, codec, {
-      frames: (header, payload) => { this.say(); this.player.add(header, payload); },
+      frames: (header, payload) => {
+        if (performance.now() > this.said) this.say();
+        this.player.add(header, payload);
+      },
       status: (message) => this.#status[message.content]?.(message),
-      failed: (reason) => this.say(reason),
+      failed: (reason) => this.say(reason, LONG),
       closed: (reason) => this.leave(reason),
     });
     this.show("walk");
@@ -78,7 +82,9 @@ export class View {
     this.stage.querySelectorAll(".stick").forEach((stick) => { stick.hidden = !touch; });
   }
 
-  say(text = "") {
+  /** Says it over the picture, for so many milliseconds at least: later frames take it away. */
+  say(text = "", stays = 0) {
+    this.said = performance.now() + stays;
     this.stage.querySelector(".notice").textContent = text;
   }
 
@@ -112,14 +118,14 @@ export class View {
     },
     waiting: ({ place }) => this.say(`Somebody walks here. You are number ${place} in line.`),
     figures: (message) => { this.figures = message; this.#adapt(message); },
-    paused: () => { this.#pauseShown(true); this.say("Paused. Press a key to go on."); },
+    paused: () => { this.#pauseShown(true); this.say("Paused. Press a key to go on.", Infinity); },
     resumed: () => { this.#pauseShown(false); this.say(); },
-    prompt: ({ text }) => { this.say(`Now: ${text}`); setTimeout(() => this.say(), 2500); },
+    prompt: ({ text }) => this.say(`Now: ${text}`, BRIEFLY),
     back: () => this.player.clear(),
     restarted: () => this.player.clear(),
     lost: () => this.say("The connection is lost. It is taken up again ..."),
-    kept: ({ reason }) => this.say(reason),
-    failed: ({ reason }) => this.say(reason),
+    kept: ({ reason }) => this.say(reason, LONG),
+    failed: ({ reason }) => this.say(reason, LONG),
     ended: () => this.leave("The walk is over."),
   };
 
