@@ -168,7 +168,7 @@ Every node on tiny trained models, on any CPU: a pan through a little room, smal
     with parts.graph.group("Start image", 0, BLUE):
         made = parts.graph.add("LingBotWorldToyPackage", extra_height=2 * BUTTON)["image"]
         image = parts.prepare(made, size="width and height", width=160, height=96)
-    path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=33, extra_height=BUTTON)
+    path = parts.camera("LingBotWorldLoadPoses", poses="toy/example", frames=33, extra_height=BUTTON, room=160)
     return parts.film(path, image, steps=8)
 
 
