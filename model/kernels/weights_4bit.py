@@ -116,7 +116,7 @@ def _recode(
 
 
 def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """See loaders.quantized.codec.decode; `scales` are its `Scales`."""
+    """See quantized.codec.decode; `scales` are its `Scales`."""
     count = math.prod(shape)
     out = torch.empty(count + count % 2, dtype=dtype, device=packed.device)
     blocks = math.gcd(-(-count // scales.blocksize), DECODED_AT_ONCE // scales.blocksize or 1)
@@ -129,7 +129,7 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
 
 
 def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """See loaders.quantized.codec.recode."""
+    """See quantized.codec.recode."""
     rows, width = shape
     values = torch.empty(shape, dtype=dtype, device=packed.device)
     row_scales = torch.empty(rows, 1, dtype=torch.float32, device=packed.device)
