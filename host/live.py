@@ -25,12 +25,12 @@ from ..pipeline.geometry import Geometry
 from ..pipeline.memory import estimate_vae
 from ..pipeline.spec import STANDING_STILL, RolloutRequest, RolloutSpec
 from ..pipeline.state import WorldState
-from ..pipeline.world import CausalModel, World, WorldMemory
+from ..pipeline.world import CausalModel, World
 from ..vae import VAE, VideoDecoder, load_vae, vae_width
 from .conditioning import text_of_rollout
 from .live_view import LiveView
 from .rollout import NodeRollout, encode_image, prepare_rollout
-from .rollout_sampler import LATENT_CHANNELS, WalkSampler, plan_key_values, room_on
+from .rollout_sampler import LATENT_CHANNELS, WalkSampler, plan_memory, room_on
 
 FOLDER = "walks"
 """In ComfyUI's output folder: each walk's state, path and latents, whatever becomes of the run."""
@@ -111,12 +111,12 @@ def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
     or nothing was made; ComfyUI's interrupt ends it at the next forward. What was walked stays in a folder."""
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = _Decoders(vae, spec.geometry, patcher.load_device)
-    place, on_device = plan_key_values(patcher, spec, run.kv_cache, frames.nbytes)
+    memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
     image = encode_image(run.rollout, vae)
     made: list[Walked] = []
 
     def walk(model: CausalModel, device: torch.device) -> None:
-        new_world = partial(spec.loop.world, model, device, WorldMemory(place, camera_cache_bytes=0))
+        new_world = partial(spec.loop.world, model, device, memory)
         with _session(run, _engine(run, image, new_world, frames), view, _path(run, view)) as session:
             made.append(_walk(run, session, view))
 

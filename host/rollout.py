@@ -24,7 +24,7 @@ from .base_model import is_causal
 from .before_rollout import check_start
 from .conditioning import text_of_rollout
 from .rollout_inputs import rollout_inputs
-from .rollout_sampler import LATENT_CHANNELS, RolloutSampler, draws, plan_key_values
+from .rollout_sampler import LATENT_CHANNELS, RolloutSampler, draws, plan_memory
 
 Chunks = Callable[[ChunkCallback], Iterator[Tensor]]
 """chunks(callback) runs the loop."""
@@ -91,11 +91,11 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec, model = run.spec, run.patcher.model
-    place, on_device = plan_key_values(run.patcher, spec, mode)
+    memory, on_device = plan_memory(run.patcher, spec, mode)
     chunks = _Chunks(run, encode_image(run, vae), seed)
     guider = comfy.samplers.CFGGuider(run.patcher)
     guider.inner_set_conds({"positive": run.prompts[0]})
-    sampler = RolloutSampler(spec.loop, chunks.given(), chunks.renoise, chunks.show, place)
+    sampler = RolloutSampler(spec.loop, chunks.given(), chunks.renoise, chunks.show, memory)
     chunk = torch.zeros(1, LATENT_CHANNELS, spec.chunk, *spec.size)
     sigmas = torch.tensor([*spec.schedule.sigmas, 0.0], dtype=torch.float32)
     model.key_value_bytes = on_device

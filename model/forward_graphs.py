@@ -65,6 +65,8 @@ class ForwardGraphs:
     scales and shifts, those that read them, and the clean one. While the window fills there are three others, or none
     where attention does not attend to frames: each chunk sees more tokens then than the one before.
 
+    A host that moves weights gives `options["weights"]`: what is recorded with others is dropped.
+
     Where several processes compute together, what they exchange is not recorded: a replay starts and awaits each
     exchange between two graphs. If a recording fails, later forwards run as usual."""
 
@@ -72,6 +74,7 @@ class ForwardGraphs:
         self._recordings: dict[Hashable, _Recording] = {}
         self._inputs: dict[Hashable, ForwardInputs] = {}
         self._seen: set[Hashable] = set()
+        self._weights: Hashable = None
         self._failed = False
 
     @property
@@ -79,11 +82,21 @@ class ForwardGraphs:
         """How many kinds of forwards were recorded."""
         return len(self._recordings)
 
+    def clear(self) -> int:
+        """Free all recordings; returns how many bytes they had read and given."""
+        tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
+        freed = sum(tensor.nbytes for tensor in (*tensors, *(each.out for each in self._recordings.values())))
+        self._recordings, self._inputs, self._seen = {}, {}, set()
+        return freed
+
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
         """`compute(given, options)`, computed or replayed."""
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)
+        if self._weights != (weights := options.get("weights")):
+            self.clear()
+            self._weights = weights
         kind = _kind(given, history)
         if kind in self._seen and kind not in self._recordings:
             self._record(kind, compute, given, options)
