@@ -12,7 +12,6 @@ from torch import Tensor
 from ..matrix_8bit import LARGEST, Activation
 from .pointwise import PART, parts_of
 
-
 _INT8, _FP8 = tl.constexpr(LARGEST[torch.int8]), tl.constexpr(LARGEST[torch.float8_e4m3fn])
 
 
