@@ -15,9 +15,17 @@ from ..options import LoraFile, Release
 from . import diffusers_names
 from .files import read_json, read_tensors
 from .lora import Changes, change_bytes, read_loras
-from .quantized.four_bit import FourBitWeight, component_owner, find_four_bit
-from .quantized.scaled import FLOAT8, ScaledWeight, find_scaled, scale_owner, stated_formats
-from .quantized.weight import QuantizedWeight
+from .quantized import (
+    FLOAT8,
+    FourBitWeight,
+    QuantizedWeight,
+    ScaledWeight,
+    component_owner,
+    find_four_bit,
+    find_scaled,
+    scale_owner,
+    stated_formats,
+)
 from .release import names_of, release_called, release_note, tell_release
 from .tensors import TensorEntry
 

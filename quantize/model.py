@@ -13,9 +13,9 @@ from torch import Tensor
 
 from .. import __version__
 from ..errors import CheckpointError
-from ..loaders.quantized import codec, scaled
 from ..loaders.tensors import MappedFile, TensorEntry
 from ..loaders.uploader import Uploader, UploadSettings
+from ..model.quantized import codec, scaled
 from ..options import LoraFile, Progress, QuantizeFormat
 from .journal import Journal, Written
 from .source import Source

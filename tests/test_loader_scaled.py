@@ -10,9 +10,9 @@ from checkpoint_cases import NF4, refused
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import load_expert, open_checkpoint
-from lingbot_world.loaders.quantized import scaled
 from lingbot_world.model.linear_8bit import DTYPES
 from lingbot_world.model.operations import Linear
+from lingbot_world.model.quantized import parameters, scaled
 from lingbot_world.options import LoraFile
 from lingbot_world.quantize import verify
 from model_cases import golden_inputs
@@ -218,7 +218,7 @@ def test_quantize_writes_files_with_comfyuis_metadata(source, plain, tmp_path, g
 
 def test_scales_of_2_to_a_power_decode_to_the_same_number_in_other_dtypes():
     values, scale = scaled.encode(torch.randn(300, 64, generator=torch.Generator().manual_seed(0)).bfloat16() / 40)
-    parameter = scaled.ScaledParameter.of(values, scale)
+    parameter = parameters.ScaledParameter.of(values, scale)
     exact = parameter.decode(torch.float32)
     assert all(torch.equal(parameter.decode(dtype).float(), exact) for dtype in (torch.bfloat16, torch.float16))
 
@@ -226,7 +226,7 @@ def test_scales_of_2_to_a_power_decode_to_the_same_number_in_other_dtypes():
 @pytest.mark.parametrize("weight", [torch.zeros(4, 64), torch.full((4, 64), 448.0), torch.full((4, 64), 3e38)])
 def test_weights_at_the_ends_of_the_range_stay_finite(weight):
     values, scale = scaled.encode(weight)
-    assert torch.equal(scaled.ScaledParameter.of(values, scale).decode(torch.float32) / weight.abs().clamp_min(1),
+    assert torch.equal(parameters.ScaledParameter.of(values, scale).decode(torch.float32) / weight.abs().clamp_min(1),
                        weight / weight.abs().clamp_min(1)) or weight[0, 0] > 1e38  # fmt: skip
     assert values.float().isfinite().all()
 

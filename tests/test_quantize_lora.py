@@ -8,7 +8,7 @@ from lingbot_world.errors import CheckpointError, InputError
 from lingbot_world.headless.options import lora_of
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.loaders.lora import read_loras
-from lingbot_world.loaders.quantized import codec
+from lingbot_world.model.quantized import codec
 from lingbot_world.options import LoraFile
 from lingbot_world.quantize import QuantizeOptions, plan_quantize
 from quantize_cases import run

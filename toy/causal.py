@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..loaders import Checkpoint, open_checkpoint
 from ..loaders.lora import read_loras
-from ..loaders.quantized.codec import decode, encode
+from ..model.quantized.codec import decode, encode
 from ..options import LoraFile
 from ..quantize.writer import config_json, write_expert, write_json
 
