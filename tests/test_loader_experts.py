@@ -99,7 +99,7 @@ def test_on_the_cpu_every_4_bit_byte_is_a_view_of_the_file(golden):
     ranges = mapped_ranges(golden / NF4 / "model.safetensors")
     for name, weight in model.named_parameters():
         tensors = [weight]
-        if name in checkpoint.four_bit:
+        if name in checkpoint.quantized:
             scales = weight.scales
             tensors = [weight, scales.absmax, scales.nested_absmax, scales.nested_code, scales.code]
         for tensor in tensors:

@@ -61,7 +61,7 @@ def test_weights_are_what_comfyui_decodes(plain, file, dtype, rows, dtype_of_use
     checkpoint = open_checkpoint(in_header(file, plain, dtype, rows))
     model, stored = load_expert(checkpoint, dtype=dtype_of_use), load_file(file)
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear)}
-    assert len(layers) == len(checkpoint.scaled) == 51
+    assert len(layers) == len(checkpoint.quantized) == 51
     for name, layer in layers.items():
         got = layer.weight.decode(dtype_of_use)
         assert torch.equal(got, core_decoded(stored[f"{name}.weight"], stored[f"{name}.weight_scale"], dtype_of_use))
@@ -71,7 +71,7 @@ def test_weights_are_what_comfyui_decodes(plain, file, dtype, rows, dtype_of_use
 def test_weights_stay_8_bits_and_in_their_file(plain, file, dtype, rows):
     checkpoint = open_checkpoint(in_header(file, plain, dtype, rows))
     model = load_expert(checkpoint)
-    for name, weight in checkpoint.scaled.items():
+    for name, weight in checkpoint.quantized.items():
         parameter = model.get_parameter(name)
         assert (parameter.dtype, parameter.data_ptr()) == (dtype, weight.values.view().data_ptr())
     assert checkpoint.nbytes < 0.3 * sum(tensor.nbytes for tensor in plain.values())
@@ -94,7 +94,7 @@ def test_every_way_to_say_it_gives_the_same_model(plain, file):
     }  # fmt: skip
     for way, (content, stated) in ways.items():
         found = open_checkpoint(save(file.with_name("y.safetensors"), content, stated))
-        assert found.scaled.keys() == wanted.scaled.keys(), way
+        assert found.quantized.keys() == wanted.quantized.keys(), way
         assert found.tensors.keys() == wanted.tensors.keys(), way
         assert found.quantization == "fp8"
         assert all(torch.equal(found.tensors[key].view().view(torch.uint8), entry.view().view(torch.uint8))
@@ -203,9 +203,9 @@ def test_quantize_writes_files_with_comfyuis_metadata(source, plain, tmp_path, g
     with safe_open(folder / "model.safetensors", "pt") as file:
         layers = json.loads(file.metadata()["_quantization_metadata"])["layers"]
     checkpoint = open_checkpoint(folder)
-    assert layers == {name.removesuffix(".weight"): {"format": "float8_e4m3fn"} for name in checkpoint.scaled}
+    assert layers == {name.removesuffix(".weight"): {"format": "float8_e4m3fn"} for name in checkpoint.quantized}
     assert (checkpoint.quantization, len(layers), checkpoint.source) == ("fp8", 50, "high_noise_model")
-    for name, weight in checkpoint.scaled.items():
+    for name, weight in checkpoint.quantized.items():
         values, scale = (entry.view() for entry in weight.entries)
         assert scale.log2() == scale.log2().round()
         assert values.float().abs().max() >= 224

@@ -142,6 +142,6 @@ def test_layers_that_are_kept_stay_as_they_are_and_the_loader_takes_them(golden,
     assert sorted(kept) == next(iter(metas.values()))["kept"]
     assert len(kept) == 15
     assert torch.equal(checkpoint.plain["head.head.weight"].view(), weights["head.head.weight"].bfloat16())
-    assert "blocks.1.ffn.0.weight" in checkpoint.four_bit
+    assert "blocks.1.ffn.0.weight" in checkpoint.quantized
     with pytest.raises(InputError, match="block.0 is no linear layer"):
         run(golden / "causal/model", tmp_path / "other", keep=("block.0",))
