@@ -4,7 +4,7 @@ ComfyUI prepares the run for the latent frames of one chunk. What changes from c
 forward in transformer_options: the cache of keys and values, and a `ChunkInputs`, which LingBotWorldExpert gives to the
 model. So LoRAs, hooks, wrappers and memory management are ComfyUI's own."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import comfy.model_management as management
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from ..model.kv_cache import HOST_SHARE
 from ..options import KeyValueMode, Precision
-from ..pipeline.chunk_loop import Chunk, ChunkCallback, ChunkLoop
+from ..pipeline.chunk_loop import ChunkLoop
 from ..pipeline.rollout_memory import Free, RolloutWork, choose_world
 from ..pipeline.spec import RolloutSpec
-from ..pipeline.world import CausalModel, Renoise, Schedule, WorldMemory
+from ..pipeline.world import CausalModel, Schedule, WorldMemory
 from .base_model import CHUNK_INPUTS, ChunkInputs
 from .model import CAMERA_CACHE, TIMESTEP
 
@@ -27,37 +27,32 @@ BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")
 """Keys of transformer_options whose functions are called in the middle of a forward."""
 
 
-class RolloutSampler(comfy.samplers.Sampler):
-    """Runs the engine's loop with the prepared MODEL: `work(chunks)` takes what `chunks(callback)` yields."""
+def run_prepared(
+    patcher, prompt: list, loop: ChunkLoop, work: Callable[[CausalModel, torch.device], None], *, seed: int,
+    held: int = 0,
+) -> None:  # fmt: skip
+    """Calls `work(model, device)` with a MODEL that ComfyUI has prepared for a chunk of this prompt, and that is
+    prepared as long as it runs. `held`: bytes on the device beside the weights."""
+    guider = comfy.samplers.CFGGuider(patcher)
+    guider.inner_set_conds({"positive": prompt})
+    chunk = torch.zeros(1, LATENT_CHANNELS, loop.chunk, *loop.size)
+    sigmas = torch.tensor([*loop.schedule.sigmas, 0.0], dtype=torch.float32)
+    patcher.model.key_value_bytes = held
+    try:
+        guider.sample(chunk, chunk, _Sampler(loop.schedule, work), sigmas, disable_pbar=True, seed=seed)
+    finally:
+        patcher.model.key_value_bytes = 0
 
-    def __init__(
-        self, loop: ChunkLoop, given: Iterator[Chunk], renoise: Renoise,
-        work: Callable[[Callable[[ChunkCallback], Iterator[Tensor]]], None], memory: WorldMemory,
-    ):  # fmt: skip
-        self.loop, self.given, self.renoise, self.work, self.memory = loop, given, renoise, work, memory
+
+class _Sampler(comfy.samplers.Sampler):
+    def __init__(self, schedule: Schedule, work: Callable[[CausalModel, torch.device], None]):
+        self.schedule, self.work = schedule, work
 
     def sample(
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
     ):
         """What ComfyUI gets back are zeros: the chunks went to `work`."""
-        model = _PreparedModel(model_wrap, extra_args, self.loop.schedule)
-        self.work(lambda told: self.loop.run(
-            model, self.given, self.renoise, device=noise.device, memory=self.memory, callback=told
-        ))  # fmt: skip
-        return torch.zeros_like(noise)
-
-
-class WalkSampler(comfy.samplers.Sampler):
-    """Gives `walk(model, device)` the prepared MODEL, for as long as it runs."""
-
-    def __init__(self, schedule: Schedule, walk: Callable[[CausalModel, torch.device], None]):
-        self.schedule, self.walk = schedule, walk
-
-    def sample(
-        self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
-    ):
-        """What ComfyUI gets back are zeros."""
-        self.walk(_PreparedModel(model_wrap, extra_args, self.schedule), noise.device)
+        self.work(_PreparedModel(model_wrap, extra_args, self.schedule), noise.device)
         return torch.zeros_like(noise)
 
 

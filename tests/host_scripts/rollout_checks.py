@@ -27,7 +27,7 @@ from lingbot_world.host.guider import ExpertGuider  # noqa: E402
 from lingbot_world.host.loading import load_causal, load_patcher  # noqa: E402
 from lingbot_world.host.patcher import ExpertPatcher  # noqa: E402
 from lingbot_world.host.rollout import prepare_rollout, run_rollout  # noqa: E402
-from lingbot_world.host.rollout_sampler import RolloutSampler, plan_memory  # noqa: E402
+from lingbot_world.host.rollout_sampler import plan_memory, run_prepared  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.model.cache import CameraCache  # noqa: E402
 from lingbot_world.model.kv_cache import KeyValuePlace  # noqa: E402
@@ -95,13 +95,13 @@ def golden_run(case, model, place=KeyValuePlace()):  # noqa: B008
     held = Window(case.window or 0, case.sink).held(frames, case.chunk)
     prompts = given["context"], given.get("context_null")
     chunks = (Chunk(*part(case, given, number), *prompts) for number in range(frames // case.chunk))
-    guider = comfy.samplers.CFGGuider(model)
-    guider.inner_set_conds({"positive": [[given["context"], {}]]})
     loop = ChunkLoop(tuple(size), held, case.chunk, schedule)
     memory, renoise = WorldMemory(place, 0), draws(given.get("renoise", ()))
-    sampler = RolloutSampler(loop, chunks, renoise, lambda run: made.extend(run(lambda *_: None)), memory)
-    chunk = torch.zeros(1, 16, case.chunk, *size)
-    guider.sample(chunk, chunk, sampler, torch.tensor([*schedule.sigmas, 0.0]), disable_pbar=True, seed=0)
+
+    def work(prepared, device):
+        made.extend(loop.run(prepared, chunks, renoise, device=device, memory=memory))
+
+    run_prepared(model, [[given["context"], {}]], loop, work, seed=0)
     return torch.cat(made, dim=2), given["latent"]
 
 
