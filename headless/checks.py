@@ -196,16 +196,13 @@ def arithmetic_notes(options: GenerateOptions, device: torch.device, checkpoint:
     return tuple(note for note in notes if note is not None)
 
 
-def frame_notes(
-    options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None, steps: str = "4n+1"
-) -> tuple[str, ...]:
-    """What the user should know of the camera and of a video that is shorter than was asked for; `steps` says which
-    numbers of frames there are."""
+def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
+    """What the user should know of the camera and of a video that is shorter than was asked for."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:
         return notes
-    reason = f"Frames come in {steps}"
+    reason = "Frames come in 4n+1"
     if camera is not None and len(camera.c2w) < wanted:
         reason = f"{options.action_path or 'The camera path'} holds {len(camera.c2w)} poses"
     return (*notes, f"{reason}: the video has {frames} frames, not {wanted}.")
