@@ -26,13 +26,13 @@ Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
 
 class _Recording:
     """The kernels of a forward as CUDA graphs, and what was done between two of them, in order. `out` is what they
-    compute, and `filled` what they put into the camera cache."""
+    compute: it was allocated before, since CUDA's own allocator warns when what a recording has allocated is freed.
+    `filled`: what they put into the camera cache."""
 
-    out: Tensor
     filled: tuple[Mapping[int, Pair], Mapping[int, Pair]] | None
 
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
+    def __init__(self, pool: Any, out: Tensor) -> None:
+        self._pool, self.out = pool, out
         self._steps: list[Callable[[], object]] = []
 
     def begin(self) -> None:
@@ -73,7 +73,7 @@ class ForwardGraphs:
     def __init__(self) -> None:
         self._recordings: dict[Hashable, _Recording] = {}
         self._inputs: dict[Hashable, ForwardInputs] = {}
-        self._seen: set[Hashable] = set()
+        self._seen: dict[Hashable, Tensor] = {}  # memory for what such a forward computes
         self._weights: Hashable = None
         self._failed = False
 
@@ -86,7 +86,7 @@ class ForwardGraphs:
         """Free all recordings; returns how many bytes they had read and given."""
         tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
         freed = sum(tensor.nbytes for tensor in (*tensors, *(each.out for each in self._recordings.values())))
-        self._recordings, self._inputs, self._seen = {}, {}, set()
+        self._recordings, self._inputs, self._seen = {}, {}, {}
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
@@ -101,8 +101,9 @@ class ForwardGraphs:
         if kind in self._seen and kind not in self._recordings:
             self._record(kind, compute, given, options)
         if kind not in self._recordings:
-            self._seen.add(kind)
-            return compute(given, options)
+            out = compute(given, options)
+            self._seen[kind] = torch.empty_like(out)
+            return out
         recording = self._recordings[kind]
         for own, tensor in zip(self._inputs[given.shapes].tensors, given.tensors, strict=True):
             own.copy_(tensor)
@@ -116,7 +117,8 @@ class ForwardGraphs:
     def _record(self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> None:
         """Nothing is computed meanwhile. All recordings share their working memory: no two are replayed at once."""
         fixed = self._inputs.setdefault(given.shapes, given.clone())
-        recording, share, cache = _Recording(self._pool), options.get("token_share"), _cache_of(given)
+        recording, share = _Recording(self._pool, self._seen.pop(kind)), options.get("token_share")
+        cache = _cache_of(given)
         self._stream.wait_stream(torch.cuda.current_stream(given.x.device))
         try:
             with (
@@ -126,7 +128,7 @@ class ForwardGraphs:
             ):
                 recording.begin()
                 try:
-                    recording.out = compute(_with_cache(fixed, cache), options)
+                    recording.out.copy_(compute(_with_cache(fixed, cache), options))
                 finally:
                     recording.end()
         except RuntimeError as reason:
