@@ -24,13 +24,19 @@ class Pace:
         self._worked: deque[tuple[float, int]] = deque(maxlen=RECENT)
         self._handed: deque[tuple[float, int]] = deque()
         self._played: float | None = None  # when all that was handed out has been played
+        self._on_the_way = 0
         self.frames = self.late = self.stalls = 0
 
     def wait(self) -> float:
         """Seconds until the next chunk is to begin."""
         if not self.fps or self._played is None:
             return 0.0
-        return max(0.0, self._played - self._clock() - max(self._answers, default=0.0) - SPARE)
+        played = self._played + self._on_the_way / self.fps
+        return max(0.0, played - self._clock() - max(self._answers, default=0.0) - SPARE)
+
+    def on_the_way(self, frames: int) -> None:
+        """So many frames are made, and will be handed out when they are decoded."""
+        self._on_the_way = frames
 
     def worked(self, seconds: float, frames: int) -> None:
         """A chunk of so many frames took so long."""
@@ -47,7 +53,7 @@ class Pace:
 
     def handed(self, frames: int) -> None:
         """So many frames were handed out."""
-        now = self._clock()
+        now, self._on_the_way = self._clock(), max(0, self._on_the_way - frames)
         if self.fps and self._played is not None and now > self._played:
             self.stalls += 1
             self.late += frames
@@ -60,7 +66,7 @@ class Pace:
 
     def rest(self) -> None:
         """After a pause nothing is late."""
-        self._played = None
+        self._played, self._on_the_way = None, 0
         self._handed.clear()
 
     def rate(self) -> float:

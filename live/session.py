@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import Condition, Thread, current_thread
@@ -21,7 +21,8 @@ import torch
 from ..errors import InputError, LingBotError
 from ..options import FPS
 from ..pipeline.state import WorldState
-from .controls import Controls
+from .controls import FRAMES_OF_ONE, Controls
+from .decoding import DecodingThread
 from .engine import Engine, Start
 from .pace import Pace
 from .walk import Frames, Walk
@@ -63,6 +64,7 @@ class Session:
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
         self._paused = self._closing = False
         self._thread: Thread | None = None
+        self._decoding: DecodingThread | None = None
         self._asked_for = True  # each chunk by a program, which is told what goes wrong by an exception
         self._watch: Callable[[], None] | None = None  # of the thread that makes the chunks, where that is the caller's
         self._under_way: Iterator[Frames] | None = None  # a chunk that a program asks for
@@ -232,16 +234,26 @@ class Session:
 
     def _make(self, deliver: Deliver) -> None:
         device = self.engine.device
+        if device.type == "cpu" and torch.get_num_threads() > 1:
+            self._decoding = DecodingThread()
         try:
             with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # each thread has its own
                 while self._time_has_come():
+                    if self._decoding is not None:
+                        self._chunk_beside(self._decoding, deliver)
+                        continue
                     for frames in self._chunk():
                         deliver(frames)
+                if self._decoding is not None:
+                    self._decoding.wait()
         except Exception as error:
             self.failure = str(error).split("\n", 1)[0] or type(error).__name__
             log.log(logging.WARNING if isinstance(error, LingBotError) else logging.ERROR, "The walk ended: %s",
                     self.failure, exc_info=not isinstance(error, LingBotError))  # fmt: skip
             self._tell("failed", {"what": "walk", "reason": self.failure, "ended": True})
+        finally:
+            if self._decoding is not None:
+                self._decoding.close()
 
     def _time_has_come(self) -> bool:
         """Waits until a chunk is to begin; False at the end. What is asked for is done meanwhile."""
@@ -265,6 +277,8 @@ class Session:
 
     def _do_what_is_asked(self) -> None:
         while self._commands:
+            if self._decoding is not None:
+                self._decoding.wait()
             command = self._commands.popleft()
             try:
                 command()
@@ -275,14 +289,32 @@ class Session:
 
     def _chunk(self) -> Iterator[Frames]:
         self._do_what_is_asked()
-        failed_before, began, made = self.walk.kept.failure, time.perf_counter(), 0
-        for frames in self.walk.chunk():
+        with self._work():
+            yield from self._counted(self.walk.chunk())
+
+    def _chunk_beside(self, decoding: DecodingThread, deliver: Deliver) -> None:
+        """Make the next chunk while the frames of the one before are decoded."""
+        self._do_what_is_asked()
+        with self._work():
+            frames = self._counted(self.walk.chunk_ahead())
+            self.pace.on_the_way(FRAMES_OF_ONE * self.engine.chunk)
+            decoding.hand_out(frames, deliver)
+            self.walk.remember()
+
+    def _counted(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
+        for frames in chunk:
             if frames.part == 0:
                 self.pace.answered(frames.seconds)
-            made += len(frames.pixels)
             self.pace.handed(len(frames.pixels))
             yield frames
-        self.pace.worked(time.perf_counter() - began, made)
+        self.pace.on_the_way(0)
+
+    @contextmanager
+    def _work(self) -> Iterator[None]:
+        """A chunk is made meanwhile."""
+        failed_before, began = self.walk.kept.failure, time.perf_counter()
+        yield
+        self.pace.worked(time.perf_counter() - began, FRAMES_OF_ONE * self.engine.chunk)
         if self.walk.kept.failure != failed_before:
             self._tell("kept", {"reason": self.walk.kept.failure})
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -50,6 +51,18 @@ class Frames:
     def last(self) -> bool:
         """Whether the chunk is whole."""
         return self.part == self.parts - 1
+
+
+class _Made(NamedTuple):
+    """A chunk's `latent`, the camera's `steps` and `poses` in it, its `number`, the last input, and when that was
+    taken."""
+
+    latent: Tensor
+    steps: np.ndarray
+    poses: np.ndarray
+    number: int
+    event: int | None
+    began: float
 
 
 class Walk:
@@ -103,6 +116,27 @@ class Walk:
     def chunk(self) -> Iterator[Frames]:
         """The next chunk: the inputs are taken, the model makes it, its frames are handed out, the first latent frame's
         before the others are decoded. The chunk is kept when its last frames are, and remembered after that."""
+        made = self._next_chunk()
+        for frames in self._handed_out(made):
+            if frames.last:
+                self._keep(made)
+            yield frames
+        self.remember()
+        self._check_frames()
+
+    def chunk_ahead(self) -> Iterator[Frames]:
+        """The next chunk, made and kept when this returns. What is returned decodes its frames when it is asked for
+        them: in order, and while nothing else is asked of this walk but to `remember` and to make the next chunk."""
+        made = self._next_chunk()
+        frames = self._handed_out(made)
+        self._keep(made)
+        return frames
+
+    def remember(self) -> None:
+        """The keys and values of the chunk that was made last, for the next one."""
+        self._world.remember()
+
+    def _next_chunk(self) -> _Made:
         began, size = time.perf_counter(), self.engine.chunk
         first_of_all = self._first_of_all
         before = None if first_of_all else self.camera.pose
@@ -117,16 +151,19 @@ class Walk:
             self._chunk_noise(), self._pinned(next(self._conditioning)),
             self._pinned(self._camera(steps)), self.engine.schedule, self._noise,
         )  # fmt: skip
-        parts = min(size, 2)
-        for part, pixels in enumerate(self._decoded(latent)):
-            frames = Frames(pixels, self._made, self.frames, part, parts, wishes.event, time.perf_counter() - began)
+        return _Made(latent, steps, poses, self._made, wishes.event, began)
+
+    def _handed_out(self, made: _Made) -> Iterator[Frames]:
+        parts = min(made.latent.shape[2], 2)
+        for part, pixels in enumerate(self._decoded(made.latent)):
+            seconds = time.perf_counter() - made.began
+            frames = Frames(pixels, made.number, self.frames, part, parts, made.event, seconds)
             self.frames += len(pixels)
-            if frames.last:
-                self.kept.append(latent.cpu(), steps, poses)
-                self._made += 1
             yield frames
-        self._world.remember()
-        self._check_frames()
+
+    def _keep(self, made: _Made) -> None:
+        self.kept.append(made.latent.cpu(), made.steps, made.poses)
+        self._made += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False) -> None:
         """From the next chunk on. With `refresh` the window's keys and values are computed again with this prompt, a
