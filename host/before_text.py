@@ -9,7 +9,7 @@ from .queued_prompt import running_prompt
 from .wired_models import type_of
 
 OF_TEXT = ("CONDITIONING", "GUIDER", "CLIP")
-OURS = "LingBotWorld"
+OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
 LAST_LAYER = "CLIPSetLastLayer"
 _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
@@ -20,7 +20,13 @@ def unseen_words() -> list[str]:
         prompt, node = running_prompt()
     except UnknownError:
         return []
-    return [words for each in _before(prompt, node) for words in _words(each, prompt[each])]
+    return [words for each in (*_before(prompt, node), node) for words in _words(each, prompt[each])]
+
+
+def embedding_words(place: str, text: str) -> list[str]:
+    """A sentence for each embedding that a text names, which a CLIP is to encode."""
+    return [f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
+            "prompt, and its log alone says so." for name in dict.fromkeys(_EMBEDDING.findall(text))]  # fmt: skip
 
 
 def _before(prompt: Prompt, node: str) -> list[str]:
@@ -39,7 +45,6 @@ def _words(node: str, made: dict) -> Iterator[str]:
     if kind == LAST_LAYER and inputs.get("stop_at_clip_layer") != -1:
         yield (f"Node {node}, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last one, "
                "which the model was trained with: take that node out.")  # fmt: skip
-    texts = (value for value in inputs.values() if isinstance(value, str) and not kind.startswith(OURS))
-    for name in dict.fromkeys(found for text in texts for found in _EMBEDDING.findall(text)):
-        yield (f"Node {node}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out "
-               "of the prompt, and its log alone says so.")  # fmt: skip
+    by_clip = not kind.startswith(OURS) or (kind == LIVE and "positive" not in inputs)
+    for text in (value for value in inputs.values() if isinstance(value, str) and by_clip):
+        yield from embedding_words(f"Node {node}", text)
