@@ -132,6 +132,8 @@ def test_a_text_that_core_nodes_changed_is_said_by_every_node_that_samples_it(co
         assert f"Node {text}: embedding:foo:1.2 counts only if models/embeddings has it" in told, node
         assert "Node layer, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last" in told
     assert "LingBot-World does not read the frames of WanVaceToVideo." in last["by KSampler"]
+    assert "Node lumina, CLIPTextEncodeLumina2, writes prompts for another model" in last["by KSampler"]
+    assert "writes prompts for another model" not in last["by Sampler"]
 
 
 def with_every_sampler(toy: ToyPrompt) -> ToyPrompt:
@@ -144,7 +146,10 @@ def with_every_sampler(toy: ToyPrompt) -> ToyPrompt:
     prompt["by Sampler"] = prompt.pop(prompt.node_id(SAMPLER))
     inputs = prompt["by Sampler"]["inputs"]
     inputs |= {"seed": 5, "steps": 1}
-    vace = {name: value for name, value in video.items() if name != "start_image"} | {"positive": ["text", 0]}
+    prompt = prompt.add("lumina", "CLIPTextEncodeLumina2", clip=["encoder", 0], system_prompt="superior",
+                        user_prompt="blurred")  # fmt: skip
+    vace = {name: value for name, value in video.items() if name != "start_image"}
+    vace |= {"positive": ["text", 0], "negative": ["lumina", 0]}
     prompt = prompt.add("vace", "WanVaceToVideo", **vace, strength=1.0).add(
         "by KSampler", "KSampler", model=inputs["low_noise"], positive=["vace", 0], negative=["vace", 1], seed=0,
         latent_image=["vace", 2], steps=1, cfg=1.0, sampler_name="euler", scheduler="simple", denoise=0.5,
