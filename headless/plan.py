@@ -18,6 +18,7 @@ from ..loaders import Checkpoint, Package, find_package, open_checkpoint
 from ..loaders.lora import refuse_for_one_expert
 from ..loaders.package import ASSETS_PAGES, open_experts
 from ..loaders.release import base_release
+from ..model.attention_8bit import check_8_bits
 from ..model.config import ModelConfig
 from ..options import SHIFT, PerExpert, torch_dtype
 from ..pipeline.geometry import first_frame
@@ -30,7 +31,6 @@ from ..text.weights import UMT5Weights, open_weights
 from ..vae import read_vae
 from .checks import (
     Plan,
-    arithmetic_notes,
     camera_of,
     check_settings,
     find_device,
@@ -150,7 +150,8 @@ def _plan_sampling(
         raise InputError("`image` is missing: the video's first frame")
     assumed = base_release(experts.high.names)[2]
     told = [] if assumed is None else [assumed]
-    notes = (*told, *lora_notes(options), *arithmetic_notes(options, opened["device"], experts.high))
+    eight_bit = check_8_bits(options.arithmetic, options.attention, opened["device"], experts.high.config)
+    notes = (*told, *lora_notes(options), *eight_bit)
     camera = camera_of(options, experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     warned = [] if camera is None else path_warnings(camera.c2w, camera.intrinsics, geometry.frames)

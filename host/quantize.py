@@ -13,7 +13,7 @@ import folder_paths
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
 from ..loaders.package import find_package, is_causal_folder, is_expert_folder
-from ..loaders.quantized.four_bit import component_owner
+from ..loaders.quantized import component_owner
 from ..options import Progress
 from . import folders
 from .names import new_parts
@@ -25,8 +25,8 @@ _SCALED = ("scale_weight", "weight_scale", "scaled_fp8")
 def source_choices() -> list[str]:
     """What is not in 4 bits yet: packages, causal models, experts and text encoders. A file that cannot be read is
     among them: choosing it tells why."""
-    names = {*folders.package_choices(), *folders.causal_choices(), *folders.expert_choices(),
-             *folders.text_encoder_choices()}  # fmt: skip
+    causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
+    names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _fits(resolve_source(name)))
 
 

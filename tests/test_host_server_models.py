@@ -24,6 +24,7 @@ PACKAGE = "lingbot-world-base-cam-nf4"
 T5, VAE = "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth"
 EXPERTS = [f"{level}_noise_model_bnb_nf4/model.safetensors" for level in ("high", "low")]
 FILES = [*EXPERTS, T5, VAE]
+SMALL = "lingbot-world-v2-1.3b-causal-fast"
 UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
 FAST_LORA = "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1.safetensors"
 LORAS = [f"wan2.2_i2v_lightx2v_4steps_lora_v1_{level}_noise.safetensors" for level in ("high", "low")]
@@ -47,7 +48,7 @@ def offered(server: ComfyServer, *files: Path, vue: bool = False) -> list[dict]:
 @pytest.fixture(scope="module")
 def at_first(server: ComfyServer) -> dict[str, dict]:
     """What is offered of these workflows in the classic renderer while the server has no model."""
-    names = ["camera", "core_nodes", "lora_four_steps", "fast_lora"]
+    names = ["camera", "core_nodes", "lora_four_steps", "fast_lora", "real_time", "walk"]
     return dict(zip(names, offered(server, *(CANVAS_FILES[name] for name in names)), strict=True))
 
 
@@ -75,11 +76,15 @@ def test_the_dialog_offers_what_other_workflows_need(at_first, name, others):
     assert {row[0] for row in missing} >= {f"{PACKAGE}/{file}" for file in [*EXPERTS, VAE]}
 
 
-def test_the_dialog_offers_the_lora_of_fast_and_marks_its_model(at_first):
-    missing = at_first["fast_lora"]["missing"]
-    made = [f"{PACKAGE}/lingbot_world_fast/model.safetensors", "Unknown", "Load LingBot-World Causal Model"]
-    assert sorted(missing) == sorted(wanted([f"{PACKAGE}/{T5}", f"{PACKAGE}/{VAE}"], "lingbot_world")
-                                     + wanted([FAST_LORA], "loras") + [made])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "model", "files", "loras"),
+    [("fast_lora", f"{PACKAGE}/lingbot_world_fast/model.safetensors", [T5, VAE], [FAST_LORA]),
+     ("real_time", f"{SMALL}/*.safetensors", [T5, VAE], []), ("walk", f"{SMALL}/*.safetensors", FILES, [])],
+)  # fmt: skip
+def test_a_causal_model_is_marked_beside_what_the_dialog_offers(at_first, name, model, files, loras):
+    offers = wanted([f"{PACKAGE}/{file}" for file in files], "lingbot_world") + wanted(loras, "loras")
+    marked = [model, "Unknown", "Load LingBot-World Causal Model"]
+    assert sorted(at_first[name]["missing"]) == sorted([*offers, marked])
 
 
 def test_without_models_each_loader_says_which_file_goes_where(server):
