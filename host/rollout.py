@@ -18,11 +18,12 @@ from ..pipeline.geometry import STEP
 from ..pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
 from ..pipeline.state import Prompt, WorldState
 from ..pipeline.world import check_causal
-from ..vae.decoding import REACH
+from ..vae.decoding import NOT_FINITE, REACH
 from ..vae.encoding import SETTLED
 from .base_model import is_causal
 from .before_rollout import check_start
 from .conditioning import text_of_rollout
+from .notice import show_warning
 from .rollout_inputs import rollout_inputs
 from .rollout_sampler import LATENT_CHANNELS, RolloutSampler, draws, plan_key_values
 
@@ -105,6 +106,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
         model.key_value_bytes = 0
     state = spec.state_after(torch.cat(chunks.latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
     whole = model.process_latent_out(state.latent.clone())
+    show_warning("" if whole.isfinite().all() else NOT_FINITE)
     images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
     return Made({"samples": whole}, images, state)
 
