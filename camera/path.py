@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import numpy as np
 
@@ -171,12 +170,9 @@ class CameraPath:
         c2w[:, :3, :3] = nearest_rotation(c2w[:, :3, :3])
         return replace(self, c2w=c2w)
 
-    def looped(self, times: int = 1) -> CameraPath:
-        """The path forwards and backwards, `times` times; it ends where it began."""
-        if times < 1 or times * 2 * len(self) > MOST_FRAMES:
-            raise CameraError(f"{times} loops of {len(self)} poses: expected at least 1, {MOST_FRAMES} poses in all")
-        there_and_back = self + self.reversed()
-        return reduce(CameraPath.__add__, [there_and_back] * times)
+    def looped(self) -> CameraPath:
+        """The path forwards and backwards: it ends where it began."""
+        return self + self.reversed()
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

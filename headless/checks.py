@@ -16,9 +16,7 @@ from ..camera.moves import path_from_keys, preset_path
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
-from ..model.attention_8bit import attention_note, choose_attention
 from ..model.config import ModelConfig
-from ..model.linear_8bit import arithmetic_note, choose_arithmetic
 from ..options import SHIFT, Precision
 from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
 from ..pipeline.memory import MemoryWishes
@@ -207,25 +205,13 @@ def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def arithmetic_notes(options: GenerateOptions, device: torch.device, checkpoint: Checkpoint) -> tuple[str, ...]:
-    """What should be known of the arithmetic and the attention that were asked for. Raises InputError if they are not
-    possible."""
-    choose_arithmetic(options.arithmetic, device, checkpoint.config)
-    choose_attention(options.attention, device, checkpoint.config)
-    notes = arithmetic_note(options.arithmetic, device), attention_note(options.attention, device, checkpoint.config)
-    return tuple(note for note in notes if note is not None)
-
-
-def frame_notes(
-    options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None, steps: str = "4n+1"
-) -> tuple[str, ...]:
-    """What the user should know of the camera and of a video that is shorter than was asked for; `steps` says which
-    numbers of frames there are."""
+def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:
+    """What the user should know of the camera and of a video that is shorter than was asked for."""
     notes = () if camera is None else camera.notes
     wanted, frames = options.frame_num, geometry.frames
     if frames >= wanted:
         return notes
-    reason = f"Frames come in {steps}"
+    reason = "Frames come in 4n+1"
     if camera is not None and len(camera.c2w) < wanted:
         reason = f"{options.action_path or 'The camera path'} holds {len(camera.c2w)} poses"
     return (*notes, f"{reason}: the video has {frames} frames, not {wanted}.")

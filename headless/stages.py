@@ -60,16 +60,17 @@ def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tens
     return image_conditioning(encoded)
 
 
-def decode(plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None) -> Tensor:
-    """In fp16 where the plan says so, and in fp32 if a number is too large for that."""
-    if plan.decodes_in_half:
-        half = (vae or load_vae(plan.vae, device=plan.device)).decoding_in_half()
-        try:
-            return _with_tiles_if_short(plan, half, lambda: decode_latent(half, latent, progress))
-        except OverflowError as reason:
-            log.warning(AGAIN, reason)
-    whole = vae or load_vae(plan.vae, device=plan.device)
-    return _with_tiles_if_short(plan, whole, lambda: decode_latent(whole, latent, progress))
+def decode(
+    plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False
+) -> Tensor:
+    """In fp16 where the plan says so, unless `exact`, and in fp32 if a number is too large for that."""
+    made, half = vae or load_vae(plan.vae, device=plan.device), plan.decodes_in_half and not exact
+    made = made.decoding_in_half() if half else made
+    try:
+        return _with_tiles_if_short(plan, made, lambda: decode_latent(made, latent, progress))
+    except OverflowError as reason:
+        log.warning(AGAIN, reason)
+    return decode(plan, latent, progress, vae, exact=True)
 
 
 def _with_tiles_if_short(plan: Plan, vae: VAE, work: Callable[[], Tensor]) -> Tensor:

@@ -18,6 +18,7 @@ from ..errors import InputError
 from ..loaders import Checkpoint
 from ..model.cache import CameraCache
 from ..model.dit import check_camera
+from ..model.forward_graphs import ForwardGraphs
 from ..model.memory import activation_bytes, camera_cache_bytes
 from ..options import CHUNKS, SHIFT, CameraCacheMode, Precision
 from .model import CAMERA_CACHE, TIMESTEP, HostModel
@@ -110,6 +111,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.told = ""
         self.key_value_bytes = 0  # of the running rollout's cache, on the device
         self.camera_cache = CameraCache()
+        self.kept_by_rollout: set[ForwardGraphs | CameraCache] = set()
         management.archive_model_dtypes(model)
 
     def _apply_model(self, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs):
@@ -117,12 +119,13 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.solver_timestep = transformer_options.get(TIMESTEP)
         chunk = transformer_options.get(CHUNK_INPUTS)
         if chunk is not None:
-            c_concat, c_crossattn, kwargs[CAMERA] = chunk.y, self._padded(chunk.context), chunk.camera
+            c_concat, c_crossattn, kwargs[CAMERA] = chunk.y, self.padded(chunk.context), chunk.camera
         elif self.diffusion_model.config.causal:
             raise InputError(ONLY_ROLLOUT)
         self._watch(transformer_options)
-        cache = None
-        if self.current_patcher is not None and kwargs.get(CAMERA) is not None:  # only a sampling run frees the cache
+        cache = transformer_options.get(CAMERA_CACHE)  # a rollout's own
+        sampling = self.current_patcher is not None  # only a sampling run frees the cache
+        if "graphs" not in transformer_options and sampling and kwargs.get(CAMERA) is not None:
             mode = transformer_options.get(CAMERA_CACHE_MODE, "auto")
             cache = self.camera_cache_for_step(mode, x.shape[2:], self._step_bytes(x.shape))
         options = {**transformer_options, CAMERA_CACHE: cache}
@@ -149,17 +152,18 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
     def extra_conds(self, **kwargs):
         out = super().extra_conds(**kwargs)
         if kwargs.get("cross_attn") is not None:
-            out["c_crossattn"] = comfy.conds.CONDRegular(self._padded(kwargs["cross_attn"]))
+            out["c_crossattn"] = comfy.conds.CONDRegular(self.padded(kwargs["cross_attn"]))
         if kwargs.get(CAMERA) is not None:
             camera = kwargs[CAMERA]
             check_camera(camera, kwargs["noise"], self.diffusion_model.config)
             out[CAMERA] = CameraCond(camera.to(kwargs["device"], self.get_dtype_inference()))
         return out
 
-    def _padded(self, text: torch.Tensor) -> torch.Tensor:
+    def padded(self, text: torch.Tensor) -> torch.Tensor:
         """The prompt [rows, tokens, dim] at the model's length, so that prompt and negative prompt run as one batch. A
         longer one (Conditioning Concat) stays as it is."""
-        return F.pad(text, (0, 0, 0, max(0, self.diffusion_model.config.text_len - text.shape[1])))
+        missing = self.diffusion_model.config.text_len - text.shape[1]
+        return F.pad(text, (0, 0, 0, missing)) if missing > 0 else text
 
     def resize_cond_for_context_window(self, cond_key, cond_value, window, x_in, device, retain_index_list=()):
         if cond_key == CAMERA:
@@ -214,9 +218,9 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         return cache
 
     def free_camera_cache(self) -> int:
-        """Empty the camera cache and return its bytes. The memory goes back to the driver, because ComfyUI's dynamic
-        VRAM cannot use what torch holds in reserve."""
-        freed = self.camera_cache.clear()
+        """Empty the camera cache and return its bytes; so is what a rollout keeps beside the weights. The memory goes
+        back to the driver, because ComfyUI's dynamic VRAM cannot use what torch holds in reserve."""
+        freed = self.camera_cache.clear() + sum(kept.clear() for kept in self.kept_by_rollout)
         if freed:
             management.soft_empty_cache()
         return freed

@@ -20,29 +20,25 @@ from ..camera.advice import warnings
 from ..camera.explained import doubts, explained
 from ..camera.formats import FORMATS
 from ..camera.formats.sniff import looks_like_camera, looks_like_lens, looks_like_poses
-from ..camera.measure import (
-    error_words,
-    find_camera,
-    found_words,
-    measure_camera,
-    render_measurement,
-    summary,
-    table,
-    video_path,
-)
 from ..camera.path import CameraPath, Origin, lens_from_fov
 from ..camera.poses import FEWEST_POSES
 from ..camera.preview import render_preview
 from ..errors import CameraError
 from ..options import CELL
 from .folders import PACKAGES
-from .image import as_image
+from .image import as_image, pixels
 from .names import parts_of
 from .notice import show_note, show_warning
+from .prompt_values import PromptValues
+from .queued_prompt import node_in_question
 
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"
 CONDITIONING_KEY = "lingbot_camera"
+VIDEO_LATENTS = (
+    "WanImageToVideo", "WanFirstLastFrameToVideo", "WanFunInpaintToVideo", "EmptyHunyuanLatentVideo",
+)  # fmt: skip
+"""ComfyUI's nodes whose `length` in frames is that of their latent."""
 FOLDER_DEPTH = 4  # levels of folders below the input folder that are searched
 
 
@@ -200,31 +196,23 @@ def preview_image(
     path: CameraPath, image: torch.Tensor | None, frames: int, size: tuple[int, int], light: bool = False
 ) -> torch.Tensor:
     """The drawing of a path as an IMAGE [1, H, W, 3]; `image` [B, h, w, 3] is the first frame; for a `light` page."""
-    first = None if image is None else Image.fromarray((image[0, ..., :3].clamp(0, 1) * 255).byte().cpu().numpy())
+    first = None if image is None else Image.fromarray(pixels(image[0]))
     return as_image(render_preview(path, first, frames, size, light))
 
 
-def measure_image(
-    images: torch.Tensor, path: CameraPath, every: int, size: tuple[int, int]
-) -> tuple[torch.Tensor, list[str], list[str]]:
-    """How well IMAGE [F, H, W, 3] follows a path: a drawing [1, h, w, 3], the summary and the table, lines of words.
-
-    Keyframes are `every` frames apart, 0: chosen by the path. Raises CameraError."""
-    measured = measure_camera(_grey(images), path, every or None)
-    return as_image(render_measurement(measured, size)), summary(measured), [error_words(measured), *table(measured)]
-
-
-def path_of_video(images: torch.Tensor, fov_deg: float) -> tuple[CameraPath, list[str]]:
-    """The camera of a video, IMAGE [F, H, W, 3], as a path, and what to know of it. `fov_deg` 0: the lens is found.
-    Raises CameraError."""
-    camera = find_camera(_grey(images), fov_deg or None)
-    path = video_path(camera)
-    return path, found_words(camera, path, bool(fov_deg))
-
-
-def _grey(images: torch.Tensor) -> Iterator[np.ndarray]:
-    pictures = (Image.fromarray((image[..., :3].clamp(0, 1) * 255).byte().cpu().numpy()) for image in images)
-    return (np.asarray(picture.convert("L")) for picture in pictures)
+def check_camera_fits() -> None:
+    """Raises CameraError where the Apply Camera that ComfyUI is validating gets a path that does not fit its latent."""
+    try:
+        prompt, node = node_in_question()
+        inputs, values = prompt[node]["inputs"], PromptValues(prompt)
+        path, control = values.of(inputs["camera"]), values.of(inputs["control"])
+        video = prompt[inputs["latent"][0]]
+        if video["class_type"] not in VIDEO_LATENTS:
+            return
+        latent_frames = (values.of(video["inputs"]["length"]) - 1) // 4 + 1
+    except Exception:  # what is not known yet, or wrong with another node, which says so itself
+        return
+    check_fit(path, latent_frames, control)
 
 
 def _roots() -> list[Path]:

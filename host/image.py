@@ -45,6 +45,11 @@ def as_image(picture: Image.Image) -> Tensor:
     return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)[None]
 
 
+def pixels(image: Tensor) -> np.ndarray:
+    """A picture [H, W, C] of an IMAGE as uint8 [H, W, 3]."""
+    return (image[..., :3].clamp(0, 1) * 255).byte().cpu().numpy()
+
+
 def target_geometry(image: Tensor, size: str, width: int, height: int) -> Geometry:
     """The video's size: for an area by the official rule from the image, else a preset's or `width` and `height`.
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import comfy.model_management as management
-import comfy.samplers
 import comfy.utils
 import folder_paths
 import torch
@@ -19,20 +18,20 @@ from ..camera.path import CameraPath
 from ..camera.poses import frame_count
 from ..errors import InputError
 from ..live import Engine, Frames, Session, Start
-from ..live.planned import check_walkable, latent_frames, with_window
+from ..live.planned import check_walkable, latent_frames, without_end
 from ..options import FPS, KeyValueMode
 from ..pipeline.geometry import Geometry
 from ..pipeline.memory import estimate_vae
-from ..pipeline.spec import STANDING_STILL, RolloutRequest, RolloutSpec
+from ..pipeline.spec import RolloutRequest, RolloutSpec
 from ..pipeline.state import WorldState
-from ..pipeline.world import CausalModel, World, WorldMemory
+from ..pipeline.world import CausalModel, World
 from ..vae import VAE, VideoDecoder, load_vae, vae_width
 from .before_text import embedding_words
 from .conditioning import text_of_rollout
 from .live_view import LiveView
 from .notice import show_warning
 from .rollout import NodeRollout, encode_image, prepare_rollout
-from .rollout_sampler import LATENT_CHANNELS, WalkSampler, plan_key_values, room_on
+from .rollout_sampler import plan_memory, room_on, run_prepared
 
 FOLDER = "walks"
 """In ComfyUI's output folder: each walk's state, path and latents, whatever becomes of the run."""
@@ -88,9 +87,8 @@ def prepare_live(
     if steered:
         planned = 4 * latent_frames(asked.window) - (3 if state is None else 0)
         run = prepare_rollout(patcher, (positive, None), replace(asked, frames=planned), image=image, state=state)
-        spec, told = with_window(run.spec, asked.window, asked.sink)
-        notes = tuple(note for note in run.notes if note != STANDING_STILL)
-        run = replace(run, spec=spec, notes=(*notes, *told))
+        spec, notes = without_end(run.spec, run.notes, asked.window, asked.sink)
+        run = replace(run, spec=spec, notes=notes)
     else:
         asked = replace(asked, frames=min(asked.frames, len(path)))
         run = prepare_rollout(patcher, (positive, None), asked, image=image, camera=path, state=state)
@@ -113,24 +111,18 @@ def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
     or nothing was made; ComfyUI's interrupt ends it at the next forward. What was walked stays in a folder."""
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = _Decoders(vae, spec.geometry, patcher.load_device)
-    place, on_device = plan_key_values(patcher, spec, run.kv_cache, frames.nbytes)
+    memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
     image = encode_image(run.rollout, vae)
     made: list[Walked] = []
 
     def walk(model: CausalModel, device: torch.device) -> None:
-        new_world = partial(spec.loop.world, model, device, WorldMemory(place, camera_cache_bytes=0))
+        new_world = partial(spec.loop.world, model, device, memory)
         with _session(run, _engine(run, image, new_world, frames), view, _path(run, view)) as session:
             made.append(_walk(run, session, view))
 
-    guider = comfy.samplers.CFGGuider(patcher)
-    guider.inner_set_conds({"positive": run.rollout.prompts[0]})
-    chunk = torch.zeros(1, LATENT_CHANNELS, spec.chunk, *spec.size)
-    sigmas = torch.tensor([*spec.schedule.sigmas, 0.0], dtype=torch.float32)
-    patcher.model.key_value_bytes = on_device
     try:
-        guider.sample(chunk, chunk, WalkSampler(spec.schedule, walk), sigmas, disable_pbar=True, seed=run.seed)
+        run_prepared(patcher, run.rollout.prompts[0], spec.loop, walk, seed=run.seed, held=on_device)
     finally:
-        patcher.model.key_value_bytes = 0
         management.soft_empty_cache()
     return made[0]
 

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from ..loaders import Checkpoint, state_tensors
 from ..loaders.chunks import layer_of
-from ..loaders.quantized import scaled
-from ..loaders.quantized.four_bit import frozen_parameter, recode
 from ..model.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight
 from ..model.matrix_8bit import EightBit
 from ..model.operations import Layer, materialise
+from ..model.quantized import scaled
+from ..model.quantized.parameters import frozen_parameter, recode
 from ..options import Arithmetic
 
 

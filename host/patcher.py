@@ -5,8 +5,8 @@ These patchers never change a layer's weight: the layer applies its patches to t
 
 import logging
 from collections import namedtuple
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import comfy.model_management
@@ -15,6 +15,7 @@ import comfy.utils
 import torch
 from comfy.model_patcher import LowVramPatch
 from comfy.weight_adapter import LoRAAdapter
+from comfy_aimdo import model_vbar
 
 from ..errors import InputError
 from ..model.cache import CameraCache
@@ -110,6 +111,7 @@ class ExactPatches(_AnyPatcher):
         """ComfyUI calls this at the end of every sampling run, also after an error."""
         self.model.free_camera_cache()
         self.model.camera_cache = CameraCache()
+        self.model.kept_by_rollout.clear()
         super().cleanup()
 
     def unpatch_model(self, device_to=None, unpatch_weights=True):
@@ -130,6 +132,16 @@ class ExactPatches(_AnyPatcher):
         super().patch_hooks(hooks)
         if changed and self.model.current_weight_patches_uuid == self.patches_uuid:
             self._attach_patches()
+
+    @contextmanager
+    def weights_held(self) -> Iterator[Hashable]:
+        """No weight is moved meanwhile. Gives what tells the weights, where they lie, from weights anywhere else; None
+        where some are not on the GPU, or have patches."""
+        yield None if self._is_patched or self.model.model_lowvram else "static"
+
+    @property
+    def _is_patched(self) -> bool:
+        return bool(self.patches or self.weight_wrapper_patches or self.current_hooks or self.forced_hooks)
 
     def clone(self, *args, **kwargs):
         copy = super().clone(*args, **kwargs)
@@ -215,6 +227,19 @@ class ExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcher):
 
 class DynamicExpertPatcher(ExactPatches, comfy.model_patcher.ModelPatcherDynamic):
     """An expert as a MODEL under ComfyUI's dynamic VRAM."""
+
+    @contextmanager
+    def weights_held(self) -> Iterator[Hashable]:
+        """As for other MODELs. ComfyUI's pages of weights have a signature, which changes when one had to be given up;
+        it holds them until they are unpinned."""
+        vbar = None if self._is_patched else self._vbar_get()
+        pages = None if vbar is None else (vbar, vbar.base_addr, vbar.offset)
+        signature = None if pages is None else model_vbar.vbar_fault(pages)
+        try:
+            yield None if signature is None else bytes(signature)
+        finally:
+            if signature is not None:
+                model_vbar.vbar_unpin(pages)
 
 
 def patcher_class(load_device: torch.device, disable_dynamic: bool = False) -> type[ExactPatches]:

@@ -13,7 +13,7 @@ import folder_paths
 from ..errors import CheckpointError, InputError
 from ..loaders.files import read_tensors
 from ..loaders.package import find_package, is_causal_folder, is_expert_folder
-from ..loaders.quantized.four_bit import component_owner
+from ..loaders.quantized import component_owner
 from ..options import Progress
 from . import folders
 from .names import new_parts

@@ -1,10 +1,9 @@
 """A rollout of a causal model as a node runs it: checked, sampled chunk by chunk, decoded, and kept as a state."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
-import comfy.samplers
 import comfy.utils
 import latent_preview
 import torch
@@ -13,22 +12,21 @@ from torch import Tensor
 from ..camera.path import CameraPath
 from ..errors import CameraError, InputError
 from ..options import CELL, KeyValueMode
-from ..pipeline.chunk_loop import Chunk, ChunkCallback
 from ..pipeline.geometry import STEP
 from ..pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
 from ..pipeline.state import Prompt, WorldState
-from ..pipeline.world import check_causal
+from ..pipeline.world import CausalModel, WorldMemory, check_causal
 from ..vae.decoding import NOT_FINITE, REACH
 from ..vae.encoding import SETTLED
 from .base_model import is_causal
 from .before_rollout import check_start
 from .conditioning import text_of_rollout
 from .notice import show_warning
-from .rollout_inputs import rollout_inputs
-from .rollout_sampler import LATENT_CHANNELS, RolloutSampler, draws, plan_key_values
+from .on_model import changed_nothing, for_rollout, not_called_words, unknown
+from .patcher import copies_on_other_devices
+from .rollout_sampler import LATENT_CHANNELS, draws, plan_memory, run_prepared
 
-Chunks = Callable[[ChunkCallback], Iterator[Tensor]]
-"""chunks(callback) runs the loop."""
+ONE_DEVICE = "MultiGPU CFG Split divides the guidance, which a rollout does without: it runs on one device."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +65,11 @@ def prepare_rollout(
     Raises InputError and CameraError before anything is loaded."""
     config = _config(patcher)
     release = patcher.model.checkpoint.release
-    patcher, positive, notes = rollout_inputs(patcher, prompts[0], image)
+    patcher, notes = _without_steps(patcher)
+    positive, unread = text_of_rollout("positive", prompts[0], config)
+    notes += unread
+    if image is not None and len(image) > 1:
+        notes.append(f"start_image holds {len(image)} images; the video begins with the first.")
     if camera is not None and config.control is None:
         raise CameraError("this checkpoint has no camera layers that take a path: disconnect the camera, or load a "
                           "LingBot-World model that takes one")  # fmt: skip
@@ -87,23 +89,26 @@ def prepare_rollout(
     return replace(run, notes=(*notes, *spec.notes))
 
 
+def _without_steps(patcher) -> tuple[Any, list[str]]:
+    """The MODEL without what a rollout goes without, and what is said of that."""
+    notes = [*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)]
+    if copies_on_other_devices(patcher):  # MultiGPU CFG Split has made them
+        notes.append(ONE_DEVICE)
+        patcher = patcher.clone()
+        patcher.remove_additional_models("multigpu")
+    patcher, left_out = for_rollout(patcher)
+    patcher.model.watch_options()
+    return patcher, [*notes, *left_out]
+
+
 def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -> Made:
     """Samples and decodes. ComfyUI shows the newest frame after each chunk, and can interrupt every forward."""
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
     spec, model = run.spec, run.patcher.model
-    place, on_device = plan_key_values(run.patcher, spec, mode)
+    memory, on_device = plan_memory(run.patcher, spec, mode)
     chunks = _Chunks(run, encode_image(run, vae), seed)
-    guider = comfy.samplers.CFGGuider(run.patcher)
-    guider.inner_set_conds({"positive": run.prompts[0]})
-    sampler = RolloutSampler(spec.loop, chunks.given(), chunks.renoise, chunks.show, place)
-    chunk = torch.zeros(1, LATENT_CHANNELS, spec.chunk, *spec.size)
-    sigmas = torch.tensor([*spec.schedule.sigmas, 0.0], dtype=torch.float32)
-    model.key_value_bytes = on_device
-    try:
-        guider.sample(chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed)
-    finally:
-        model.key_value_bytes = 0
+    run_prepared(run.patcher, run.prompts[0], spec.loop, partial(chunks.make, memory), seed=seed, held=on_device)
     state = spec.state_after(torch.cat(chunks.latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
     whole = model.process_latent_out(state.latent.clone())
     show_warning("" if whole.isfinite().all() else NOT_FINITE)
@@ -116,16 +121,11 @@ class _Chunks:
 
     def __init__(self, run: NodeRollout, image: Tensor, seed: int):
         self._run, self._image = run, image
-        self._noise, self.renoise = draws(seed, run.spec.geometry.lat_f, run.spec.size)
+        self._noise, self._renoise = draws(seed, run.spec.geometry.lat_f, run.spec.size)
         self.latents: list[Tensor] = []
 
-    def given(self) -> Iterator[Chunk]:
-        """What the loop takes."""
-        return self._run.spec.chunks(self._image, self._noise, *self._run.contexts)
-
-    def show(self, chunks: Chunks) -> None:
-        """Run the loop, whose `chunks(told)` calls `told(chunk, forward)`: a bar goes on with each forward, and a
-        preview appears with each chunk that is new."""
+    def make(self, memory: WorldMemory, model: CausalModel, device: torch.device) -> None:
+        """Run the loop: a bar goes on with each forward, and a preview appears with each chunk that is new."""
         spec, done = self._run.spec, self._run.spec.made // self._run.spec.chunk
         bar, previewer = comfy.utils.ProgressBar(spec.geometry.frames), _previewer(self._run.patcher)
         forwards = len(spec.schedule.timesteps) + 1
@@ -137,7 +137,9 @@ class _Chunks:
             first, last = frames(number), frames(number + 1)
             bar.update_absolute(first + (last - first) * forward // forwards, spec.geometry.frames)
 
-        for number, latent in enumerate(chunks(told)):
+        given = spec.chunks(self._image, self._noise, *self._run.contexts)
+        made = spec.loop.run(model, given, self._renoise, device=device, memory=memory, callback=told)
+        for number, latent in enumerate(made):
             if number < done:
                 bar.update_absolute(number + 1, done)
                 continue

@@ -4,64 +4,63 @@ ComfyUI prepares the run for the latent frames of one chunk. What changes from c
 forward in transformer_options: the cache of keys and values, and a `ChunkInputs`, which LingBotWorldExpert gives to the
 model. So LoRAs, hooks, wrappers and memory management are ComfyUI's own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import comfy.model_management as management
 import comfy.samplers
 import torch
+from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..model.kv_cache import HOST_SHARE, KeyValuePlace
+from ..model.kv_cache import HOST_SHARE
 from ..options import KeyValueMode, Precision
-from ..pipeline.chunk_loop import Chunk, ChunkCallback, ChunkLoop
-from ..pipeline.rollout_memory import Free, RolloutWork, choose_place
+from ..pipeline.chunk_loop import ChunkLoop
+from ..pipeline.rollout_memory import Free, RolloutWork, choose_world
 from ..pipeline.spec import RolloutSpec
-from ..pipeline.world import CausalModel, Renoise, Schedule, WorldMemory
+from ..pipeline.world import CausalModel, Schedule, WorldMemory
 from .base_model import CHUNK_INPUTS, ChunkInputs
-from .model import TIMESTEP
+from .model import CAMERA_CACHE, TIMESTEP
 
 LATENT_CHANNELS = 16
+BETWEEN_BLOCKS = ("patches", "patches_replace", "optimized_attention_override")
+"""Keys of transformer_options whose functions are called in the middle of a forward."""
 
 
-class RolloutSampler(comfy.samplers.Sampler):
-    """Runs the engine's loop with the prepared MODEL: `work(chunks)` takes what `chunks(callback)` yields."""
+def run_prepared(
+    patcher, prompt: list, loop: ChunkLoop, work: Callable[[CausalModel, torch.device], None], *, seed: int,
+    held: int = 0,
+) -> None:  # fmt: skip
+    """Calls `work(model, device)` with a MODEL that ComfyUI has prepared for a chunk of this prompt, and that is
+    prepared as long as it runs. `held`: bytes on the device beside the weights."""
+    guider = comfy.samplers.CFGGuider(patcher)
+    guider.inner_set_conds({"positive": prompt})
+    chunk = torch.zeros(1, LATENT_CHANNELS, loop.chunk, *loop.size)
+    sigmas = torch.tensor([*loop.schedule.sigmas, 0.0], dtype=torch.float32)
+    patcher.model.key_value_bytes = held
+    try:
+        guider.sample(chunk, chunk, _Sampler(loop.schedule, work), sigmas, disable_pbar=True, seed=seed)
+    finally:
+        patcher.model.key_value_bytes = 0
 
-    def __init__(
-        self, loop: ChunkLoop, given: Iterator[Chunk], renoise: Renoise,
-        work: Callable[[Callable[[ChunkCallback], Iterator[Tensor]]], None], place: KeyValuePlace,
-    ):  # fmt: skip
-        self.loop, self.given, self.renoise, self.work, self.place = loop, given, renoise, work, place
+
+class _Sampler(comfy.samplers.Sampler):
+    def __init__(self, schedule: Schedule, work: Callable[[CausalModel, torch.device], None]):
+        self.schedule, self.work = schedule, work
 
     def sample(
         self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
     ):
         """What ComfyUI gets back are zeros: the chunks went to `work`."""
-        model = _PreparedModel(model_wrap, extra_args, self.loop.schedule)
-        memory = WorldMemory(self.place, camera_cache_bytes=0)
-        self.work(lambda told: self.loop.run(
-            model, self.given, self.renoise, device=noise.device, memory=memory, callback=told
-        ))  # fmt: skip
-        return torch.zeros_like(noise)
-
-
-class WalkSampler(comfy.samplers.Sampler):
-    """Gives `walk(model, device)` the prepared MODEL, for as long as it runs."""
-
-    def __init__(self, schedule: Schedule, walk: Callable[[CausalModel, torch.device], None]):
-        self.schedule, self.walk = schedule, walk
-
-    def sample(
-        self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
-    ):
-        """What ComfyUI gets back are zeros."""
-        self.walk(_PreparedModel(model_wrap, extra_args, self.schedule), noise.device)
+        self.work(_PreparedModel(model_wrap, extra_args, self.schedule), noise.device)
         return torch.zeros_like(noise)
 
 
 class _PreparedModel:
     """ComfyUI's prepared model, called as World calls the engine's: it gives the velocity of a forward.
 
-    ComfyUI gives x - sigma * velocity."""
+    ComfyUI gives x - sigma * velocity. A forward is recorded and replayed only while all weights are on the GPU as they
+    were loaded, and no node has put anything between the blocks or around the model."""
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
         model = model_wrap.inner_model
@@ -69,23 +68,42 @@ class _PreparedModel:
         self.attention_mode = model.diffusion_model.attention_mode
         self._wrap, self._extra = model_wrap, extra_args
         self._sigmas = {0: 0.0, **dict(zip(schedule.timesteps, schedule.sigmas, strict=True))}
-        self._camera: tuple[Tensor | None, Tensor | None] = None, None  # as it was given, and in the model's dtype
+        self._made: dict[str, tuple[Tensor, Tensor]] = {}
+        self._plain = _is_plain(extra_args["model_options"].get("transformer_options", {}))
 
     def __call__(self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: dict, /) -> Tensor:
         latent, y = x[:, :LATENT_CHANNELS], x[:, LATENT_CHANNELS:]
         step = int(timestep)
         sigma = torch.full((1,), self._sigmas[step], device=x.device)
-        if camera is not None and camera is not self._camera[0]:  # the camera cache knows one that comes back
-            self._camera = camera, camera.to(self.compute_dtype)
-        camera = None if camera is None else self._camera[1]
-        given = self._extra["model_options"]
+        model, given = self._wrap.inner_model, self._extra["model_options"]
+        context = self._kept("context", context, lambda: model.padded(context.to(x.device, self.compute_dtype)))
+        if camera is not None:
+            camera = self._kept("camera", camera, lambda: camera.to(self.compute_dtype, copy=True))
         inner = {
             **given.get("transformer_options", {}), TIMESTEP: step, "kv_cache": options["kv_cache"],
             CHUNK_INPUTS: ChunkInputs(y, context, camera),
         }  # fmt: skip
-        model_options = {**given, "transformer_options": inner}
-        denoised = self._wrap(latent, sigma, model_options=model_options, seed=self._extra.get("seed"))
+        with model.current_patcher.weights_held() as weights:
+            if self._plain and weights is not None and "graphs" in options:
+                inner |= {name: options[name] for name in ("graphs", CAMERA_CACHE)} | {"weights": weights}
+                model.kept_by_rollout |= {options["graphs"], *filter(None, [options[CAMERA_CACHE]])}
+            model_options = {**given, "transformer_options": inner}
+            denoised = self._wrap(latent, sigma, model_options=model_options, seed=self._extra.get("seed"))
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
+
+    def _kept(self, name: str, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """What is made of a tensor: the same one where the same comes back, which the camera cache knows."""
+        if name not in self._made or self._made[name][0] is not given:
+            with torch.inference_mode(False):  # torch counts then how often it was written to
+                self._made[name] = given, make()
+        return self._made[name][1]
+
+
+def _is_plain(options: Mapping[str, Any]) -> bool:
+    """Whether transformer_options put nothing between the blocks or around the model."""
+    wrappers = options.get("wrappers", {})
+    around = (wrappers.get(kind) for kind in (WrappersMP.APPLY_MODEL, WrappersMP.DIFFUSION_MODEL))
+    return not any((*around, *(options.get(name) for name in BETWEEN_BLOCKS)))
 
 
 def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:
@@ -96,19 +114,19 @@ def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callab
     return noise, lambda shape: torch.randn(shape, generator=generator)
 
 
-def plan_key_values(
+def plan_memory(
     patcher, spec: RolloutSpec, mode: KeyValueMode, reserved: int = 0
-) -> tuple[KeyValuePlace, int]:
-    """Where a rollout's keys and values go, beside the weights, which ComfyUI manages, and `reserved` bytes; and what
-    they and these take on the device. Raises InputError where they do not fit anywhere."""
+) -> tuple[WorldMemory, int]:
+    """What a rollout keeps where, beside the weights, which ComfyUI manages, and `reserved` bytes; and what it and
+    these take on the device. Raises InputError where keys and values do not fit anywhere."""
     model, device = patcher.model.diffusion_model, patcher.load_device
     precision = Precision(patcher.model.get_dtype_inference(), attention=model.attention_mode)
     work = RolloutWork(spec.config, spec.size, spec.chunk, spec.held.frames, precision, spec.guided)
     room = room_on(device) - reserved
     host_room = int(HOST_SHARE * management.get_free_memory(torch.device("cpu")))
-    place = choose_place(work, mode, device, Free(room, host_room), patcher.model_size())
-    held = work.key_values(place)
-    return place, held.device + held.working + reserved
+    memory = choose_world(work, mode, device, Free(room, host_room), patcher.model_size())
+    held, recorded = work.key_values(memory.place), memory.graphs * work.recorded
+    return memory, held.device + held.working + recorded + int(memory.camera_cache_bytes or 0) + reserved
 
 
 def room_on(device: torch.device) -> int:

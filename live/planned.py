@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import InputError
 from ..options import Window
-from ..pipeline.spec import RolloutSpec
+from ..pipeline.spec import STANDING_STILL, RolloutSpec
 
 LATENT_FRAMES = 72
 """That memory is planned for, at least: whole chunks of any size, and more than a release's window."""
@@ -30,11 +31,14 @@ def check_walkable(spec: RolloutSpec, model: str) -> None:
         raise InputError(f"{model}: a walk takes a model that is given a camera, and no keys")
 
 
-def with_window(spec: RolloutSpec, window: int | None, sink: int | None) -> tuple[RolloutSpec, tuple[str, ...]]:
+def without_end(
+    spec: RolloutSpec, notes: Sequence[str], window: int | None, sink: int | None
+) -> tuple[RolloutSpec, tuple[str, ...]]:
     """The spec of a walk without an end, which looks back on a window of what is asked for, and what is to be said."""
+    said = tuple(note for note in notes if note != STANDING_STILL)
     if spec.window.frames:
-        return spec, ()
+        return spec, said
     held = LIVE_WINDOW.changed(window, sink, spec.chunk)
     note = (f"{spec.release} looks back on the whole video, and a walk has no end: window {held.frames}, sink "
             f"{held.sink}.")  # fmt: skip
-    return replace(spec, window=held), (note,)
+    return replace(spec, window=held), (*said, note)

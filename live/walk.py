@@ -15,6 +15,7 @@ from torch import Tensor
 from ..camera import pose_embedding
 from ..camera.path import lens_from_fov
 from ..errors import InputError
+from ..pipeline.spec import made_chunks
 from ..pipeline.state import WorldState
 from ..pipeline.world import World, chunk_conditioning
 from ..vae import VideoDecoder
@@ -114,7 +115,7 @@ class Walk:
         steps = model_steps(world, before, self.camera.unit)
         latent = self._world.chunk(
             self._chunk_noise(), self._pinned(next(self._conditioning)),
-            self._pinned(self._camera(steps, self._lens[None])), self.engine.schedule, self._noise,
+            self._pinned(self._camera(steps)), self.engine.schedule, self._noise,
         )  # fmt: skip
         parts = min(size, 2)
         for part, pixels in enumerate(self._decoded(latent)):
@@ -158,24 +159,16 @@ class Walk:
         self._conditioning = chunk_conditioning(self._image, self.engine.chunk)
         self._world = self.engine.new_world()
         size = self.engine.chunk
-        if self._state is not None:
-            self._replay_state(self._state)
+        for given in () if self._state is None else made_chunks(self._state, self._conditioning):
+            self._world.prompt = given.context.to(self.engine.device)
+            self._world.replay(given.latent, given.y, given.camera)
         for index in chunks:
             frames = index * size, (index + 1) * size
             self._world.prompt = (self.kept.context(frames[0]) if context is None else context).to(self.engine.device)
-            camera = self._camera(self.kept.steps(*frames), self._lens[None])
+            camera = self._camera(self.kept.steps(*frames))
             self._world.replay(self.kept.latent(*frames), next(self._conditioning), camera)
         self._world.prompt = self.kept.last_prompt[1].to(self.engine.device)
         self._decoder = self._new_decoder(exact=False)
-
-    def _replay_state(self, state: WorldState) -> None:
-        """The chunks of the video that this walk goes on from, each with its own prompt."""
-        contexts = [prompt.context for prompt in state.prompts for _ in range(prompt.chunks)]
-        for index, context in enumerate(contexts):
-            part = slice(index * state.chunk, (index + 1) * state.chunk)
-            self._world.prompt = context.to(self.engine.device)
-            camera = self._camera(state.poses[part].numpy(), state.lens[part].numpy())
-            self._world.replay(state.latent[:, :, part], next(self._conditioning), camera)
 
     def _in_the_window(self) -> list[int]:
         """The chunks that the next one looks back on: the sink's, and the last."""
@@ -236,6 +229,6 @@ class Walk:
     def _pinned(self, tensor: Tensor) -> Tensor:
         return tensor.contiguous().pin_memory() if self.engine.device.type == "cuda" else tensor
 
-    def _camera(self, poses: np.ndarray, lens: np.ndarray) -> Tensor:
+    def _camera(self, poses: np.ndarray) -> Tensor:
         height, width = self.engine.size
-        return pose_embedding(poses, lens, height=height, width=width)
+        return pose_embedding(poses, self._lens[None], height=height, width=width)

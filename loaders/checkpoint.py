@@ -15,9 +15,7 @@ from ..options import LoraFile, Release
 from . import diffusers_names
 from .files import read_json, read_tensors
 from .lora import Changes, change_bytes, read_loras
-from .quantized.four_bit import FourBitWeight, component_owner, find_four_bit
-from .quantized.scaled import FLOAT8, ScaledWeight, find_scaled, scale_owner, stated_formats
-from .quantized.weight import QuantizedWeight
+from .quantized import FLOAT8, QuantizedWeight, component_owner, find_four_bit, find_scaled, scale_owner, stated_formats
 from .release import names_of, release_called, release_note, tell_release
 from .tensors import TensorEntry
 
@@ -45,20 +43,19 @@ _EXPECTED = ("expected a LingBot-World expert: bitsandbytes NF4 or FP4, ComfyUI'
 @dataclass(frozen=True)
 class Checkpoint:
     """One model on disk. `tensors` are all tensors by official name, those that make up quantized weights included;
-    `four_bit` the 4-bit weights, `scaled` the 8-bit ones; `shapes` the logical shape of every parameter; `source` the
-    name of the folder that a quantizer made it from, where it says so; `changes` what LoRAs add to parameters;
-    `release` what a causal model was made for, None for an expert; `taken`: somebody has said so, not its files."""
+    `quantized` the weights in 4 and in 8 bits; `shapes` the logical shape of every parameter; `source` the name of the
+    folder that a quantizer made it from, where it says so; `changes` what LoRAs add to parameters; `release` what a
+    causal model was made for, None for an expert; `taken`: somebody has said so, not its files."""
 
     path: Path
     config: ModelConfig
     tensors: Mapping[str, TensorEntry] = field(repr=False)
-    four_bit: Mapping[str, FourBitWeight] = field(repr=False)
+    quantized: Mapping[str, QuantizedWeight] = field(repr=False)
     shapes: Mapping[str, tuple[int, ...]] = field(repr=False)
     source: str = ""
     changes: Changes = field(default_factory=dict, repr=False)
     release: Release | None = None
     taken: bool = False
-    scaled: Mapping[str, ScaledWeight] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -110,11 +107,6 @@ class Checkpoint:
         return "+".join(sorted({weight.quant_type for weight in self.quantized.values()})) or None
 
     @cached_property
-    def quantized(self) -> Mapping[str, QuantizedWeight]:
-        """The weights in 4 and in 8 bits."""
-        return {**self.four_bit, **self.scaled}
-
-    @cached_property
     def plain(self) -> dict[str, TensorEntry]:
         """The parameters that are stored as they are."""
         return {name: self.tensors[name] for name in self.shapes if name not in self.quantized}
@@ -159,8 +151,8 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     model that its shapes describe, all wrong tensors named in one message; and for a LoRA that does not fit.
     """
     path = Path(path).expanduser().absolute()
-    tensors, four_bit, scaled = _read(path)
-    shapes = {key: four_bit[key].shape if key in four_bit else entry.shape
+    tensors, quantized = _read(path)
+    shapes = {key: quantized[key].shape if key in quantized else entry.shape
               for key, entry in tensors.items() if not _owner(key)}  # fmt: skip
     folder = next(iter(tensors.values())).path.parent
     stated = diffusers_names.official_config(_json_in(folder, "config.json"))
@@ -172,12 +164,12 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     release = tell_release(names_of(path, source), str(stated.get("_class_name") or ""), config)
     config = dataclasses.replace(config, causal=release is not None)
     changes = read_loras([lora for lora in loras if lora.strength], shapes)
-    checkpoint = Checkpoint(path, config, tensors, four_bit, shapes, source, changes, release, scaled=scaled)
+    checkpoint = Checkpoint(path, config, tensors, quantized, shapes, source, changes, release)
     _check_meta(checkpoint, meta)
     return checkpoint
 
 
-def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, FourBitWeight], dict[str, ScaledWeight]]:
+def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, QuantizedWeight]]:
     """The tensors behind `path` by official name, and the weights that some of them make up in 4 and in 8 bits."""
     entries = read_tensors(path)
     official = _official_name(entries)
@@ -186,12 +178,12 @@ def _read(path: Path) -> tuple[dict[str, TensorEntry], dict[str, FourBitWeight],
     formats = {official(f"{layer}.weight"): stated for layer, stated in stated_formats(entries).items()}
     scaled, tensors = find_scaled(path.name, named, formats)
     owners = {key: owner for key in tensors if (owner := _owner(key))}
-    quantized = {*owners, *owners.values(), *scaled}
+    known = {*owners, *owners.values(), *scaled}
     for key, entry in tensors.items():
-        if key not in quantized and entry.dtype not in _PLAIN_DTYPES:
+        if key not in known and entry.dtype not in _PLAIN_DTYPES:
             raise CheckpointError(f"{path.name}: {key} is {str(entry.dtype).removeprefix('torch.')} without a "
                                   f"bitsandbytes quant_state or ComfyUI's weight_scale; {_EXPECTED}")  # fmt: skip
-    return tensors, find_four_bit(path.name, tensors), scaled
+    return tensors, {**find_four_bit(path.name, tensors), **scaled}
 
 
 def _owner(key: str) -> str | None:

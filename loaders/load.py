@@ -20,15 +20,15 @@ from ..model.block import Block
 from ..model.dit import LingBotWorldModel
 from ..model.linear_8bit import choose_arithmetic
 from ..model.operations import Linear, TorchOperations, materialise
+from ..model.quantized.parameters import DecodedParameter, frozen_parameter
 from ..options import Arithmetic, AttentionMode, Progress
 from ..typed import checked
 from .checkpoint import Checkpoint, open_checkpoint
 from .chunks import block_of
 from .lora import Changes
 from .offload import BlockStreamer, staying_weights, streamed_weights
-from .quantized.four_bit import frozen_parameter
-from .quantized.weight import DecodedParameter, check_finite, quantized_tensors
-from .tensors import TensorEntry
+from .quantized import quantized_tensors
+from .tensors import TensorEntry, check_finite
 from .uploader import Uploader
 
 _ADVISED_BYTES = 32 << 20
@@ -152,7 +152,7 @@ def state_tensors(
     source = _mapped if device.type == "cpu" and not copy else _uploaded
     # Ordinary tensors even under inference_mode: they outlive it.
     with torch.inference_mode(False), torch.no_grad(), ThreadPoolExecutor(1) as pool:
-        checking = pool.submit(check_finite, checkpoint.name, weights.values())
+        checking = pool.submit(check_finite, checkpoint.name, checkpoint.entries(weights))
         with source(checkpoint.entries(picked), device, buffer_key, progress) as tensors:
             state = quantized_tensors(weights, tensors, dtype if quantized else None, device)
         checking.result()

@@ -17,11 +17,12 @@ from torch import Tensor, distributed
 
 from ..model.dit import LingBotWorldModel
 from ..model.parallel import start_gather
+from ..model.quantized.parameters import frozen_parameter
 from .checkpoint import Checkpoint
 from .chunks import ALIGNMENT, Chunk, block_of, buffer_bytes, by_key, chunks_of, clipped, targets_in, tensor_at
 from .lora import change_bytes
-from .quantized.four_bit import frozen_parameter
-from .quantized.weight import check_finite, quantized_tensors
+from .quantized import quantized_tensors
+from .tensors import check_finite
 from .uploader import Uploader, UploadSettings
 
 SLOTS = 2
@@ -154,7 +155,7 @@ class BlockStreamer:
                 blocks[index] = list(chunks_of(entries[index], targets, SETTINGS.chunk_bytes)), slot, sizes[index]
                 tensors = {entry.name: tensor_at(targets[entry.name], entry) for entry in entries[index]}
                 quantized = {name: checkpoint.quantized[name] for name in names if name in checkpoint.quantized}
-                check_finite(checkpoint.name, quantized.values())
+                check_finite(checkpoint.name, checkpoint.entries(quantized))
                 self.parameters |= {name: frozen_parameter(tensors[name]) for name in names if name not in quantized}
                 self.parameters |= quantized_tensors(quantized, tensors, None, device)
             self._source.load(blocks)

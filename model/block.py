@@ -20,7 +20,6 @@ from .config import ModelConfig
 from .forward import Camera, ForwardOptions, Rope
 from .linear_8bit import Rows, activated, normed, shared
 from .operations import Layer, Operations, norm_parameters, prepared
-from .parallel import TokenShare
 from .pointwise import affine_, gated_add_, rms_norm_, rms_rope_, slices
 
 FFN_TOKENS = 32768
@@ -41,12 +40,6 @@ class _Attention(nn.Module):
         self.norm_q = operations.RMSNorm(config.dim, eps=config.eps, **factory)
         self.norm_k = operations.RMSNorm(config.dim, eps=config.eps, **factory)
 
-    def _attend(self, q: Tensor, k: Any, v: Any, options: ForwardOptions) -> Tensor:
-        """Attention of q to k and v [tokens, columns], of as many heads as there are columns for. k and v may be
-        Operands, if the attention takes them."""
-        k, v = (x[None] if isinstance(x, Tensor) else x for x in (k, v))
-        return self.attention(q[None], k, v, q.shape[1] // self.head_dim, options)[0]
-
 
 class SelfAttention(_Attention):
     """Attention among a row's tokens; q and k are normed over all heads together and rotated by position."""
@@ -65,14 +58,13 @@ class SelfAttention(_Attention):
         GEMMs and attention run in the dtype of `reference`. A causal model has one row; `extend(keys, values)` returns
         the row's own keys and values together with those of earlier frames. Where several processes compute a forward
         together, x has this process's tokens, options["token_share"]; attention and `extend` get its heads."""
-        norms, share = self._norms(x), options.get("token_share")
-        attended = self._attended if share is None else partial(self._attended_together, share)
+        norms = self._norms(x)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
             for row, (shift, scale, gate) in zip(x, modulation, strict=True):
                 y = normed(row, scale, shift, self.eps, reference.dtype, *layers)
                 projected = self._projected(y, layers, norms, rope)
                 del y
-                y = attended(projected, extend, options)
+                y = self._attended(projected, extend, options)
                 gated_add_(row, to_out(y), gate)
                 del y
 
@@ -93,21 +85,19 @@ class SelfAttention(_Attention):
         yield layers[2](y)
 
     def _attended(self, projected: Iterator[Tensor], extend: Extend | None, options: ForwardOptions) -> Tensor:
-        q, k, v = projected
-        if extend is None:
-            return self._attend(q, k, v, options)
-        keys, values = extend(k, v)
-        shares = options["kv_cache"].frame_shares
+        """Of this process's tokens, by all processes that have a share of them."""
+        share = options.get("token_share")
+        q, k, v = projected if share is None else share.to_heads(projected)
+        keys, values = (k, v) if extend is None else extend(k, v)
+        shares = None if extend is None else options["kv_cache"].frame_shares
+        heads = q.shape[1] // self.head_dim
         if shares is None:
-            return self._attend(q, keys, values, options)
-        attend: Any = cudnn_attention_to_frames if isinstance(keys, Operand) else attend_to_frames
-        return attend(q, keys, values, q.shape[1] // self.head_dim, shares)
-
-    def _attended_together(
-        self, share: TokenShare, projected: Iterator[Tensor], extend: Extend | None, options: ForwardOptions
-    ) -> Tensor:
-        """As `_attended`, of this process's tokens."""
-        return share.to_tokens(self._attended(iter(share.to_heads(projected)), extend, options))
+            out = self.attention(q[None], _as_row(keys), _as_row(values), heads, options)[0]
+        else:
+            attend: Any = cudnn_attention_to_frames if isinstance(keys, Operand) else attend_to_frames
+            out = attend(q, keys, values, heads, shares)
+        del q, k, v, keys, values  # before the exchange takes memory
+        return out if share is None else share.to_tokens(out)
 
 
 class CrossAttention(_Attention):
@@ -130,7 +120,7 @@ class CrossAttention(_Attention):
                 y = normed(row, *norm, self.eps, context.dtype, to_q)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
-                y = self._attend(q, k, v, options)
+                y = self.attention(q[None], k[None], v[None], self.heads, options)[0]
                 del q
                 gated_add_(row, to_out(y))
                 del y
@@ -263,6 +253,11 @@ def prepared_layers(reference: Tensor, *layers: nn.Module) -> Iterator[tuple[Lay
     """Several layers, each `prepared`, freed together."""
     with ExitStack() as stack:
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
+
+
+def _as_row(x: Tensor | Operand) -> Any:
+    """Keys or values [tokens, columns] as attention takes them, with a row; an Operand as it is."""
+    return x[None] if isinstance(x, Tensor) else x
 
 
 def residual_mlp(x: Tensor, first: Layer, second: Layer) -> Tensor:

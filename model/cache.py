@@ -73,7 +73,9 @@ class BlockCache:
     def clear(self) -> int:
         """Free everything, what a subclass has beside this too; returns how many bytes of the blocks' tensors that
         were."""
-        return self.clear_source()
+        freed = self.clear_source()
+        self._spare = {}
+        return freed
 
     def clear_source(self) -> int:
         """Free what was computed from the source; returns how many bytes of the blocks' tensors that were."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, cast
@@ -80,6 +80,8 @@ class ForwardOptions(TypedDict, total=False):
     """This process's tokens of it; the model adds them."""
     graphs: ForwardRecorder
     """Records and replays a causal model's forwards."""
+    weights: Hashable
+    """Tells the weights of this forward, where they lie now, from others."""
 
 
 NO_OPTIONS = cast(ForwardOptions, MappingProxyType({}))

@@ -26,13 +26,13 @@ Compute = Callable[[ForwardInputs, ForwardOptions], Tensor]
 
 class _Recording:
     """The kernels of a forward as CUDA graphs, and what was done between two of them, in order. `out` is what they
-    compute, and `filled` what they put into the camera cache."""
+    compute: it was allocated before, since CUDA's own allocator warns when what a recording has allocated is freed.
+    `filled`: what they put into the camera cache."""
 
-    out: Tensor
     filled: tuple[Mapping[int, Pair], Mapping[int, Pair]] | None
 
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
+    def __init__(self, pool: Any, out: Tensor) -> None:
+        self._pool, self.out = pool, out
         self._steps: list[Callable[[], object]] = []
 
     def begin(self) -> None:
@@ -65,13 +65,16 @@ class ForwardGraphs:
     scales and shifts, those that read them, and the clean one. While the window fills there are three others, or none
     where attention does not attend to frames: each chunk sees more tokens then than the one before.
 
+    A host that moves weights gives `options["weights"]`: what is recorded with others is dropped.
+
     Where several processes compute together, what they exchange is not recorded: a replay starts and awaits each
     exchange between two graphs. If a recording fails, later forwards run as usual."""
 
     def __init__(self) -> None:
         self._recordings: dict[Hashable, _Recording] = {}
         self._inputs: dict[Hashable, ForwardInputs] = {}
-        self._seen: set[Hashable] = set()
+        self._seen: dict[Hashable, Tensor] = {}  # memory for what such a forward computes
+        self._weights: Hashable = None
         self._failed = False
 
     @property
@@ -79,17 +82,28 @@ class ForwardGraphs:
         """How many kinds of forwards were recorded."""
         return len(self._recordings)
 
+    def clear(self) -> int:
+        """Free all recordings; returns how many bytes they had read and given."""
+        tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
+        freed = sum(tensor.nbytes for tensor in (*tensors, *(each.out for each in self._recordings.values())))
+        self._recordings, self._inputs, self._seen = {}, {}, {}
+        return freed
+
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:
         """`compute(given, options)`, computed or replayed."""
         history = options["kv_cache"]
         if self._failed or history.form is None:
             return compute(given, options)
+        if self._weights != (weights := options.get("weights")):
+            self.clear()
+            self._weights = weights
         kind = _kind(given, history)
         if kind in self._seen and kind not in self._recordings:
             self._record(kind, compute, given, options)
         if kind not in self._recordings:
-            self._seen.add(kind)
-            return compute(given, options)
+            out = compute(given, options)
+            self._seen[kind] = torch.empty_like(out)
+            return out
         recording = self._recordings[kind]
         for own, tensor in zip(self._inputs[given.shapes].tensors, given.tensors, strict=True):
             own.copy_(tensor)
@@ -103,7 +117,8 @@ class ForwardGraphs:
     def _record(self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> None:
         """Nothing is computed meanwhile. All recordings share their working memory: no two are replayed at once."""
         fixed = self._inputs.setdefault(given.shapes, given.clone())
-        recording, share, cache = _Recording(self._pool), options.get("token_share"), _cache_of(given)
+        recording, share = _Recording(self._pool, self._seen.pop(kind)), options.get("token_share")
+        cache = _cache_of(given)
         self._stream.wait_stream(torch.cuda.current_stream(given.x.device))
         try:
             with (
@@ -113,7 +128,7 @@ class ForwardGraphs:
             ):
                 recording.begin()
                 try:
-                    recording.out = compute(_with_cache(fixed, cache), options)
+                    recording.out.copy_(compute(_with_cache(fixed, cache), options))
                 finally:
                     recording.end()
         except RuntimeError as reason:

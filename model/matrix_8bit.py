@@ -1,5 +1,5 @@
 """A matrix in 8 bits, and what is done with it in plain torch. Functions write into what is named first; `pointwise`
-says what they compute, and takes the kernels of `quantized_kernels` in their place where it can."""
+says what they compute, and takes the kernels of kernels/matrix_8bit.py in their place where it can."""
 
 from typing import Literal, NamedTuple
 

@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..options import T
-from . import matrix_8bit as quantized
+from . import matrix_8bit, pointwise_plain
 from .matrix_8bit import Activation, EightBit
 
 EAGER_TOKENS = 2048
@@ -132,97 +131,28 @@ def slices(length: int, limit: int) -> Iterator[slice]:
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
-def _plain_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], weight.to(x.dtype), bias.to(x.dtype), eps).to(dtype)
-
-
-def _plain_rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return x.copy_(_rms(x, weight, eps))
-
-
-def _plain_rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
-    pairs = _rms(x, weight, eps).unflatten(-1, (-1, cos.shape[-1], 2))
-    even, odd = pairs.unbind(-1)
-    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
-    rotated = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
-    return x.copy_(rotated.flatten(-3))
-
-
-def _plain_rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    return F.silu(F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps), inplace=True)
-
-
-def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    x = x.to(residual_dtype(x.dtype))
-    return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
-
-
-def _plain_gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
-    if gate is None:
-        return x.add_(y)
-    return x.addcmul_(y.to(x.dtype), gate)
-
-
-def _plain_affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    return x.addcmul_(x, scale.to(x.dtype)).add_(shift)
-
-
-def _plain_put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    return out.index_copy_(0, rows, x.to(out.dtype))
-
-
-def _plain_put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    made = quantized.to_fp8_(torch.empty_like(x, dtype=out.dtype), x, shift, factor)
-    out.view(torch.uint8).index_copy_(0, rows, made.view(torch.uint8))  # torch moves no rows of 8-bit floats
-    return out
-
-
-def _plain_merge_(
-    out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None
-) -> Tensor:
-    if rest is not None and rest_log_sums is not None:
-        parts, log_sums = (torch.cat(pair).float() for pair in ((parts, rest), (log_sums, rest_log_sums)))
-    shares = log_sums.softmax(0).transpose(1, 2).unsqueeze(-1)
-    return out.copy_((parts.float() * shares).sum(0))
-
-
-_PLAIN: dict[str, Callable[..., Tensor]] = {
-    "layer_norm": _plain_layer_norm,
-    "rms_norm_": _plain_rms_norm_,
-    "rms_rope_": _plain_rms_rope_,
-    "rms_silu": _plain_rms_silu,
-    "gated_add_": _plain_gated_add_,
-    "affine_": _plain_affine_,
-    "encode_8bit_": quantized.encode_8bit_,
-    "decode_8bit_": quantized.decode_8bit_,
-    "layer_norm_8bit_": quantized.layer_norm_8bit_,
-    "rescale_": quantized.rescale_,
-    "put_": _plain_put_,
-    "put_fp8_": _plain_put_fp8_,
-    "merge_": _plain_merge_,
-    "to_fp8_": quantized.to_fp8_,
-    "from_fp8_": quantized.from_fp8_,
-}
-
-
 def _run(name: str, x: Tensor, *arguments: Any) -> Tensor:
     if torch.compiler.is_compiling():
-        return _PLAIN[name](x, *arguments)
+        return _plain(name)(x, *arguments)
     return implementation(name, x.device.type)(x, *arguments)
+
+
+def _plain(name: str) -> Callable[..., Tensor]:
+    return getattr(pointwise_plain, name, None) or getattr(matrix_8bit, name)
 
 
 @lru_cache
 def implementation(name: str, device_type: str, mode: str | None = None) -> Callable[..., Tensor]:
     """The function that runs `name` on such a device in `mode`, by default that of LINGBOT_POINTWISE."""
-    mode = mode or os.environ.get("LINGBOT_POINTWISE", "auto")
-    eager = partial(_EAGER.get(name, _eager_in_place), _PLAIN[name])
+    mode, plain = mode or os.environ.get("LINGBOT_POINTWISE", "auto"), _plain(name)
+    eager = partial(_EAGER.get(name, _eager_in_place), plain)
     if mode == "compile":
-        return or_else(torch.compile(_PLAIN[name], dynamic=True), eager, name)
+        return or_else(torch.compile(plain, dynamic=True), eager, name)
     if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
-        from .kernels import matrix_8bit as quantized_kernels
+        from .kernels import matrix_8bit as kernels_8bit
         from .kernels import pointwise as kernels
 
-        return or_else(getattr(kernels, name, None) or getattr(quantized_kernels, name), eager, name)
+        return or_else(getattr(kernels, name, None) or getattr(kernels_8bit, name), eager, name)
     return eager
 
 

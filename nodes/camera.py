@@ -3,7 +3,6 @@
 from comfy_api.latest import io
 
 from ..host import camera as host
-from ..host.camera_fit import check_camera_fits
 from ..host.folders import fingerprint
 from ..host.queued_prompt import known_inputs
 from .camera_sockets import CATEGORY, Camera, camera_outputs, frames_input, upload_to
@@ -100,7 +99,7 @@ class LingBotWorldApplyCamera(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, camera=None):
-        return refusal(check_camera_fits)
+        return refusal(host.check_camera_fits)
 
     @classmethod
     def execute(cls, positive, negative, camera, latent, control) -> io.NodeOutput:

@@ -7,7 +7,7 @@ from ..camera.moves import PRESETS, path_from_editor, path_from_keys, path_from_
 from ..camera.moves.keys import STEP, TURN_DEG
 from ..camera.moves.presets import DEFAULT_RADIUS, STEADY_NOTE
 from ..host.camera import chain, show_warnings
-from .camera_sockets import CATEGORY, Camera, camera_outputs, easing_input, fov_input, frames_input
+from .camera_sockets import CATEGORY, Camera, camera_outputs, easing_input, fov_input, frames_input, seed_input
 from .refusal import refusal
 
 EMPTY_EDITOR = (
@@ -62,15 +62,7 @@ class LingBotWorldCameraPreset(io.ComfyNode):
                     advanced=True,
                     tooltip="Degrees of handheld shake on top of the move.",
                 ),
-                io.Int.Input(
-                    "seed",
-                    default=0,
-                    min=0,
-                    max=2**32 - 1,
-                    control_after_generate=io.ControlAfterGenerate.fixed,
-                    advanced=True,
-                    tooltip="One seed is one handheld shake. Without shake it changes nothing.",
-                ),
+                seed_input("One seed is one handheld shake. Without shake it changes nothing.", 2**32 - 1, True),
                 fov_input(),
             ],
             outputs=camera_outputs(),

@@ -3,7 +3,7 @@
 from comfy_api.latest import io, ui
 
 from ..camera.measure import opencv, pycolmap
-from ..host.camera import measure_image, path_of_video
+from ..host.measure import measure_image, path_of_video
 from ..host.notice import show_text
 from .camera_sockets import CATEGORY, Camera, camera_outputs, drawing_size, fov_input
 from .refusal import refusal

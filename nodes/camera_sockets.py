@@ -29,6 +29,19 @@ def frames_input(tooltip: str, default: int = FRAMES, least: int = 5) -> io.Int.
     return io.Int.Input("frames", default=default, min=least, max=MOST_FRAMES, step=step, tooltip=tooltip)
 
 
+def seed_input(tooltip: str, most: int = 2**64 - 1, advanced: bool | None = None) -> io.Int.Input:
+    """A seed that stays as it is from run to run."""
+    return io.Int.Input(
+        "seed",
+        default=0,
+        min=0,
+        max=most,
+        control_after_generate=io.ControlAfterGenerate.fixed,
+        advanced=advanced,
+        tooltip=tooltip,
+    )
+
+
 def drawing_size() -> list[io.Int.Input]:
     """Width and height of a drawing, in pixels."""
     sides = (("width", 800, WIDTHS), ("height", 500, HEIGHTS))

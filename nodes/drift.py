@@ -3,7 +3,7 @@
 from comfy_api.latest import io, ui
 
 from ..camera.measure import opencv
-from ..host.drift import measure_drift
+from ..host.measure import measure_drift
 from ..host.notice import show_text
 from ..options import FPS
 from .camera_sockets import drawing_size

@@ -2,12 +2,10 @@
 
 from comfy_api.latest import io
 
-from ..host.drawing import MOST_FRAMES
 from ..host.notice import show_warning
-from ..options import CHUNKS, KEY_VALUE_MODES
-from .camera_sockets import Camera
+from .camera_sockets import Camera, frames_input, seed_input
 from .refusal import refusal
-from .rollout import AS_TRAINED, UNSET
+from .rollout import UNSET, chunk_input, kv_cache_input, latent_frames_input, request
 from .state import State
 
 WAIT = 30
@@ -62,23 +60,15 @@ class LingBotWorldLive(io.ComfyNode):
                     default="",
                     tooltip="What the world shows at first, where a clip is connected and no positive.",
                 ),
-                io.Int.Input(
-                    "frames",
+                frames_input(
+                    "The most frames that a walk makes, 16 a second; then it ends by itself. A frame of 832x480 takes "
+                    "5 MB of memory as an image.",
                     default=961,
-                    min=9,
-                    max=MOST_FRAMES,
-                    step=4,
-                    tooltip="The most frames that a walk makes, 16 a second; then it ends by itself. A frame of "
-                    "832x480 takes 5 MB of memory as an image.",
+                    least=9,
                 ),
-                io.Int.Input(
-                    "seed",
-                    default=0,
-                    min=0,
-                    max=0xFFFFFFFFFFFFFFFF,
-                    control_after_generate=io.ControlAfterGenerate.fixed,
-                    tooltip="The noise. While it stays, and all that is connected, Run keeps the walk, and the nodes "
-                    "behind it can be tried again; another seed is another walk.",
+                seed_input(
+                    "The noise. While it stays, and all that is connected, Run keeps the walk, and the nodes behind it "
+                    "can be tried again; another seed is another walk."
                 ),
                 io.Combo.Input(
                     "walked_by",
@@ -87,36 +77,14 @@ class LingBotWorldLive(io.ComfyNode):
                     default=ME,
                     tooltip="Who steers, where a recorded path is connected: whoever has the view open, or nobody.",
                 ),
-                io.Combo.Input(
-                    "chunk",
-                    options=[AS_TRAINED, *map(str, CHUNKS)],
-                    default=AS_TRAINED,
-                    tooltip="Latent frames, of four frames each, made at a time: 1 answers soonest, more are faster.",
+                chunk_input("Latent frames, of four frames each, made at a time: 1 answers soonest, more are faster."),
+                latent_frames_input(
+                    "window", f"Latent frames that a chunk looks back on. {UNSET}: as the model was trained, or 18."
                 ),
-                io.Int.Input(
-                    "window",
-                    default=UNSET,
-                    min=UNSET,
-                    max=10_000,
-                    advanced=True,
-                    tooltip=f"Latent frames that a chunk looks back on. {UNSET}: as the model was trained, or 18.",
+                latent_frames_input(
+                    "sink", f"Of the window, the walk's first latent frames. {UNSET}: as the model was trained, or 6."
                 ),
-                io.Int.Input(
-                    "sink",
-                    default=UNSET,
-                    min=UNSET,
-                    max=10_000,
-                    advanced=True,
-                    tooltip=f"Of the window, the walk's first latent frames. {UNSET}: as the model was trained, or 6.",
-                ),
-                io.Combo.Input(
-                    "kv_cache",
-                    display_name="kv cache",
-                    options=list(KEY_VALUE_MODES),
-                    default=KEY_VALUE_MODES[0],
-                    advanced=True,
-                    tooltip="Where the keys and values of the frames before lie. auto: by what is free.",
-                ),
+                kv_cache_input("Where the keys and values of the frames before lie. auto: by what is free."),
                 io.Int.Input(
                     "wait",
                     default=WAIT,
@@ -153,16 +121,11 @@ class LingBotWorldLive(io.ComfyNode):
         from ..host.before_text import unseen_words
         from ..host.live import first_prompt, prepare_live, run_live
         from ..host.live_view import live_view
-        from ..pipeline.spec import RolloutRequest
 
-        asked = RolloutRequest(
-            frames=frames, chunk=None if chunk == AS_TRAINED else int(chunk),
-            window=None if window == UNSET else window, sink=None if sink == UNSET else sink,
-        )  # fmt: skip
         with live_view(wait) as view:
             first, text = first_prompt(positive, clip, prompt, state)
             run = prepare_live(
-                model, first, asked, image=start_image, state=state, path=camera,
+                model, first, request(frames, chunk, window, sink), image=start_image, state=state, path=camera,
                 steered=camera is None or walked_by == ME, text=text, seed=seed, kv_cache=kv_cache, clip=clip,
             )  # fmt: skip
             for words in (" ".join(run.rollout.notes), *unseen_words()):

@@ -33,8 +33,8 @@ def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
     )
 
 
-def _weight_dtype() -> io.Combo.Input:
-    return io.Combo.Input(
+def _precision_inputs() -> list[io.Combo.Input]:
+    weight_dtype = io.Combo.Input(
         "weight_dtype",
         display_name="weight dtype",
         options=["default", *DTYPE_NAMES],
@@ -43,10 +43,7 @@ def _weight_dtype() -> io.Combo.Input:
         tooltip="What the model computes in; 4-bit weights are decoded to it where they are used. default: bf16, or "
         "what your device is good at.",
     )
-
-
-def _arithmetic() -> io.Combo.Input:
-    return io.Combo.Input(
+    arithmetic = io.Combo.Input(
         "arithmetic",
         options=list(ARITHMETICS),
         default="auto",
@@ -56,10 +53,7 @@ def _arithmetic() -> io.Combo.Input:
         "series, H100 and later, int8 on cards since the 20 series; both are a little less exact. Weights with a LoRA "
         "stay in the weight dtype.",
     )
-
-
-def _attention() -> io.Combo.Input:
-    return io.Combo.Input(
+    attention = io.Combo.Input(
         "attention",
         options=list(ATTENTION_MODES),
         default="auto",
@@ -68,6 +62,7 @@ def _attention() -> io.Combo.Input:
         tooltip="Among the video's tokens. auto and exact: in the weight dtype. 8bit is faster and less exact; "
         "it needs a package with a kernel for your card: nvidia-cudnn-frontend, sageattention or comfy-kitchen.",
     )
+    return [weight_dtype, arithmetic, attention]
 
 
 class LingBotWorldLoadExperts(io.ComfyNode):
@@ -92,9 +87,7 @@ class LingBotWorldLoadExperts(io.ComfyNode):
                 ),
                 _expert_input("high_noise_expert", experts, "Predicts the first steps, where the noise is strong."),
                 _expert_input("low_noise_expert", experts, "Predicts the last steps, below the boundary."),
-                _weight_dtype(),
-                _arithmetic(),
-                _attention(),
+                *_precision_inputs(),
             ],
             outputs=[
                 io.Model.Output(
@@ -152,9 +145,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
                     "models/diffusion_models, a package of models/lingbot_world, or a folder inside one: "
                     "lingbot_world_fast, or transformer in diffusers' layout.",
                 ),
-                _weight_dtype(),
-                _arithmetic(),
-                _attention(),
+                *_precision_inputs(),
             ],
             outputs=[
                 io.Model.Output("model", display_name="model", tooltip="For LingBot-World Rollout. LoRA loaders work.")

@@ -1,25 +1,20 @@
 """LingBotWorldRollout: a causal model's video, chunk by chunk, that can go on later."""
 
+from typing import TYPE_CHECKING, Any
+
 from comfy_api.latest import io
 
 from ..errors import InputError
 from ..host.notice import show_warning
 from ..host.queued_prompt import known_inputs
-from ..options import (
-    CAUSAL_SHIFT,
-    CHUNKS,
-    FAST_INDICES,
-    GUIDE_SCALE,
-    KEY_VALUE_MODES,
-    RELEASES,
-    V2_INDICES,
-)
-from ..options import (
-    STEPS as GUIDED_STEPS,
-)
-from .camera_sockets import Camera, frames_input
+from ..options import CAUSAL_SHIFT, CHUNKS, FAST_INDICES, GUIDE_SCALE, KEY_VALUE_MODES, RELEASES, V2_INDICES
+from ..options import STEPS as GUIDED_STEPS
+from .camera_sockets import Camera, frames_input, seed_input
 from .refusal import refusal
 from .state import State
+
+if TYPE_CHECKING:
+    from ..pipeline.spec import RolloutRequest
 
 AS_TRAINED, CUSTOM = "as the model was trained", "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
@@ -28,8 +23,38 @@ THE_RELEASES = 0.0
 """The shift that stands for the release's own."""
 
 
-def _latent_frames(name: str, tooltip: str) -> io.Int.Input:
+def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
+    """The latent frames of a window or a sink; UNSET for the model's own."""
     return io.Int.Input(name, default=UNSET, min=UNSET, max=10_000, advanced=True, tooltip=tooltip)
+
+
+def chunk_input(tooltip: str, **options: bool) -> io.Combo.Input:
+    """The latent frames of a chunk; AS_TRAINED for the model's own."""
+    return io.Combo.Input(
+        "chunk", options=[AS_TRAINED, *map(str, CHUNKS)], default=AS_TRAINED, tooltip=tooltip, **options
+    )
+
+
+def kv_cache_input(tooltip: str) -> io.Combo.Input:
+    """Where keys and values lie."""
+    return io.Combo.Input(
+        "kv_cache",
+        display_name="kv cache",
+        options=list(KEY_VALUE_MODES),
+        default=KEY_VALUE_MODES[0],
+        advanced=True,
+        tooltip=tooltip,
+    )
+
+
+def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
+    """What these inputs ask for."""
+    from ..pipeline.spec import RolloutRequest
+
+    return RolloutRequest(
+        frames=frames, chunk=None if chunk == AS_TRAINED else int(chunk), window=None if window == UNSET else window,
+        sink=None if sink == UNSET else sink, **others,
+    )  # fmt: skip
 
 
 class LingBotWorldRollout(io.ComfyNode):
@@ -79,14 +104,9 @@ class LingBotWorldRollout(io.ComfyNode):
                     "A shorter camera path shortens the video.",
                     least=9,
                 ),
-                io.Int.Input(
-                    "seed",
-                    default=0,
-                    min=0,
-                    max=0xFFFFFFFFFFFFFFFF,
-                    control_after_generate=io.ControlAfterGenerate.fixed,
-                    tooltip="The noise to start from. The same seed gives the same video; while it stays, a shot is "
-                    "kept and those that go on from it can be tried again.",
+                seed_input(
+                    "The noise to start from. The same seed gives the same video; while it stays, a shot is kept and "
+                    "those that go on from it can be tried again."
                 ),
                 io.Combo.Input(
                     "steps",
@@ -111,33 +131,25 @@ class LingBotWorldRollout(io.ComfyNode):
                     advanced=True,
                     tooltip=f"For steps {CUSTOM}: rising numbers from 0 to 999, of the schedule of 1,000 steps.",
                 ),
-                _latent_frames(
+                latent_frames_input(
                     "window",
                     "Latent frames (four frames each) that a chunk looks back on, itself included. 0: the whole video, "
                     f"which takes more and more memory. {UNSET}: as the model was trained, for 2.0 {v2.window.frames}.",
                 ),
-                _latent_frames(
+                latent_frames_input(
                     "sink",
                     f"Of the window, the video's first latent frames, which stay for good. {UNSET}: as the model was "
                     f"trained, for 2.0 {v2.window.sink}.",
                 ),
-                io.Combo.Input(
-                    "kv_cache",
-                    display_name="kv cache",
-                    options=list(KEY_VALUE_MODES),
-                    default=KEY_VALUE_MODES[0],
-                    advanced=True,
-                    tooltip="Where the keys and values of the frames before lie: on the gpu, there in 8bit (half the "
-                    "memory, nearly the same video), or in host memory (the same video). auto: by what is free.",
+                kv_cache_input(
+                    "Where the keys and values of the frames before lie: on the gpu, there in 8bit (half the memory, "
+                    "nearly the same video), or in host memory (the same video). auto: by what is free."
                 ),
-                io.Combo.Input(
-                    "chunk",
-                    options=[AS_TRAINED, *map(str, CHUNKS)],
-                    default=AS_TRAINED,
-                    optional=True,  # prompts and workflows of earlier versions lack it
+                chunk_input(
+                    "Latent frames, of four frames each, made at a time. More cost less a frame. A state goes on in "
+                    "chunks of its own size.",
                     advanced=True,
-                    tooltip="Latent frames, of four frames each, made at a time. More cost less a frame. A state goes "
-                    "on in chunks of its own size.",
+                    optional=True,  # prompts and workflows of earlier versions lack it
                 ),
                 io.Int.Input(
                     "guided_steps",
@@ -188,12 +200,10 @@ class LingBotWorldRollout(io.ComfyNode):
     ) -> io.NodeOutput:  # fmt: skip
         from ..host.before_text import unseen_words
         from ..host.rollout import prepare_rollout, run_rollout
-        from ..pipeline.spec import RolloutRequest
 
-        asked = RolloutRequest(
-            frames=frames, chunk=None if chunk == AS_TRAINED else int(chunk),
-            window=None if window == UNSET else window, sink=None if sink == UNSET else sink,
-            indices=_indices(steps, indices), shift=shift or None, steps=guided_steps, guide_scale=guide_scale,
+        asked = request(
+            frames, chunk, window, sink, indices=_indices(steps, indices), shift=shift or None, steps=guided_steps,
+            guide_scale=guide_scale,
         )  # fmt: skip
         run = prepare_rollout(
             model, (positive, negative), asked, image=start_image, camera=camera, state=state, latent=start_latent

@@ -56,8 +56,8 @@ class ChunkLoop:
     ) -> World:
         """A World for such a video, for those who run the loop step by step."""
         return World(
-            model, self.size, self.held.frames, self.held.sink, chunk=self.chunk,
-            guided=self.schedule.guide_scale != 1, device=device, memory=memory, sequence_parallel=sequence_parallel,
+            model, self.size, self.held, chunk=self.chunk, guided=self.schedule.guide_scale != 1, device=device,
+            memory=memory, sequence_parallel=sequence_parallel,
         )  # fmt: skip
 
     def run(

@@ -1,7 +1,7 @@
 """Memory of a causal run: where keys and values lie, which blocks stay on the GPU, how the VAE works.
 
 Both fronts plan with the same numbers (`RolloutWork`). For the command everything is decided here (`RolloutPlanner`);
-ComfyUI manages the weights itself, and only the place of keys and values is chosen for it (`choose_place`)."""
+ComfyUI manages the weights itself, and only what lies beside them is chosen for it (`choose_world`)."""
 
 from __future__ import annotations
 
@@ -96,15 +96,16 @@ class RolloutWork:
         return whole if mode == "gpu" else max(0, min(whole, room))
 
 
-def choose_place(
+def choose_world(
     work: RolloutWork, mode: KeyValueMode, device: torch.device, free: Free, weights: int
-) -> KeyValuePlace:
-    """Where keys and values go if another hand keeps the weights, of so many bytes: the best place that leaves room for
-    all of these, or else the best one in host memory, or the one that leaves most. `free`: bytes that can be had on the
+) -> WorldMemory:
+    """What is kept where if another hand keeps the weights, of so many bytes. Keys and values go to the best place that
+    leaves room for all of these, or else to the best one in host memory, or to the one that leaves most. Where all of
+    it is on a GPU and room is left, forwards are recorded, with a camera cache. `free`: bytes that can be had on the
     device, and be pinned on the host. Raises InputError where not even that fits beside a forward."""
     places = key_value_places(mode, takes_operands(work.precision.attention, device, work.config))
     if device.type != "cuda":
-        return places[0]
+        return WorldMemory(places[0], 0)
     needed = {place: work.key_values(place).device + work.forward(place) for place in places}
     fitting = [place for place in places if work.key_values(place).host <= free.host and needed[place] <= free.device]
     if not fitting:
@@ -115,7 +116,11 @@ def choose_place(
         )
     whole = (place for place in fitting if needed[place] + weights <= free.device)
     away = (place for place in fitting if place.on_host)
-    return next(whole, None) or next(away, None) or min(fitting, key=needed.__getitem__)
+    place = next(whole, None) or next(away, None) or min(fitting, key=needed.__getitem__)
+    room = free.device - weights - needed[place] - work.recorded - MARGIN
+    if room < 0 or not place.in_place:
+        return WorldMemory(place, 0)
+    return WorldMemory(place, work.camera_cache("auto", room), graphs=True)
 
 
 @dataclass(frozen=True)

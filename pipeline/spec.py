@@ -102,25 +102,17 @@ class RolloutSpec:
 
         image: the start image and the grey frames after it as a latent [1, 16, n, h, w], up to where they repeat. noise
         [1, 16, f, h, w]. context and negative [1, L, D]: the prompts of this run."""
-        state, conditioning = self.state, chunk_conditioning(image, self.chunk)
-        prompts = [] if state is None else [prompt for prompt in state.prompts for _ in range(prompt.chunks)]
-        for first in range(0, self.made + self.geometry.lat_f, self.chunk):
-            y = next(conditioning)
-            if state is not None and first < self.made:
-                part, prompt = slice(first, first + self.chunk), prompts[first // self.chunk]
-                flags = None if state.flags is None else state.flags[part].numpy()
-                camera = self._camera(state.poses[part].numpy(), state.lens[part].numpy(), flags)
-                yield Chunk(state.latent[:, :, part], y, camera, prompt.context, prompt.negative, made=True)
-                continue
-            part, track = slice(first - self.made, first - self.made + self.chunk), self.track
+        conditioning, track = chunk_conditioning(image, self.chunk), self.track
+        if self.state is not None:
+            yield from made_chunks(self.state, conditioning)
+        for first in range(0, self.geometry.lat_f, self.chunk):
+            part = slice(first, first + self.chunk)
             flags = None if track.flags is None else track.flags[part]
-            camera = self._camera(track.poses[part], track.lens[None], flags)
-            yield Chunk(noise[:, :, part], y, camera, context, negative)
-
-    def _camera(self, poses: np.ndarray, lens: np.ndarray, flags: np.ndarray | None) -> Tensor | None:
-        if self.config.control is None:
-            return None
-        return pose_embedding(poses, lens, height=self.geometry.height, width=self.geometry.width, flags=flags)
+            camera = None if self.config.control is None else pose_embedding(
+                track.poses[part], track.lens[None], height=self.geometry.height, width=self.geometry.width,
+                flags=flags,
+            )  # fmt: skip
+            yield Chunk(noise[:, :, part], next(conditioning), camera, context, negative)
 
     def state_after(self, latent: Tensor, prompt: Prompt) -> WorldState:
         """The state after the first latent frames [1, 16, f, h, w] of this run; what it goes on from is part of it.
@@ -143,6 +135,18 @@ class RolloutSpec:
             prompts=(*(() if before is None else before.prompts), prompt), window=self.window, config=self.config,
             release=self.release, chunk=self.chunk,
         )  # fmt: skip
+
+
+def made_chunks(state: WorldState, conditioning: Iterator[Tensor]) -> Iterator[Chunk]:
+    """A state's chunks, each with the prompt and the camera that it was made with; `conditioning`: every chunk's y."""
+    prompts, (height, width) = (prompt for prompt in state.prompts for _ in range(prompt.chunks)), state.frame.shape[1:]
+    for number, prompt in enumerate(prompts):
+        part = slice(number * state.chunk, (number + 1) * state.chunk)
+        flags = None if state.flags is None else state.flags[part].numpy()
+        camera = None if state.config.control is None else pose_embedding(
+            state.poses[part].numpy(), state.lens[part].numpy(), height=height, width=width, flags=flags
+        )  # fmt: skip
+        yield Chunk(state.latent[:, :, part], next(conditioning), camera, prompt.context, prompt.negative, made=True)
 
 
 def plan_rollout(

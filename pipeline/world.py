@@ -109,8 +109,7 @@ class World:
         self,
         model: CausalModel,
         size: tuple[int, int],
-        window: int,
-        sink: int = 0,
+        window: Window,
         *,
         chunk: int = CHUNK,
         guided: bool = False,
@@ -118,19 +117,19 @@ class World:
         memory: WorldMemory = ALL_ON_DEVICE,
         sequence_parallel: SequenceParallel | None = None,
     ) -> None:
-        """`size`: height and width of the latent. `window` and `sink` as in `rollout`, but never 0 for all; `chunk`:
-        the latent frames that are made at a time. `sequence_parallel`: the processes that make the video together; each
-        holds the keys and values of its share of the heads. Raises InputError for a model that is not causal, a window
-        that is too small, and heads that cannot be shared."""
+        """`size`: height and width of the latent. `window`: never of 0 frames; `chunk`: the latent frames that are made
+        at a time. `sequence_parallel`: the processes that make the video together; each holds the keys and values of
+        its share of the heads. Raises InputError for a model that is not causal, a window that is too small, and heads
+        that cannot be shared."""
         check_causal(model.config)
         self._model, self._device, self.chunk_frames = model, torch.device(device), chunk
         config, options = model.config, ForwardOptions()
         if sequence_parallel is not None:
             config, options["sequence_parallel"] = sequence_parallel.local(config), sequence_parallel
-        held, tokens = Window(window, sink), size[0] * size[1] // 4
+        tokens = size[0] * size[1] // 4
         limit = memory.camera_cache_bytes
         memory = replace(memory, camera_cache_bytes=None if limit is None else limit / (1 + guided))
-        self._lanes = [self._lane(number, config, tokens, held, memory, options) for number in range(1 + guided)]
+        self._lanes = [self._lane(number, config, tokens, window, memory, options) for number in range(1 + guided)]
         self._camera: tuple[Tensor, Tensor] | None = None
         self._made: tuple[_Chunk, Tensor] | None = None  # the chunk before, and its latent, until it is remembered
         self._forgetful: list[_Lane] = []  # those that have not yet remembered it

@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import __version__
 from ..errors import CheckpointError
-from ..loaders.quantized import codec, scaled
 from ..loaders.tensors import MappedFile, TensorEntry
 from ..loaders.uploader import Uploader, UploadSettings
+from ..model.quantized import codec, scaled
 from ..options import LoraFile, Progress, QuantizeFormat
 from .journal import Journal, Written
 from .source import Source
@@ -24,6 +23,8 @@ from .writer import Source as Stored
 
 SETTINGS = UploadSettings(threads=8, buffers=2, chunk_bytes=8 << 20)
 """128 MB of pinned memory."""
+WORST = 10
+"""Layers of the largest errors, which are reported."""
 WRITERS = 4
 """Threads that hash and write; each holds one encoded weight, of at most 80 MB."""
 
@@ -47,13 +48,6 @@ class QuantizeOptions:
     @property
     def quant_type(self) -> str:
         return FP8 if self.format == "comfy-fp8" else self.format
-
-
-class LayerError(NamedTuple):
-    """A 4-bit weight and its relative error: RMS of the differences over RMS of the weight."""
-
-    name: str
-    error: float
 
 
 def quantize_source(
@@ -196,16 +190,10 @@ def _meta(source: Source, options: QuantizeOptions, written: Mapping[str, Writte
     }  # fmt: skip
 
 
-def worst_layers(meta: dict, count: int = 10) -> list[LayerError]:
-    """The 4-bit weights of the largest relative error."""
-    errors = sorted(meta["relative_rms"].items(), key=lambda item: -item[1])
-    return [LayerError(name, error) for name, error in errors[:count]]
-
-
 def report(file: Path, meta: dict) -> str:
     """What a quantization_meta.json says of its file, in words: the error on average and of the worst layers."""
-    errors = meta["relative_rms"].values()
-    mean = sum(errors) / max(1, len(errors))
-    worst = (f"  {layer.error:.4f}  {layer.name}" for layer in worst_layers(meta))
+    errors = meta["relative_rms"]
+    mean = sum(errors.values()) / max(1, len(errors))
+    worst = (f"  {errors[name]:.4f}  {name}" for name in sorted(errors, key=errors.__getitem__, reverse=True)[:WORST])
     bits = 8 if meta["quant"]["quant_type"] == FP8 else 4
     return "\n".join((f"{file}: {len(errors)} weights in {bits} bits, relative error {mean:.4f} on average", *worst))

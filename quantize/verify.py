@@ -10,8 +10,7 @@ from ..errors import CheckpointError
 from ..loaders import Checkpoint, find_package, open_checkpoint
 from ..loaders.files import read_json
 from ..loaders.package import is_causal_folder, is_expert_folder, named_role, open_experts
-from ..loaders.quantized.weight import check_finite
-from ..loaders.tensors import MappedFile, TensorEntry
+from ..loaders.tensors import MappedFile, TensorEntry, check_finite
 from ..options import ShowProgress
 from ..text.weights import open_weights
 from .package import TEXT_ENCODER, is_text_encoder, meta_of
@@ -59,7 +58,7 @@ def _package(root: Path, show: ShowProgress, fast: bool) -> Iterator[Verified]:
 
 
 def _model(checkpoint: Checkpoint, role: str, show: ShowProgress, fast: bool) -> Verified:
-    check_finite(checkpoint.name, checkpoint.quantized.values())
+    check_finite(checkpoint.name, checkpoint.entries(checkpoint.quantized))
     named = named_role(checkpoint.path)
     role = role or (f"{named}-noise " if named else "")
     kind = f"{role}{checkpoint.kind}, {checkpoint.quantization or 'not quantized'}"

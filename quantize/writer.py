@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..loaders.quantized import scaled
-from ..loaders.quantized.codec import NESTED_BLOCKSIZE, Scales, components, encode
+from ..loaders.quantized import E4M3, METADATA
 from ..loaders.release import CAUSAL_CLASS, GUIDED_CLASS
 from ..loaders.tensors import DTYPES
 from ..model.config import ModelConfig
+from ..model.quantized import scaled
+from ..model.quantized.codec import NESTED_BLOCKSIZE, Scales, components, encode
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 # More bytes than any quant_state has: it is JSON of two sizes, two block sizes and an offset.
@@ -27,7 +28,7 @@ _READ_BYTES = 1 << 20
 QUANT = {"format": "bnb_nf4", "double_quant": True, "compute_dtype": "bfloat16", "quant_type": "nf4"}
 """`quant` in quantization_meta.json."""
 FP8 = "fp8"
-"""The `quant_type` of float8 weights as ComfyUI's files have them (see loaders/quantized/scaled.py)."""
+"""The `quant_type` of float8 weights as ComfyUI's files have them (see loaders/quantized.py)."""
 
 Source = Tensor | tuple[Tensor, Scales | Tensor]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -230,8 +231,8 @@ def _layout(tensors: Iterable[tuple[str, torch.dtype, list[int]]]) -> Layout:
 
 def _header(layout: Layout) -> bytes:
     layers = [key.removesuffix(".weight") for key, (dtype, *_) in layout.items() if dtype == torch.float8_e4m3fn]
-    stated = {"format_version": "1.0", "layers": {layer: {"format": scaled.E4M3} for layer in layers}}
-    metadata = {scaled.METADATA: json.dumps(stated)} if layers else {}
+    stated = {"format_version": "1.0", "layers": {layer: {"format": E4M3} for layer in layers}}
+    metadata = {METADATA: json.dumps(stated)} if layers else {}
     header: dict[str, dict] = {"__metadata__": {"format": "pt"} | metadata}
     for key, (dtype, shape, begin) in layout.items():
         end = begin + torch.Size(shape).numel() * dtype.itemsize

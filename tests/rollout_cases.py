@@ -10,6 +10,7 @@ import torch
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import ON_DEVICE, KeyValuePlace
+from lingbot_world.options import Window
 from lingbot_world.pipeline import World, rollout, rollout_guided
 from lingbot_world.pipeline.world import WorldMemory
 from lingbot_world.sampling import GuidedSchedule, few_step_schedule
@@ -121,7 +122,7 @@ def world_of(case, given, model=None, place=ON_DEVICE, device="cpu", window=None
     """A World that can make a case's first chunk."""
     window = window or case.window or given["noise"].shape[2]
     world = World(
-        model or model_of(case), given["noise"].shape[-2:], window, case.sink, chunk=case.chunk,
+        model or model_of(case), given["noise"].shape[-2:], Window(window, case.sink), chunk=case.chunk,
         guided=case is GUIDED, device=device, memory=WorldMemory(place, **memory),
     )  # fmt: skip
     world.prompt = given["context"]

@@ -25,6 +25,16 @@ def test_the_latents_are_the_official_ones(found):
     assert max(found["golden"].values()) < 1
 
 
+def test_forwards_are_recorded_where_nothing_stands_between_their_kernels(found):
+    result = found["recorded_forwards"]
+    assert result["plain"]["forwards"] > 10
+    assert result["plain"]["weights"] == ["static"]
+    assert all(result[name]["forwards"] == 0 for name in ("patch", "wrapper", "away", "lora"))
+    assert max(each["gap"] for each in result.values()) < 1e-4
+    assert result["plain"]["cleared"] == 1  # when the run ends, as whenever ComfyUI asks for memory
+    assert not any(each["kept"] for each in result.values())
+
+
 def test_a_rollout_is_what_the_command_makes_of_the_same_seed(found):
     command = found["the_command"]
     assert max(command[name] for name in ("first", "second", "from the command's state")) < 1e-4

@@ -50,7 +50,7 @@ def test_reads_the_community_formats(golden, source):
     checkpoint = open_checkpoint(golden / source)
     assert (checkpoint.quantization, checkpoint.config.control, checkpoint.config.num_heads) == ("nf4", 6, 2)
     assert checkpoint.config.text_len == 32
-    assert len(checkpoint.four_bit) == 51
+    assert len(checkpoint.quantized) == 51
     assert checkpoint.shapes == checkpoint.config.parameter_shapes()
 
 

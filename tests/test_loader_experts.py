@@ -10,10 +10,10 @@ import torch
 from checkpoint_cases import NF4
 from lingbot_world.errors import CheckpointError
 from lingbot_world.loaders import chunks, load_expert, open_checkpoint, state_tensors, warm
-from lingbot_world.loaders.quantized import four_bit
 from lingbot_world.loaders.tensors import read_into
 from lingbot_world.loaders.uploader import Uploader, UploadSettings
 from lingbot_world.model.operations import materialise
+from lingbot_world.model.quantized import parameters
 from safetensors.torch import load_file
 
 PT = "nf4/pt_fallback/high_noise_model_bnb_nf4"
@@ -61,8 +61,8 @@ def test_a_loaded_expert_equals_the_official_model(golden, inputs, source, mode)
 def test_decoded_weights_stay_after_the_first_forward(golden, inputs, arithmetic, monkeypatch):
     x, context, camera = inputs
     decoded, name = [], "recode" if arithmetic == "fp8" else "decode"
-    own = getattr(four_bit, name)
-    monkeypatch.setattr(four_bit, name, lambda *arguments: decoded.append(1) or own(*arguments))
+    own = getattr(parameters, name)
+    monkeypatch.setattr(parameters, name, lambda *arguments: decoded.append(1) or own(*arguments))
     settings = {"dtype": torch.float32, "arithmetic": arithmetic}
     models = [load_expert(golden / NF4, **settings, decoded_blocks=blocks) for blocks in (0, 1)]
     for kept in ([0, 0], [0, 8]):  # of the first block, in the second forward
@@ -99,7 +99,7 @@ def test_on_the_cpu_every_4_bit_byte_is_a_view_of_the_file(golden):
     ranges = mapped_ranges(golden / NF4 / "model.safetensors")
     for name, weight in model.named_parameters():
         tensors = [weight]
-        if name in checkpoint.four_bit:
+        if name in checkpoint.quantized:
             scales = weight.scales
             tensors = [weight, scales.absmax, scales.nested_absmax, scales.nested_code, scales.code]
         for tensor in tensors:

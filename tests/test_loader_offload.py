@@ -224,7 +224,7 @@ def test_a_file_that_shrinks_is_an_error_of_the_forward_every_time(copy):
 
 
 def test_a_scale_that_is_not_finite_is_refused_before_anything_runs(copy):
-    entry = open_checkpoint(copy).four_bit["blocks.4.ffn.0.weight"].nested_absmax
+    entry = open_checkpoint(copy).quantized["blocks.4.ffn.0.weight"].nested_absmax
     with copy.open("r+b") as file:
         file.seek(entry.offset)
         file.write(b"\x00\x00\xc0\x7f")

@@ -10,9 +10,9 @@ from checkpoint_cases import NF4, refused
 from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import load_expert, open_checkpoint
-from lingbot_world.loaders.quantized import scaled
 from lingbot_world.model.linear_8bit import DTYPES
 from lingbot_world.model.operations import Linear
+from lingbot_world.model.quantized import parameters, scaled
 from lingbot_world.options import LoraFile
 from lingbot_world.quantize import verify
 from model_cases import golden_inputs
@@ -61,7 +61,7 @@ def test_weights_are_what_comfyui_decodes(plain, file, dtype, rows, dtype_of_use
     checkpoint = open_checkpoint(in_header(file, plain, dtype, rows))
     model, stored = load_expert(checkpoint, dtype=dtype_of_use), load_file(file)
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Linear)}
-    assert len(layers) == len(checkpoint.scaled) == 51
+    assert len(layers) == len(checkpoint.quantized) == 51
     for name, layer in layers.items():
         got = layer.weight.decode(dtype_of_use)
         assert torch.equal(got, core_decoded(stored[f"{name}.weight"], stored[f"{name}.weight_scale"], dtype_of_use))
@@ -71,7 +71,7 @@ def test_weights_are_what_comfyui_decodes(plain, file, dtype, rows, dtype_of_use
 def test_weights_stay_8_bits_and_in_their_file(plain, file, dtype, rows):
     checkpoint = open_checkpoint(in_header(file, plain, dtype, rows))
     model = load_expert(checkpoint)
-    for name, weight in checkpoint.scaled.items():
+    for name, weight in checkpoint.quantized.items():
         parameter = model.get_parameter(name)
         assert (parameter.dtype, parameter.data_ptr()) == (dtype, weight.values.view().data_ptr())
     assert checkpoint.nbytes < 0.3 * sum(tensor.nbytes for tensor in plain.values())
@@ -94,7 +94,7 @@ def test_every_way_to_say_it_gives_the_same_model(plain, file):
     }  # fmt: skip
     for way, (content, stated) in ways.items():
         found = open_checkpoint(save(file.with_name("y.safetensors"), content, stated))
-        assert found.scaled.keys() == wanted.scaled.keys(), way
+        assert found.quantized.keys() == wanted.quantized.keys(), way
         assert found.tensors.keys() == wanted.tensors.keys(), way
         assert found.quantization == "fp8"
         assert all(torch.equal(found.tensors[key].view().view(torch.uint8), entry.view().view(torch.uint8))
@@ -203,9 +203,9 @@ def test_quantize_writes_files_with_comfyuis_metadata(source, plain, tmp_path, g
     with safe_open(folder / "model.safetensors", "pt") as file:
         layers = json.loads(file.metadata()["_quantization_metadata"])["layers"]
     checkpoint = open_checkpoint(folder)
-    assert layers == {name.removesuffix(".weight"): {"format": "float8_e4m3fn"} for name in checkpoint.scaled}
+    assert layers == {name.removesuffix(".weight"): {"format": "float8_e4m3fn"} for name in checkpoint.quantized}
     assert (checkpoint.quantization, len(layers), checkpoint.source) == ("fp8", 50, "high_noise_model")
-    for name, weight in checkpoint.scaled.items():
+    for name, weight in checkpoint.quantized.items():
         values, scale = (entry.view() for entry in weight.entries)
         assert scale.log2() == scale.log2().round()
         assert values.float().abs().max() >= 224
@@ -218,7 +218,7 @@ def test_quantize_writes_files_with_comfyuis_metadata(source, plain, tmp_path, g
 
 def test_scales_of_2_to_a_power_decode_to_the_same_number_in_other_dtypes():
     values, scale = scaled.encode(torch.randn(300, 64, generator=torch.Generator().manual_seed(0)).bfloat16() / 40)
-    parameter = scaled.ScaledParameter.of(values, scale)
+    parameter = parameters.ScaledParameter.of(values, scale)
     exact = parameter.decode(torch.float32)
     assert all(torch.equal(parameter.decode(dtype).float(), exact) for dtype in (torch.bfloat16, torch.float16))
 
@@ -226,7 +226,7 @@ def test_scales_of_2_to_a_power_decode_to_the_same_number_in_other_dtypes():
 @pytest.mark.parametrize("weight", [torch.zeros(4, 64), torch.full((4, 64), 448.0), torch.full((4, 64), 3e38)])
 def test_weights_at_the_ends_of_the_range_stay_finite(weight):
     values, scale = scaled.encode(weight)
-    assert torch.equal(scaled.ScaledParameter.of(values, scale).decode(torch.float32) / weight.abs().clamp_min(1),
+    assert torch.equal(parameters.ScaledParameter.of(values, scale).decode(torch.float32) / weight.abs().clamp_min(1),
                        weight / weight.abs().clamp_min(1)) or weight[0, 0] > 1e38  # fmt: skip
     assert values.float().isfinite().all()
 

@@ -4,8 +4,6 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import load_expert
-from lingbot_world.loaders.quantized import codec
-from lingbot_world.loaders.quantized.four_bit import FourBitParameter
 from lingbot_world.model import attention, pointwise
 from lingbot_world.model import attention_8bit as eight_bit_attention
 from lingbot_world.model import attention_fp8_cudnn as fp8_attention
@@ -14,6 +12,8 @@ from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.matrix_8bit import EightBit
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.pointwise import encode_8bit, implementation, layer_norm_8bit
+from lingbot_world.model.quantized import codec
+from lingbot_world.model.quantized.parameters import FourBitParameter
 from lingbot_world.options import Precision
 from model_cases import random_inputs, random_state, with_state
 from pointwise_cases import NAMES, check

@@ -6,8 +6,6 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import load_expert
-from lingbot_world.loaders.quantized import codec
-from lingbot_world.loaders.quantized.four_bit import FourBitParameter
 from lingbot_world.model import linear_8bit as eight_bit
 from lingbot_world.model import pointwise
 from lingbot_world.model.cache import CameraCache
@@ -18,6 +16,8 @@ from lingbot_world.model.matrix_8bit import LARGEST, EightBit
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.model.operations import Linear, prepared
 from lingbot_world.model.pointwise import encode_8bit, layer_norm_8bit
+from lingbot_world.model.quantized import codec
+from lingbot_world.model.quantized.parameters import FourBitParameter
 from lingbot_world.options import Precision
 from lingbot_world.quantize import writer
 from model_cases import SMALL, random_inputs, random_state, with_state

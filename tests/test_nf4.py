@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from lingbot_world.errors import DependencyError
-from lingbot_world.loaders.quantized import codec, four_bit
 from lingbot_world.model.operations import TorchOperations
+from lingbot_world.model.quantized import codec, parameters
 from safetensors.torch import load_file
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -22,7 +22,7 @@ def components_of(tensors, name):
 
 
 def four_bit_tensor(packed, scales, shape, state_dtype, dtype, quant_type="nf4"):
-    return four_bit.load_layouts().four_bit_tensor(
+    return parameters.load_layouts().four_bit_tensor(
         packed, scales, tuple(shape), quant_type, state_dtype=state_dtype, dtype=dtype,
         standard_code=codec.is_standard_code(scales.code, quant_type),
     )  # fmt: skip
@@ -48,7 +48,7 @@ def quantized(shape=(48, 128), dtype=torch.bfloat16, declared=None, **kwargs):
 @pytest.fixture
 def without_bitsandbytes(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes.functional", None)
-    layouts = four_bit.load_layouts()
+    layouts = parameters.load_layouts()
     layouts.bitsandbytes_functional.cache_clear()
     yield
     layouts.bitsandbytes_functional.cache_clear()
@@ -101,7 +101,7 @@ def test_agrees_with_bitsandbytes_on_fresh_weights(quant_type, dtype, nested):
     expected = functional.dequantize_4bit(packed, state)
     assert torch.equal(codec.decode(packed, scales, (64, 192), dtype), expected)
     weight = four_bit_tensor(packed, scales, (64, 192), dtype, dtype, quant_type)
-    assert weight._layout_cls == four_bit.load_layouts().NATIVE
+    assert weight._layout_cls == parameters.load_layouts().NATIVE
     assert torch.equal(weight.dequantize(), expected)
     assert torch.equal(codec.encode(original, 64, nested, quant_type)[0], packed)
 
@@ -109,7 +109,7 @@ def test_agrees_with_bitsandbytes_on_fresh_weights(quant_type, dtype, nested):
 @pytest.mark.parametrize("in_features", [80, 96])
 def test_rows_that_are_not_whole_blocks_are_decoded_without_bitsandbytes(in_features):
     weight = quantized((48, in_features), torch.float32)
-    assert weight._layout_cls == four_bit.load_layouts().PLAIN
+    assert weight._layout_cls == parameters.load_layouts().PLAIN
     table = torch.tensor(codec.NF4_CODE)
     nibbles = torch.stack((weight._qdata >> 4, weight._qdata & 15), 1).view(-1).long()
     blocks = weight._params.scales.block_scales().repeat_interleave(64)[: nibbles.numel()]
@@ -185,7 +185,7 @@ def test_clone_detach_and_state_dict_keep_every_component():
 
 def test_a_frozen_parameter_shares_every_byte_and_can_be_assigned():
     weight = quantized((48, 128))
-    parameter = four_bit.frozen_parameter(weight)
+    parameter = parameters.frozen_parameter(weight)
     assert parameter._qdata.data_ptr() == weight._qdata.data_ptr()
     assert parameter._params.scale.data_ptr() == weight._params.scale.data_ptr()
     layer = TorchOperations.Linear(128, 48, bias=False, device="meta").requires_grad_(False)
@@ -204,7 +204,7 @@ def test_requantizing_its_own_values_gives_the_same_weight():
 def test_without_bitsandbytes_it_says_so_once_and_decodes_the_same(without_bitsandbytes, caplog):
     weight = quantized((48, 128))
     quantized((48, 128))
-    assert weight._layout_cls == four_bit.load_layouts().PLAIN
+    assert weight._layout_cls == parameters.load_layouts().PLAIN
     assert weight.dequantize().shape == (48, 128)
     assert math.isfinite(weight.dequantize().float().sum())
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -214,7 +214,7 @@ def test_without_bitsandbytes_it_says_so_once_and_decodes_the_same(without_bitsa
 def test_a_missing_package_names_the_interpreter_and_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "comfy_kitchen.tensor", None)
     with pytest.raises(DependencyError, match="pip install --upgrade comfy-kitchen") as caught:
-        four_bit.load_layouts()
+        parameters.load_layouts()
     assert sys.executable in str(caught.value)
 
 

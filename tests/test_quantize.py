@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 from lingbot_world.loaders import find_package, load_expert, open_checkpoint
-from lingbot_world.loaders.quantized import codec
+from lingbot_world.model.quantized import codec
 from lingbot_world.quantize import verify
 from lingbot_world.text import encode
 from lingbot_world.text.weights import open_weights

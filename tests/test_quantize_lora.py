@@ -8,7 +8,7 @@ from lingbot_world.errors import CheckpointError, InputError
 from lingbot_world.headless.options import lora_of
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.loaders.lora import read_loras
-from lingbot_world.loaders.quantized import codec
+from lingbot_world.model.quantized import codec
 from lingbot_world.options import LoraFile
 from lingbot_world.quantize import QuantizeOptions, plan_quantize
 from quantize_cases import run
@@ -142,6 +142,6 @@ def test_layers_that_are_kept_stay_as_they_are_and_the_loader_takes_them(golden,
     assert sorted(kept) == next(iter(metas.values()))["kept"]
     assert len(kept) == 15
     assert torch.equal(checkpoint.plain["head.head.weight"].view(), weights["head.head.weight"].bfloat16())
-    assert "blocks.1.ffn.0.weight" in checkpoint.four_bit
+    assert "blocks.1.ffn.0.weight" in checkpoint.quantized
     with pytest.raises(InputError, match="block.0 is no linear layer"):
         run(golden / "causal/model", tmp_path / "other", keep=("block.0",))

@@ -29,7 +29,7 @@ from lingbot_world.pipeline.rollout_memory import (
     RolloutMemory,
     RolloutPlanner,
     RolloutWork,
-    choose_place,
+    choose_world,
     estimate_rollout,
 )
 from lingbot_world.pipeline.two_experts import ONE_PROCESS, ParallelGroups
@@ -244,8 +244,8 @@ def test_both_fronts_count_what_attention_in_8_bits_without_cudnn_needs(fp8, mon
     monkeypatch.setattr(rollout_memory, "takes_operands", lambda *_: False)  # as where cuDNN's kernel is missing
     room, weights = work.key_values(place).device + work.forward(place), int(10e9)
     for missing in (0, copies):
-        chosen = choose_place(work, "auto", CUDA, Free(room + weights - missing, 10**12), weights)
-        assert (chosen == ON_DEVICE) == (not missing)
+        chosen = choose_world(work, "auto", CUDA, Free(room + weights - missing, 10**12), weights)
+        assert (chosen.place == ON_DEVICE) == (not missing)
     need = estimate_rollout(work, RolloutMemory(), weight_bytes(FULL_SIZE, None), Decoder(96))[0].total + MARGIN
     for missing in (0, copies):
         chosen = choose((need - missing) / 1e9, 10**4, work=work, camera_cache="off")

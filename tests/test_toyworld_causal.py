@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.loaders import find_package, load_expert, open_checkpoint
-from lingbot_world.loaders.quantized import codec
 from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.model.quantized import codec
 from lingbot_world.options import CHUNK
 from lingbot_world.pipeline import rollout as engine_rollout
 from lingbot_world.pipeline.geometry import image_conditioning

@@ -12,7 +12,7 @@ import torch
 from lingbot_world.camera import camera_embedding
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.kv_cache import ON_DEVICE, KeyValuePlace
-from lingbot_world.options import CAUSAL_SHIFT, CHUNK, FAST_INDICES
+from lingbot_world.options import CAUSAL_SHIFT, CHUNK, FAST_INDICES, Window
 from lingbot_world.pipeline import World as CausalWorld
 from lingbot_world.pipeline import sample
 from lingbot_world.pipeline.geometry import image_conditioning
@@ -68,7 +68,7 @@ class World(Rooms):
         noise, schedule = renoise(y[:, 4:].shape), few_step_schedule(FAST_INDICES, CAUSAL_SHIFT)
         frames, *size = noise.shape[2:]
         memory = WorldMemory(place)
-        world = CausalWorld(self.model, size, window or frames, sink, device="cpu", memory=memory)
+        world = CausalWorld(self.model, size, Window(window or frames, sink), device="cpu", memory=memory)
         world.prompt = prompt[None]
         parts = zip(*(tensor.split(CHUNK, dim=2) for tensor in (noise, y, camera)), strict=True)
         return self.frames(torch.cat([world.chunk(*part, schedule, renoise) for part in parts], 2))

@@ -8,7 +8,7 @@ from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValuePlace
 from lingbot_world.model.rope import rope_table
-from lingbot_world.options import FAST_INDICES
+from lingbot_world.options import FAST_INDICES, Window
 from lingbot_world.pipeline import World
 from lingbot_world.pipeline import world as pipeline_world
 from lingbot_world.pipeline.world import WorldMemory
@@ -228,7 +228,7 @@ def test_positions_go_on_beyond_the_official_table():
 @pytest.mark.parametrize(("chunk", "window"), [(3, 5), (4, 6), (1, 3)])
 def test_a_world_refuses_a_window_without_room_for_a_chunk(chunk, window):
     with pytest.raises(InputError, match=rf"window is {window} latent frames, expected at least sink \(3\) \+ {chunk}"):
-        World(model_of(), (4, 6), window, 3, chunk=chunk, device="cpu")
+        World(model_of(), (4, 6), Window(window, 3), chunk=chunk, device="cpu")
 
 
 def plain_parts(q, k, v):
@@ -297,7 +297,7 @@ def test_on_a_gpu_kernels_that_are_recorded_while_the_window_fills():
 
 def _long_rollout(model, chunk, memory):
     size, config = (8, 12), model.config
-    world = World(model, size, 9, 3, chunk=chunk, device="cuda", memory=memory)
+    world = World(model, size, Window(9, 3), chunk=chunk, device="cuda", memory=memory)
     random = torch.Generator("cuda").manual_seed(1)
 
     def draw(shape):

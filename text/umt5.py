@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..loaders.quantized.four_bit import FourBitParameter
+from ..loaders.quantized import FourBitParameter
 
 EPS = 1e-6
 MAX_DISTANCE = 128

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from ..errors import TextError
 from ..loaders.files import read_tensors
-from ..loaders.quantized.four_bit import FourBitWeight, component_owner, find_four_bit
-from ..loaders.quantized.weight import check_finite, quantized_tensors
-from ..loaders.tensors import TensorEntry
+from ..loaders.quantized import FourBitWeight, component_owner, find_four_bit, quantized_tensors
+from ..loaders.tensors import TensorEntry, check_finite
 
 _HF_LAYERS = {
     "layer.0.layer_norm": "norm1",
@@ -128,7 +127,7 @@ def open_weights(path: str | Path) -> UMT5Weights:
     _check_kind(path, shapes, named)
     config = _infer(path, shapes)
     _check_shapes(path, shapes, config)
-    check_finite(Path(path).name, four_bit.values())
+    check_finite(Path(path).name, (entry for weight in four_bit.values() for entry in weight.entries))
     return UMT5Weights(Path(path), config, tensors, four_bit)
 
 

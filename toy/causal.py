@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ..loaders import Checkpoint, open_checkpoint
 from ..loaders.lora import read_loras
-from ..loaders.quantized.codec import decode, encode
+from ..loaders.quantized import FourBitWeight
+from ..model.quantized.codec import decode, encode
 from ..options import LoraFile
 from ..quantize.writer import config_json, write_expert, write_json
 
@@ -53,7 +54,7 @@ def changed(weights: Mapping[str, Tensor], change: Path) -> dict[str, Tensor]:
 
 
 def _decoded(checkpoint: Checkpoint, name: str) -> Tensor:
-    weight = checkpoint.four_bit.get(name)
-    if weight is None:
-        return checkpoint.tensors[name].view().float()
-    return weight.rows(torch.arange(weight.shape[0]))
+    weight = checkpoint.quantized.get(name)
+    if isinstance(weight, FourBitWeight):
+        return weight.rows(torch.arange(weight.shape[0]))
+    return checkpoint.tensors[name].view().float()

@@ -25,8 +25,8 @@ class Network:
     """The layers that encoder and decoder share, and what they remember of one video: `past`, by layer, the last
     frames that a layer over time has seen, each [1, C, H, W]."""
 
-    def __init__(self, weights: Mapping[str, Tensor], past: dict[str, list[Tensor]] | None = None) -> None:
-        self.weights, self.past = weights, past or {}
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        self.weights, self.past = weights, dict[str, list[Tensor]]()
 
     def _conv(self, name: str, x: Tensor, stride: int = 1, padding: int | None = None) -> Tensor:
         weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
@@ -77,13 +77,8 @@ class Decoder(Network):
     the latent's own size the network sees all (attention looks everywhere, and it is a twentieth of the work); from the
     first doubling on it sees the stripe and what its convolutions reach beside it."""
 
-    def __init__(
-        self,
-        weights: Mapping[str, Tensor],
-        past: dict[str, list[Tensor]] | None = None,
-        stripe: Stripe | None = None,
-    ) -> None:
-        super().__init__(weights, past)
+    def __init__(self, weights: Mapping[str, Tensor], stripe: Stripe | None = None) -> None:
+        super().__init__(weights)
         self._stripe = stripe
 
     def decode(self, latent: Tensor) -> Iterator[Tensor]:

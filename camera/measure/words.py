@@ -61,7 +61,8 @@ def summary(measured: Measurement) -> list[str]:
         apart = np.median([pair.last - pair.first for pair in found])
         turn = median_turn_error_deg(found)
         said.append(f"{_medians(found).capitalize()}; the turn {turn / apart:.3f} degrees a frame.")
-    said += [f"{count} {'pair' if count == 1 else 'pairs'}: {note}." for note, count in _notes(pairs)]
+    notes = Counter(pair.note for pair in pairs if pair.note).most_common()
+    said += [f"{count} {'pair' if count == 1 else 'pairs'}: {note}." for note, count in notes]
     if not any(pair.goes for pair in pairs):
         still = max(pair.turn_asked_deg for pair in pairs) < 1e-3
         said.append("The path stands still: measured is how still the video stands." if still else
@@ -71,11 +72,6 @@ def summary(measured: Measurement) -> list[str]:
         used = f"the first {measured.camera.frames}, the video's, were used"
         said.append(f"The path has {len(measured.path)} poses: {used}.")
     return said
-
-
-def _notes(pairs: tuple[Pair, ...]) -> list[tuple[str, int]]:
-    """What is said of pairs, and of how many; the most frequent first."""
-    return Counter(pair.note for pair in pairs if pair.note).most_common()
 
 
 def _medians(pairs: tuple[Pair, ...]) -> str:
@@ -104,7 +100,8 @@ def as_values(measured: Measurement) -> dict[str, Any]:
         "height": measured.camera.height,
         "pairs_following": measured.following,
         "pairs_judged": len(measured.judged),
-        **_median_values(measured.found),
+        "median_turn_error_deg": _known(median_turn_error_deg(measured.found)),
+        "median_direction_error_deg": _known(median_direction_error_deg(measured.found)),
         "keyframes": len(measured.camera.registered),
         "keyframes_registered": int(measured.camera.registered.sum()),
         "rot_err_rad": float(np.deg2rad(measured.rotation_errors_deg).sum()),
@@ -116,13 +113,6 @@ def as_values(measured: Measurement) -> dict[str, Any]:
             )
         ],
         "pairs": [_pair_values(pair) for pair in measured.pairs],
-    }
-
-
-def _median_values(pairs: tuple[Pair, ...]) -> dict[str, float | None]:
-    return {
-        "median_turn_error_deg": _known(median_turn_error_deg(pairs)),
-        "median_direction_error_deg": _known(median_direction_error_deg(pairs)),
     }
 
 

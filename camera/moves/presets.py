@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...errors import CameraError
-from ...options import FPS, FRAMES
+from ...options import FRAMES
 from ..easing import eased
 from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
 from ..poses import frame_count
@@ -53,29 +53,26 @@ def preset_path(
     easing: str = "linear",
     fov_deg: float = DEFAULT_FOV_DEG,
     radius: float = DEFAULT_RADIUS,
-    look_at: tuple[float, float, float] | None = None,
     shake: float = 0.0,
     seed: int = 0,
-    fps: float = FPS,
 ) -> CameraPath:
     """The move `name` over `frames` frames (taken down to 4n+1), starting at the identity.
 
-    `amount` in the preset's unit, its own default when None; `look_at` is the point that orbits and cranes keep in
-    view, in world units, straight ahead at `radius` when None; `shake` adds a seeded handheld shake of that many
-    degrees. Raises CameraError.
+    `amount` in the preset's unit, its own default when None; `radius` is the distance, in world units, of the point
+    straight ahead that orbits and cranes keep in view; `shake` adds a seeded handheld shake of that many degrees.
+    Raises CameraError.
     """
     if name not in PRESETS:
         raise CameraError(f"camera preset {name!r}: expected one of {', '.join(PRESETS)}")
     preset = PRESETS[name]
     amount = preset.amount if amount is None else amount
-    subject = np.array((0.0, 0.0, radius) if look_at is None else look_at, dtype=np.float64)
-    if not np.isfinite([amount, shake, *subject]).all() or np.linalg.norm(subject) < 1e-6:
+    if not np.isfinite([amount, shake, radius]).all() or abs(radius) < 1e-6:
         raise CameraError(f"camera preset {name}: amount, shake and the point looked at must be finite, radius above 0")
     time = np.linspace(0, 1, frame_count(frames))
     if name == "handheld":
         amount, shake = 0.0, amount + shake
-    c2w = preset.move(eased(easing, time), amount, subject)
-    return shaken(CameraPath(c2w, lens_from_fov(fov_deg), fps), shake, seed)
+    c2w = preset.move(eased(easing, time), amount, np.array((0.0, 0.0, radius)))
+    return shaken(CameraPath(c2w, lens_from_fov(fov_deg)), shake, seed)
 
 
 def shaken(path: CameraPath, degrees: float, seed: int = 0) -> CameraPath:

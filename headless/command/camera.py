@@ -8,21 +8,11 @@ from typing import Any
 
 from PIL import Image
 
+from ...camera import measure
 from ...camera.advice import hints, warnings
 from ...camera.easing import EASINGS
 from ...camera.explained import doubts, explained
 from ...camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
-from ...camera.measure import (
-    as_values,
-    error_words,
-    find_camera,
-    found_words,
-    measure_camera,
-    render_measurement,
-    summary,
-    table,
-    video_path,
-)
 from ...camera.moves import PRESETS, path_from_keys, preset_path
 from ...camera.moves.presets import DEFAULT_RADIUS
 from ...camera.path import DEFAULT_FOV_DEG, CameraPath
@@ -32,6 +22,7 @@ from ...options import FRAMES
 from ..files.existing import refuse_existing
 from ..files.pictures import grey_frames, read_image
 from ..options import POSE_FILES, two_sides
+from .flags import add_measuring
 
 
 def add_camera_command(subparsers: Any) -> None:
@@ -105,11 +96,7 @@ Needs OpenCV and pycolmap: pip install -e ".[cli,measure]"."""
 
 
 def _add_measure(actions: Any) -> None:
-    shape = argparse.RawDescriptionHelpFormatter
-    help = "how well a video follows its path"
-    parser = actions.add_parser("measure", help=help, description=MEASURE_HELP, formatter_class=shape)
-    parser.set_defaults(run=_measure)
-    parser.add_argument("video", help="a video file, or a folder of PNG files")
+    parser = add_measuring(actions, "measure", "how well a video follows its path", MEASURE_HELP, _measure)
     _add_input(parser)
     parser.add_argument("--every", type=int, help="frames from one keyframe to the next; left out: by the path's turns")
     parser.add_argument("--drawing", metavar="PNG", help="also draw the path asked for and the one found")
@@ -117,11 +104,8 @@ def _add_measure(actions: Any) -> None:
 
 
 def _add_from_video(actions: Any) -> None:
-    shape = argparse.RawDescriptionHelpFormatter
     help = "make a path of what a video's camera did"
-    parser = actions.add_parser("from-video", help=help, description=FROM_VIDEO_HELP, formatter_class=shape)
-    parser.set_defaults(run=_from_video)
-    parser.add_argument("video", help="a video file, or a folder of PNG files")
+    parser = add_measuring(actions, "from-video", help, FROM_VIDEO_HELP, _from_video)
     parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
     _add_overwrite(parser)
     parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across; left out: found, or 79")
@@ -176,17 +160,17 @@ def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
 def _measure(arguments: argparse.Namespace) -> None:
     path, said = _path(arguments)
     notes = [f"note: {note}" for note in said]
-    measured = measure_camera(grey_frames(arguments.video), path, arguments.every)
-    lines = [*notes, error_words(measured), "", *table(measured), "", *summary(measured)]
-    print(json.dumps({**as_values(measured), "notes": notes}, indent=1) if arguments.json else "\n".join(lines))
+    measured = measure.measure_camera(grey_frames(arguments.video), path, arguments.every)
+    lines = [*notes, measure.error_words(measured), "", *measure.table(measured), "", *measure.summary(measured)]
+    print(json.dumps({**measure.as_values(measured), "notes": notes}, indent=1) if arguments.json else "\n".join(lines))
     if arguments.drawing is not None:
-        _saved(render_measurement(measured).save, arguments.drawing, quiet=arguments.json)
+        _saved(measure.render_measurement(measured).save, arguments.drawing, quiet=arguments.json)
 
 
 def _from_video(arguments: argparse.Namespace) -> None:
-    camera = find_camera(grey_frames(arguments.video), arguments.fov_deg)
-    path = video_path(camera)
-    print(*found_words(camera, path, arguments.fov_deg is not None), sep="\n")
+    camera = measure.find_camera(grey_frames(arguments.video), arguments.fov_deg)
+    path = measure.video_path(camera)
+    print(*measure.found_words(camera, path, arguments.fov_deg is not None), sep="\n")
     _write(path, arguments)
     _warn(path, len(path))
 

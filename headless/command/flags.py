@@ -98,6 +98,17 @@ def add_size(parser: argparse.ArgumentParser, meaning: str, frames: bool = True)
         parser.add_argument("--frame_num", type=int, default=FRAMES, help=about)
 
 
+def add_measuring(
+    commands: Any, name: str, help: str, description: str, run: Callable[[argparse.Namespace], None]
+) -> argparse.ArgumentParser:
+    """A command that looks at a video; its `description` is printed as it is."""
+    shape = argparse.RawDescriptionHelpFormatter
+    parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
+    parser.set_defaults(run=run)
+    parser.add_argument("video", help="a video file, or a folder of PNG files")
+    return parser
+
+
 def count(text: str) -> int:
     """A whole number of at least 1. Raises ArgumentTypeError, whose words argparse shows."""
     if not text.isdecimal() or int(text) < 1:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
+from .flags import add_measuring
 
 HELP = """Says when a video falls apart: as words, a table, a picture or JSON.
 
@@ -20,11 +21,8 @@ Needs OpenCV: pip install -e ".[cli,measure]"."""
 
 def add_measure_command(subparsers: Any) -> None:
     """Adds `measure`, which sets `run(arguments)`."""
-    shape = argparse.RawDescriptionHelpFormatter
     help = "say when a video falls apart: sharpness, colours, flicker, seams, repeats, frozen stretches"
-    parser = subparsers.add_parser("measure", help=help, description=HELP, formatter_class=shape)
-    parser.set_defaults(run=_measure)
-    parser.add_argument("video", help="a video file, or a folder of PNG files")
+    parser = add_measuring(subparsers, "measure", help, HELP, _measure)
     parser.add_argument("--fps", type=float, help="frames a second; left out: the file's, 16 for a folder")
     parser.add_argument("--drawing", metavar="PNG", help="also draw all figures over time")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON instead")

@@ -46,8 +46,8 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
 class Walker:
     """A client that presses and lets go of keys at random times, as people do, and plays what it receives at `fps`."""
 
-    def __init__(self, address: str, fps: float, output: str = "jpeg") -> None:
-        self._address, self._fps, self._output = address, fps, output
+    def __init__(self, address: str, fps: float) -> None:
+        self._address, self._fps = address, fps
         self._pressed: dict[int, float] = {}  # events that were not seen yet, and when they were sent
         self._answers: list[float] = []
         self._arrived: list[tuple[float, int]] = []
@@ -59,7 +59,7 @@ class Walker:
             self._address, max_msg_size=MOST_BYTES, compress=0
         ) as socket:
             began = time.perf_counter()
-            await socket.send_bytes(pack({"type": "init", "fps": self._fps, "realtime_output_format": self._output}))
+            await socket.send_bytes(pack({"type": "init", "fps": self._fps, "realtime_output_format": "jpeg"}))
             keys = asyncio.create_task(self._press(socket, seconds))
             async for message in socket:
                 self._receive(message.data)

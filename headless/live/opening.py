@@ -14,11 +14,10 @@ from torch import Tensor
 
 from ...errors import InputError
 from ...live import Engine, Start
-from ...live.planned import check_walkable, latent_frames, with_window
+from ...live.planned import check_walkable, latent_frames, without_end
 from ...options import ShowProgress, Window
 from ...pipeline.chunk_loop import ChunkLoop
 from ...pipeline.geometry import Geometry, explicit_geometry
-from ...pipeline.spec import STANDING_STILL
 from ...pipeline.state import WorldState
 from ...pipeline.world import World
 from ...vae import VideoDecoder, encode_first_frame, load_vae
@@ -66,9 +65,8 @@ def plan_live(options: GenerateOptions) -> RolloutPlan:
         raise InputError(f"{name}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one "
                          "takes many")  # fmt: skip
     check_walkable(plan.spec, name)
-    spec, told = with_window(plan.spec, options.window, options.sink)
-    notes = tuple(note for note in plan.notes if note != STANDING_STILL)
-    return replace(plan, spec=spec, notes=(*notes, *told))
+    spec, notes = without_end(plan.spec, plan.notes, options.window, options.sink)
+    return replace(plan, spec=spec, notes=notes)
 
 
 class Opened:

@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ...errors import InputError, LingBotError
 from ...live import Frames
 from ...live.wire.client import Client
 from ...live.wire.codec import MSGPACK, Socket
+from ...live.wire.connection import Connection
 from ...live.wire.protocol import Event, Init
 from ...live.wire.steering import Rules, obey, quiet_since
 from ..profile import release
@@ -25,16 +26,6 @@ T = TypeVar("T")
 LINE = 8
 """People who may wait."""
 MANY_THREADS = 4
-
-
-class Inbox(Protocol):
-    """A connection's messages. `next()` gives None when there will be no more; then `clean` says whether the client has
-    closed the connection, or it broke. Raises InputError for what is no message."""
-
-    clean: bool
-    ended: asyncio.Event
-
-    async def next(self) -> dict[str, Any] | None: ...
 
 
 class Room:
@@ -49,7 +40,7 @@ class Room:
         self._threads = ThreadPoolExecutor(MANY_THREADS, thread_name_prefix="lingbot-live")
         self._held: asyncio.TimerHandle | None = None
 
-    async def enter(self, socket: Socket, init: Init, inbox: Inbox) -> None:
+    async def enter(self, socket: Socket, init: Init, inbox: Connection) -> None:
         """Everything from a client's init to its end. Raises InputError for what cannot be done."""
         client = Client(socket, init, self._threads, MSGPACK)
         sending = asyncio.create_task(client.send())
@@ -80,7 +71,7 @@ class Room:
             visit.client.finish()  # a connection that has not noticed yet that it is broken
         return visit
 
-    async def _turn(self, client: Client, inbox: Inbox) -> None:
+    async def _turn(self, client: Client, inbox: Connection) -> None:
         """Waits until the world is free. Raises InputError for a client that cannot be told to wait."""
         if not self._taken:
             self._taken = True
@@ -125,7 +116,7 @@ class Room:
             raise
         return self.visit
 
-    async def _walk(self, visit: Visit, client: Client, inbox: Inbox, sending: asyncio.Task[None]) -> None:
+    async def _walk(self, visit: Visit, client: Client, inbox: Connection, sending: asyncio.Task[None]) -> None:
         came_back, visit.client = visit.chunks > 0 or visit.session.running, client
         client.tell(visit.facts())
         if came_back:

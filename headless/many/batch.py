@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -75,12 +76,11 @@ def run_batch(
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         manifest = Manifest(folder)
-        for job in () if manifest.path.exists() else jobs:
-            refuse_existing(job.video(folder), job.options.overwrite)
+        waiting = _waiting(jobs, manifest, tell)
         manifest.path.touch()
-        waiting = list(_waiting(jobs, manifest, tell))
-        done = 0
-        for outcome in _outcomes(waiting, folder, run_groups or partial(_run_here, show=show), tell):
+        groups, failed = _planned(waiting, folder, tell)
+        run_groups, done = run_groups or partial(_run_here, show=show), 0
+        for outcome in chain(failed, run_groups([group for _, group in groups], folder)):
             manifest.note(outcome)
             done += outcome.error is None
             if outcome.error is not None:
@@ -91,10 +91,7 @@ def run_batch(
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
     """What `run_batch` would do, with every check of a job's start; nothing is written. `done` are the jobs that would
     be done, and `tell` is given which of them are made together. Raises InputError as `run_batch` does."""
-    manifest = Manifest(folder)
-    for job in () if manifest.path.exists() else jobs:
-        refuse_existing(job.video(folder), job.options.overwrite)
-    waiting = list(_waiting(jobs, manifest, tell))
+    waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
         groups, failed = _planned(waiting, Path(cameras), tell)
     for outcome in failed:
@@ -105,23 +102,19 @@ def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) 
     return Counts(len(waiting) - len(failed), len(jobs) - len(waiting), len(failed))
 
 
-def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> Iterator[Job]:
-    """The jobs that are to be done. Their videos may be replaced."""
+def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:
+    """The jobs that are to be done. Their videos may be replaced, but for those that no batch has made. Raises
+    InputError."""
+    waiting = []
     for job in jobs:
+        if not manifest.path.exists():
+            refuse_existing(job.video(manifest.folder), job.options.overwrite)
         found = manifest.found(job)
         if found == CHANGED:
             tell(f"{job.name}: {job.options.output} is no longer the file that was written, so it is made again")
         if found != DONE:
-            yield replace(job, options=replace(job.options, overwrite=True))
-
-
-def _outcomes(
-    waiting: Sequence[Job], folder: Path, run_groups: RunGroups, tell: Callable[[str], None]
-) -> Iterator[Outcome]:
-    """What becomes of each job. Those that cannot start come first."""
-    groups, failed = _planned(waiting, folder, tell)
-    yield from failed
-    yield from run_groups([group for _, group in groups], folder)
+            waiting.append(replace(job, options=replace(job.options, overwrite=True)))
+    return waiting
 
 
 def _planned(

@@ -35,6 +35,8 @@ class Connection:
         self._task = asyncio.create_task(self._read())
 
     async def next(self) -> dict[str, Any] | None:
+        """The next message, None when there will be no more; then `clean` says whether the client has closed the
+        connection, or it broke. Raises InputError for what is no message."""
         data = await self._messages.get()
         if data is None:
             self._messages.put_nowait(None)

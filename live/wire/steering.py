@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from ...errors import LingBotError
 from ..session import Session
 from .client import Client
+from .connection import Connection
 from .protocol import Event, read_event
 
 
@@ -25,14 +26,7 @@ class Rules:
     back: float = 60.0
 
 
-class Messages(Protocol):
-    """A connection's messages. `next()` gives None when there will be no more. Raises InputError for what is no
-    message."""
-
-    async def next(self) -> dict[str, Any] | None: ...
-
-
-async def obey(inbox: Messages, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
+async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitable[None]]) -> None:
     """Has each event of a client done, until it is gone; it is told what cannot be."""
     while True:
         try:

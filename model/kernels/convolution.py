@@ -57,10 +57,10 @@ def _convolve(
         frame = tl.where(number == 0, first, tl.where(number == 1, second, third))
         row = frame + m + (near // SIDE + up) * width + near % SIDE + left
         k = (near * FRAMES + number) * CHANNELS + channel
-        total, below = _add_products(total, below, x.load([row, channel]), w, w_below, weight_row, k, NA, NB)
+        total, below = _add_products(total, below, x.load([row, channel]), w, w_below, weight_row, k, NB)
         if KB:
             rest = x_rest.load([row, channel + KA])
-            apart, both = _add_products(apart, both, rest, w_rest, w_both, weight_row, k + KA, NA, NB)
+            apart, both = _add_products(apart, both, rest, w_rest, w_both, weight_row, k + KA, NB)
     if KB:
         total, below = total + apart, below + both
     p = m + tl.arange(0, PIXELS)
@@ -80,10 +80,10 @@ def _convolve(
 
 
 @triton.jit
-def _add_products(total, below, x, w, w_below, row, k, NA: tl.constexpr, NB: tl.constexpr):
+def _add_products(total, below, x, w, w_below, row, k, NB: tl.constexpr):
     total = tl.dot(x, w.load([row, k]).T, total)
     if NB:
-        below = tl.dot(x, w_below.load([row + NA, k]).T, below)
+        below = tl.dot(x, w_below.load([row + total.shape[1], k]).T, below)
     return total, below
 
 

@@ -12,19 +12,30 @@ from torch import Tensor
 from ..matrix_8bit import LARGEST, Activation
 from .pointwise import PART, parts_of
 
+_INT8, _FP8 = tl.constexpr(LARGEST[torch.int8]), tl.constexpr(LARGEST[torch.float8_e4m3fn])
+
 
 @triton.jit
-def _store_8bit(at, x, scale, inside, INTEGER: tl.constexpr):
+def _scale_8bit(largest, out_ptr):
+    """What gives a largest magnitude the largest number of out_ptr's dtype."""
+    if out_ptr.dtype.element_ty == tl.int8:
+        scale = tl.maximum(largest, 1e-30) / _INT8
+    else:
+        scale = tl.maximum(largest, 1e-30) / _FP8
+    return scale
+
+
+@triton.jit
+def _store_8bit(at, x, scale, inside):
     x = x / scale
-    if INTEGER:
+    if at.dtype.element_ty == tl.int8:
         x = tl.extra.libdevice.rint(x)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _encode_8bit(
-    values_ptr, scales_ptr, x_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr,
-    INTEGER: tl.constexpr, ACTIVATION: tl.constexpr,
+    values_ptr, scales_ptr, x_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)[None, :]
@@ -35,9 +46,9 @@ def _encode_8bit(
         x = x / (1.0 + tl.exp(-x))
     if ACTIVATION == "gelu":  # 1 + tanh(u) = 2 / (1 + exp(-2u)), and 2 * sqrt(2 / pi) = 1.5957691216
         x = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
-    scale = tl.maximum(tl.max(tl.abs(x), axis=1), 1e-30) / LARGEST
+    scale = _scale_8bit(tl.max(tl.abs(x), axis=1), values_ptr)
     tl.store(scales_ptr + row, scale, mask=row < rows)
-    _store_8bit(values_ptr + at, x, scale[:, None], inside, INTEGER)
+    _store_8bit(values_ptr + at, x, scale[:, None], inside)
 
 
 @triton.jit
@@ -53,8 +64,7 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
 
 @triton.jit
 def _layer_norm_8bit(
-    values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
-    LARGEST: tl.constexpr, INTEGER: tl.constexpr,
+    values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):  # fmt: skip
     """A token in parts. All reads after the first come from the GPU's cache, so few registers are held and many
     programs run side by side: their four passes wait for one another."""
@@ -76,12 +86,12 @@ def _layer_norm_8bit(
         cols = block * BLOCK + tl.arange(0, BLOCK)
         x = _normed(x_ptr + row * dim, weight_ptr, bias_ptr, cols, dim, mean, deviation)
         largest = tl.maximum(largest, tl.abs(x))
-    scale = tl.maximum(tl.max(largest, axis=0), 1e-30) / LARGEST
+    scale = _scale_8bit(tl.max(largest, axis=0), values_ptr)
     tl.store(scales_ptr + row, scale)
     for block in tl.static_range(BLOCKS):
         cols = block * BLOCK + tl.arange(0, BLOCK)
         x = _normed(x_ptr + row * dim, weight_ptr, bias_ptr, cols, dim, mean, deviation)
-        _store_8bit(values_ptr + row * dim + cols, x, scale, cols < dim, INTEGER)
+        _store_8bit(values_ptr + row * dim + cols, x, scale, cols < dim)
 
 
 @triton.jit
@@ -127,18 +137,15 @@ def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
 
 
 @triton.jit
-def _to_fp8(
-    out_ptr, rows_ptr, x_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr, LARGEST: tl.constexpr,
-    ROWS: tl.constexpr,
-):  # fmt: skip
+def _to_fp8(out_ptr, rows_ptr, x_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
     row = (tl.program_id(0) // parts).to(tl.int64)
     x = tl.load(x_ptr + row * dim + cols, mask=inside, other=0.0).to(tl.float32)
     x = (x - tl.load(shift_ptr + cols, mask=inside, other=0.0)) * tl.load(factor_ptr)
-    x = tl.minimum(tl.maximum(x, -LARGEST), LARGEST)
-    if ROWS:
+    x = tl.minimum(tl.maximum(x, -_FP8), _FP8)
+    if rows_ptr is not None:
         row = tl.load(rows_ptr + row)
     tl.store(out_ptr + row * dim + cols, x.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -156,7 +163,7 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
 
 def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
     """See pointwise.encode_8bit."""
-    _run_by_head(_encode_8bit, scales, values, scales, x.contiguous(), ACTIVATION=activation, **_range(values.dtype))
+    _run_by_head(_encode_8bit, scales, values, scales, x.contiguous(), ACTIVATION=activation)
     return values
 
 
@@ -173,7 +180,7 @@ def layer_norm_8bit_(
     with torch.cuda.device_of(x):
         _layer_norm_8bit[(len(x),)](
             values, scales, x, weight.contiguous(), bias.contiguous(), x.shape[1], eps, BLOCK=PART,
-            BLOCKS=triton.cdiv(x.shape[1], PART), num_warps=8, **_range(values.dtype),
+            BLOCKS=triton.cdiv(x.shape[1], PART), num_warps=8,
         )  # fmt: skip
     return values
 
@@ -200,20 +207,13 @@ def fp8_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """See pointwise.to_fp8_."""
-    return _write_fp8(out, None, x.contiguous(), shift, factor)
+    return put_fp8_(out, None, x, shift, factor)
 
 
-def put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """See pointwise.put_fp8_."""
-    return _write_fp8(out, rows, x.contiguous(), shift, factor)
-
-
-def _write_fp8(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    places = shift if rows is None else rows
+def put_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """See pointwise.put_fp8_; without `rows` to_fp8_."""
     with torch.cuda.device_of(out):
-        _to_fp8[parts_of(x)](
-            out, places, x, shift, factor, x.shape[1], BLOCK=PART, LARGEST=LARGEST[out.dtype], ROWS=rows is not None
-        )
+        _to_fp8[parts_of(x)](out, rows, x.contiguous(), shift, factor, x.shape[1], BLOCK=PART)
     return out
 
 
@@ -222,10 +222,6 @@ def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Ten
     with torch.cuda.device_of(out):
         _from_fp8[parts_of(out)](out, values, shift, factor, out.shape[1], BLOCK=PART)
     return out
-
-
-def _range(dtype: torch.dtype) -> dict[str, Any]:
-    return {"LARGEST": LARGEST[dtype], "INTEGER": dtype == torch.int8}
 
 
 def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **settings: Any) -> None:

@@ -60,10 +60,10 @@ def _pair(first, second, kind: tl.constexpr):
 
 
 @triton.jit
-def _write(out_ptr, packed_ptr, code_ptr, scales, bytes_left, BLOCKS: tl.constexpr, HALF: tl.constexpr,
-           TYPE: tl.constexpr, MASKED: tl.constexpr):  # fmt: skip
-    """The values of BLOCKS blocks, of HALF bytes each, of which `bytes_left` are there at all."""
-    at = tl.arange(0, BLOCKS)[:, None] * HALF + tl.arange(0, HALF)[None, :]
+def _write(out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr, TYPE: tl.constexpr,
+           MASKED: tl.constexpr):  # fmt: skip
+    """The values of a block for each of the scales, of HALF bytes each, of which `bytes_left` are there at all."""
+    at = tl.arange(0, scales.shape[0])[:, None] * HALF + tl.arange(0, HALF)[None, :]
     if MASKED:
         packed = tl.load(packed_ptr + at, mask=at < bytes_left, other=0).to(tl.int32)
     else:
@@ -87,7 +87,7 @@ def _decode(
     scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, block, block * HALF < byte_count,
                      NESTED, NESTED_BLOCKSIZE)  # fmt: skip
     first = tl.program_id(0).to(tl.int64) * BLOCKS * HALF
-    _write(out_ptr + first, packed_ptr + first, code_ptr, scales, byte_count - first, BLOCKS, HALF, TYPE, MASKED)
+    _write(out_ptr + first, packed_ptr + first, code_ptr, scales, byte_count - first, HALF, TYPE, MASKED)
 
 
 @triton.jit
@@ -112,11 +112,11 @@ def _recode(
         part_scales = _scales(absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, first + part + part_block,
                               all_inside, NESTED, NESTED_BLOCKSIZE)  # fmt: skip
         byte = (first + part) * HALF
-        _write(out_ptr + byte, packed_ptr + byte, code_ptr, part_scales * factor, 0, BLOCKS, HALF, TYPE, False)
+        _write(out_ptr + byte, packed_ptr + byte, code_ptr, part_scales * factor, 0, HALF, TYPE, False)
 
 
 def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """See loaders.quantized.codec.decode; `scales` are its `Scales`."""
+    """See quantized.codec.decode; `scales` are its `Scales`."""
     count = math.prod(shape)
     out = torch.empty(count + count % 2, dtype=dtype, device=packed.device)
     blocks = math.gcd(-(-count // scales.blocksize), DECODED_AT_ONCE // scales.blocksize or 1)
@@ -129,7 +129,7 @@ def decode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torc
 
 
 def recode_4bit(packed: Tensor, scales: Any, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
-    """See loaders.quantized.codec.recode."""
+    """See quantized.codec.recode."""
     rows, width = shape
     values = torch.empty(shape, dtype=dtype, device=packed.device)
     row_scales = torch.empty(rows, 1, dtype=torch.float32, device=packed.device)

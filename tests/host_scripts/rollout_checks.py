@@ -19,19 +19,23 @@ import comfy.sd  # noqa: E402
 import comfy.utils  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from comfy.patcher_extension import WrappersMP  # noqa: E402
 from comfy_extras.nodes_multigpu import MultiGPUCFGSplitNode  # noqa: E402
 from common import FP32, GOLDEN, check, experts, gap, refused, report  # noqa: E402
 from lingbot_world.camera.path import CameraPath  # noqa: E402
 from lingbot_world.host.guider import ExpertGuider  # noqa: E402
 from lingbot_world.host.loading import load_causal, load_patcher  # noqa: E402
+from lingbot_world.host.patcher import ExpertPatcher  # noqa: E402
 from lingbot_world.host.rollout import prepare_rollout, run_rollout  # noqa: E402
-from lingbot_world.host.rollout_sampler import RolloutSampler, plan_key_values  # noqa: E402
+from lingbot_world.host.rollout_sampler import plan_memory, run_prepared  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
+from lingbot_world.model.cache import CameraCache  # noqa: E402
 from lingbot_world.model.kv_cache import KeyValuePlace  # noqa: E402
 from lingbot_world.options import PerExpert, Window  # noqa: E402
 from lingbot_world.pipeline.chunk_loop import Chunk, ChunkLoop  # noqa: E402
 from lingbot_world.pipeline.spec import RolloutRequest  # noqa: E402
 from lingbot_world.pipeline.state import load_state  # noqa: E402
+from lingbot_world.pipeline.world import World, WorldMemory  # noqa: E402
 from rollout_cases import ACTIONS, CASES, WINDOW, arrays, by_chunk, draws, part, run, schedule_of  # noqa: E402
 
 torch.set_num_threads(1)  # toys are too small for more
@@ -91,14 +95,13 @@ def golden_run(case, model, place=KeyValuePlace()):  # noqa: B008
     held = Window(case.window or 0, case.sink).held(frames, case.chunk)
     prompts = given["context"], given.get("context_null")
     chunks = (Chunk(*part(case, given, number), *prompts) for number in range(frames // case.chunk))
-    guider = comfy.samplers.CFGGuider(model)
-    guider.inner_set_conds({"positive": [[given["context"], {}]]})
     loop = ChunkLoop(tuple(size), held, case.chunk, schedule)
-    sampler = RolloutSampler(
-        loop, chunks, draws(given.get("renoise", ())), lambda run: made.extend(run(lambda *_: None)), place
-    )  # fmt: skip
-    chunk = torch.zeros(1, 16, case.chunk, *size)
-    guider.sample(chunk, chunk, sampler, torch.tensor([*schedule.sigmas, 0.0]), disable_pbar=True, seed=0)
+    memory, renoise = WorldMemory(place, 0), draws(given.get("renoise", ()))
+
+    def work(prepared, device):
+        made.extend(loop.run(prepared, chunks, renoise, device=device, memory=memory))
+
+    run_prepared(model, [[given["context"], {}]], loop, work, seed=0)
     return torch.cat(made, dim=2), given["latent"]
 
 
@@ -115,13 +118,72 @@ def golden():
     return found
 
 
+class Recorder:
+    """Stands for the CUDA graphs of a World: what the model gives it to record, and how often it is told to forget."""
+
+    def __init__(self):
+        self.weights, self.cleared = [], 0
+
+    def run(self, compute, given, options):
+        self.weights.append(options["weights"])
+        return compute(given, options)
+
+    def clear(self):
+        self.cleared += 1
+        return 0
+
+
+def recorded_run(model):
+    """A golden run whose World has a recorder and a camera cache as on a GPU: its gap, and the recorder."""
+    lane_of, recorder = World._lane, Recorder()
+
+    def lane(self, *arguments):
+        made = lane_of(self, *arguments)
+        made.options["graphs"], made.cache = recorder, CameraCache(steady=True)
+        return made
+
+    World._lane = lane
+    try:
+        return gap(*golden_run(WINDOW, model)), recorder
+    finally:
+        World._lane = lane_of
+
+
+@check
+def recorded_forwards():
+    """Forwards that are given to a recorder: of a plain model; not of one with a LoRA, with a patch between its blocks,
+    with a wrapper around it, or whose weights are not all on the device."""
+    plain, attention, wrapped, away = (golden_model() for _ in range(4))
+    attention.set_model_attn1_patch(lambda given: given["x"])
+    wrapped.add_wrapper(WrappersMP.DIFFUSION_MODEL, lambda run, *given, **named: run(*given, **named))
+    weight = golden_model().model.diffusion_model.blocks[0].self_attn.q.weight
+    lora = {"diffusion_model.blocks.0.self_attn.q.diff": torch.zeros_like(weight)}
+    models = {"plain": plain, "patch": attention, "wrapper": wrapped, "away": away,
+              "lora": comfy.sd.load_lora_for_models(golden_model(), None, lora, 1.0, 0)[0]}  # fmt: skip
+    found, load = {}, ExpertPatcher.load
+
+    def load_some(patcher, *arguments, **named):
+        load(patcher, *arguments, **named)
+        patcher.model.model_lowvram = True
+
+    for name, model in models.items():
+        ExpertPatcher.load = load_some if name == "away" else load
+        try:
+            far, recorder = recorded_run(model)
+        finally:
+            ExpertPatcher.load = load
+        found[name] = {"gap": far, "forwards": len(recorder.weights), "weights": sorted(set(recorder.weights)),
+                       "cleared": recorder.cleared, "kept": len(model.model.kept_by_rollout)}  # fmt: skip
+    return found
+
+
 @check
 def attention_in_8_bits():
     """Gaps of a rollout whose keys and values are kept in fp8: to the exact one, to the engine's, with an `attn1_patch`
     that hands on or doubles, and with keys and values in host memory; and where they are planned to lie."""
     model = load_causal(CAUSAL / "model", "fp32", attention="8bit")
     spec = prepare(toy_model(), frames=69, window=18).spec
-    place = plan_key_values(model, spec, "auto")[0]
+    place = plan_memory(model, spec, "auto")[0].place
     latent, official = golden_run(WINDOW, model, place)
     engine = load_expert(CAUSAL / "model", dtype=torch.float32, attention_mode="8bit")
     found = {"place": list(place), "from exact": gap(latent, official),
@@ -316,7 +378,7 @@ def places():
         ):  # fmt: skip
             management.get_free_memory = lambda device=None: int((host if device.type == "cpu" else gigabytes) * 1e9)  # noqa: B023
             try:
-                found[f"{gigabytes} {host} {mode}"] = list(plan_key_values(fake, spec, mode)[0])
+                found[f"{gigabytes} {host} {mode}"] = list(plan_memory(fake, spec, mode)[0].place)
             except ValueError as error:
                 found[f"{gigabytes} {host} {mode}"] = str(error)
     finally:

@@ -10,13 +10,13 @@ from contextlib import nullcontext
 
 import torch
 import triton
-from lingbot_world.loaders.quantized import codec
 from lingbot_world.model import attention_fp8_cudnn as fp8_attention
 from lingbot_world.model import matrix_8bit as quantized
 from lingbot_world.model.kernels import convolution
 from lingbot_world.model.kernels import matrix_8bit as quantized_kernels
 from lingbot_world.model.kernels import pointwise as kernels
 from lingbot_world.model.kernels import weights_4bit as four_bit_kernels
+from lingbot_world.model.quantized import codec
 from lingbot_world.toy.weights import Weights, vae_tensors
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae, network
 from lingbot_world.vae.pooled import PooledDecoder

@@ -24,6 +24,7 @@ from lingbot_world.loaders.offload import SharedBlocks, streamed_weights
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValuePlace
 from lingbot_world.model.parallel import SequenceParallel
+from lingbot_world.options import Window
 from lingbot_world.pipeline import World
 from lingbot_world.pipeline.two_experts import sample
 from lingbot_world.pipeline.world import WorldMemory
@@ -121,7 +122,7 @@ def three_chunks(
     model: LingBotWorldModel, place: KeyValuePlace, chunk: int, sequence: SequenceParallel | None = None
 ) -> torch.Tensor:
     memory = WorldMemory(place)
-    world = World(model, (6, 10), 6, 2, chunk=chunk, device="cpu", memory=memory, sequence_parallel=sequence)
+    world = World(model, (6, 10), Window(6, 2), chunk=chunk, device="cpu", memory=memory, sequence_parallel=sequence)
     generator = torch.Generator().manual_seed(3)
     world.prompt = torch.randn(1, 20, model.config.text_dim, generator=generator)
     schedule = few_step_schedule((0, 500), 10.0)

@@ -25,7 +25,7 @@ from bench_report import GB, Report, free
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.kv_cache import KeyValuePlace
 from lingbot_world.model.parallel import SequenceParallel
-from lingbot_world.options import CHUNK, CHUNKS, FAST_INDICES
+from lingbot_world.options import CHUNK, CHUNKS, FAST_INDICES, Window
 from lingbot_world.pipeline.world import World, WorldMemory
 from lingbot_world.sampling import few_step_schedule
 from memory_watch import Memory, process_bytes
@@ -50,8 +50,8 @@ def bench_rollout(
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     begin, before = time.perf_counter(), process_bytes(os.getpid())
-    world = World(model, size, options.window, options.sink, chunk=options.chunk, device=device, memory=memory,
-                  sequence_parallel=sequence_parallel)  # fmt: skip
+    world = World(model, size, Window(options.window, options.sink), chunk=options.chunk, device=device,
+                  memory=memory, sequence_parallel=sequence_parallel)  # fmt: skip
     torch.cuda.synchronize()
     report.add(f"{name}: making the cache", time.perf_counter() - begin, "s",
                f"{(process_bytes(os.getpid()) - before) / GB:.2f} GB anonymous")  # fmt: skip

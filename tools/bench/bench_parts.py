@@ -14,10 +14,10 @@ from lingbot_world.headless.plan import Plan, make_plan
 from lingbot_world.headless.profile import Stage, StageRecorder
 from lingbot_world.headless.run import run
 from lingbot_world.loaders import load_expert, open_checkpoint
-from lingbot_world.loaders.quantized.four_bit import frozen_parameter
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
+from lingbot_world.model.quantized.parameters import frozen_parameter
 from lingbot_world.pipeline.geometry import Geometry, explicit_geometry
 from lingbot_world.pipeline.memory import estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
 from lingbot_world.text import NEGATIVE_PROMPT, encode

@@ -2,6 +2,7 @@
 
     python tools/bench/bench_rollout_node.py --comfyui ComfyUI --folder SCRATCH                       # all of the GPU
     python tools/bench/bench_rollout_node.py --comfyui ComfyUI --folder SCRATCH --reserve-vram 117       # as 24 GB
+    python tools/bench/bench_rollout_node.py --comfyui ComfyUI --folder SCRATCH --model 1.3b --chunk 1 --size 464*832
     python tools/bench/bench_rollout_node.py --comfyui ComfyUI --folder SCRATCH --toy TOY --size 96*160 # on a CPU
 
 One server makes the same video cold, warm and with keys and values in each of `--kv_cache`. `gap` is how far a video's
@@ -18,10 +19,12 @@ from pathlib import Path
 import random_package
 import torch
 from bench_comfyui import GB, say
-from bench_server import END, LOADER, SAMPLER, ComfyUI, prepare_base
+from bench_server import END, LOADER, MODES, SAMPLER, ComfyUI, prepare_base
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.options import CHUNK
 from memory_watch import Memory
+
+MODELS = {"14b": "lingbot_world_fast", "1.3b": "lingbot-world-v2-1.3b-causal-fast"}
 
 
 def prepare(options: argparse.Namespace) -> int:
@@ -32,9 +35,9 @@ def prepare(options: argparse.Namespace) -> int:
         package.symlink_to(options.toy.resolve())
     elif options.toy is None:
         package.mkdir(exist_ok=True)
-        random_package.causal(package)
+        (random_package.small if options.model == "1.3b" else random_package.causal)(package)
         random_package.vae(package)
-    return open_checkpoint(package / "lingbot_world_fast").config.text_dim
+    return open_checkpoint(package / MODELS[options.model]).config.text_dim
 
 
 def prompt_for(mode: str, text_dim: int, options: argparse.Namespace) -> dict:
@@ -42,7 +45,8 @@ def prompt_for(mode: str, text_dim: int, options: argparse.Namespace) -> dict:
     height, width = map(int, options.size.split("*"))
     nodes = {
         LOADER: ("LingBotWorldLoadCausal", {
-            "model_name": "bench/lingbot_world_fast", "weight_dtype": "default", "arithmetic": options.arithmetic}),
+            "model_name": f"bench/{MODELS[options.model]}", "weight_dtype": "default",
+            "arithmetic": options.arithmetic, "attention": options.attention}),
         "prompt": ("BenchPrompt", {"text_dim": text_dim}),
         "vae": ("LingBotWorldLoadVAE", {"vae_name": "bench.pth"}),
         "image": ("EmptyImage", {"width": width, "height": height, "batch_size": 1, "color": 0x406080}),
@@ -52,21 +56,23 @@ def prompt_for(mode: str, text_dim: int, options: argparse.Namespace) -> dict:
         SAMPLER: ("LingBotWorldRollout", {
             "model": [LOADER, 0], "positive": ["prompt", 0], "vae": ["vae", 0], "start_image": ["image", 0],
             "camera": ["camera", 0], "frames": options.frame_num, "seed": 0, "steps": "as the model was trained",
-            "shift": 10.0, "indices": "0", "window": options.window, "sink": options.sink, "kv_cache": mode}),
+            "shift": 10.0, "indices": "0", "window": options.window, "sink": options.sink, "kv_cache": mode,
+            "chunk": str(options.chunk)}),
         END: ("BenchEnd", {"samples": [SAMPLER, 0], "name": "rollout"}),
     }  # fmt: skip
     return {node: {"class_type": kind, "inputs": inputs} for node, (kind, inputs) in nodes.items()}
 
 
-def figures(timeline, frames: int) -> dict:
+def figures(timeline, frames: int, chunk: int) -> dict:
     """Seconds: until the sampler begins, of the first and the last chunk, of all of the node."""
-    ends = [timeline.steps[frame] for frame in range(4 * CHUNK - 3, frames + 1, 4 * CHUNK) if frame in timeline.steps]
+    ends = [timeline.steps[frame] for frame in range(4 * chunk - 3, frames + 1, 4 * chunk) if frame in timeline.steps]
     chunks = [end - begin for begin, end in zip(ends, ends[1:], strict=False)]
     begin = timeline.began[SAMPLER]
     return {
         "load_s": timeline.seconds(LOADER), "to_first_chunk_s": ends[0] - begin,
         "chunk_s": [round(seconds, 2) for seconds in chunks],
-        "full_chunk_s": statistics.median(chunks[-2:]), "decode_s": timeline.ended[SAMPLER] - ends[-1],
+        "full_chunk_s": statistics.median(chunks[-max(2, len(chunks) // 4) :]),
+        "decode_s": timeline.ended[SAMPLER] - ends[-1],
         "node_s": timeline.seconds(SAMPLER), "latent": timeline.latent,
         "gap": None if timeline.gap is None else f"{timeline.gap:.1e}",
     }  # fmt: skip
@@ -74,14 +80,15 @@ def figures(timeline, frames: int) -> dict:
 
 def bench(options: argparse.Namespace, memory: Memory) -> None:
     text_dim, before = prepare(options), memory.now(None)
-    with ComfyUI("default", options) as server:
+    with ComfyUI(options.server, options) as server:
         floor = {**memory.now(server.process.pid), **{n: v for n, v in before.items() if n.startswith("vram")}}
         for mode in options.kv_cache:
             memory.now(server.process.pid, 0)
             begin = time.monotonic()
             timeline = server.run(prompt_for(mode, text_dim, options))
             over = {f"{name}_GB": (value - floor[name]) / GB for name, value in sorted(memory.peaks.items())}
-            row = {"kv_cache": mode, **figures(timeline, options.frame_num), **over, "run_s": time.monotonic() - begin}
+            row = {"kv_cache": mode, **figures(timeline, options.frame_num, options.chunk), **over}
+            row["run_s"] = time.monotonic() - begin
             say(json.dumps({name: round(v, 3) if isinstance(v, float) else v for name, v in row.items()}))
 
 
@@ -92,7 +99,11 @@ def main() -> None:
     parser.add_argument("--python", type=Path, default=Path(sys.executable))
     parser.add_argument("--toy", type=Path)
     parser.add_argument("--kv_cache", nargs="+", default=["auto", "gpu", "8bit", "host"])
+    parser.add_argument("--model", choices=list(MODELS), default="14b")
+    parser.add_argument("--chunk", type=int, default=CHUNK)
+    parser.add_argument("--server", choices=list(MODES), default="default")
     parser.add_argument("--arithmetic", default="auto")
+    parser.add_argument("--attention", default="auto")
     parser.add_argument("--size", default="480*832")
     parser.add_argument("--frame_num", type=int, default=117)
     parser.add_argument("--window", type=int, default=18)
@@ -105,7 +116,7 @@ def main() -> None:
         with torch.no_grad():
             bench(options, memory)
     except Exception:
-        log = options.folder / "server-default.log"
+        log = options.folder / f"server-{options.server}.log"
         say(log.read_text(errors="replace")[-4000:] if log.is_file() else "no server was started")
         raise
     finally:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from lingbot_world.loaders.quantized import codec
 from lingbot_world.model.config import ModelConfig
+from lingbot_world.model.quantized import codec
 from lingbot_world.quantize import writer
 from torch import Tensor
 

@@ -48,7 +48,7 @@ def measure(source: Path, target: Path, device: str, search: bool) -> dict[str, 
 def bitsandbytes_rate(device: str) -> dict[str, float]:
     """Millions of weights a second of quantize_4bit, and of `codec.encode`, on one weight of 5120 x 5120."""
     import torch
-    from lingbot_world.loaders.quantized import codec
+    from lingbot_world.model.quantized import codec
 
     weight = torch.randn(5120, 5120, device=device)
     calls = {

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ...loaders.quantized.codec import decode as decode_4bit
-from ...loaders.quantized.codec import encode as encode_4bit
+from ...model.quantized.codec import decode as decode_4bit
+from ...model.quantized.codec import encode as encode_4bit
 from ...quantize.writer import linear_weights
 from ...sampling import flow_sigmas, flow_timesteps, is_high_noise, sample_flow_unipc
 from .camera_map import camera_patches, ray_patches

@@ -1,4 +1,4 @@
-"""bitsandbytes' 4-bit weights as comfy_kitchen QuantizedTensor layouts. Import it through `four_bit.load_layouts()`.
+"""bitsandbytes' 4-bit weights as comfy_kitchen QuantizedTensor layouts. Import it through `parameters.load_layouts()`.
 
 There are two layouts, because torch's compile cache tells quantized tensors apart by their layout's name and fields
 only: NATIVE decodes with bitsandbytes' functional calls, PLAIN in torch. Linear4bit and Params4bit are not used: the

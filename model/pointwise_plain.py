@@ -1,0 +1,61 @@
+"""The functions of pointwise.py in plain torch, which says what they compute; those in 8 bits are in matrix_8bit.py."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .matrix_8bit import to_fp8_
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight.to(x.dtype), bias.to(x.dtype), eps).to(dtype)
+
+
+def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x.copy_(_rms(x, weight, eps))
+
+
+def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
+    pairs = _rms(x, weight, eps).unflatten(-1, (-1, cos.shape[-1], 2))
+    even, odd = pairs.unbind(-1)
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    rotated = torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1)
+    return x.copy_(rotated.flatten(-3))
+
+
+def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return F.silu(F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps), inplace=True)
+
+
+def _rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    return F.rms_norm(x, x.shape[-1:], weight.to(x.dtype), eps)
+
+
+def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
+    if gate is None:
+        return x.add_(y)
+    return x.addcmul_(y.to(x.dtype), gate)
+
+
+def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    return x.addcmul_(x, scale.to(x.dtype)).add_(shift)
+
+
+def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
+    return out.index_copy_(0, rows, x.to(out.dtype))
+
+
+def put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    made = to_fp8_(torch.empty_like(x, dtype=out.dtype), x, shift, factor)
+    out.view(torch.uint8).index_copy_(0, rows, made.view(torch.uint8))  # torch moves no rows of 8-bit floats
+    return out
+
+
+def merge_(
+    out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None
+) -> Tensor:
+    if rest is not None and rest_log_sums is not None:
+        parts, log_sums = (torch.cat(pair).float() for pair in ((parts, rest), (log_sums, rest_log_sums)))
+    shares = log_sums.softmax(0).transpose(1, 2).unsqueeze(-1)
+    return out.copy_((parts.float() * shares).sum(0))

@@ -1,0 +1,121 @@
+"""Weights in fewer bits as parameters: their bytes, and beside them what decodes them."""
+
+from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import require
+from ...options import T
+from ..matrix_8bit import EightBit
+from ..pointwise import encode_8bit, or_else
+from . import codec, scaled
+from .codec import Scales, decode
+
+
+class DecodedParameter(torch.nn.Parameter):
+    """A weight in fewer bits as a model outside ComfyUI has it. It needs nothing but torch: importing comfy_kitchen and
+    bitsandbytes takes six seconds, half of it for torch's compiler. In ComfyUI a QuantizedTensor takes its place, which
+    the host can move and patch."""
+
+    _kept: dict[torch.dtype, Any] | None = None
+
+    def keep(self) -> None:
+        """From now on what decoding and recoding make stays beside the weight, and is given again."""
+        self._kept = {}
+
+    def _kept_or_made(self, dtype: torch.dtype, make: Callable[[], T]) -> T:
+        kept = {} if self._kept is None else self._kept
+        if dtype not in kept:
+            kept[dtype] = make()
+        return kept[dtype]
+
+
+class FourBitParameter(DecodedParameter):
+    """A 4-bit weight: the packed bytes, and beside them what decodes them."""
+
+    scales: Scales
+    weight_shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, packed: Tensor, scales: Scales, shape: tuple[int, ...]) -> "FourBitParameter":
+        """Over these tensors as they are: views of a mapped file, slices of a GPU buffer."""
+        parameter = torch.Tensor._make_subclass(cls, packed, False)
+        parameter.scales, parameter.weight_shape = scales, tuple(shape)
+        return parameter
+
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """The weight in `dtype`, bit-equal to what bitsandbytes makes of it."""
+        run = _fastest("decode_4bit", decode, self.device.type)
+        return self._kept_or_made(dtype, lambda: run(self.data, self.scales, self.weight_shape, dtype))
+
+    def recode(self, dtype: torch.dtype) -> EightBit:
+        """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
+        return self._kept_or_made(dtype, lambda: recode(self.data, self.scales, self.weight_shape, dtype))
+
+
+class ScaledParameter(DecodedParameter):
+    """An 8-bit weight: its values, and beside them its scale."""
+
+    scale: Tensor | None
+
+    @classmethod
+    def of(cls, values: Tensor, scale: Tensor | None) -> "ScaledParameter":
+        """Over these tensors as they are: views of a mapped file, slices of a GPU buffer."""
+        parameter = torch.Tensor._make_subclass(cls, values, False)
+        parameter.scale = scale
+        return parameter
+
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """The weight in `dtype`, as ComfyUI decodes it: float8 times the scale in `dtype`, int8 times it in float32."""
+        return self._kept_or_made(dtype, lambda: scaled.decode(self.data, self.scale, dtype))
+
+    def recode(self, dtype: torch.dtype) -> EightBit:
+        """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row: its own values if they are that."""
+        if self.dtype == dtype:
+            return scaled.recode(self.data, self.scale, dtype)
+        return self._kept_or_made(dtype, lambda: scaled.recode(self.data, self.scale, dtype))
+
+def recode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> EightBit:
+    """`codec.recode`, or for a weight whose blocks reach over its rows the same of its decoded values."""
+    if shape[1] % scales.blocksize:
+        return encode_8bit(decode(packed, scales, shape, torch.float32), dtype=dtype)
+    compiling = torch.compiler.is_compiling()
+    run = codec.recode if compiling else _fastest("recode_4bit", codec.recode, packed.device.type)
+    return run(packed, scales, shape, dtype)
+
+
+@cache
+def _fastest(name: str, plain: Callable[..., T], device_type: str) -> Callable[..., T]:
+    """Our Triton kernel of that name on GPUs where Triton works, else `plain`."""
+    if device_type != "cuda" or find_spec("triton") is None:
+        return plain
+    from ..kernels import weights_4bit
+
+    return or_else(getattr(weights_4bit, name), plain, name)
+
+
+def load_layouts() -> ModuleType:
+    """The module of the layouts. comfy_kitchen.tensor takes a second to import, so nothing imports it before use.
+
+    Raises DependencyError where comfy-kitchen cannot be imported."""
+    require("comfy_kitchen.tensor", "comfy-kitchen packaging")
+    from . import layouts
+
+    return layouts
+
+
+def frozen_parameter(tensor: Any) -> torch.nn.Parameter:
+    """`tensor` as a Parameter without gradient, still the same bytes.
+
+    A quantized tensor is marked as a parameter in place: `Parameter(tensor)` would detach it, and comfy_kitchen's
+    detach copies the scales, out of the mapped file into memory.
+    """
+    if not hasattr(tensor, "_qdata"):
+        return torch.nn.Parameter(tensor, requires_grad=False)
+    tensor._is_param = True
+    return tensor

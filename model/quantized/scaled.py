@@ -1,0 +1,45 @@
+"""8-bit weights with one scale, or one for each row, as ComfyUI's files have them: decoded, and made."""
+
+import torch
+from torch import Tensor
+
+from ..matrix_8bit import LARGEST, EightBit
+from ..pointwise import encode_8bit, slices
+
+_ROWS = 256
+"""Rows that are in float32 at a time."""
+
+
+def decode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """See `ScaledParameter.decode`."""
+    if scale is None:
+        return values.to(dtype)
+    if values.dtype == torch.int8:
+        return values.float().mul_(scale).to(dtype)
+    return values.to(dtype).mul_(scale.to(dtype))
+
+
+def recode(values: Tensor, scale: Tensor | None, dtype: torch.dtype) -> EightBit:
+    """See `ScaledParameter.recode`."""
+    scales = torch.ones((), device=values.device) if scale is None else scale.float()
+    if values.dtype == dtype:
+        return EightBit(values, scales.expand(len(values), 1).contiguous())
+    return encode_8bit(values.float() * scales, dtype=dtype)
+
+
+def encode(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight in float8_e4m3fn with one scale (float32, []). The scale is a power of two, so that the weight is the
+    same number in bf16 and in fp32."""
+    largest = LARGEST[torch.float8_e4m3fn]
+    share = torch.stack(weight.aminmax()).abs().amax().float().clamp_min(1e-30) / largest
+    scale = torch.exp2(torch.ceil(torch.log2(share)))
+    values = torch.empty(weight.shape, dtype=torch.float8_e4m3fn, device=weight.device)
+    for part in slices(len(weight), _ROWS):
+        values[part] = (weight[part].float() / scale).clamp_(-largest, largest).to(values.dtype)
+    return values, scale
+
+
+def squared_error(weight: Tensor, values: Tensor, scale: Tensor) -> float:
+    """The sum of the squared differences between a weight and what was encoded: float32 within each part."""
+    parts = slices(len(weight), _ROWS)
+    return sum((values[part].float() * scale).sub_(weight[part]).square_().sum().item() for part in parts)
