@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from ...vae.encoding import SETTLED
 from ..toyworld.parameters import Weights
@@ -54,25 +54,30 @@ class Pool:
 @torch.no_grad()
 def walks(vae: Weights, count: int, seed: int, sizes: Sizes, device: torch.device) -> Pool:
     """Walks in one piece. Some change weather or walls: all but the given picture, or the second half."""
-    frames = 8 * sizes.half - 3
+    early, frames = 4 * sizes.half - 3, 8 * sizes.half - 3
     scenes = random_scenes(count, seed, frames, random_walks, TRIES)
-    generator = torch.Generator().manual_seed(seed + 1)
-    chance = torch.rand(count, generator=generator)
-    cut = torch.where(chance < AT_ONCE, 1, torch.where(chance < HALFWAY, 4 * sizes.half - 3, frames))
-    after = scenes.rooms.changed(generator)
-    kinds = torch.stack([scenes.rooms.kinds(), after.kinds()], 1)
-    kinds[cut == 1, 0], kinds[cut == frames, 1] = kinds[cut == 1, 1], kinds[cut == frames, 0]
-    both = Rooms(*(torch.cat([getattr(part, field.name) for part in (scenes.rooms, after)]) for field in fields(Rooms)))
-    seen = torch.arange(count)[:, None] + count * (torch.arange(frames) >= cut[:, None])
+    both, seen, kinds = _changing(scenes.rooms, early, frames, torch.Generator().manual_seed(seed + 1))
     both, made = both.to(device), []
     for start in range(0, count, sizes.fill):
         part = slice(start, start + sizes.fill)
         looks = both[seen[part].flatten().to(device)]
         pictures = render(looks, scenes.c2w[part].to(device), sizes.height, sizes.width)
-        first = latents(vae, only_first(pictures[:, : 4 * sizes.half - 3]), sizes)
+        first = latents(vae, only_first(pictures[:, :early]), sizes)
         made.append(Pool(latents(vae, pictures, sizes), first, steps_of(scenes.asked[part, ::4]).to(device),
                          kinds[part].to(device)))  # fmt: skip
     return Pool.joined(made)
+
+
+def _changing(rooms: Rooms, early: int, frames: int, generator: Generator) -> tuple[Rooms, Tensor, Tensor]:
+    """The houses and what they change into [2 n]; which of these each frame of n walks shows [n, frames]; and the kinds
+    of either half [n, 2]. A change is behind the first frame, behind `early` ones, or there is none."""
+    chance, after = torch.rand(len(rooms), generator=generator), rooms.changed(generator)
+    cut = torch.where(chance < AT_ONCE, 1, torch.where(chance < HALFWAY, early, frames))
+    kinds = torch.stack([rooms.kinds(), after.kinds()], 1)
+    kinds[cut == 1, 0], kinds[cut == frames, 1] = kinds[cut == 1, 1], kinds[cut == frames, 0]
+    both = Rooms(*(torch.cat([getattr(part, field.name) for part in (rooms, after)]) for field in fields(Rooms)))
+    seen = torch.arange(len(rooms))[:, None] + len(rooms) * (torch.arange(frames) >= cut[:, None])
+    return both, seen, kinds
 
 
 @torch.no_grad()

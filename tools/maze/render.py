@@ -19,8 +19,8 @@ SAMPLES = 2
 """Rays of a pixel, each way."""
 CROSSINGS = 7
 """That a ray passes at most; what is behind them is as far as the sky."""
-FRAMES_AT_ONCE = {"cuda": 32, "cpu": 2}
-"""Frames that are traced at once; they bound the memory."""
+RAYS_AT_ONCE = {"cuda": 32 * 4 * HEIGHT * WIDTH, "cpu": 300_000}
+"""They bound the memory."""
 SKY, GROUND = 0, 1
 """Surfaces of `trace`; those of BOXES follow."""
 
@@ -45,13 +45,14 @@ def render(rooms: Rooms, c2w: Tensor, height: int = HEIGHT, width: int = WIDTH, 
     device. `rooms` may be n * f, one for each frame."""
     frames = c2w.shape[1]
     rays = camera_rays(height * samples, width * samples).to(c2w.device)
-    at_once = FRAMES_AT_ONCE[c2w.device.type]
+    at_once = max(1, RAYS_AT_ONCE[c2w.device.type] // len(rays))
     count = c2w.shape[0] * frames
     index = torch.arange(count, device=c2w.device) // (count // len(rooms))
     table, flat = palette(rooms), c2w.flatten(0, 1)
-    parts, run = [], _fastest(c2w.device.type)
+    parts = []
     for start in range(0, count, at_once):
         own = index[start : start + at_once]
+        run = _fastest(c2w.device.type) if len(own) == at_once else shaded  # other sizes would be compiled anew
         colours = run(table[own], rooms.weather[own], rooms.brick[own], flat[start : start + at_once], rays)
         parts.append(F.avg_pool2d(colours.unflatten(2, (height * samples, width * samples)), samples) * 2 - 1)
     return torch.cat(parts).unflatten(0, (-1, frames))
@@ -187,39 +188,41 @@ def _wall(
     point: tuple[Tensor, Tensor, Tensor], local: tuple[Tensor, Tensor], on_x: Tensor, brick: Tensor,
     distance: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Row and tone of points on a wall: brick or panels, a window on what faces along z, a picture along x, and white
-    doorposts."""
+    """Row and tone of points on a wall: brick or panels, what hangs there, and white doorposts."""
     x, height, z = point
-    outward = [torch.where(on_x, value.sign(), 0 * value) if axis == 0 else torch.where(on_x, 0 * value, value.sign())
-               for axis, value in enumerate(local)]  # fmt: skip
-    room = ((x + 0.3 * outward[0]) / PITCH).floor() + ((z + 0.3 * outward[1]) / PITCH).floor()
-    row = WALL + room.long() % 2
+    aside_x, aside_z = torch.where(on_x, 0.3 * local[0].sign(), 0), torch.where(on_x, 0, 0.3 * local[1].sign())
+    room = ((x + aside_x) / PITCH).floor() + ((z + aside_z) / PITCH).floor()
     along, across = torch.where(on_x, z, x), torch.where(on_x, local[1], local[0]).abs()
-    sharp = torch.exp(-((distance / 7) ** 2))
+    dark = 1 - 0.30 * torch.exp(-height / 0.2)
+    of_brick = torch.where(on_x, brick[:, :1], brick[:, 1:])
+    tone = dark * (1 + torch.exp(-((distance / 7) ** 2)) * _stones(along, height, of_brick))
+    tone = torch.where((height < 0.12) | (height > 1.92), torch.full_like(tone, 0.55), tone)
+    row, hung = _hung(WALL + room.long() % 2, across, height, on_x)
+    post = across > (REACH - 0.11)
+    row = torch.where(post, torch.full_like(row, ROW_TRIM), row)
+    tone = torch.where(hung, torch.ones_like(tone), tone)
+    return row, torch.where(post, 1 - 0.25 * torch.exp(-height / 0.2), tone)
+
+
+def _stones(along: Tensor, height: Tensor, brick: Tensor) -> Tensor:
+    """How much brighter than its colour a wall is: bricks of four tones with mortar between, or planks."""
     layer = (height / 0.25).floor()
     shifted = along / 0.5 + 0.5 * (layer % 2)
     stone = 0.14 * (((shifted.floor() * 3 + layer * 5) % 4) / 3 - 0.5)
     mortar = ((height / 0.25) % 1 < 0.14) | (shifted % 1 < 0.07)
-    bricks = torch.where(mortar, torch.full_like(stone, -0.30), stone)
-    plank = (along / 0.4).floor()
-    planks = torch.where((along / 0.4) % 1 < 0.10, torch.full_like(stone, -0.28), 0.05 * (plank % 2))
-    own = torch.where(on_x, brick[:, :1], brick[:, 1:])
-    tone = 1 + sharp * torch.where(own, bricks, planks)
-    tone = tone * (1 - 0.30 * torch.exp(-height / 0.2))
-    skirting = (height < 0.12) | (height > 1.92)
-    tone = torch.where(skirting, 0.55 * torch.ones_like(tone), tone)
+    plank = 0.05 * ((along / 0.4).floor() % 2)
+    planks = torch.where((along / 0.4) % 1 < 0.10, torch.full_like(stone, -0.28), plank)
+    return torch.where(brick, torch.where(mortar, torch.full_like(stone, -0.30), stone), planks)
+
+
+def _hung(row: Tensor, across: Tensor, height: Tensor, on_x: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of a wall with pictures on what faces along x, windows on what faces along z; and where these are."""
     inside_u, inside_v = (across - 0.98).abs(), (height - 1.2).abs()
-    size_u, size_v = torch.where(on_x, 0.26, 0.34), torch.where(on_x, 0.24, 0.36)
-    edge = torch.maximum(inside_u / size_u, inside_v / size_v)
+    edge = torch.maximum(inside_u / torch.where(on_x, 0.26, 0.34), inside_v / torch.where(on_x, 0.24, 0.36))
     bars = ~on_x & ((inside_u < 0.03) | (inside_v < 0.03))
     shown = torch.where(on_x, THING + (inside_u + inside_v < 0.16).long(), torch.full_like(row, ROW_GLASS))
     framed = torch.where((edge > 0.8) | bars, torch.where(on_x, ROW_DARK, ROW_TRIM), shown)
-    hung = edge < 1
-    row = torch.where(hung, framed, row)
-    end = across > (REACH - 0.11)
-    row = torch.where(end, torch.full_like(row, ROW_TRIM), row)
-    plain = torch.where(end, 1 - 0.25 * torch.exp(-height / 0.2), torch.ones_like(tone))
-    return row, torch.where(hung | end, plain, tone)
+    return torch.where(edge < 1, framed, row), edge < 1
 
 
 def _sky(direction: Tensor, weather: Tensor) -> list[Tensor]:
