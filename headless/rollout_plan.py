@@ -12,6 +12,7 @@ from torch import Tensor
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
+from ..model.attention_8bit import check_8_bits
 from ..model.config import ModelConfig
 from ..options import Release
 from ..pipeline.geometry import first_frame
@@ -20,7 +21,8 @@ from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, load_state
 from ..sampling import guide_scales, step_indices
 from ..vae import vae_width
-from .checks import Plan, arithmetic_notes, camera_of, geometry_of, lora_notes, many, refuse_options
+from .checks import Plan, camera_of, geometry_of, lora_notes, many, refuse_options, text_notes
+from .files.pictures import image_notes
 from .files.target import Target, check_folder
 from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
@@ -69,7 +71,7 @@ def plan_causal(
         refuse_options(options, FEW_STEPS_ONLY, f"{release.name} takes `sampling_steps` guided steps a chunk")
     of_others = [name for name in BASE_ONLY if not (release.guided and name in GUIDED)]
     refuse_options(options, of_others, "a causal model takes a few unguided steps a chunk, and is one model")
-    arithmetic = arithmetic_notes(options, opened["device"], checkpoint)
+    eight_bit = check_8_bits(options.arithmetic, options.attention, opened["device"], checkpoint.config)
     state = None if options.continue_from is None else load_state(options.continue_from)
     chunk = chunk_of(options.chunk, release, state)
     if options.save_state is not None:
@@ -84,7 +86,8 @@ def plan_causal(
         frame=spec.frame,
         geometry=spec.geometry,
         spec=spec,
-        notes=(*checkpoint.release_lines, *lora_notes(options), *arithmetic, *own, *spec.notes,
+        notes=(*checkpoint.release_lines, *image_notes(options.image), *lora_notes(options),
+               *text_notes(options, release.guided), *eight_bit, *own, *spec.notes,
                *_state_notes(options, spec)),
     )
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..errors import LingBotError
 from ..options import BOUNDARY
 from ..sampling import is_high_noise
+from ..vae.decoding import NOT_FINITE
 from .base_model import CAMERA
 from .before_text import unseen_words
 from .conditioning import BY_SAMPLERS, SIDES, check_entry, check_parts, not_read, without_unread, words_for
@@ -49,7 +50,9 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
         guider.conds = {side: list(map(without_unread, entries)) for side, entries in guider.conds.items()}
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
-        return executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
+        made = executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
+        show_warning("" if made.isfinite().all() else NOT_FINITE)
+        return made
     except LingBotError:
         raise
     except Exception as error:

@@ -3,14 +3,15 @@ graph that runs."""
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
 
 from .prompt_values import Prompt, UnknownError, is_link
 from .queued_prompt import running_prompt
 from .wired_models import type_of
 
 OF_TEXT = ("CONDITIONING", "GUIDER", "CLIP")
-OURS = "LingBotWorld"
-LAST_LAYER = "CLIPSetLastLayer"
+OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
+LAST_LAYER, PLAIN, STYLE = "CLIPSetLastLayer", "CLIPTextEncode", "StyleModelApply"
 _EMBEDDING = re.compile(r"embedding:[^\s,()]+")
 
 
@@ -20,7 +21,14 @@ def unseen_words() -> list[str]:
         prompt, node = running_prompt()
     except UnknownError:
         return []
-    return [words for each in _before(prompt, node) for words in _words(each, prompt[each])]
+    nodes = (*_before(prompt, node), node)
+    return [words for each in nodes for words in (*_words(each, prompt[each]), *_crossed(prompt, each))]
+
+
+def embedding_words(place: str, text: str) -> list[str]:
+    """A sentence for each embedding that a text names, which a CLIP is to encode."""
+    return [f"{place}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out of the "
+            "prompt, and its log alone says so." for name in dict.fromkeys(_EMBEDDING.findall(text))]  # fmt: skip
 
 
 def _before(prompt: Prompt, node: str) -> list[str]:
@@ -39,7 +47,27 @@ def _words(node: str, made: dict) -> Iterator[str]:
     if kind == LAST_LAYER and inputs.get("stop_at_clip_layer") != -1:
         yield (f"Node {node}, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last one, "
                "which the model was trained with: take that node out.")  # fmt: skip
-    texts = (value for value in inputs.values() if isinstance(value, str) and not kind.startswith(OURS))
-    for name in dict.fromkeys(found for text in texts for found in _EMBEDDING.findall(text)):
-        yield (f"Node {node}: {name} counts only if models/embeddings has it for umt5-xxl; else ComfyUI leaves it out "
-               "of the prompt, and its log alone says so.")  # fmt: skip
+    elif kind == STYLE or (kind.startswith(("CLIPTextEncode", "TextEncode")) and kind != PLAIN and _is_core(kind)):
+        yield (f"Node {node}, {kind}, writes prompts for another model, with words or tokens that LingBot-World was "
+               "not trained with: use CLIP Text Encode.")  # fmt: skip
+    by_clip = not kind.startswith(OURS) or (kind == LIVE and "positive" not in inputs)
+    for text in (value for value in inputs.values() if isinstance(value, str) and by_clip):
+        yield from embedding_words(f"Node {node}", text)
+
+
+def _crossed(prompt: Prompt, node: str) -> Iterator[str]:
+    """The words for a positive input that gets a negative output, and the other way round."""
+    known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
+    for name, other in (("positive", "negative"), ("negative", "positive")):
+        link = prompt[node]["inputs"].get(name)
+        if type_of(prompt, link) == "CONDITIONING":
+            names = getattr(known[prompt[link[0]]["class_type"]], "RETURN_NAMES", None) or ()
+            if names[link[1] : link[1] + 1] in ((other,), [other]):
+                yield (f"Node {node}: its {name} input gets the {other} output of node {link[0]}: are the wires "
+                       "crossed?")  # fmt: skip
+
+
+def _is_core(kind: str) -> bool:
+    """Whether a class of nodes is of ComfyUI's own."""
+    known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
+    return str(getattr(known.get(kind), "RELATIVE_PYTHON_MODULE", "")).startswith("comfy_extras")

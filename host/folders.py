@@ -36,9 +36,9 @@ _EXAMPLE = Path(__file__).parent.parent / "toy" / "trained" / "example" / "image
 _WEIGHTS = (".safetensors", ".sft", ".pt", ".pth")
 _TEXT_ENCODER, _VAE = PART_FOLDERS
 _SHARD = re.compile(r"-(\d{5})-of-\d{5}\.[a-z]+$")
-_ONE_FILE = "model.safetensors"
-"""A causal folder that has it is listed by it: ComfyUI sees that a file is missing before a run, of a folder it does
-not."""
+_ONE_FILE, SHARDS = "model.safetensors", "*.safetensors"
+"""A causal folder is listed by its one file, or by this for all its shards: a canvas marks what is missing only where
+the name ends as a file of weights does."""
 
 
 def register() -> None:
@@ -100,13 +100,16 @@ def causal_choices() -> list[str]:
 
 
 def _by_its_file(root: Path, name: str) -> str:
-    return f"{name}/{_ONE_FILE}" if (root / name / _ONE_FILE).is_file() else name
+    """The folder's name, with the file or the shards in it."""
+    if (root / name / _ONE_FILE).is_file():
+        return f"{name}/{_ONE_FILE}"
+    return f"{name}/{SHARDS}" if any(_SHARD.search(file.name) for file in (root / name).glob(SHARDS)) else name
 
 
 def resolve_causal(name: str) -> Path:
-    """The folder or file of a causal model, of a folder's `_ONE_FILE` the folder. Raises InputError, also for what
-    holds something else."""
-    folder = re.sub(rf"[\\/]{re.escape(_ONE_FILE)}$", "", name)
+    """The folder or file of a causal model; the folder, where it is named by its file or its shards. Raises InputError,
+    also for what holds something else."""
+    folder = re.sub(rf"[\\/]({re.escape(_ONE_FILE)}|{re.escape(SHARDS)})$", "", name)
     return resolve(folder, ("diffusion_models", PACKAGES), "causal model", _is_causal)
 
 

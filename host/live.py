@@ -26,8 +26,10 @@ from ..pipeline.spec import RolloutRequest, RolloutSpec
 from ..pipeline.state import WorldState
 from ..pipeline.world import CausalModel, World
 from ..vae import VAE, VideoDecoder, load_vae, vae_width
+from .before_text import embedding_words
 from .conditioning import text_of_rollout
 from .live_view import LiveView
+from .notice import show_warning
 from .rollout import NodeRollout, encode_image, prepare_rollout
 from .rollout_sampler import plan_memory, room_on, run_prepared
 
@@ -253,6 +255,8 @@ class _Prompts:
         run, clip = self._run.rollout, self._run.clip
         if clip is None:
             raise InputError("this walk has no text encoder: connect a clip to the node, and the prompt can be changed")
+        for words in embedding_words("The new prompt", text):
+            show_warning(words)
         made = clip.encode_from_tokens_scheduled(clip.tokenize(text))
         prompt, _ = text_of_rollout("prompt", made, run.spec.config)
         model = run.patcher.model

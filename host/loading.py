@@ -14,8 +14,7 @@ from torch import Tensor
 from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import open_experts
 from ..loaders.tensors import MappedFile
-from ..model.attention_8bit import attention_note, choose_attention
-from ..model.linear_8bit import arithmetic_note, choose_arithmetic
+from ..model import attention_8bit
 from ..model.memory import activation_bytes
 from ..options import CHUNK, DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Precision, Progress, torch_dtype
 from .base_model import LingBotWorldExpert, Role
@@ -68,7 +67,7 @@ def load_patcher(
     device = comfy.model_management.get_torch_device()
     dtype = compute_dtype(weight_dtype, device)
     checkpoint = (source if isinstance(source, Checkpoint) else open_checkpoint(source)).rounded(dtype)
-    check_8_bits(checkpoint, arithmetic, attention)
+    notes = check_8_bits(checkpoint, arithmetic, attention)
     model = HostModel(checkpoint.config, dtype)
     model.set_arithmetic(arithmetic)
     model.set_attention(attention)
@@ -82,17 +81,15 @@ def load_patcher(
     patcher.cached_patcher_init = (load_patcher, (checkpoint.path, weight_dtype, role, arithmetic, attention))
     add_checks(patcher)
     _log_memory(checkpoint, dtype, arithmetic, attention)
-    for note in (arithmetic_note(arithmetic, device), attention_note(attention, device, checkpoint.config)):
-        if note is not None:
-            logging.info("%s", note)
+    for note in notes:
+        logging.info("%s", note)
     return patcher
 
 
-def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> None:
-    """InputError for an arithmetic or an attention that the device or the model does not allow."""
+def check_8_bits(checkpoint: Checkpoint, arithmetic: Arithmetic, attention: AttentionMode) -> tuple[str, ...]:
+    """See `attention_8bit.check_8_bits`; on ComfyUI's device."""
     device = comfy.model_management.get_torch_device()
-    choose_arithmetic(arithmetic, device, checkpoint.config)
-    choose_attention(attention, device, checkpoint.config)
+    return attention_8bit.check_8_bits(arithmetic, attention, device, checkpoint.config)
 
 
 def compute_dtype(weight_dtype: str, device: torch.device) -> torch.dtype:

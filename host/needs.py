@@ -25,7 +25,10 @@ EVERY_NODE = (
     *_names("folder_paths", "add_model_folder_path folder_names_and_paths get_filename_list get_folder_paths"),
     *_names("folder_paths", "get_input_directory models_dir"),
 )
-_CAMERA = _names("node_helpers", "conditioning_set_values")
+_CAMERA = (
+    *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
+    *_names("node_helpers", "conditioning_set_values"),
+)
 _MODEL = (
     *_names("comfy.cli_args", "args"),
     *_names("comfy.conds", "CONDNoiseShape.process_cond CONDNoiseShape.can_concat CONDNoiseShape.concat CONDRegular"),
@@ -56,7 +59,7 @@ _MODEL = (
     *_names("comfy.patcher_extension", "add_wrapper_with_key"),
     *_names("comfy.patcher_extension", "WrappersMP.DIFFUSION_MODEL WrappersMP.PREPARE_SAMPLING"),
     *_names("comfy.patcher_extension", "WrappersMP.OUTER_SAMPLE WrappersMP.SAMPLER_SAMPLE WrappersMP.PREDICT_NOISE"),
-    *_names("comfy.patcher_extension", "WrappersMP.CALC_COND_BATCH"),
+    *_names("comfy.patcher_extension", "WrappersMP.APPLY_MODEL WrappersMP.CALC_COND_BATCH"),
     *_names("comfy.samplers", "add_area_dims resolve_areas_and_cond_masks_multidim"),
     *_names("comfy.supported_models", "WAN21_T2V"),
     *_names("comfy.utils", "ProgressBar get_attr load_torch_file set_attr_param"),
@@ -90,7 +93,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "camera_make": (
         *_CAMERA,
         *_names("comfy_api.latest", "io.Autogrow io.FolderType.temp io.Load3DCamera ui.ImageSaveHelper.save_images"),
-        *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
     ),
     "camera_files": _CAMERA,
     "camera_preview": (*_CAMERA, *_names("comfy_api.latest", "ui.PreviewImage")),

@@ -82,14 +82,21 @@ def raise_for_node(error: Exception) -> None:
     if comfy.model_management.is_oom(error):
         return
     frames = traceback.extract_tb(error.__traceback__)
-    packs = [path for path in (Path(frame.filename) for frame in frames)
-             if PACK in path.parents or {"comfy_extras", "custom_nodes"}.intersection(path.parts)]  # fmt: skip
-    if PACK not in packs[-1].parents:
-        raise InputError(f"what a node of {packs[-1].name} does in this run failed ({error}): it may be for models of "
-                         "another kind; take the node off") from error  # fmt: skip
-    if isinstance(error, TypeError) and "patch(" in (frames[-1].line or ""):
-        raise InputError(f"a node on the model patches its attention as a U-Net's or Flux's ({error}): take the node "
-                         "off") from error  # fmt: skip
+    packs = [number for number, frame in enumerate(frames) if _is_of_a_pack(Path(frame.filename))]
+    last, calls_patch = frames[packs[-1]], "patch(" in (frames[packs[-1]].line or "")
+    if PACK in Path(last.filename).parents and calls_patch:
+        if last is not frames[-1]:
+            last = frames[packs[-1] + 1]
+        elif isinstance(error, TypeError):
+            raise InputError(f"a node on the model patches its attention as a U-Net's or Flux's ({error}): take the "
+                             "node off") from error  # fmt: skip
+    if PACK not in Path(last.filename).parents:
+        raise InputError(f"what a node of {Path(last.filename).name} does in this run failed ({error}): it may be for "
+                         "models of another kind; take the node off") from error  # fmt: skip
+
+
+def _is_of_a_pack(file: Path) -> bool:
+    return PACK in file.parents or bool({"comfy_extras", "custom_nodes"}.intersection(file.parts))
 
 
 def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
@@ -105,8 +112,8 @@ def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:
 
 def foreign(options: Mapping[str, Any], usual: set[str], blocks: int) -> str:
     """The words for what transformer_options ask for in the middle of a run, beyond their usual keys."""
-    later = options.keys() - usual - TRANSFORMER_OPTIONS
-    return _changes_nothing("asks for", [*not_called(options, blocks), *sorted(later | (_FOREIGN & options.keys()))])
+    later = (options.keys() - usual - TRANSFORMER_OPTIONS) | (_FOREIGN & options.keys())
+    return _changes_nothing("asks for" if later else "patches", [*not_called(options, blocks), *sorted(later)])
 
 
 def _changes_nothing(does: str, names: list[str]) -> str:

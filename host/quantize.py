@@ -25,8 +25,8 @@ _SCALED = ("scale_weight", "weight_scale", "scaled_fp8")
 def source_choices() -> list[str]:
     """What is not in 4 bits yet: packages, causal models, experts and text encoders. A file that cannot be read is
     among them: choosing it tells why."""
-    names = {*folders.package_choices(), *folders.causal_choices(), *folders.expert_choices(),
-             *folders.text_encoder_choices()}  # fmt: skip
+    causal = (name.removesuffix(f"/{folders.SHARDS}") for name in folders.causal_choices())
+    names = {*folders.package_choices(), *causal, *folders.expert_choices(), *folders.text_encoder_choices()}
     return sorted(name for name in names if _fits(resolve_source(name)))
 
 

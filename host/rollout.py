@@ -16,11 +16,12 @@ from ..pipeline.geometry import STEP
 from ..pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
 from ..pipeline.state import Prompt, WorldState
 from ..pipeline.world import CausalModel, WorldMemory, check_causal
-from ..vae.decoding import REACH
+from ..vae.decoding import NOT_FINITE, REACH
 from ..vae.encoding import SETTLED
 from .base_model import is_causal
 from .before_rollout import check_start
 from .conditioning import text_of_rollout
+from .notice import show_warning
 from .on_model import changed_nothing, for_rollout, not_called_words, unknown
 from .patcher import copies_on_other_devices
 from .rollout_sampler import LATENT_CHANNELS, draws, plan_memory, run_prepared
@@ -110,6 +111,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
     run_prepared(run.patcher, run.prompts[0], spec.loop, partial(chunks.make, memory), seed=seed, held=on_device)
     state = spec.state_after(torch.cat(chunks.latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
     whole = model.process_latent_out(state.latent.clone())
+    show_warning("" if whole.isfinite().all() else NOT_FINITE)
     images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
     return Made({"samples": whole}, images, state)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..options import AttentionMode
+from ..options import Arithmetic, AttentionMode
 from .attention import sdpa
 from .attention_fp8_cudnn import (
     Operand,
@@ -24,7 +24,7 @@ from .attention_fp8_cudnn import (
     sample,
 )
 from .config import ModelConfig
-from .linear_8bit import check_nvidia
+from .linear_8bit import arithmetic_note, check_nvidia, choose_arithmetic
 from .pointwise import or_else
 
 PROBE_TOKENS, WORST_PROBE = 256, 0.2
@@ -178,3 +178,14 @@ def attention_note(mode: AttentionMode, device: torch.device, config: ModelConfi
     if device.type == "cpu":
         return "Attention in 8 bits on the CPU gives about a GPU's quality, and takes longer than without it."
     return f"Attention in 8 bits by {find_kernel(device, config.head_dim).package}."
+
+
+def check_8_bits(
+    arithmetic: Arithmetic, attention: AttentionMode, device: torch.device, config: ModelConfig
+) -> tuple[str, ...]:
+    """What should be known of an arithmetic and an attention that were asked for. Raises InputError where the device
+    or the model's sizes do not allow them."""
+    choose_arithmetic(arithmetic, device, config)
+    choose_attention(attention, device, config)
+    notes = arithmetic_note(arithmetic, device), attention_note(attention, device, config)
+    return tuple(note for note in notes if note is not None)

@@ -118,6 +118,7 @@ class LingBotWorldLive(io.ComfyNode):
         cls, model, vae, prompt, frames, seed, walked_by, chunk, window, sink, kv_cache, wait, positive=None,
         clip=None, start_image=None, state=None, camera=None,
     ) -> io.NodeOutput:  # fmt: skip
+        from ..host.before_text import unseen_words
         from ..host.live import first_prompt, prepare_live, run_live
         from ..host.live_view import live_view
 
@@ -127,6 +128,7 @@ class LingBotWorldLive(io.ComfyNode):
                 model, first, request(frames, chunk, window, sink), image=start_image, state=state, path=camera,
                 steered=camera is None or walked_by == ME, text=text, seed=seed, kv_cache=kv_cache, clip=clip,
             )  # fmt: skip
-            show_warning(" ".join(run.rollout.notes))
+            for words in (" ".join(run.rollout.notes), *unseen_words()):
+                show_warning(words)
             made = run_live(run, vae, view)
         return io.NodeOutput(*made, len(made.camera))

@@ -6,9 +6,10 @@ LETTERS = {"U": "used", "T": "told", "R": "refused", "I": "idle", "F": "fails", 
 ROWS = {
     "UUUU": (
         "CLIPTextEncode, CLIPTextEncodeLumina2, ConditioningAverage, ConditioningMultiply, ConditioningZeroOut, "
-        "LoraLoader, LoraLoaderBypass, LoraLoaderBypassModelOnly, LoraLoaderModelOnly, LoraModelLoader, "
-        "MiniMaxH3ReferenceToVideo, ModelMergeAdd, ModelMergeSubtract, ScaleROPE, TextEncodeAceStepAudio1.5, "
-        "TextEncodeJoyImageEdit, TextEncodeQwenImageEdit, TextEncodeQwenImageEditPlus, TextEncodeZImageOmni"
+        "LoadTrainingDataset, LoraLoader, LoraLoaderBypass, LoraLoaderBypassModelOnly, LoraLoaderModelOnly, "
+        "LoraModelLoader, MiniMaxH3ReferenceToVideo, ModelMergeAdd, ModelMergeSubtract, ScaleROPE, "
+        "TextEncodeAceStepAudio1.5, TextEncodeHunyuanVideo_ImageToVideo, TextEncodeJoyImageEdit, "
+        "TextEncodeQwenImageEdit, TextEncodeQwenImageEditPlus, TextEncodeZImageOmni"
     ),
     "UUUI": (
         "ModelMergeBlocks, ModelMergeSimple"
@@ -16,14 +17,14 @@ ROWS = {
     "UUUT": (
         "APG, CFGNorm, CFGOverride, CFGZeroStar, ConditioningConcat, ContextWindowsManual, Epsilon Scaling, FreSca, "
         "LatentApplyOperationCFG, Mahiro, ModelComputeDtype, ModelNoiseScale, PerpNeg, RescaleCFG, "
-        "SkipLayerGuidanceDiT, SkipLayerGuidanceDiTSimple, SkipLayerGuidanceSD3, TCFG, TemporalScoreRescaling, "
-        "VideoLinearCFGGuidance, VideoTriangleCFGGuidance, WanContextWindowsManual"
+        "SkipLayerGuidanceDiT, SkipLayerGuidanceDiTSimple, SkipLayerGuidanceSD3, StyleModelApply, TCFG, "
+        "TemporalScoreRescaling, VideoLinearCFGGuidance, VideoTriangleCFGGuidance, WanContextWindowsManual"
     ),
     "UUUR": (
         "ConditioningCombine, WanDancerVideo, WanFirstLastFrameToVideo, WanFunInpaintToVideo"
     ),
     "IIII": (
-        "LTXVCropGuides, wanBlockSwap"
+        "LTXVCropGuides, ModelAttentionBackend, wanBlockSwap"
     ),
     "IIIR": (
         "ConditioningSetAreaStrength, ConditioningSetDefaultCombine, ConditioningSetPropertiesAndCombine, "
@@ -37,17 +38,18 @@ ROWS = {
         "ModelSamplingSD3"
     ),
     "TTTT": (
-        "ARVideoI2V, BerniniConditioning, ChromaRadianceOptions, CLIPTextEncodeControlnet, "
-        "CLIPTextEncodePixArtAlpha, CLIPTextEncodeSDXLRefiner, ConditioningStableAudio, ControlNetApply, "
-        "ControlNetApplyAdvanced, ControlNetApplySD3, ControlNetInpaintingAliMamaApply, DifferentialDiffusion, "
-        "FluxDisableGuidance, FluxGuidance, FluxKontextMultiReferenceLatentMethod, GLIGENTextBoxApply, "
-        "LTXVConditioning, LTXVModalityGuidance, LTXVSpatioTemporalGuidance, MiniMaxH3ImageToVideo, "
-        "MiniMaxH3SigmaShift, MiniMaxMusic3TextEncode, MultiGPU_WorkUnits, NAGuidance, PatchModelAddDownscale, "
-        "PerturbedAttentionGuidance, PiDConditioning, ReferenceLatent, ReferenceTimbreAudio, "
+        "ARVideoI2V, BerniniConditioning, ChromaRadianceOptions, CLIPTextEncodeControlnet, CLIPTextEncodePixArtAlpha, "
+        "CLIPTextEncodeSDXLRefiner, ConditioningStableAudio, ControlNetApply, ControlNetApplyAdvanced, "
+        "ControlNetApplySD3, ControlNetInpaintingAliMamaApply, DifferentialDiffusion, FluxDisableGuidance, "
+        "FluxGuidance, FluxKontextMultiReferenceLatentMethod, GLIGENTextBoxApply, HiDreamO1ReferenceImages, "
+        "LTXVConditioning, LTXVModalityGuidance, LTXVReferenceAudio, LTXVSpatioTemporalGuidance, "
+        "MiniMaxH3ImageToVideo, MiniMaxH3SigmaShift, MiniMaxMusic3TextEncode, MultiGPU_WorkUnits, NAGuidance, "
+        "PatchModelAddDownscale, PerturbedAttentionGuidance, PiDConditioning, ReferenceLatent, ReferenceTimbreAudio, "
         "SD_4XUpscale_Conditioning, SelectModelDevice, SelfAttentionGuidance, StableCascade_StageB_Conditioning, "
-        "TextEncodeAceStepAudio, unCLIPConditioning, UNetCrossAttentionMultiply, UNetSelfAttentionMultiply, "
-        "UNetTemporalAttentionMultiply, WanAnimate2Cache, WanHuMoImageToVideo, WanPhantomSubjectToVideo, "
-        "WanSoundImageToVideo, WanSoundImageToVideoExtend, WanVaceToVideo"
+        "TextEncodeAceStepAudio, TextEncodeBooguEdit, TextEncodeMageFlowEdit, Trellis2ShapeStage, unCLIPConditioning, "
+        "UNetCrossAttentionMultiply, UNetSelfAttentionMultiply, UNetTemporalAttentionMultiply, USOStyleReference, "
+        "WanAnimate2Cache, WanHuMoImageToVideo, WanPhantomSubjectToVideo, WanSoundImageToVideo, "
+        "WanSoundImageToVideoExtend, WanVaceToVideo"
     ),
     "TTTR": (
         "ConditioningSetArea, ConditioningSetAreaPercentageVideo, ConditioningSetMask, ConditioningSetProperties, "
@@ -55,31 +57,27 @@ ROWS = {
         "WanSCAILToVideo"
     ),
     "RRRR": (
-        "ConditioningSetAreaPercentage, ConditioningSetTimestepRange, FluxKVCache, FreeU, FreeU_V2, "
-        "HiDreamO1PatchSeamSmoothing, HunyuanImageToVideo, HyperTile, InpaintModelConditioning, "
-        "InstructPixToPixConditioning, LotusConditioning, TomePatchModel, VOIDInpaintConditioning, "
-        "Wan22FunControlToVideo, WanAnimate2ToVideo, WanAnimateToVideo, WanFunControlToVideo"
+        "AnimaLLLiteApply, ConditioningSetAreaPercentage, ConditioningSetTimestepRange, FluxKVCache, FreeU, FreeU_V2, "
+        "HiDreamO1PatchSeamSmoothing, Hunyuan3Dv2Conditioning, HunyuanImageToVideo, HypernetworkLoader, HyperTile, "
+        "InpaintModelConditioning, InstructPixToPixConditioning, LotusConditioning, Pixal3DConditioning, "
+        "QwenImageDiffsynthControlnet, StableZero123_Conditioning, StableZero123_Conditioning_Batched, "
+        "SV3D_Conditioning, SVD_img2vid_Conditioning, TomePatchModel, Trellis2Conditioning, TripoSplatConditioning, "
+        "VOIDInpaintConditioning, Wan22FunControlToVideo, WanAnimate2ToVideo, WanAnimateToVideo, "
+        "WanFunControlToVideo, WanInfiniteTalkToVideo, ZImageFunControlnet"
     ),
     "RRRT": (
         "ModelSamplingAuraFlow, ModelSamplingContinuousEDM, ModelSamplingContinuousV, ModelSamplingDiscrete, "
-        "ModelSamplingFlux, ModelSamplingLTXV, RenormCFG"
+        "ModelSamplingFlux, ModelSamplingLTXV, ModelSamplingStableCascade, RenormCFG"
     ),
     "FFFF": (
         "CLIPTextEncodeFlux, CLIPTextEncodeHiDream, CLIPTextEncodeHunyuanDiT, CLIPTextEncodeKandinsky5, "
-        "CLIPTextEncodeSD3, CLIPTextEncodeSDXL, Hunyuan3Dv2Conditioning, Hunyuan3Dv2ConditioningMultiView, "
-        "HunyuanVideo15ImageToVideo, HunyuanVideo15SuperResolution, LTXVAddGuide, LTXVImgToVideo, "
-        "MakeTrainingDataset, MiniMaxH3AddGuide, ResolutionBucket, SeedVR2Conditioning, "
-        "TextEncodeHunyuanVideo_ImageToVideo, Trellis2TextureStage, Trellis2UpsampleStage, "
-        "TripoSplatSamplingPreview"
+        "CLIPTextEncodeSD3, CLIPTextEncodeSDXL, Hunyuan3Dv2ConditioningMultiView, HunyuanVideo15ImageToVideo, "
+        "HunyuanVideo15SuperResolution, LTXVAddGuide, LTXVImgToVideo, MakeTrainingDataset, MiniMaxH3AddGuide, "
+        "PhotoMakerEncode, ResolutionBucket, SeedVR2Conditioning, SUPIRApply, Trellis2TextureStage, "
+        "Trellis2UpsampleStage, TripoSplatSamplingPreview, WanUni3CControlnetApply"
     ),
     "----": (
-        "AnimaLLLiteApply, HiDreamO1ReferenceImages, HypernetworkLoader, LoadTrainingDataset, LTXVReferenceAudio, "
-        "ModelAttentionBackend, ModelSamplingStableCascade, PhotoMakerEncode, Pixal3DConditioning, "
-        "QwenImageDiffsynthControlnet, StableZero123_Conditioning, StableZero123_Conditioning_Batched, "
-        "StyleModelApply, SUPIRApply, SV3D_Conditioning, SVD_img2vid_Conditioning, TextEncodeBooguEdit, "
-        "TextEncodeMageFlowEdit, TorchCompileModel, Trellis2Conditioning, Trellis2ShapeStage, "
-        "TripoSplatConditioning, USOStyleReference, WanInfiniteTalkToVideo, WanUni3CControlnetApply, "
-        "ZImageFunControlnet"
+        "TorchCompileModel"
     ),
 }
 """Four letters, one for each of FRONTS, and the nodes that they are true of. `idle`: what the checks ask of the node
@@ -89,14 +87,7 @@ WORDS = {
     "U": "used", "I": "used", "T": "said: of no effect, or in part", "R": "refused, in a sentence",
     "F": "fails by itself, for want of another model's inputs",
 }  # fmt: skip
-WANTING = {
-    "CLIP_VISION": "a CLIP vision model", "MODEL_PATCH": "a patch made for another model", "COMBO": "a file of its own",
-    "COMFY_AUTOGROW_V3": "reference images for another model", "AUDIO": "sound, and a VAE for it",
-    "PHOTOMAKER": "PhotoMaker's model", "STYLE_MODEL": "Flux's style model", "VOXEL": "Trellis's voxels",
-    "see the guider's checks": "the compiler: run above, on a server",
-    "it takes 4 s for a model": "time: another model's, refused as the other Model Sampling nodes are",
-    "its kernels differ in the last bits": "kernels: read, it sets the attention that the blocks take",
-}  # fmt: skip
+WANTING = {"see the guider's checks": "the compiler: run above, on a server"}
 """What the checks have nothing for, as they say it and as docs/comfyui.md does."""
 _SHIFT = "the shift is used by ComfyUI's schedulers; Sampler has its own and says so"
 

@@ -26,8 +26,9 @@ def found(comfy_host, toy_package, tmp_path_factory) -> Report:
 
 def test_a_package_in_diffusers_layout_is_offered_part_by_part(found):
     choices = found["choices"]
-    assert choices["causal"] == [f"{DIFFUSERS}/transformer", "official/lingbot_world_fast/model.safetensors"]
-    assert choices["experts"] == [f"{DIFFUSERS}/transformer", "official/lingbot_world_fast/model.safetensors"]
+    official = "official/lingbot_world_fast/model.safetensors"
+    assert choices["causal"] == [f"{DIFFUSERS}/transformer/*.safetensors", official]
+    assert choices["experts"] == [f"{DIFFUSERS}/transformer", official]
     assert choices["vaes"] == ["official/Wan2.1_VAE.pth", f"{DIFFUSERS}/vae"]
     assert f"{DIFFUSERS}/text_encoder" in choices["text encoders"]
     assert choices["tokenizers"] == ["auto", f"{DIFFUSERS}/tokenizer", "official/tokenizer"]

@@ -114,9 +114,10 @@ def test_rollout_says_that_it_begins_with_the_first_of_several_images(found):
 
 
 def test_poses_that_the_video_does_not_follow_are_said(found):
-    odd, whole = found["frames"]
+    odd, whole, twice = found["frames"]
     assert odd.startswith("The camera path has 8 poses, the video 5 frames")
     assert whole == ""
+    assert twice.startswith("The texts had a camera already")
 
 
 def test_text_that_is_not_what_was_asked_for_is_said(found):

@@ -9,7 +9,7 @@ import torch
 from comfy_server import ComfyServer, FailedPromptError, Run
 from lingbot_world.toy.weights import EXPERT
 from safetensors.torch import load_file, save_file
-from toy_prompt import TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt
+from toy_prompt import TOY_FRAMES, TOY_HEIGHT, TOY_WIDTH, ToyPrompt, toy_prompt
 
 pytestmark = pytest.mark.host
 
@@ -119,25 +119,65 @@ def test_what_core_nodes_ask_for_in_vain_is_said_on_the_sampler(comfy_server):
     words = said(comfy_server, masked)
     assert "the same text: guidance changes nothing" in words
     assert "The latent is empty, and its mask keeps parts of it" in words
+    apply = prompt.node_id("LingBotWorldApplyCamera")
+    assert f"Node {prompt.node_id(SAMPLER)}: its positive input gets the negative output of node {apply}" in said(
+        comfy_server, prompt.set(SAMPLER, positive=[apply, 1], negative=[apply, 0])
+    )
     assert said(comfy_server, prompt) == ""  # a run of its own takes the warnings away
 
 
-def test_core_samplers_say_it_too(comfy_server):
-    prompt = toy_prompt()
-    video = prompt[prompt.node_id("WanImageToVideo")]["inputs"]
-    vace = {name: value for name, value in video.items() if name != "start_image"} | {"positive": ["812", 0]}
-    prompt = prompt.add("810", "LingBotWorldLoadTextEncoder", text_encoder="toy/models_t5_umt5-xxl-enc-bf16.pth")
-    prompt = prompt.add("811", "CLIPSetLastLayer", clip=["810", 0], stop_at_clip_layer=-2)
-    prompt = prompt.add("812", "CLIPTextEncode", clip=["811", 0], text="a castle (embedding:foo:1.2)")
-    prompt = prompt.add("800", "WanVaceToVideo", **vace, strength=1.0).add(
-        "801", "KSampler", model=prompt.link(EXPERTS, 1), positive=["800", 0], negative=["800", 1],
-        latent_image=["800", 2], seed=0, steps=1, cfg=1.0, sampler_name="euler", scheduler="simple", denoise=0.5,
+def test_a_text_that_core_nodes_changed_is_said_by_every_node_that_samples_it(comfy_server):
+    """A layer that was chosen and an embedding that is not there, which a CONDITIONING does not show."""
+    run = comfy_server.queue(with_every_sampler(toy_prompt()))
+    last = {node: text for node, text in run.texts if node.startswith("by ")}
+    assert sorted(last) == sorted(f"by {kind}" for kind in ("KSampler", "Guider", "Sampler", "Rollout", "Live", "clip"))
+    for node, told in last.items():
+        text = "by clip" if node == "by clip" else "text"
+        assert f"Node {text}: embedding:foo:1.2 counts only if models/embeddings has it" in told, node
+        assert "Node layer, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last" in told
+    assert "LingBot-World does not read the frames of WanVaceToVideo." in last["by KSampler"]
+    assert "Node lumina, CLIPTextEncodeLumina2, writes prompts for another model" in last["by KSampler"]
+    assert "writes prompts for another model" not in last["by Sampler"]
+
+
+def with_every_sampler(toy: ToyPrompt) -> ToyPrompt:
+    """The toy's prompt out of core's nodes, before every node that samples; Live gets a text and, once more, a clip."""
+    words, video = "a castle (embedding:foo:1.2)", toy[toy.node_id("WanImageToVideo")]["inputs"]
+    prompt = toy.without("SaveVideo").set("WanImageToVideo", positive=["text", 0])
+    prompt = prompt.add("encoder", "LingBotWorldLoadTextEncoder", text_encoder="toy/models_t5_umt5-xxl-enc-bf16.pth")
+    prompt = prompt.add("layer", "CLIPSetLastLayer", clip=["encoder", 0], stop_at_clip_layer=-2)
+    prompt = prompt.add("text", "CLIPTextEncode", clip=["layer", 0], text=words)
+    prompt["by Sampler"] = prompt.pop(prompt.node_id(SAMPLER))
+    inputs = prompt["by Sampler"]["inputs"]
+    inputs |= {"seed": 5, "steps": 1}
+    prompt = prompt.add("lumina", "CLIPTextEncodeLumina2", clip=["encoder", 0], system_prompt="superior",
+                        user_prompt="blurred")  # fmt: skip
+    vace = {name: value for name, value in video.items() if name != "start_image"}
+    vace |= {"positive": ["text", 0], "negative": ["lumina", 0]}
+    prompt = prompt.add("vace", "WanVaceToVideo", **vace, strength=1.0).add(
+        "by KSampler", "KSampler", model=inputs["low_noise"], positive=["vace", 0], negative=["vace", 1], seed=0,
+        latent_image=["vace", 2], steps=1, cfg=1.0, sampler_name="euler", scheduler="simple", denoise=0.5,
     )  # fmt: skip
-    run = comfy_server.queue(prompt.set("VAEDecode", samples=["801", 0]))
-    (*_, told) = (text for node, text in run.texts if node == "801")
-    assert "LingBot-World does not read the frames of WanVaceToVideo." in told
-    assert "Node 811, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last one" in told
-    assert "Node 812: embedding:foo:1.2 counts only if models/embeddings has it" in told
+    names = ("high_noise", "low_noise", "positive", "negative", "cfg_high", "cfg_low", "boundary", "camera_cache")
+    prompt = prompt.add("guider", "LingBotWorldGuider", **{name: inputs[name] for name in names})
+    prompt = prompt.add("noise", "RandomNoise", noise_seed=1).add("solver", "KSamplerSelect", sampler_name="euler")
+    prompt = prompt.add("sigmas", "LingBotWorldSigmas", steps=1, shift=5.0, denoise=1.0, solver="unipc").add(
+        "by Guider", "SamplerCustomAdvanced", noise=["noise", 0], guider=["guider", 0], sampler=["solver", 0],
+        sigmas=["sigmas", 0], latent_image=inputs["latent"],
+    )  # fmt: skip
+    causal = {"model": ["causal", 0], "vae": video["vae"], "start_image": video["start_image"], "seed": 0,
+              "frames": TOY_FRAMES, "camera": prompt.link("LingBotWorldLoadPoses"), "window": -1, "sink": -1,
+              "kv_cache": "auto", "chunk": "1"}  # fmt: skip
+    prompt = prompt.add("causal", "LingBotWorldLoadCausal", model_name="toy/lingbot_world_fast", weight_dtype="default",
+                        arithmetic="auto", attention="auto")  # fmt: skip
+    prompt = prompt.add("by Rollout", "LingBotWorldRollout", **causal, positive=["text", 0], shift=0.0, indices="0",
+                        steps="custom")  # fmt: skip
+    walk = {**causal, "walked_by": "the recorded path", "wait": 1}
+    prompt = prompt.add("by Live", "LingBotWorldLive", **walk, positive=["text", 0], prompt="")
+    prompt = prompt.add("by clip", "LingBotWorldLive", **walk, clip=["layer", 0], prompt=words)
+    for kind in ("KSampler", "Guider", "Sampler", "Rollout"):
+        prompt = prompt.add(f"{kind} kept", "SaveLatent", samples=[f"by {kind}", 0], filename_prefix="by")
+    return prompt
 
 
 @pytest.mark.slow

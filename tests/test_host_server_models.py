@@ -24,6 +24,7 @@ PACKAGE = "lingbot-world-base-cam-nf4"
 T5, VAE = "models_t5_umt5-xxl-enc-bf16.pth", "Wan2.1_VAE.pth"
 EXPERTS = [f"{level}_noise_model_bnb_nf4/model.safetensors" for level in ("high", "low")]
 FILES = [*EXPERTS, T5, VAE]
+SMALL = "lingbot-world-v2-1.3b-causal-fast"
 UMT5 = "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
 FAST_LORA = "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1.safetensors"
 LORAS = [f"wan2.2_i2v_lightx2v_4steps_lora_v1_{level}_noise.safetensors" for level in ("high", "low")]
@@ -39,10 +40,16 @@ def server(comfy_host: Host, tmp_path_factory) -> Iterator[ComfyServer]:
         yield server
 
 
-def offered(server: ComfyServer, file: Path, vue: bool = False) -> dict:
-    """What the front-end misses of a workflow, and what its "Download all" asks for."""
-    (report,) = run_script("missing_models.mjs", server.url, json.dumps({"file": str(file), "vue": vue}))
-    return report
+def offered(server: ComfyServer, *files: Path, vue: bool = False) -> list[dict]:
+    """What the front-end misses of each workflow, opened on one page, and what its "Download all" asks for."""
+    return run_script("missing_models.mjs", server.url, json.dumps({"files": [*map(str, files)], "vue": vue}))
+
+
+@pytest.fixture(scope="module")
+def at_first(server: ComfyServer) -> dict[str, dict]:
+    """What is offered of these workflows in the classic renderer while the server has no model."""
+    names = ["camera", "core_nodes", "lora_four_steps", "fast_lora", "real_time", "walk"]
+    return dict(zip(names, offered(server, *(CANVAS_FILES[name] for name in names)), strict=True))
 
 
 def wanted(names: list[str], directory: str) -> list[list[str]]:
@@ -50,8 +57,8 @@ def wanted(names: list[str], directory: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("vue", [False, True], ids=["classic", "vue"])
-def test_the_dialog_offers_every_file_of_the_package(server, vue):
-    report = offered(server, CANVAS_FILES["camera"], vue)
+def test_the_dialog_offers_every_file_of_the_package(server, at_first, vue):
+    report = offered(server, CANVAS_FILES["camera"], vue=True)[0] if vue else at_first["camera"]
     assert sorted(report["missing"]) == sorted(wanted([f"{PACKAGE}/{file}" for file in FILES], "lingbot_world"))
     address = f"https://huggingface.co/cahlen/{PACKAGE}/resolve/main"
     assert sorted(report["asked"], key=str) == sorted(
@@ -63,17 +70,21 @@ def test_the_dialog_offers_every_file_of_the_package(server, vue):
     ("name", "others"),
     [("core_nodes", wanted([UMT5], "text_encoders")), ("lora_four_steps", wanted(LORAS, "loras"))],
 )
-def test_the_dialog_offers_what_other_workflows_need(server, name, others):
-    missing = offered(server, CANVAS_FILES[name])["missing"]
+def test_the_dialog_offers_what_other_workflows_need(at_first, name, others):
+    missing = at_first[name]["missing"]
     assert [row for row in missing if row[1] != "lingbot_world"] == others
     assert {row[0] for row in missing} >= {f"{PACKAGE}/{file}" for file in [*EXPERTS, VAE]}
 
 
-def test_the_dialog_offers_the_lora_of_fast_and_marks_its_model(server):
-    missing = offered(server, CANVAS_FILES["fast_lora"])["missing"]
-    made = [f"{PACKAGE}/lingbot_world_fast/model.safetensors", "Unknown", "Load LingBot-World Causal Model"]
-    assert sorted(missing) == sorted(wanted([f"{PACKAGE}/{T5}", f"{PACKAGE}/{VAE}"], "lingbot_world")
-                                     + wanted([FAST_LORA], "loras") + [made])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "model", "files", "loras"),
+    [("fast_lora", f"{PACKAGE}/lingbot_world_fast/model.safetensors", [T5, VAE], [FAST_LORA]),
+     ("real_time", f"{SMALL}/*.safetensors", [T5, VAE], []), ("walk", f"{SMALL}/*.safetensors", FILES, [])],
+)  # fmt: skip
+def test_a_causal_model_is_marked_beside_what_the_dialog_offers(at_first, name, model, files, loras):
+    offers = wanted([f"{PACKAGE}/{file}" for file in files], "lingbot_world") + wanted(loras, "loras")
+    marked = [model, "Unknown", "Load LingBot-World Causal Model"]
+    assert sorted(at_first[name]["missing"]) == sorted([*offers, marked])
 
 
 def test_without_models_each_loader_says_which_file_goes_where(server):
@@ -111,7 +122,8 @@ def test_after_the_download_only_what_was_not_downloaded_is_missing(downloaded, 
         slot["links"] = []
     canvas["nodes"].append({**loader, "id": canvas["last_node_id"] + 1})
     (tmp_path / "both.json").write_text(json.dumps(canvas), encoding="utf-8")
-    assert offered(downloaded, tmp_path / "both.json")["missing"] == wanted([UMT5], "text_encoders")
+    (report,) = offered(downloaded, tmp_path / "both.json")
+    assert report["missing"] == wanted([UMT5], "text_encoders")
 
 
 def test_without_a_tokenizer_the_text_node_says_where_to_get_it(downloaded):

@@ -11,8 +11,8 @@ const QUIET = [
 const HARMLESS = [/favicon/, /userdata\//, /user\.css/, /Failed to load resource.*(404|net::ERR_)/, /api\.comfy\.org/, /firebase/i,
   /missingModelMetadata/, /accessed before initialization/]
 
-/** Milliseconds until something that is waited for counts as hung: machines may be slow, so it is far beyond any of them. */
-export const PATIENCE = 600000
+/** Milliseconds until something that is waited for counts as hung: two loaded cores take 30 s for a page or a run. */
+export const PATIENCE = 90000
 
 export function browserPath() {
   return BROWSERS.find((path) => path && existsSync(path))

@@ -4,9 +4,11 @@ import { apiPrompt, openCanvas, run, settle, videos } from './canvas.mjs'
 const [url, request] = process.argv.slice(2)
 const { vue, blueprints, path } = JSON.parse(request)
 
-/** Choose a blueprint in the node library, as people do, and put it on an empty canvas. */
+/** Choose a blueprint in the node library, as people do, and put it on the empty canvas of a new workflow: on one that was
+ * cleared, nodes of the same number have the values of those before. */
 async function addFromLibrary(page, title) {
-  await page.evaluate(() => window.app.graph.clear())
+  await page.evaluate(() => window.app.extensionManager.command.execute('Comfy.NewBlankWorkflow'))
+  await page.waitForFunction(() => !window.app.graph.nodes.length)
   await page.mouse.click(700, 700)
   await page.keyboard.press('n')
   const entry = page.getByText(title).first()
@@ -48,16 +50,17 @@ const complete = (page, values, flight) => page.evaluate(([wished, editor]) => {
   whole.connect(0, add('SaveVideo', [1000, 100]), 0)
 }, [values, flight])
 
-for (const [title, values] of Object.entries(blueprints)) {
-  const { page, errors, close } = await openCanvas(url, { vue, viewport: { width: 1440, height: 900 } })
-  page.on('console', (message) => { if (/proxyWidgetMigration/.test(message.text())) errors.push(message.text()) })
-  try {
+const { page, errors, close } = await openCanvas(url, { vue, viewport: { width: 1440, height: 900 } })
+page.on('console', (message) => { if (/proxyWidgetMigration/.test(message.text())) errors.push(message.text()) })
+try {
+  for (const [title, values] of Object.entries(blueprints)) {
+    errors.length = 0
     await addFromLibrary(page, title)
     const fresh = await apiPrompt(page)
     await complete(page, values, path)
     const report = { title, fresh, prompt: await apiPrompt(page), end: await run(page), videos: await videos(page) }
     console.log(JSON.stringify({ ...report, errors }))
-  } finally {
-    await close()
   }
+} finally {
+  await close()
 }

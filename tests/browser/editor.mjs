@@ -7,7 +7,7 @@ import { choose, launch, PATIENCE, ready, settle } from "./canvas.mjs";
 
 export const NODE = "LingBotWorldCameraEditor", WIDGET = "LINGBOT_CAMERA_EDITOR";
 export const EDITOR = ".lbw-editor:visible"; // ComfyUI keeps the hidden widgets of graphs that are not shown
-export const LIMIT = { timeout: PATIENCE };
+export const LIMIT = { timeout: 2 * PATIENCE }; // of a case
 
 /** A page on an empty graph; errors thrown in it are collected in its `faults`. */
 async function openPage(browser, vue, { settings = {} } = {}) {
@@ -28,20 +28,14 @@ let browser;
 const shared = new Map();
 after(() => browser?.close());
 
-/** Options of files that share a page on which no editor has been: what editors leave on it counts in them. */
-export const WITHOUT_EDITORS = {};
-
-/** The page of a renderer. Files with the same options, or none, share it in one process (all.mjs): to open one takes
- * longer than many a file's cases. */
+/** The page of a renderer. Files without options share it in one process (all.mjs): to open one takes longer than many a
+ * file's cases. */
 async function pageOf(vue, options) {
   browser ??= await launch();
-  if (!isShared(options)) return openPage(browser, vue, options);
-  const name = `${vue} ${options === WITHOUT_EDITORS}`;
-  if (!shared.has(name)) shared.set(name, await openPage(browser, vue));
-  return shared.get(name);
+  if (options) return openPage(browser, vue, options);
+  if (!shared.has(vue)) shared.set(vue, await openPage(browser, vue));
+  return shared.get(vue);
 }
-
-const isShared = (options) => !options || options === WITHOUT_EDITORS;
 
 /** Runs `cases(it, vue)` in both renderers: `it(name, async (page) => ...)`. Whatever is thrown in the page fails the case. */
 export function inBothRenderers(cases, options) {
@@ -49,7 +43,7 @@ export function inBothRenderers(cases, options) {
     describe(vue ? "Nodes 2.0" : "classic nodes", () => {
       let page;
       before(async () => { page = await pageOf(vue, options); });
-      after(() => isShared(options) || page.context().close());
+      after(() => options && page.context().close());
       cases((name, body) => test(name, LIMIT, async () => {
         await body(page);
         assert.deepEqual(page.faults, []);

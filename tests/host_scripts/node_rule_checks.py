@@ -20,7 +20,9 @@ import comfy.clip_vision  # noqa: E402
 import comfy.controlnet  # noqa: E402
 import folder_paths  # noqa: E402
 import rule_cases  # noqa: E402, F401  reported with these
+import tiny_models  # noqa: E402
 import torch  # noqa: E402
+from comfy_api.latest._util import VOXEL  # noqa: E402
 from comfy_execution.utils import CurrentNodeContext  # noqa: E402
 from common import check, report  # noqa: E402
 from lingbot_world.errors import LingBotError  # noqa: E402
@@ -39,6 +41,7 @@ from rule_setup import (  # noqa: E402
     VAE,
     WHOLE,
     WIDTH,
+    Latents,
     lora,
     prompts_of,
     run,
@@ -70,10 +73,13 @@ FOLDERS = TemporaryDirectory()
 save_file(lora(), f"{FOLDERS.name}/toy.safetensors")
 folder_paths.add_model_folder_path("loras", FOLDERS.name)
 
+HALF = [[0.5 * TEXTS[0][0][0], {}]]
 SIZES = {"width": WIDTH, "height": HEIGHT, "length": FRAMES, "batch_size": 1, "lora_name": "toy.safetensors"}
 GIVEN = {
     "LATENT": LATENT, "IMAGE": IMAGE, "MASK": MASK, "VAE": VAE, "CLIP": CLIP, "STRING": "a tower",
-    "CONTROL_NET": Control(), "GLIGEN": object(), "CLIP_VISION_OUTPUT": comfy.clip_vision.Output(),
+    "CONTROL_NET": Control(), "GLIGEN": object(), "CLIP_VISION_OUTPUT": tiny_models.seen(),
+    "AUDIO": tiny_models.SOUND, "AUDIO_ENCODER_OUTPUT": tiny_models.SPEECH, "COMFY_AUTOGROW_V3": {"image_1": IMAGE},
+    "VOXEL": VOXEL(torch.ones(1, 2, 2, 2)),
     "LATENT_OPERATION": lambda latent: 0.9 * latent, "LORA_MODEL": lora(), "WAN_CAMERA_EMBEDDING": torch.zeros(1),
 }  # fmt: skip
 OPTIONAL = {"VAE", "CLIP", "IMAGE", "MASK", "LATENT", "WAN_CAMERA_EMBEDDING"}
@@ -98,6 +104,8 @@ CHANGES = {
     "TorchCompileModel": {"backend": "cudagraphs"},
     "ModelComputeDtype": {"dtype": "bf16"},
     "HiDreamO1PatchSeamSmoothing": {"start_percent": 0.0},
+    "TextEncodeBooguEdit": {"vae": Latents}, "TextEncodeMageFlowEdit": {"vae": Latents},  # of a picture of a megapixel
+    "WanInfiniteTalkToVideo": {"previous_frames": None, "mode": {"mode": "single_speaker"}},
 }  # fmt: skip
 """What is asked of a node, where its defaults ask for nothing that could be seen."""
 
@@ -122,21 +130,23 @@ def value(name, socket, options, number, changes):
 @cache
 def outputs(name, number):
     """A node's MODEL or None, and its CONDITIONINGs, made of the model of this number."""
-    kind, inputs, changes = CORE[name], {}, CHANGES.get(name, {})
+    kind, inputs, taken = CORE[name], {}, [each for each, *_ in sockets(CORE[name])]
+    changes = CHANGES.get(name, {}) | tiny_models.given_to(name, taken, FOLDERS.name, HALF)
     optional = set() if name.startswith("TextEncode") else OPTIONAL  # these make pictures of a megapixel first
     for each, socket, options, required in sockets(kind):
         if required or each in changes or socket in optional:
             inputs[each] = value(each, socket, options if isinstance(options, dict) else {}, number, changes)
     with CurrentNodeContext("prompt", "node"):
         made = list(zip(kind.RETURN_TYPES, run(name, **inputs), strict=False))
+    if name in LISTS:
+        made = [(socket, each[0]) for socket, each in made]
     models = [each for socket, each in made if socket == "MODEL"]
     return models[0] if models else None, [each for socket, each in made if socket == "CONDITIONING"]
 
 
-NOT_RUN = {
-    "TorchCompileModel": "see the guider's checks", "ModelSamplingStableCascade": "it takes 4 s for a model",
-    "ModelAttentionBackend": "its kernels differ in the last bits",
-}  # fmt: skip
+LISTS = {"LoadTrainingDataset"}
+"""Of nodes that give out lists ComfyUI runs what comes behind for each."""
+NOT_RUN = {"TorchCompileModel": "see the guider's checks"}
 
 
 def before(name, front):
@@ -173,7 +183,7 @@ def became(name, front):
     if said:
         return "told", " ".join(said)
     plain = PLAIN[front][0]
-    same = made.shape == plain.shape and (made - plain).norm() < 1e-4 * plain.norm()
+    same = made.shape == plain.shape and (made - plain).norm() < 1e-3 * plain.norm()
     return ("idle" if same else "used" if made.isfinite().all() else "raised"), ""
 
 

@@ -182,14 +182,17 @@ def images():
 
 @check
 def frames():
-    """What Apply Camera says of 8 poses, of which WanImageToVideo makes 5 frames, and of as many poses as frames."""
+    """What Apply Camera says of 8 poses, of which WanImageToVideo makes 5 frames, of as many poses as frames, and of
+    texts that have a camera."""
     found = []
     for poses in (PATH[:8], PATH[:5]):
         SAID.texts.clear()
         latent = run("EmptyHunyuanLatentVideo", width=64, height=32, length=len(poses), batch_size=1)[0]
         LingBotWorldApplyCamera.execute(TEXTS[0], TEXTS[1], poses, latent, "camera")
         found.append(" ".join(SAID.texts))
-    return found
+    SAID.texts.clear()
+    LingBotWorldApplyCamera.execute(*WHOLE, PATH, LATENT, "camera")
+    return [*found, " ".join(SAID.texts)]
 
 
 @check

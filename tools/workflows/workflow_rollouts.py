@@ -11,6 +11,7 @@ from workflow_parts import BUTTON, DOWNLOAD, FILES, GREEN, GREY, HUGGING_FACE, P
 QUANTIZED = f"{PACKAGE}/lingbot_world_fast"
 FAST = f"{QUANTIZED}/model.safetensors"
 SMALL = "lingbot-world-v2-1.3b-causal-fast"
+SHARDS = f"{SMALL}/*.safetensors"
 TEN_SECONDS = 157
 FAST_LORA = "Wan2.2-Fun-A14B-InP-high-noise-HPS2.1.safetensors"
 REWARD_FOLDER = f"{HUGGING_FACE}/alibaba-pai/Wan2.2-Fun-Reward-LoRAs/resolve/main"
@@ -74,7 +75,7 @@ It comes without text encoder and VAE: these are in ComfyUI's list of missing mo
 [tokenizer.json]({FILES}/tokenizer/tokenizer.json) goes into *{PACKAGE}/tokenizer*.
 """
     parts = Parts(server, "real_time", note, note_height=450)
-    return _one_shot(parts, "dolly_in", model_name=SMALL, frames=TEN_SECONDS)
+    return _one_shot(parts, "dolly_in", model_name=SHARDS, frames=TEN_SECONDS)
 
 
 def walk(server: Server) -> Graph:
@@ -91,7 +92,7 @@ model renders your way. The walk stays while its seed does. Where nobody comes, 
     with parts.graph.group("Where nobody walks", 1, VIOLET):
         recorded = parts.graph.add("LingBotWorldCameraPreset", preset="arc_left", collapsed=True)
     parts.column = 1
-    model, vae = parts.causal_model(SMALL), parts.vae()
+    model, vae = parts.causal_model(SHARDS), parts.vae()
     text = parts.text()
     with parts.graph.group("Walk", 2, GREEN):
         given = {"model": model, "vae": vae, "positive": text[0], "start_image": image["image"]}
