@@ -4,6 +4,7 @@ import pytest
 import torch
 from lingbot_world.camera import check_poses
 from lingbot_world.camera.moves.presets import preset_path
+from lingbot_world.tools.maze import render as drawing
 from lingbot_world.tools.maze.render import CROSSINGS, SKY, depths, render, trace
 from lingbot_world.tools.maze.rooms import (
     BOXES,
@@ -104,6 +105,19 @@ def test_a_change_of_weather_is_seen_at_once():
     pictures = render(rooms, scenes.c2w[:, :1].expand(len(WEATHERS), -1, -1, -1), 32, 48, 1)[:, 0]
     away = (pictures[:, None] - pictures[None]).abs().mean((2, 3, 4)) + 10 * torch.eye(len(WEATHERS))
     assert away.min() > 0.1
+
+
+def test_the_sky_does_not_shine_through_walls(monkeypatch):
+    start = forward((1.4, -EYE, PITCH / 2), 0)
+    rooms = random_rooms(1, torch.Generator().manual_seed(1))
+    rooms.weather[:] = 1
+    before = render(rooms, start, 48, 80, samples=1)[0, 0]
+    monkeypatch.setattr(drawing, "SUN", (-0.4, -0.3, 0.86))
+    after = render(rooms, start, 48, 80, samples=1)[0, 0]
+    seen = trace(start[0, :, :3, 3], camera_rays(48, 80)[None])[1].view(48, 80) != SKY
+    assert seen.float().mean() > 0.5
+    assert torch.equal(before[:, seen], after[:, seen])
+    assert not torch.equal(before, after)
 
 
 def test_pictures_are_the_same_world_from_two_sides():

@@ -17,12 +17,12 @@ from ..toyworld import pack
 from ..toyworld.parameters import lacking, load_weights
 from ..toyworld.paths import FRAMES
 from ..toyworld.render import LENS
-from .render import render
+from .render import HEIGHT, WIDTH, render
 from .rooms import WORDS, Scenes, scenes_around
 from .settings import CONFIG
 
 CHECKPOINTS = "vae", "denoiser"
-EXAMPLE_SEED = 3_000_000_021
+EXAMPLE_SEED = 3_000_000_036
 """Of the example's house, which no training has seen."""
 EXAMPLE_MOVE = "pan_right", 40.0
 
@@ -41,7 +41,7 @@ def write_package(checkpoints: Path, folder: Path) -> None:
 def example() -> Scenes:
     """The example's house, and its camera's path."""
     path = preset_path(EXAMPLE_MOVE[0], frames=FRAMES, amount=EXAMPLE_MOVE[1])
-    poses = torch.from_numpy(path.c2w[None]).float()
+    poses = torch.tensor(path.c2w[None]).float()
     return scenes_around(poses, torch.Generator().manual_seed(EXAMPLE_SEED))
 
 
@@ -49,7 +49,7 @@ def write_example(folder: Path) -> None:
     """First frame, prompt and camera path of a house, into a new folder."""
     folder.mkdir()
     scene = example()
-    picture = render(scene.rooms, scene.c2w[:, :1], 480, 832)[0, 0]
+    picture = render(scene.rooms, scene.c2w[:, :1], 2 * HEIGHT, 2 * WIDTH)[0, 0]
     pixels = ((picture + 1) * 127.5).round().byte().permute(1, 2, 0).numpy()
     Image.fromarray(pixels).save(folder / "image.png", optimize=True)
     np.save(folder / "poses.npy", (torch.linalg.inv(scene.c2w[0, :1]) @ scene.c2w[0]).numpy())

@@ -133,12 +133,10 @@ def shaded(table: Tensor, weather: Tensor, brick: Tensor, c2w: Tensor, rays: Ten
     light = torch.tensor(LIGHT, device=rays.device)[weather]
     bright = tone * FACES.to(rays.device)[face]
     haze = torch.exp(-distance * torch.tensor(HAZE, device=rays.device)[weather][:, None])
-    haze = torch.where(surface == SKY, torch.zeros_like(haze), haze)
-    sky = _sky(direction, weather)
-    colours = [
-        sky[channel] + (table[..., channel].gather(1, row) * bright * light[:, channel, None] - sky[channel]) * haze
-        for channel in range(3)
-    ]
+    far, colours = torch.tensor(HORIZON, device=rays.device)[weather], []
+    for channel, sky in enumerate(_sky(direction, weather)):
+        near = table[..., channel].gather(1, row) * bright * light[:, channel, None]
+        colours.append(torch.where(surface == SKY, sky, torch.lerp(far[:, channel, None], near, haze)))
     return torch.stack(colours, 1).clamp(0, 1)
 
 
