@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from .figures import Figures
+from .figures import STRIDE, Figures
 
-BLURRED, PALE, TINTED, DARKER = 0.6, 0.4, 30.0, 50.0
+BLURRED, PALE, TINTED, DARKER = 0.6, 0.7, 12.0, 15.0
 """A video loses itself where, until its end, it keeps less than that share of the first second's sharpness, of its
-colourfulness, or is that many of 255 off in red against blue, in brightness. A camera that turns changes all of these:
-in clean known clips the least were 0.69 and 0.49, the most 24 and 43."""
+colourfulness, or is that many of 255 off in red against blue, in brightness. Both in the picture as a whole, which a
+camera that turns changes too, and in the places that it shows, wherever they move."""
+BLURRED_PLACES = 0.35
+"""Of the sharpness: places that come near lose some of it where a picture has more detail than pixels."""
+SURE_S = 5.0
+"""The sum over places errs the more, the longer it is. It is enough by itself where it passes its bound as many times
+more as this goes into the video."""
 STILL = 0.02
 """A frame stands still if it differs from the one before by less than that share of the usual difference."""
 FROZEN_S = 0.4
-FLICKER = 1.5
-"""Of 255: the brightness goes up and down by more than that from frame to frame."""
-SEAM = 1.8
-"""At a seam a frame differs from the one before so many times as much as its neighbours do."""
+FLICKER = 1.0
+"""Of 255: the brightness of places goes up and down by more than that from frame to frame."""
+JERK, UNLIKE = 2.0, 1.8
+"""At a seam the picture moves by so many pixels more than around it, or what its motion leaves unlike is so many times
+as much."""
 CHUNKS = (3, 4, 6, 8, 9, 12, 15, 16, 20, 24)
 """Frames of a chunk that seams are looked for in."""
-ALIKE, APART_S = 2.0, 1.0
-"""A stretch repeats if it differs from one so many seconds before by less than that, of 255, while pictures move."""
+SAME, MOVES, APART_S = 0.25, 0.1, 1.0
+"""A stretch repeats one so many seconds before if it differs from it by less than that share of what a frame differs
+from the one before, which is at least so much of 255."""
 
 
 class Fault(NamedTuple):
@@ -40,27 +48,51 @@ def find_faults(figures: Figures) -> list[Fault]:
 
 
 def _drifts(figures: Figures) -> list[Fault]:
-    second = max(round(figures.fps), 2)
-    sharpness, colours = (float(np.median(values[:second])) for values in (figures.sharpness, figures.colourfulness))
-    tint, light = (np.abs(values - np.median(values[:second])) for values in (figures.hue, figures.brightness))
     found = []
-    for name, off, words in (
-        ("sharpness", figures.sharpness < BLURRED * sharpness, f"less than {BLURRED:.0%} as sharp as at first"),
-        ("colour", figures.colourfulness < PALE * colours, f"less than {PALE:.0%} as colourful as at first"),
-        ("tint", tint > TINTED, f"tinted: red against blue is more than {TINTED:.0f} of 255 off"),
-        ("brightness", light > DARKER, f"brighter or darker than at first by more than {DARKER:.0f} of 255"),
-    ):
-        begins = _to_the_end(off, figures.fps)
-        if begins is not None:
-            found.append(Fault(name, begins, f"From second {begins:.1f} on it is {words}."))
+    for name, course, whole, bound, words in _courses(figures):
+        beyond, seconds = np.abs(course) / bound, np.arange(len(course)) / figures.fps
+        passed = _to_the_end((beyond > 1 + seconds / SURE_S) | ((beyond > 1) & whole), figures.fps)
+        if passed is not None:
+            begins, at = _begin(course, passed) / figures.fps, seconds[passed]
+            found.append(Fault(name, begins, f"From second {begins:.1f} on it drifts; from second {at:.1f} on it is "
+                                             f"{words} at first."))  # fmt: skip
     return found
 
 
-def _to_the_end(off: np.ndarray, fps: float) -> float | None:
-    """The second from which on nearly all frames are off, half a second of them at least; None if the end is not."""
+def _courses(figures: Figures) -> Iterator[tuple[str, np.ndarray, np.ndarray, float, str]]:
+    """Of each drift its name, how far places have gone, whether the whole picture has, the bound, and words."""
+    second = max(round(figures.fps), 2)
+
+    def since(values: np.ndarray) -> np.ndarray:
+        return values - np.median(values[:second])
+
+    def share(values: np.ndarray) -> np.ndarray:
+        return values / max(float(np.median(values[:second])), 1e-9)
+
+    yield ("sharpness", np.minimum(since(figures.sharper), 0), share(figures.sharpness) < BLURRED,
+           -np.log(BLURRED_PLACES), f"less than {BLURRED:.0%} as sharp as")  # fmt: skip
+    yield ("colour", np.minimum(since(figures.livelier), 0), share(figures.colourfulness) < PALE, -np.log(PALE),
+           f"less than {PALE:.0%} as colourful as")  # fmt: skip
+    yield ("tint", since(figures.redder), np.abs(since(figures.hue)) > TINTED, TINTED,
+           f"tinted, with red against blue more than {TINTED:.0f} of 255 from what it was")  # fmt: skip
+    yield ("brightness", since(figures.lighter), np.abs(since(figures.brightness)) > DARKER, DARKER,
+           f"brighter or darker by more than {DARKER:.0f} of 255 than")  # fmt: skip
+
+
+def _begin(course: np.ndarray, passed: int) -> int:
+    """The frame from which on a course goes, without a rest, where it has passed a bound: steps of a quarter of the
+    steepest before that count."""
+    way = -np.sign(course[passed])
+    steps = -way * np.diff(course[: passed + 1])
+    rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max() / 4)
+    return int(rests[-1]) + 1 if len(rests) else 0
+
+
+def _to_the_end(off: np.ndarray, fps: float) -> int | None:
+    """The frame from which on nearly all are off, half a second of them at least; None if the end is not."""
     shares = np.cumsum(off[::-1])[::-1] / np.arange(len(off), 0, -1)
     starts = np.flatnonzero((shares > 0.9) & off)
-    return float(starts[0] / fps) if len(starts) and len(off) - starts[0] >= 0.5 * fps else None
+    return int(starts[0]) if len(starts) and len(off) - starts[0] >= 0.5 * fps else None
 
 
 def _frozen(figures: Figures) -> list[Fault]:
@@ -73,13 +105,13 @@ def _frozen(figures: Figures) -> list[Fault]:
     found = []
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         seconds, begins = float(end - start) / figures.fps, float(start + 1) / figures.fps
-        if seconds >= FROZEN_S:
+        if start and seconds >= FROZEN_S:  # one that begins still has not been stopped
             found.append(Fault("frozen", begins, f"From second {begins:.1f} on it stands still for {seconds:.1f} s."))
     return found
 
 
 def _flickers(figures: Figures) -> list[Fault]:
-    bends = np.abs(np.diff(figures.brightness, 2)) / 2
+    bends = np.abs(np.diff(figures.lighter, 2)) / 2
     window = max(round(figures.fps / 2), 2)
     if len(bends) < window:
         return []
@@ -93,17 +125,21 @@ def _flickers(figures: Figures) -> list[Fault]:
 
 
 def _seams(figures: Figures) -> list[Fault]:
-    """Frames, at even distances, that differ more from the one before than their neighbours do."""
-    change = figures.change
-    if len(change) < 8:
+    """Frames, at even distances, at which the picture goes on otherwise than around them."""
+    if len(figures) < 8:
         return []
-    near = [np.delete(change[max(1, at - 3) : at + 4], min(3, at - 1)) for at in range(1, len(change))]
-    jump = np.concatenate([[0.0], change[1:] / (np.array([np.median(values) for values in near]) + 0.3)])
+    around = [np.delete(np.arange(max(1, at - 3), min(at + 4, len(figures))), min(3, at - 1))
+              for at in range(1, len(figures))]  # fmt: skip
+    motion, unlike = figures.motion[1:], figures.unlike[1:]
+    jerk = np.hypot(*(motion - [np.median(figures.motion[near], axis=0) for near in around]).T)
+    more = unlike / (np.array([np.median(figures.unlike[near]) for near in around]) + 0.3)
+    jump = np.concatenate([[0.0], np.maximum(jerk / JERK, more / UNLIKE)])
     for chunk in CHUNKS[::-1]:
         for first in range(1, chunk + 1):
             at = np.arange(first, len(jump), chunk)
-            if len(at) >= 3 and np.mean(jump[at] > SEAM) > 0.8 and np.median(np.delete(jump, at)) < SEAM / 1.3:
-                begins = float(at[np.argmax(jump[at] > SEAM)]) / figures.fps
+            others = np.delete(jump, at)
+            if len(at) >= 3 and np.mean(jump[at] > 1) > 0.8 and np.quantile(others, 0.9) < 0.7:
+                begins = float(at[np.argmax(jump[at] > 1)]) / figures.fps
                 words = f"From second {begins:.1f} on there is a seam every {chunk} frames."
                 return [Fault("seams", begins, words)]
     return []
@@ -112,14 +148,15 @@ def _seams(figures: Figures) -> list[Fault]:
 def _repeats(figures: Figures) -> list[Fault]:
     """A stretch of half a second that was there before, picture for picture, while the pictures change."""
     small = figures.thumbnails.reshape(len(figures), -1)
+    small = small - small.mean(1, keepdims=True)  # a flicker is no motion
     run, apart = max(round(figures.fps / 2), 2), max(round(figures.fps * APART_S), 2)
+    steps = np.abs(np.diff(small, axis=0, prepend=small[:1])).mean(1)
+    moving = np.array([np.median(steps[max(0, at - run) : at + run]) for at in range(len(small))])
     for shift in range(apart, len(small) - run):
-        near = np.abs(small[shift:] - small[:-shift]).mean(1) < ALIKE / 2
-        runs = np.convolve(near, np.ones(run), "valid") == run
-        for start in np.flatnonzero(runs):
-            here = slice(start + shift, start + shift + run)
-            if np.abs(small[here] - small[here.start]).mean() > ALIKE:
-                begins = float(here.start) / figures.fps
-                words = f"From second {begins:.1f} on it repeats second {start / figures.fps:.1f}."
-                return [Fault("repeat", begins, words)]
+        same = np.abs(small[shift:] - small[:-shift]).mean(1) < SAME * moving[shift:]
+        same &= moving[shift:] > MOVES
+        starts = np.flatnonzero(np.convolve(same, np.ones(run), "valid") == run)
+        if len(starts):
+            begins, before = float(starts[0] + shift) / figures.fps, starts[0] / figures.fps
+            return [Fault("repeat", begins, f"From second {begins:.1f} on it repeats second {before:.1f}.")]
     return []

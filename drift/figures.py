@@ -1,9 +1,10 @@
-"""What each frame of a video looks like, in numbers, and how far it is from the frame before."""
+"""What each frame of a video looks like, in numbers, and how it differs from the frames before, in the same places."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +14,10 @@ LONGER_SIDE = 480
 """Pixels that the longer side of a larger picture is reduced to."""
 THUMBNAIL = (32, 18)
 """Columns and rows of the small picture that repeats are looked for in."""
+STRIDE = 4
+"""Frames between two whose sharpness and colours are compared in the places that both show."""
+SEEN = 0.05
+"""Less than that share of a picture in common is no ground for a comparison."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,12 @@ class Figures:
 
     `sharpness`: variance of the Laplacian over that of the grey values, so that contrast cancels. `colourfulness`: that
     of Hasler and Suesstrunk (2003). `brightness`: mean grey value. `hue`: mean red minus mean blue. `change`: mean
-    absolute difference of grey values to the frame before, 0 for the first."""
+    absolute difference of grey values to the frame before, 0 for the first.
+
+    What becomes of places, wherever the camera moves them in the picture (found by the optical flow of Kroeger and
+    others, 2016), 0 in the first frame: `sharper` and `livelier` (logarithms of how much sharper and more colourful),
+    `redder` (red minus blue) and `lighter`. `motion` [f, 2]: by how many pixels the picture moved from the frame
+    before, columns and rows, medians. `unlike`: the mean absolute difference to the frame before that this leaves."""
 
     sharpness: np.ndarray
     colourfulness: np.ndarray
@@ -29,40 +39,136 @@ class Figures:
     hue: np.ndarray
     change: np.ndarray
     thumbnails: np.ndarray
+    sharper: np.ndarray
+    livelier: np.ndarray
+    redder: np.ndarray
+    lighter: np.ndarray
+    motion: np.ndarray
+    unlike: np.ndarray
     fps: float
 
     def __len__(self) -> int:
         return len(self.brightness)
 
 
+class _Frame(NamedTuple):
+    """Colours float32 [h, w, 3], grey values float32 [h, w] without noise, and both at half the size."""
+
+    colours: np.ndarray
+    grey: np.ndarray
+    small_colours: np.ndarray
+    small_grey: np.ndarray
+
+    @classmethod
+    def of(cls, pixels: np.ndarray) -> _Frame:
+        cv2 = require("cv2", "opencv-python-headless")
+        scale = LONGER_SIDE / max(pixels.shape[:2])
+        if scale < 1:
+            size = [round(side * scale) for side in pixels.shape[1::-1]]
+            pixels = cv2.resize(pixels, size, interpolation=cv2.INTER_AREA)
+        half = cv2.resize(pixels, [max(1, side // 2) for side in pixels.shape[1::-1]], interpolation=cv2.INTER_AREA)
+        grey = cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY).astype(np.float32)
+        return cls(pixels.astype(np.float32), cv2.GaussianBlur(grey, (0, 0), 0.7), half.astype(np.float32),
+                   cv2.cvtColor(half, cv2.COLOR_RGB2GRAY))  # fmt: skip
+
+
 def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
     """The figures of frames uint8 [H, W, 3], read once. Raises InputError for fewer than two; DependencyError without
     OpenCV."""
     cv2 = require("cv2", "opencv-python-headless")
-    rows, small = [], []
-    before: np.ndarray | None = None
-    for frame in frames:
-        scale = LONGER_SIDE / max(frame.shape[:2])
-        if scale < 1:
-            size = [round(side * scale) for side in frame.shape[1::-1]]
-            frame = cv2.resize(frame, size, interpolation=cv2.INTER_AREA)
-        grey = cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY).astype(np.float32)
-        change = 0.0 if before is None or before.shape != grey.shape else float(np.abs(grey - before).mean())
-        rows.append((*_look(frame.astype(np.float32), grey), change))
-        small.append(cv2.resize(grey, THUMBNAIL, interpolation=cv2.INTER_AREA))
-        before = grey
+    rows, small, steps, shares = [], [], [], []
+    for number, (frame, before, earlier) in enumerate(_with_those_before(map(_Frame.of, frames))):
+        change = 0.0 if before is None else float(np.abs(frame.grey - before.grey).mean())
+        rows.append((*_look(frame.colours, frame.grey), change))
+        small.append(cv2.resize(frame.grey, THUMBNAIL, interpolation=cv2.INTER_AREA))
+        steps.append((0.0,) * 4 if before is None else _step(before, frame))
+        if number % STRIDE == 0:
+            shares.append(np.zeros(3) if earlier is None else _shared(earlier, frame))
     if len(rows) < 2:
         raise InputError(f"a video of {len(rows)} frames: expected at least 2")
-    sharpness_to_change = np.array(rows).T
-    return Figures(*sharpness_to_change, thumbnails=np.stack(small), fps=fps)  # type: ignore[misc]
+    sharper, livelier, redder = (np.interp(np.arange(len(rows)), STRIDE * np.arange(len(shares)), sums)
+                                 for sums in np.cumsum(shares, 0).T)  # fmt: skip
+    lighter, across, down, unlike = np.array(steps).T
+    return Figures(*np.array(rows).T, thumbnails=np.stack(small), sharper=sharper, livelier=livelier, redder=redder,
+                   lighter=lighter.cumsum(), motion=np.stack([across, down], 1), unlike=unlike, fps=fps)  # fmt: skip
+
+
+def _with_those_before(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:
+    """Each frame, the one before it, and of every STRIDE-th the one STRIDE before, where these have its size."""
+    before: _Frame | None = None
+    earlier: _Frame | None = None
+    for number, frame in enumerate(frames):
+        before, earlier = (each if each and each.grey.shape == frame.grey.shape else None for each in (before, earlier))
+        yield frame, before, earlier
+        before = frame
+        if number % STRIDE == 0:
+            earlier = frame
 
 
 def _look(colours: np.ndarray, grey: np.ndarray) -> tuple[float, float, float, float]:
     """Sharpness, colourfulness, brightness and hue of colours [h, w, 3] and grey values [h, w], 0 to 255."""
     cv2 = require("cv2", "opencv-python-headless")
-    smooth = cv2.GaussianBlur(grey, (0, 0), 0.7)  # noise is no sharpness
-    sharpness = float(cv2.Laplacian(smooth, cv2.CV_32F).var() / (grey.var() + 1))
+    sharpness = float(cv2.Laplacian(grey, cv2.CV_32F).var() / (grey.var() + 1))
+    red, _, blue = (float(colours[..., channel].mean()) for channel in range(3))
+    return sharpness, _colourfulness(colours), float(grey.mean()), red - blue
+
+
+def _colourfulness(colours: np.ndarray) -> float:
     red, green, blue = (colours[..., channel] for channel in range(3))
     one, two = red - green, (red + green) / 2 - blue
-    colourfulness = np.hypot(one.std(), two.std()) + 0.3 * np.hypot(one.mean(), two.mean())
-    return sharpness, float(colourfulness), float(grey.mean()), float(red.mean() - blue.mean())
+    return float(np.hypot(one.std(), two.std()) + 0.3 * np.hypot(one.mean(), two.mean()))
+
+
+def _step(before: _Frame, frame: _Frame) -> tuple[float, float, float, float]:
+    """How much lighter the places of a frame are than before, its motion, and what this leaves unlike."""
+    flow = _flow(frame.small_grey, before.small_grey)
+    moved, inside = _moved(before.small_colours, flow)
+    if inside.mean() < SEEN:
+        return 0.0, 0.0, 0.0, float(np.abs(frame.grey - before.grey).mean())
+    grey = (frame.small_colours - moved)[inside].mean(1)
+    across, down = -2 * np.median(flow.reshape(-1, 2), axis=0)
+    return float(np.median(grey)), float(across), float(down), float(np.abs(grey).mean())
+
+
+def _shared(one: _Frame, two: _Frame) -> np.ndarray:
+    """How much sharper and more colourful `two` is than `one` in the places that both show, as logarithms, and redder.
+
+    Moving a picture softens it. So each is moved onto the other, and the mean taken."""
+    there, back = _flow(one.small_grey, two.small_grey), _flow(two.small_grey, one.small_grey)
+    return (_gains(one, two, there, back) - _gains(two, one, back, there)) / 2
+
+
+def _gains(onto: _Frame, other: _Frame, there: np.ndarray, back: np.ndarray) -> np.ndarray:
+    """The same of `other`, moved onto a frame by the flow `there`; places that the flow `back` does not lead back are
+    not compared."""
+    cv2 = require("cv2", "opencv-python-headless")
+    returned, inside = _moved(back, there)
+    alike = inside & (np.hypot(*np.moveaxis(there + returned, 2, 0)) < 0.5)
+    alike = cv2.erode(alike.astype(np.uint8), np.ones((3, 3), np.uint8)).astype(bool)
+    if alike.mean() < SEEN:
+        return np.zeros(3)
+    size = onto.grey.shape[::-1]
+    places = cv2.resize(alike.astype(np.uint8), size, interpolation=cv2.INTER_NEAREST).astype(bool)
+    moved, _ = _moved(other.grey, 2 * cv2.resize(there, size))
+    sharp = [(cv2.Laplacian(grey, cv2.CV_32F)[places] ** 2).mean() + 0.02 for grey in (moved, onto.grey)]
+    colours = _moved(other.small_colours, there)[0][alike], onto.small_colours[alike]
+    lively = [_colourfulness(each) + 1 for each in colours]
+    red, _, blue = np.median(colours[0] - colours[1], axis=0)
+    return np.array([np.log(sharp[0] / sharp[1]), np.log(lively[0] / lively[1]), red - blue])
+
+
+def _flow(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    """float32 [h, w, 2]: where the places of one picture uint8 are in the other, columns and rows."""
+    cv2 = require("cv2", "opencv-python-headless")
+    if min(one.shape) < 16:
+        return np.zeros((*one.shape, 2), np.float32)
+    return cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_FAST).calc(one, two, None)
+
+
+def _moved(picture: np.ndarray, flow: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A picture float32 [h, w, ...] moved by a flow, and a mask of the places that lie inside of it."""
+    cv2 = require("cv2", "opencv-python-headless")
+    rows, columns = np.mgrid[: flow.shape[0], : flow.shape[1]].astype(np.float32)
+    x, y = columns + flow[..., 0], rows + flow[..., 1]
+    inside = (x >= 0) & (y >= 0) & (x <= flow.shape[1] - 1) & (y <= flow.shape[0] - 1)
+    return cv2.remap(picture, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE), inside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -140,7 +141,7 @@ def find_device(name: str | None) -> torch.device:
             torch.zeros(1, device=device).cpu()
         except (RuntimeError, AssertionError) as error:  # torch's words for a device that is not there
             found = str(error).splitlines()[0]
-            raise InputError(f"`device` {name}: torch cannot use it here ({found}); use cpu or cuda") from error
+            raise InputError(f"`device` {name}: torch cannot use it here ({found:.80}); use cpu or cuda") from error
     return device
 
 
@@ -178,11 +179,30 @@ def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None
     return output_geometry(width, height, options.max_area, options.frame_num, n_poses, chunk=chunk)
 
 
-def lora_notes(options: GenerateOptions) -> tuple[str, ...]:
-    """The LoRAs, a line each."""
+def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str, ...]:
+    """The LoRAs, a line each, and what of them is likely a mistake."""
     where = {"high": ", on the high-noise expert", "low": ", on the low-noise expert"}
-    return tuple(f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}"
-                 for lora in options.lora)  # fmt: skip
+    lines = [f"LoRA {lora.path.name}, strength {lora.strength:g}{where.get(lora.expert or '', '')}"
+             for lora in options.lora]  # fmt: skip
+    notes = [line if lines.count(line) == 1 else f"{line}, given {lines.count(line)} times: it counts as often"
+             for line in dict.fromkeys(lines)]  # fmt: skip
+    for lora in options.lora if two_experts else ():
+        named = set(re.findall(r"(?<![a-z])(high|low)(?![a-z])", lora.path.stem.lower()))
+        if len(named) == 1 and lora.expert not in named:
+            (role,) = named
+            notes.append(f"LoRA {lora.path.name} is the {role}-noise expert's by its name: `{role}=` before it puts it "
+                         "there alone.")  # fmt: skip
+    return tuple(notes)
+
+
+def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:
+    """What should be known of the prompts."""
+    notes = [] if options.prompt.strip() else ["The prompt is empty."]
+    if options.negative is not None and not guided:
+        notes.append("Guidance is 1: the negative prompt has no effect.")
+    elif options.negative == options.prompt:
+        notes.append("The prompt and the negative prompt are the same text: guidance changes nothing.")
+    return tuple(notes)
 
 
 def frame_notes(options: GenerateOptions, geometry: Geometry, camera: PoseFolder | None) -> tuple[str, ...]:

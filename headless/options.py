@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
+from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, get_type_hints
 
@@ -162,8 +163,11 @@ class GenerateOptions:
     vae: str | Path | None = None
 
     def __post_init__(self) -> None:
-        """Raises InputError for a value of a wrong type."""
+        """Raises InputError for a value of a wrong type. Numpy's numbers become Python's: torch takes no others."""
         check_types(vars(self), get_type_hints(type(self)))
+        for name, value in list(vars(self).items()):
+            if isinstance(value, Number) and hasattr(value, "item"):
+                object.__setattr__(self, name, value.item())
 
 
 def lora_of(text: str) -> LoraFile:

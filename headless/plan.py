@@ -39,8 +39,9 @@ from .checks import (
     lora_notes,
     many,
     refuse_options,
+    text_notes,
 )
-from .files.pictures import read_image
+from .files.pictures import image_notes, read_image
 from .files.target import check_new, check_target, find_target
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
 from .rollout_plan import RolloutPlan, plan_causal
@@ -151,7 +152,10 @@ def _plan_sampling(
     assumed = base_release(experts.high.names)[2]
     told = [] if assumed is None else [assumed]
     eight_bit = check_8_bits(options.arithmetic, options.attention, opened["device"], experts.high.config)
-    notes = (*told, *lora_notes(options), *eight_bit)
+    notes = (*told, *image_notes(options.image), *lora_notes(options, two_experts=True),
+             *text_notes(options, any(scale != 1 for scale in guide_scales(options.guide_scale))), *eight_bit)
+    if opened["device"].type == "cpu" and options.residency != "auto":
+        notes = (*notes, f"`residency` {options.residency} has no effect on a CPU: experts are their mapped files.")
     camera = camera_of(options, experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
     warned = [] if camera is None else path_warnings(camera.c2w, camera.intrinsics, geometry.frames)

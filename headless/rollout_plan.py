@@ -21,7 +21,8 @@ from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, load_state
 from ..sampling import guide_scales, step_indices
 from ..vae import vae_width
-from .checks import Plan, camera_of, geometry_of, lora_notes, many, refuse_options
+from .checks import Plan, camera_of, geometry_of, lora_notes, many, refuse_options, text_notes
+from .files.pictures import image_notes
 from .files.target import Target, check_folder
 from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
@@ -85,7 +86,8 @@ def plan_causal(
         frame=spec.frame,
         geometry=spec.geometry,
         spec=spec,
-        notes=(*checkpoint.release_lines, *lora_notes(options), *eight_bit, *own, *spec.notes,
+        notes=(*checkpoint.release_lines, *image_notes(options.image), *lora_notes(options),
+               *text_notes(options, release.guided), *eight_bit, *own, *spec.notes,
                *_state_notes(options, spec)),
     )
 

@@ -21,7 +21,8 @@ def unseen_words() -> list[str]:
         prompt, node = running_prompt()
     except UnknownError:
         return []
-    return [words for each in (*_before(prompt, node), node) for words in _words(each, prompt[each])]
+    nodes = (*_before(prompt, node), node)
+    return [words for each in nodes for words in (*_words(each, prompt[each]), *_crossed(prompt, each))]
 
 
 def embedding_words(place: str, text: str) -> list[str]:
@@ -52,6 +53,18 @@ def _words(node: str, made: dict) -> Iterator[str]:
     by_clip = not kind.startswith(OURS) or (kind == LIVE and "positive" not in inputs)
     for text in (value for value in inputs.values() if isinstance(value, str) and by_clip):
         yield from embedding_words(f"Node {node}", text)
+
+
+def _crossed(prompt: Prompt, node: str) -> Iterator[str]:
+    """The words for a positive input that gets a negative output, and the other way round."""
+    known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
+    for name, other in (("positive", "negative"), ("negative", "positive")):
+        link = prompt[node]["inputs"].get(name)
+        if type_of(prompt, link) == "CONDITIONING":
+            names = getattr(known[prompt[link[0]]["class_type"]], "RETURN_NAMES", None) or ()
+            if names[link[1] : link[1] + 1] in ((other,), [other]):
+                yield (f"Node {node}: its {name} input gets the {other} output of node {link[0]}: are the wires "
+                       "crossed?")  # fmt: skip
 
 
 def _is_core(kind: str) -> bool:

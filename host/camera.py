@@ -185,7 +185,10 @@ def show_warnings(path: CameraPath, frames: int) -> None:
 
 
 def with_camera(conditioning, embedding: torch.Tensor):
-    """Conditioning that carries a camera."""
+    """Conditioning that carries a camera, in the place of another one, which is said."""
+    if any(CONDITIONING_KEY in extras for _, extras in conditioning):
+        show_warning("The texts had a camera already, from another Apply LingBot-World Camera: this one takes its "
+                     "place. For one after the other, use LingBot-World Camera Chain.")  # fmt: skip
     return node_helpers.conditioning_set_values(conditioning, {CONDITIONING_KEY: embedding})
 
 

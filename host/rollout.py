@@ -16,11 +16,12 @@ from ..pipeline.geometry import STEP
 from ..pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
 from ..pipeline.state import Prompt, WorldState
 from ..pipeline.world import CausalModel, WorldMemory, check_causal
-from ..vae.decoding import REACH
+from ..vae.decoding import NOT_FINITE, REACH
 from ..vae.encoding import SETTLED
 from .base_model import is_causal
 from .before_rollout import check_start
 from .conditioning import text_of_rollout
+from .notice import show_warning
 from .on_model import changed_nothing, for_rollout, not_called_words, unknown
 from .patcher import copies_on_other_devices
 from .rollout_sampler import LATENT_CHANNELS, draws, plan_memory, run_prepared
@@ -81,6 +82,8 @@ def prepare_rollout(
         used.append(_negative(prompts[1], release.name, config, notes))
     elif prompts[1] is not None:
         notes.append(f"{release.name} takes no negative prompt: it has no effect here.")
+    if image is not None and state is not None:
+        notes.append("start_image has no effect: the video goes on from the state.")
     run = NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=(), start=start)
     given, read = positive[0][0].shape[1], run.contexts[0].shape[1]
     if given > read:
@@ -110,6 +113,7 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
     run_prepared(run.patcher, run.prompts[0], spec.loop, partial(chunks.make, memory), seed=seed, held=on_device)
     state = spec.state_after(torch.cat(chunks.latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
     whole = model.process_latent_out(state.latent.clone())
+    show_warning("" if whole.isfinite().all() else NOT_FINITE)
     images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
     return Made({"samples": whole}, images, state)
 

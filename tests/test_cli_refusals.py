@@ -12,6 +12,9 @@ from lingbot_world.errors import InputError
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
+from lingbot_world.toy.weights import EXPERT
+from PIL import Image
+from safetensors.torch import save_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -225,3 +228,29 @@ def test_a_png_pattern_may_have_a_percent_sign(command, tmp_path):
     assert main(command(output=tmp_path / "50%_%02d.png", sampling_steps=1)) == 0
     assert {file.name for file in tmp_path.glob("*.png")} == {
         *(f"100%_{index:05}.png" for index in range(5)), *(f"50%_{index:02}.png" for index in range(5))}  # fmt: skip
+
+
+def test_what_is_likely_a_mistake_is_said(toy_package, tmp_path, capsys):
+    pictures = [Image.new("RGBA", (64, 48), (level, 0, 0, 0)) for level in (0, 200)]
+    pictures[0].save(tmp_path / "two.webp", save_all=True, append_images=pictures[1:], lossless=True)
+    file = tmp_path / "night_high.safetensors"
+    layer = "diffusion_model.blocks.0.ffn.0"
+    save_file({f"{layer}.lora_A.weight": torch.zeros(1, EXPERT.dim),
+               f"{layer}.lora_B.weight": torch.zeros(EXPERT.ffn_dim, 1)}, file)  # fmt: skip
+    given = ["generate", "--ckpt_dir", str(toy_package), "--image", str(tmp_path / "two.webp"), "--device", "cpu"]
+    given += ["--output", str(tmp_path / "video.mp4"), "--dry_run", "--frame_num", "5", "--prompt"]
+
+    def said(*more):
+        assert main([*given, *more]) == 0
+        return capsys.readouterr().out
+
+    words = said(" ", "--lora", f"low={file}", f"low={file}", "--residency", "stream")
+    assert "two.webp has 2 pictures; the video begins with the first." in words
+    assert "two.webp is see-through in places" in words
+    assert "The prompt is empty." in words
+    assert "on the low-noise expert, given 2 times" in words
+    assert "night_high.safetensors is the high-noise expert's by its name" in words
+    assert "`residency` stream has no effect on a CPU" in words
+    assert "the same text" in said("a yard", "--negative", "a yard")
+    assert "the negative prompt has no effect" in said("a yard", "--negative", "fog", "--guide_scale", "1")
+    assert "by its name" not in said("a yard", "--lora", f"high={file}")

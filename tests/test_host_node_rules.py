@@ -77,6 +77,14 @@ def test_a_sampler_that_writes_into_its_sigmas_gets_a_copy(found):
     assert found["sigmas_stay"] == {"ours": True, "core": True}
 
 
+def test_sigmas_that_lead_nowhere_and_a_run_from_nothing_are_said(found):
+    said = found["sigmas"]
+    assert said["usual"] == ""
+    wanted = {"none": "There is no step", "flipped": "The sigmas rise", "of others": "The sigmas begin at 14.6",
+              "half": "The sigmas end at 0.5", "nothing": "There is neither noise nor a video"}  # fmt: skip
+    assert {name: said[name].startswith(words) for name, words in wanted.items()} == dict.fromkeys(wanted, True), said
+
+
 def test_a_latent_of_which_nothing_is_kept_is_said(found):
     assert found["latents"]["empty"] == ""
     assert found["latents"]["full"].startswith("The latent holds a video, of which a run from full noise keeps nothing")
@@ -114,9 +122,10 @@ def test_rollout_says_that_it_begins_with_the_first_of_several_images(found):
 
 
 def test_poses_that_the_video_does_not_follow_are_said(found):
-    odd, whole = found["frames"]
+    odd, whole, twice = found["frames"]
     assert odd.startswith("The camera path has 8 poses, the video 5 frames")
     assert whole == ""
+    assert twice.startswith("The texts had a camera already")
 
 
 def test_text_that_is_not_what_was_asked_for_is_said(found):

@@ -119,6 +119,10 @@ def test_what_core_nodes_ask_for_in_vain_is_said_on_the_sampler(comfy_server):
     words = said(comfy_server, masked)
     assert "the same text: guidance changes nothing" in words
     assert "The latent is empty, and its mask keeps parts of it" in words
+    apply = prompt.node_id("LingBotWorldApplyCamera")
+    assert f"Node {prompt.node_id(SAMPLER)}: its positive input gets the negative output of node {apply}" in said(
+        comfy_server, prompt.set(SAMPLER, positive=[apply, 1], negative=[apply, 0])
+    )
     assert said(comfy_server, prompt) == ""  # a run of its own takes the warnings away
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import InputError
+from lingbot_world.headless.files.pictures import read_image
 from lingbot_world.host.image import AREAS, EXPLICIT, fit_image, target_geometry
 from lingbot_world.pipeline.geometry import Geometry
+from PIL import Image
 
 
 def test_sizes_follow_the_official_rule(golden):
@@ -59,3 +61,10 @@ def test_bad_choices_name_the_good_ones():
         target_geometry(image, "4k", 64, 64)
     with pytest.raises(InputError, match="stretch, crop, pad"):
         fit_image(image, Geometry(32, 32, 1), "squeeze")
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
+def test_sixteen_bits_become_eight(tmp_path, dtype):
+    levels = np.linspace(0, 65535, 48 * 64).reshape(48, 64).astype(dtype)
+    Image.fromarray(levels).save(tmp_path / "deep.tif")
+    assert np.abs(read_image(tmp_path / "deep.tif")[..., 1] - levels / 257).max() <= 0.5

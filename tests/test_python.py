@@ -60,7 +60,8 @@ def test_an_option_of_a_wrong_type_is_refused_at_once(given, expected):
 
 def test_numbers_of_numpy_and_whole_numbers_for_others_are_right():
     numbers = {"seed": np.int64(3), "shift": 5, "boundary": np.float32(0.5), "guide_scale": [4, 6]}
-    GenerateOptions(**NEEDED, **numbers, schedule=(0, 500))
+    options = GenerateOptions(**NEEDED, **numbers, schedule=(0, 500))
+    assert (type(options.seed), type(options.boundary)) == (int, float), "as torch takes them"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from lingbot_world.errors import CheckpointError
+from lingbot_world.errors import CheckpointError, InputError
 from lingbot_world.toy.weights import VAE_WIDTH, Weights, vae_tensors
 from lingbot_world.vae import Stripe, VideoDecoder, decode_latent, encode_first_frame, load_vae, pooled, read_vae
 from lingbot_world.vae.decoding import REACH
@@ -96,6 +96,13 @@ def test_a_number_too_large_for_half_is_told():
     decoder.decode(latent, later=True)
     with pytest.raises(OverflowError, match="too large for fp16"):
         decoder.check()
+
+
+def test_a_latent_that_is_not_finite_is_no_black_video(vae):
+    latent = noise(1, 16, 2, 6, 8)
+    latent[0, 3, 1, 2, 2] = torch.nan
+    with pytest.raises(InputError, match="The latent holds numbers that are not finite"):
+        decode_latent(vae, latent)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

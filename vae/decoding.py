@@ -7,6 +7,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..model.host_memory import pin, upload
 from ..options import CELL, Progress
 from . import pooled
@@ -19,6 +20,10 @@ from .weights import VAE
 State = dict[str, list[Tensor]]
 """The last two frames that each causal layer was given, or pools of them (see pooled.py)."""
 
+NOT_FINITE = (
+    "The latent holds numbers that are not finite (NaN, infinity), which would be black frames: a LoRA's strength may "
+    "be too great, or a file of weights damaged."
+)
 REACH = 42
 """Latent frames after which nothing of what came before is left in the state."""
 
@@ -35,7 +40,8 @@ class VideoDecoder:
     """Decodes a video part by part, to the same bits as all at once. Between the parts it keeps two frames for each
     causal layer: 3.8 GB at 480x832.
 
-    A VAE in fp16 takes half the memory. Where a number is too large for it, `check` raises OverflowError.
+    A VAE in fp16 takes half the memory. Where a number is too large for it, `check` raises OverflowError; where
+    one is not finite in fp32, InputError.
 
     `height` and `width` are the latent's. With `park` that state lies in host memory between the parts, pinned for a
     GPU; in tiles it always does. With a `stripe` that part of each frame is decoded, not in tiles."""
@@ -69,7 +75,7 @@ class VideoDecoder:
         pinned = queued and len(tiling.corners) == 1
         video = torch.empty(length, *(CELL * side for side in self._size), 3, dtype=torch.uint8, pin_memory=pinned)
         blender, done = Blender(tiling, CELL), count(1)
-        finite = torch.ones((), dtype=torch.bool, device=vae.device) if vae.dtype == torch.float16 else None
+        finite = torch.ones((), dtype=torch.bool, device=vae.device)
         for corner in tiling.corners:
             decoder = self._decoders[corner]
             decoder.past = _moved(decoder.past, vae.device)
@@ -77,8 +83,7 @@ class VideoDecoder:
             for each in latents:
                 cut = tiling.crop(each, corner).contiguous(memory_format=torch.channels_last)
                 for frame, number in zip(decoder.decode(cut), index, strict=False):
-                    if finite is not None:
-                        finite &= frame.isfinite().all()
+                    finite &= frame.isfinite().all()
                     (rows, columns), own = blender.add(number, corner, frame[0])
                     video[number, rows, columns].copy_(_to_bytes(own), non_blocking=pinned)
                 if progress is not None:
@@ -87,8 +92,7 @@ class VideoDecoder:
                 self._decoders[corner] = self._new()
             else:
                 decoder.past = self._kept(corner, decoder.past)
-        if finite is not None:
-            self._finite.append(finite.to("cpu", non_blocking=queued))
+        self._finite.append(finite.to("cpu", non_blocking=queued))
         if not later:
             self.check()
         return video
@@ -100,10 +104,13 @@ class VideoDecoder:
         return Decoder(self._vae.weights, stripe=self._stripe)
 
     def check(self) -> None:
-        """Raises OverflowError if a number of the frames since the last check was too large for fp16."""
+        """Of the frames since the last check: raises OverflowError if a number was too large for fp16, and InputError
+        for what no precision can show."""
         finite, self._finite = all(self._finite), []
-        if not finite:
+        if not finite and self._vae.dtype == torch.float16:
             raise OverflowError("a number in the VAE is too large for fp16")
+        if not finite:
+            raise InputError(NOT_FINITE)
 
     def _kept(self, corner: Corner, past: State) -> State:
         """The tile's state, in host memory if it is to be parked there; the copies are queued behind the decoding."""

@@ -21,7 +21,7 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
     """Pixels uint8 [H, W, 3] of an image or its file, turned as its EXIF data says, or of an array that is that
     already. Raises InputError."""
     if isinstance(image, Image.Image):
-        return np.array(ImageOps.exif_transpose(image).convert("RGB"))
+        return upright(image)
     if isinstance(image, np.ndarray):
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or 0 in image.shape:
             raise InputError(f"`image` {image.dtype} {list(image.shape)}: expected an array uint8 [height, width, 3]")
@@ -35,11 +35,33 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
         with Image.open(path) as opened:
             if opened.width * opened.height > LARGEST_IMAGE:
                 raise InputError(f"`image` {path}: {opened.width}x{opened.height} pixels are too many; scale it down")
-            return np.array(ImageOps.exif_transpose(opened).convert("RGB"))
+            return upright(opened)
     except InputError:
         raise
     except BROKEN as error:
         raise InputError(f"`image` {path}: not an image that can be read ({error})") from error
+
+
+def upright(image: Image.Image) -> np.ndarray:
+    """Pixels uint8 [H, W, 3] of a picture, turned as its EXIF data says. Sixteen bits become eight; Pillow
+    would cut them."""
+    turned = ImageOps.exif_transpose(image)
+    if turned.mode.startswith("I"):
+        grey = np.clip(np.array(turned, np.float32) / 257, 0, 255).round().astype(np.uint8)
+        return np.repeat(grey[..., None], 3, axis=2)
+    return np.array(turned.convert("RGB"))
+
+
+def image_notes(image: object) -> tuple[str, ...]:
+    """What of an image's file the video leaves out."""
+    if not isinstance(image, str | PathLike):
+        return ()
+    with Image.open(image) as opened:
+        frames, alpha = getattr(opened, "n_frames", 1), opened.convert("RGBA").getextrema()[3][0]
+    notes = [f"{image} has {frames} pictures; the video begins with the first."] if frames > 1 else []
+    if alpha < 255:
+        notes.append(f"{image} is see-through in places, which get the colours that are hidden there: fill them.")
+    return tuple(notes)
 
 
 def grey_frames(video: str | Path) -> Iterator[np.ndarray]:

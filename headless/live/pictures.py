@@ -5,10 +5,10 @@ from __future__ import annotations
 from io import BytesIO
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from ...errors import InputError
-from ..files.pictures import BROKEN
+from ..files.pictures import BROKEN, upright
 
 MOST_PIXELS = 50_000_000
 READ = ("PNG", "JPEG", "WEBP")
@@ -21,15 +21,15 @@ def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarra
         with Image.open(BytesIO(data), formats=READ) as image:
             if image.width * image.height > MOST_PIXELS:
                 raise InputError(f"the picture has {image.width}x{image.height} pixels; scale it down")
-            upright = ImageOps.exif_transpose(image).convert("RGB")
+            picture = Image.fromarray(upright(image))
     except BROKEN as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"not a picture that can be read: {str(error)[:100]}; PNG, JPEG and WebP are") from error
     if crop:
         height, width = size
-        share = min(upright.width / width, upright.height / height)
+        share = min(picture.width / width, picture.height / height)
         across, down = (max(1, round(side * share)) for side in (width, height))
-        left, top = (upright.width - across) // 2, (upright.height - down) // 2
-        upright = upright.crop((left, top, left + across, top + down))
-    return np.array(upright)
+        left, top = (picture.width - across) // 2, (picture.height - down) // 2
+        picture = picture.crop((left, top, left + across, top + down))
+    return np.array(picture)
