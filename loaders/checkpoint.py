@@ -155,11 +155,11 @@ def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpo
     shapes = {key: quantized[key].shape if key in quantized else entry.shape
               for key, entry in tensors.items() if not _owner(key)}  # fmt: skip
     folder = next(iter(tensors.values())).path.parent
-    stated = diffusers_names.official_config(_json_in(folder, "config.json"))
+    stated = diffusers_names.official_config(read_json(folder / "config.json", optional=True))
     config = _config(path.name, shapes, stated)
     _check_keys(path.name, shapes, config.parameter_shapes())
     _check_config(path.name, config, stated)
-    meta = _json_in(folder, "quantization_meta.json")
+    meta = read_json(folder / "quantization_meta.json", optional=True)
     source = str(meta.get("source", ""))
     release = tell_release(names_of(path, source), str(stated.get("_class_name") or ""), config)
     config = dataclasses.replace(config, causal=release is not None)
@@ -197,11 +197,6 @@ def _official_name(keys: Collection[str]) -> Callable[[str], str]:
     if any(mark in key for key in keys for mark in diffusers_names.MARKS):
         return lambda key: diffusers_names.official_name(key.removeprefix(prefix))
     return lambda key: key.removeprefix(prefix)
-
-
-def _json_in(folder: Path, name: str) -> dict:
-    """The content of a file beside the weights; empty where there is none."""
-    return read_json(folder / name) if (folder / name).is_file() else {}
 
 
 def _config(name: str, shapes: Mapping[str, tuple], stated: dict) -> ModelConfig:

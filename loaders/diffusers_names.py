@@ -66,5 +66,5 @@ def stated_shift(model: Path) -> float | None:
     """`flow_shift` in the config of the scheduler beside a model's folder; None where nothing says one. Raises
     CheckpointError for a file that is no JSON."""
     file = model.parent / "scheduler" / "scheduler_config.json"
-    shift = read_json(file).get("flow_shift") if file.is_file() else None
+    shift = read_json(file, optional=True).get("flow_shift")
     return float(shift) if isinstance(shift, int | float) else None

@@ -118,8 +118,10 @@ def gguf_refusal(file: Path) -> CheckpointError:
                            "4-bit ones of the official files with `lingbot-world quantize`")  # fmt: skip
 
 
-def read_json(path: Path) -> dict:
-    """A JSON object from a small file. Raises CheckpointError."""
+def read_json(path: Path, *, optional: bool = False) -> dict:
+    """A JSON object from a small file; `optional`: an empty one where there is no file. Raises CheckpointError."""
+    if optional and not path.is_file():
+        return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -126,8 +126,7 @@ def is_causal_folder(folder: Path) -> bool:
     """Whether a folder holds a causal model, as its config.json, a name or else its shapes tell."""
     if not is_expert_folder(folder) or folder.name in PART_FOLDERS:
         return False
-    config = folder / "config.json"
-    told = told_causal(names_of(folder.absolute()), read_json(config) if config.is_file() else {})
+    told = told_causal(names_of(folder.absolute()), read_json(folder / "config.json", optional=True))
     if told is None and any(folder.glob("*.safetensors")):
         with suppress(CheckpointError):  # said by whoever opens it
             return open_checkpoint(folder).config.causal

@@ -60,8 +60,7 @@ def open_model(path: Path, keep: Sequence[str], loras: Sequence[LoraFile]) -> So
         raise CheckpointError(f"{path}: the weights are {checkpoint.quantization} already; give the bf16, fp16 or fp32 "
                               "weights that they were made from")  # fmt: skip
     tensors = {entry.name: entry for entry in in_file_order(checkpoint.plain.values())}
-    beside = checkpoint.files[0].parent / CONFIG
-    config = read_json(beside) if beside.is_file() else {}
+    config = read_json(checkpoint.files[0].parent / CONFIG, optional=True)
     if "dim" not in config:
         config = config_json(checkpoint.config, checkpoint.release is not None and checkpoint.release.guided)
     return Source(path, tensors, _picked(checkpoint.shapes, keep), config, read_loras(loras, checkpoint.shapes))

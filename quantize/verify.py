@@ -72,7 +72,7 @@ def _text_encoder(path: Path, show: ShowProgress, fast: bool) -> Verified:
 
 
 def _checked(file: Path, kind: str, tensors: Mapping[str, TensorEntry], show: ShowProgress, fast: bool) -> Verified:
-    meta = read_json(meta_of(file)) if meta_of(file).is_file() else {}
+    meta = read_json(meta_of(file), optional=True)
     source = f", made from {meta['source']}" if isinstance(meta.get("source"), str) else ""
     stored = meta.get("sha256")
     if not isinstance(stored, dict):

@@ -38,10 +38,6 @@ class Network:
         self.past[name] = frames[1:]
         return self._conv(name, torch.cat(frames, 1))
 
-    def _norm(self, name: str, x: Tensor) -> Tensor:
-        gamma = self.weights[f"{name}.gamma"]
-        return F.rms_norm(x.movedim(1, -1), gamma.shape, gamma, EPSILON).movedim(-1, 1)
-
     def _activated_conv(self, norm: str, conv: str, x: Tensor) -> Tensor:
         x = self._activated(norm, x)
         return self._causal_conv(conv, x)
@@ -66,7 +62,10 @@ class Network:
 
     def _attention(self, name: str, x: Tensor) -> Tensor:
         """One head over the pixels of one frame."""
-        qkv = self._conv(f"{name}.to_qkv", self._norm(f"{name}.norm", x))
+        gamma = self.weights[f"{name}.norm.gamma"]
+        qkv = self._conv(
+            f"{name}.to_qkv", F.rms_norm(x.movedim(1, -1), gamma.shape, gamma, EPSILON).movedim(-1, 1)
+        )
         query, key, value = qkv.flatten(2).transpose(1, 2)[None].chunk(3, dim=-1)
         out = F.scaled_dot_product_attention(query, key, value)[0].transpose(1, 2).unflatten(2, x.shape[2:])
         return self._conv(f"{name}.proj", out).add_(x)

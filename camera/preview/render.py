@@ -10,7 +10,7 @@ from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
 from ..rotation import chained
 from . import drawing
-from .drawing import FROM_ABOVE, FROM_THE_SIDE, Color, at_an_angle, frustum, in_light
+from .drawing import FROM_ABOVE, FROM_THE_SIDE, at_an_angle, frustum, in_light
 from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
@@ -48,16 +48,11 @@ def render_preview(
     _draw_asked(sheet, asked, first_frame)
     _draw_received(sheet, asked, frames)
     read = [in_short(path)] if path.origin is not None else []
-    warned = [*doubts(path), *warnings(path, frames)]
-    sheet.words(_sentences(warned, [*read, *hints(path, frames)]), "more in the warnings output")
+    warned = [("! " + words, drawing.WARNING) for words in (*doubts(path), *warnings(path, frames))]
+    warned = warned or [("Nothing to warn about: the model can follow this path.", drawing.START)]
+    hinted = [(words, drawing.QUIET) for words in (*read, *hints(path, frames))]
+    sheet.words([*warned, *hinted], "more in the warnings output")
     return in_light(sheet.picture()) if light else sheet.picture()
-
-
-def _sentences(warned: list[str], hinted: list[str]) -> list[tuple[str, Color]]:
-    """Warnings, or that there are none, then hints."""
-    said = [("! " + words, drawing.WARNING) for words in warned]
-    said = said or [("Nothing to warn about: the model can follow this path.", drawing.START)]
-    return said + [(words, drawing.QUIET) for words in hinted]
 
 
 def _draw_asked(sheet: Sheet, path: CameraPath, first_frame: Image.Image | None) -> None:

@@ -231,10 +231,5 @@ def _run_by_head(kernel: Any, scales: Tensor, first: Tensor, *others: Tensor, **
     count = max(1, 4096 // block)
     with torch.cuda.device_of(first):
         kernel[(triton.cdiv(rows, count),)](
-            first, *others, rows, dim, ROWS=count, BLOCK=block, num_warps=_warps(block), **settings
+            first, *others, rows, dim, ROWS=count, BLOCK=block, num_warps=max(4, min(16, block // 512)), **settings
         )
-
-
-def _warps(values: int) -> int:
-    """Of a program with so many values."""
-    return max(4, min(16, values // 512))

@@ -128,11 +128,12 @@ def _merge(
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """See pointwise.layer_norm."""
-    out = torch.empty_like(x, dtype=dtype)
+    out, block = torch.empty_like(x, dtype=dtype), triton.next_power_of_2(x.shape[1])
     with torch.cuda.device_of(x):
         _layer_norm[(len(x),)](
-            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, DTYPE=_TYPES[dtype], **_token_block(x)
-        )
+            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, BLOCK=block, DTYPE=_TYPES[dtype],
+            num_warps=max(1, min(16, block // 512)),
+        )  # fmt: skip
     return out
 
 
@@ -157,7 +158,8 @@ def _normalise(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, half: int, e
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See pointwise.rms_silu."""
     x = x.contiguous()  # behind attention the VAE's pixels are not
-    out, (rows, block) = torch.empty_like(x), _several_rows(x)
+    out, block = torch.empty_like(x), triton.next_power_of_2(x.shape[1])
+    rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):
         _rms_silu[(triton.cdiv(len(x), rows),)](x, weight, out, len(x), x.shape[1], eps, ROWS=rows, BLOCK=block)
     return out
@@ -200,17 +202,6 @@ def merge_(
             REST=rest is not None,
         )  # fmt: skip
     return out
-
-
-def _several_rows(x: Tensor) -> tuple[int, int]:
-    """Rows that a program takes at once, and the channels of each rounded up to a power of two."""
-    block = triton.next_power_of_2(x.shape[1])
-    return max(1, 4096 // block), block
-
-
-def _token_block(x: Tensor) -> dict[str, int]:
-    block = triton.next_power_of_2(x.shape[1])
-    return {"BLOCK": block, "num_warps": max(1, min(16, block // 512))}
 
 
 def parts_of(x: Tensor) -> tuple[int]:

@@ -131,6 +131,10 @@ class NativeLayout(PlainLayout):
         return bitsandbytes_functional().dequantize_4bit(packed.view(-1, 1), _quant_state(params, dtype))
 
 
+register_layout_class(PLAIN, PlainLayout)
+register_layout_class(NATIVE, NativeLayout)
+
+
 def _params(
     scales: codec.Scales, shape: tuple[int, ...], quant_type: str, state_dtype: torch.dtype, dtype: torch.dtype
 ) -> FourBitParams:
@@ -198,32 +202,29 @@ def _partner_dtype(args: Sequence[Tensor]) -> torch.dtype:
 # What comfy_kitchen calls for an operation on a weight: (the weight, the operation's arguments and keywords).
 
 
+@register_layout_op(torch.ops.aten.linear.default, PlainLayout)
 def _linear(_weight: Any, args: tuple, _kwargs: dict) -> Tensor:
     x, weight, bias = (*args, None)[:3]
     dtype = _partner_dtype((weight, x))
     return F.linear(_decoded(x, dtype), _decoded(weight, dtype), bias)
 
 
+@register_layout_op(torch.ops.aten.mm.default, PlainLayout)
 def _mm(_weight: Any, args: tuple, _kwargs: dict) -> Tensor:
     dtype = _partner_dtype(args[:2])
     return torch.mm(*(_decoded(arg, dtype) for arg in args[:2]))
 
 
+@register_layout_op(torch.ops.aten.addmm.default, PlainLayout)
 def _addmm(_weight: Any, args: tuple, kwargs: dict) -> Tensor:
     # Outside inference_mode F.linear with a bias arrives here, as addmm(bias, x, weight.t()).
     dtype = _partner_dtype(args[1:3])
     return torch.addmm(*(_decoded(arg, dtype) for arg in args[:3]), **kwargs)
 
 
+@register_layout_op(torch.ops.aten.t.default, PlainLayout)
 def _t(_weight: Any, args: tuple, _kwargs: dict) -> QuantizedTensor:
     weight = args[0]
     params = weight._params
     turned = dataclasses.replace(params, orig_shape=params.orig_shape[::-1], transposed=not params.transposed)
     return QuantizedTensor(weight._qdata, weight._layout_cls, turned)
-
-
-for _name, _layout in ((PLAIN, PlainLayout), (NATIVE, NativeLayout)):
-    register_layout_class(_name, _layout)
-for _op, _handler in ((torch.ops.aten.linear.default, _linear), (torch.ops.aten.mm.default, _mm),
-                      (torch.ops.aten.addmm.default, _addmm), (torch.ops.aten.t.default, _t)):  # fmt: skip
-    register_layout_op(_op, PlainLayout)(_handler)

@@ -7,7 +7,7 @@ import { choose, launch, PATIENCE, ready, settle } from "./canvas.mjs";
 
 export const NODE = "LingBotWorldCameraEditor", WIDGET = "LINGBOT_CAMERA_EDITOR";
 export const EDITOR = ".lbw-editor:visible"; // ComfyUI keeps the hidden widgets of graphs that are not shown
-export const LIMIT = { timeout: PATIENCE };
+export const LIMIT = { timeout: 2 * PATIENCE }; // of a case
 
 /** A page on an empty graph; errors thrown in it are collected in its `faults`. */
 async function openPage(browser, vue, { settings = {} } = {}) {

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 import { launch, PATIENCE } from "./canvas.mjs";
 
-const LIMIT = { timeout: PATIENCE };
+const LIMIT = { timeout: 2 * PATIENCE };
 const HELD_MS = Number(process.env.HELD_MS ?? 10000);
 let browser;
 before(async () => { browser = await launch(); });
