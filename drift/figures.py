@@ -89,8 +89,12 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
     sharper, livelier, redder = (np.interp(np.arange(len(rows)), STRIDE * np.arange(len(shares)), sums)
                                  for sums in np.cumsum(shares, 0).T)  # fmt: skip
     lighter, across, down, unlike = np.array(steps).T
-    return Figures(*np.array(rows).T, thumbnails=np.stack(small), sharper=sharper, livelier=livelier, redder=redder,
-                   lighter=lighter.cumsum(), motion=np.stack([across, down], 1), unlike=unlike, fps=fps)  # fmt: skip
+    sharpness, colourfulness, brightness, hue, change = np.array(rows).T
+    return Figures(
+        sharpness=sharpness, colourfulness=colourfulness, brightness=brightness, hue=hue, change=change,
+        thumbnails=np.stack(small), sharper=sharper, livelier=livelier, redder=redder, lighter=lighter.cumsum(),
+        motion=np.stack([across, down], 1), unlike=unlike, fps=fps,
+    )  # fmt: skip
 
 
 def _with_those_before(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Frame | None, _Frame | None]]:

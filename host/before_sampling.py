@@ -4,6 +4,7 @@ A wrapper of ComfyUI's `outer_sample`, which every expert's MODEL carries: it re
 on the running node what an expert does not read, and what is missing or in the wrong place."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from comfy.patcher_extension import WrappersMP, add_wrapper_with_key
@@ -41,6 +42,8 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
         show_warning("")
         _check_conditioning(guider, torch.empty(noise.shape, device="meta"), sigmas)
         _check_model(guider, sigmas, masked=denoise_mask is not None)
+        for text in _odd_beginning(sigmas, noise, latent_image, guider):
+            show_warning(text)
         if denoise_mask is None and noise.any() and latent_image.any() and float(sigmas[0]) >= FULL_NOISE:
             show_warning("The latent holds a video, of which a run from full noise keeps nothing: lower denoise to "
                          "keep some of it, or connect the latent of WanImageToVideo.")  # fmt: skip
@@ -51,13 +54,29 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
     try:
         # A copy: ComfyUI's uni_pc writes into the sigmas, which a node may keep for its next run.
         made = executor(noise, latent_image, sampler, sigmas.clone(), denoise_mask, *args, **kwargs)
-        show_warning("" if made.isfinite().all() else NOT_FINITE)
+        show_warning("" if len(sigmas) < 2 or made.isfinite().all() else NOT_FINITE)
         return made
     except LingBotError:
         raise
     except Exception as error:
         raise_for_node(error)
         raise
+
+
+def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Iterator[str]:
+    """The words for sigmas that lead nowhere, and for a run that begins with nothing."""
+    if len(sigmas) < 2:
+        yield "There is no step: of the sigmas none follows another."
+        return
+    if bool((sigmas.diff() > 0).any()):
+        yield "The sigmas rise, as Flip Sigmas has them: that adds noise, and takes none away."
+    elif float(sigmas[0]) > 1.001:
+        yield (f"The sigmas begin at {float(sigmas[0]):.4g}, and LingBot-World's at 1: take LingBot-World Sigmas, or "
+               "Basic Scheduler on the model.")  # fmt: skip
+    elif hasattr(guider, "low") and float(sigmas[-1]) > 0.01:
+        yield f"The sigmas end at {float(sigmas[-1]):.4g}: the video still has that much noise."
+    if not noise.any() and not latent.any():
+        yield "There is neither noise nor a video in the latent to begin with: take Random Noise, or a video's latent."
 
 
 def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:

@@ -82,6 +82,8 @@ def prepare_rollout(
         used.append(_negative(prompts[1], release.name, config, notes))
     elif prompts[1] is not None:
         notes.append(f"{release.name} takes no negative prompt: it has no effect here.")
+    if image is not None and state is not None:
+        notes.append("start_image has no effect: the video goes on from the state.")
     run = NodeRollout(patcher=patcher, spec=spec, prompts=tuple(used), notes=(), start=start)
     given, read = positive[0][0].shape[1], run.contexts[0].shape[1]
     if given > read:

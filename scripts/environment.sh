@@ -1,5 +1,6 @@
 # Sourced by demo.sh and test.sh. make_environment EXTRAS: .venv with this package (editable) and those extras.
 # Does nothing when an earlier call did the same for the same pyproject.toml. PYTHON names the interpreter to start from.
+# Python compiles what it imports: pip would first compile everything, for half of its time.
 
 make_environment() {
     local extras=$1 stamp=".venv/.lingbot-world-${1//,/-}"
@@ -13,11 +14,11 @@ make_environment() {
     # torch alone first: the version that the goldens were checked with, and a CPU build where pip is set up for one.
     if ! .venv/bin/python -c "import torch" 2>/dev/null; then
         say "installing torch, by far the largest part"
-        .venv/bin/python -m pip install "torch==2.13.0"
+        .venv/bin/python -m pip install --no-compile "torch==2.13.0"
     fi
     install_comfy_kitchen
     say "installing this package and what it needs ($extras)"
-    .venv/bin/python -m pip install --quiet --editable ".[$extras]"
+    .venv/bin/python -m pip install --no-compile --quiet --editable ".[$extras]"
     touch "$stamp"
 }
 
@@ -46,7 +47,7 @@ install_comfy_kitchen() {
     wheels=$(mktemp -d)
     if .venv/bin/python -m pip download --quiet --dest "$wheels" --platform any --only-binary=:all: --no-deps \
         comfy-kitchen; then
-        .venv/bin/python -m pip install --quiet "$wheels"/comfy_kitchen-*.whl
+        .venv/bin/python -m pip install --no-compile --quiet "$wheels"/comfy_kitchen-*.whl
     fi
     rm -rf "$wheels"
 }

@@ -6,16 +6,18 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from functools import cache
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from filelock import FileLock
 
 FOLDER = Path(__file__).parent / "browser"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-SECONDS = 3000  # a script that takes longer hangs
+SECONDS = 900  # a script that takes longer hangs
 
 
 @cache
@@ -70,7 +72,16 @@ def _run(arguments: list[str], environment: dict[str, str]) -> subprocess.Comple
     if reason := missing():
         pytest.skip(f"BROWSER TESTS SKIPPED: {reason}")
     with FileLock(FOLDER / ".browser.lock"):  # two that draw in software leave a small machine no time
-        return subprocess.run(
-            ["node", *arguments], env={**os.environ, **environment}, capture_output=True, text=True, timeout=SECONDS,
-            encoding="utf-8",
+        process = subprocess.Popen(
+            ["node", *arguments], env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, encoding="utf-8", start_new_session=True,
         )  # fmt: skip
+        ending = Timer(SECONDS, os.killpg, (process.pid, signal.SIGTERM))
+        ending.start()
+        try:
+            told = process.communicate()
+        finally:
+            ending.cancel()
+            if process.poll() is None:  # the tests were interrupted
+                os.killpg(process.pid, signal.SIGTERM)
+        return subprocess.CompletedProcess(process.args, process.returncode, *told)

@@ -27,8 +27,8 @@ import pytest
 from comfy_tree import PACK, Host, HostMissingError, find_host
 
 PACK_NAME = "lingbot-world-comfyui"  # what `git clone` calls the folder
-START_SECONDS = 900
-PROMPT_SECONDS = 1200
+START_SECONDS = 240
+PROMPT_SECONDS = 300
 
 
 class RejectedPromptError(RuntimeError):

@@ -14,7 +14,7 @@ from threading import Timer
 from comfy_tree import Host
 
 SCRIPTS = Path(__file__).parent / "host_scripts"
-SECONDS = 1800
+SECONDS = 600  # a script that takes longer hangs
 
 
 class Report:

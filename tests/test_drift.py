@@ -41,6 +41,17 @@ def test_a_clean_clip_and_one_that_stands_still_have_no_fault(clip):
         assert len(table(figures)) == 1 + 6
 
 
+def test_a_pan_to_a_blank_wall_is_no_drift():
+    """Sharpness and colours of the picture as a whole go; the places that it shows keep theirs."""
+    random = np.random.default_rng(0)
+    texture = sum(cv2.GaussianBlur(random.normal(0, size * 40, (90, 420, 3)), (0, 0), size) for size in (2, 4, 8))
+    wall = np.clip(np.linspace(1, -0.2, 420), 0.02, 1)[None, :, None]
+    seen = [(texture * wall + [140, 120, 100])[:, 3 * frame : 3 * frame + 160] for frame in range(FRAMES)]
+    figures = measure_frames(np.clip(np.stack(seen), 0, 255).astype(np.uint8), FPS)
+    assert figures.colourfulness[-1] < 0.5 * figures.colourfulness[0]
+    assert find_faults(figures) == []
+
+
 def test_the_report_as_picture_and_values(clip):
     figures = measure_frames(blurred(clip), FPS)
     faults = find_faults(figures)

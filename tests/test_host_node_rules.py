@@ -77,6 +77,14 @@ def test_a_sampler_that_writes_into_its_sigmas_gets_a_copy(found):
     assert found["sigmas_stay"] == {"ours": True, "core": True}
 
 
+def test_sigmas_that_lead_nowhere_and_a_run_from_nothing_are_said(found):
+    said = found["sigmas"]
+    assert said["usual"] == ""
+    wanted = {"none": "There is no step", "flipped": "The sigmas rise", "of others": "The sigmas begin at 14.6",
+              "half": "The sigmas end at 0.5", "nothing": "There is neither noise nor a video"}  # fmt: skip
+    assert {name: said[name].startswith(words) for name, words in wanted.items()} == dict.fromkeys(wanted, True), said
+
+
 def test_a_latent_of_which_nothing_is_kept_is_said(found):
     assert found["latents"]["empty"] == ""
     assert found["latents"]["full"].startswith("The latent holds a video, of which a run from full noise keeps nothing")

@@ -8,8 +8,7 @@ import pytest
 from browser_runner import FOLDER, run_tests
 
 UNIT_TESTS = Path(__file__).parent / "web"
-IN_A_BROWSER = sorted(path.name for path in FOLDER.glob("[ce]*.test.mjs"))
-"""In this order on one page: what editors leave on it would count in the files before theirs."""
+IN_A_BROWSER = sorted((path.name for path in FOLDER.glob("[ce]*.test.mjs")), reverse=True)  # the editor's first
 JAVASCRIPT = Path(__file__).parent.parent / "web" / "js"
 
 

@@ -57,7 +57,7 @@ def image_notes(image: object) -> tuple[str, ...]:
     if not isinstance(image, str | PathLike):
         return ()
     with Image.open(image) as opened:
-        frames, alpha = getattr(opened, "n_frames", 1), opened.convert("RGBA").getextrema()[3][0]
+        frames, alpha = getattr(opened, "n_frames", 1), int(np.array(opened.convert("RGBA"))[..., 3].min())
     notes = [f"{image} has {frames} pictures; the video begins with the first."] if frames > 1 else []
     if alpha < 255:
         notes.append(f"{image} is see-through in places, which get the colours that are hidden there: fill them.")

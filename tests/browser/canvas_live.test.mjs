@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { inBothRenderers } from "./editor.mjs";
+import { inBothRenderers, WITHOUT_EDITORS } from "./editor.mjs";
 
 const VIEW = ".lbw-live:visible";
 
@@ -84,4 +84,4 @@ inBothRenderers((it) => {
       return running.length === 0;
     });
   });
-});
+}, WITHOUT_EDITORS);

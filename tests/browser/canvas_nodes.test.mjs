@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { eventually, inBothRenderers } from "./editor.mjs";
+import { eventually, inBothRenderers, WITHOUT_EDITORS } from "./editor.mjs";
 
 const PACK_TITLE = "LingBot-World";
 
@@ -159,4 +159,4 @@ inBothRenderers((it, vue) => {
     const { en } = await page.evaluate(async () => (await window.app.api.fetchApi("/i18n")).json());
     assert.equal(en.templateWorkflows.category["lingbot-world-comfyui"], PACK_TITLE);
   });
-});
+}, WITHOUT_EDITORS);

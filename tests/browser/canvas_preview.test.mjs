@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { loadWorkflow, settle } from "./canvas.mjs";
-import { eventually, inBothRenderers } from "./editor.mjs";
+import { eventually, inBothRenderers, WITHOUT_EDITORS } from "./editor.mjs";
 
 const PREVIEW = "LingBotWorldCameraPreview";
 const READABLE = 600; // pixels across; a drawing's letters are 13 pixels high where it is 650 wide, so 12 here
@@ -119,4 +119,4 @@ inBothRenderers((it) => {
     }, PREVIEW);
     await eventually(async () => assert.ok((await picture(page)).across >= READABLE, JSON.stringify(await picture(page))));
   });
-});
+}, WITHOUT_EDITORS);

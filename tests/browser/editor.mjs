@@ -28,14 +28,20 @@ let browser;
 const shared = new Map();
 after(() => browser?.close());
 
-/** The page of a renderer. Files without options share it in one process (all.mjs): to open one takes longer than many a
- * file's cases. */
+/** Options of files that share a page on which no editor has been: what editors leave on it counts in them. */
+export const WITHOUT_EDITORS = {};
+
+/** The page of a renderer. Files with the same options, or none, share it in one process (all.mjs): to open one takes
+ * longer than many a file's cases. */
 async function pageOf(vue, options) {
   browser ??= await launch();
-  if (options) return openPage(browser, vue, options);
-  if (!shared.has(vue)) shared.set(vue, await openPage(browser, vue));
-  return shared.get(vue);
+  if (!isShared(options)) return openPage(browser, vue, options);
+  const name = `${vue} ${options === WITHOUT_EDITORS}`;
+  if (!shared.has(name)) shared.set(name, await openPage(browser, vue));
+  return shared.get(name);
 }
+
+const isShared = (options) => !options || options === WITHOUT_EDITORS;
 
 /** Runs `cases(it, vue)` in both renderers: `it(name, async (page) => ...)`. Whatever is thrown in the page fails the case. */
 export function inBothRenderers(cases, options) {
@@ -43,7 +49,7 @@ export function inBothRenderers(cases, options) {
     describe(vue ? "Nodes 2.0" : "classic nodes", () => {
       let page;
       before(async () => { page = await pageOf(vue, options); });
-      after(() => options && page.context().close());
+      after(() => isShared(options) || page.context().close());
       cases((name, body) => test(name, LIMIT, async () => {
         await body(page);
         assert.deepEqual(page.faults, []);

@@ -129,13 +129,13 @@ def context_windows():
 @check
 def torch_compile():
     """What the TorchCompileModel node does (its tracing and its guards, not its code generation) changes nothing, and
-    of twelve blocks one is traced: RecompileError otherwise. `graphs` counts what was traced in all."""
+    of eight blocks one is traced: RecompileError otherwise. `graphs` counts what was traced in all."""
     from comfy_api.torch_helpers import set_torch_compile_wrapper
     from comfy_extras.nodes_torch_compile import skip_torch_compile_dict
     from torch._dynamo import config, utils
 
     with TemporaryDirectory() as folder:
-        paths = deep_experts(Path(folder), 12)
+        paths = deep_experts(Path(folder), 8)
         want = sample(guider(*experts(paths)), FlowSolver("unipc"), SIGMAS[1:])
         compiled = []
         for model in experts(paths):

@@ -11,6 +11,7 @@ embed()
 sys.path.append("..")  # the cases of the tests without ComfyUI
 
 from dataclasses import replace  # noqa: E402
+from functools import partial  # noqa: E402
 from types import SimpleNamespace  # noqa: E402
 
 import comfy.model_management as management  # noqa: E402
@@ -245,11 +246,12 @@ def from_a_latent():
     from lingbot_world.host.rollout import _decode_last
 
     model = toy_model()
-    first = roll(model, vae=VAE)
+    short = partial(roll, model, frames=9, vae=VAE)
+    first = short()
     frames = VAE.decode(first.latent["samples"])[0]
-    begun = roll(model, image=None, latent=first.latent, vae=VAE, seed=4)
-    wanted, other = (roll(model, image=frames[[index]], vae=VAE, seed=4) for index in (-1, 0))
-    long = first.latent["samples"][..., :2, :2].repeat(1, 1, 8, 1, 1)
+    begun = short(image=None, latent=first.latent, seed=4)
+    wanted, other = (short(image=frames[[index]], seed=4) for index in (-1, 0))
+    long = first.latent["samples"][..., :2, :2].repeat(1, 1, 16, 1, 1)
     return {
         "latent": gap(begun.latent["samples"], wanted.latent["samples"]), "images": gap(begun.images, wanted.images),
         "frames": len(begun.images), "other": gap(other.latent["samples"], wanted.latent["samples"]),
@@ -262,10 +264,10 @@ def grey_frames():
     """ComfyUI's VAE, too, gives grey frames that repeat: 36 latent frames at once against 30 and their last."""
     from lingbot_world.host.rollout import encode_image
 
-    model = toy_model()
-    run = prepare(model, path=None, frames=141)
-    pixels = torch.full((141, *IMAGE.shape[1:]), 0.5)
-    pixels[0] = IMAGE[0]
+    model, image = toy_model(), IMAGE[:, :32, :32]
+    run = prepare(model, image=image, path=None, frames=141)
+    pixels = torch.full((141, *image.shape[1:]), 0.5)
+    pixels[0] = image[0]
     whole = model.model.process_latent_in(VAE.encode(pixels))
     short = encode_image(run, VAE)
     return {"frames": short.shape[2], "settled": gap(whole[:, :, 30:], short[:, :, -1:].expand_as(whole[:, :, 30:])),

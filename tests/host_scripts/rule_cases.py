@@ -104,6 +104,21 @@ def sigmas_stay():
 
 
 @check
+def sigmas():
+    """What a run of our Guider says of sigmas, and of one that begins with nothing."""
+    found, empty = {}, {"samples": torch.zeros_like(LATENT["samples"])}
+    euler, noise = run("KSamplerSelect", sampler_name="euler")[0], run("RandomNoise", noise_seed=1)[0]
+    for name, values in {"usual": [1.0, 0.8, 0.0], "none": [1.0], "flipped": [0.1, 0.8, 0.9], "of others": [14.6, 0.0],
+                         "half": [1.0, 0.5], "nothing": [1.0, 0.8, 0.0]}.items():  # fmt: skip
+        guider = LingBotWorldGuider.execute(*EXPERTS, *WHOLE, 1.0, 1.0, 0.947).args[0]
+        SAID.texts.clear()
+        run("SamplerCustomAdvanced", noise=run("DisableNoise")[0] if name == "nothing" else noise, guider=guider,
+            sampler=euler, sigmas=torch.tensor(values), latent_image=empty)  # fmt: skip
+        found[name] = " ".join(SAID.texts)
+    return found
+
+
+@check
 def latents():
     """What our Sampler says of a latent that holds a video, and of an empty one."""
     found = {}

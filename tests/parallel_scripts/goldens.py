@@ -32,7 +32,7 @@ from lingbot_world.quantize.writer import write_expert
 from lingbot_world.sampling import StepReuse, few_step_schedule
 from lingbot_world.vae import decode_latent, load_vae
 from model_cases import SMALL, golden_inputs, golden_model, random_inputs, random_state, with_state
-from rollout_cases import CASES, PLACES, arrays, run
+from rollout_cases import FEW_STEPS, GUIDED, PLACES, arrays, run
 from test_pipeline import RUNS, SETTINGS
 from torch import distributed
 from torch.multiprocessing import start_processes
@@ -108,9 +108,11 @@ def runs(cases: Cases, sequence: SequenceParallel | None, guidance) -> None:
 def rollouts(cases: Cases, sequence: SequenceParallel) -> None:
     """Causal models, whose keys and values each process keeps for its own heads."""
     if sequence.size == 2:
-        for case in CASES:
+        for case in FEW_STEPS:
             compute = partial(run, case)
             cases.compare(f"rollout {case.name}", compute, {"sequence_parallel": sequence}, arrays(case)["latent"])
+        guided = partial(run, GUIDED, steps=6)  # of 40, which one process alone makes as officially in test_rollout.py
+        cases.compare(f"rollout {GUIDED.name}", guided, {"sequence_parallel": sequence})
     config = replace(FOUR_HEADS, causal=True)
     model = with_state(config, random_state(config))
     for place, chunk in (("device", 3), ("8bit", 3), ("host", 3), ("host", 1), ("host8bit", 4)):

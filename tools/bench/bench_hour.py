@@ -51,7 +51,7 @@ def main() -> None:
                               height=height, width=width)  # fmt: skip
     with tempfile.TemporaryDirectory() as folder, live.Session(engine, start, folder=folder) as session:
         walk(session, int(options.minutes * 60 * FPS))
-        session.close()
+        session.close(whole=True)
         poses = np.load(next(Path(folder).glob("*/camera/poses.npy")))
     off = abs(poses[-1, 2, 3] - way(len(poses)))
     print(f"{len(poses)} poses, {poses.dtype}; the last is {off:.1e} from where it should be")

@@ -18,6 +18,7 @@ PACK = Path(__file__).resolve().parent.parent.parent
 MODES = {
     "default": [],
     "static": ["--disable-dynamic-vram"],
+    "torch-malloc": ["--disable-dynamic-vram", "--disable-cuda-malloc"],
     "lowvram": ["--lowvram"],
     "novram": ["--novram"],
     "strict": ["--fast-disk", "--disable-pinned-memory"],

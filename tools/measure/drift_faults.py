@@ -37,11 +37,11 @@ def repeating(frames: Frames) -> Frames:
 
 
 FAULTS: dict[str, tuple[Callable[[Frames], Frames], float, float]] = {
-    "sharpness": (blurred, 2.0, 0.8),
-    "tint": (tinted, 2.5, 1.1),
+    "sharpness": (blurred, 2.0, 0.5),
+    "tint": (tinted, 2.5, 0.2),
     "frozen": (frozen, 1.9, 0.2),
     "seams": (with_seams, 0.7, 0.2),
-    "flicker": (flickering, 2.2, 0.8),
+    "flicker": (flickering, 2.2, 0.4),
     "repeat": (repeating, 2.5, 0.2),
 }
 """By their names: how it is put in, the second at which it begins, and how many seconds later it may be named."""

@@ -19,13 +19,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ...camera.moves.presets import preset_path
+from ...model.config import ModelConfig
 from ...quantize.model import QuantizeOptions
 from ...quantize.package import QuantizePlan, plan_quantize, quantize
 from ...quantize.writer import config_json, linear_weights, write_expert, write_expert_folder, write_json
 from ...toy.world import CHANGE, PACKED
 from .parameters import lacking, load_weights
 from .paths import FRAMES, STEP
-from .prompts import write_text_files
+from .prompts import ROOM_WORDS, write_text_files
 from .render import LENS, render
 from .rooms import scenes_around
 from .settings import CONFIG, MODELS
@@ -50,21 +51,23 @@ EXAMPLE_MOVE = "pan_right", 25.0
 
 
 def write_package(
-    folder: Path, vae: Mapping[str, Tensor], high: Mapping[str, Tensor], low: Mapping[str, Tensor], *, nf4: bool = True
+    folder: Path, vae: Mapping[str, Tensor], high: Mapping[str, Tensor], low: Mapping[str, Tensor], *, nf4: bool = True,
+    config: ModelConfig = CONFIG, words: str = ROOM_WORDS,
 ) -> None:
-    """Two experts, NF4 or bf16, the VAE in float16, text encoder and tokenizer into a folder, which is made."""
+    """Two experts, NF4 or bf16, the VAE in float16, text encoder and tokenizer, which knows these `words` too, into a
+    folder, which is made."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text_files(folder)
+    write_text_files(folder, words)
     torch.save({name: tensor.half().cpu() for name, tensor in vae.items()}, folder / VAE)
     for name, tensors in (("high", high), ("low", low)):
         on_cpu = ((key, tensor.float().cpu()) for key, tensor in tensors.items())
         if nf4:
-            write_expert_folder(folder / f"{name}_noise_model_bnb_nf4", CONFIG, on_cpu)
+            write_expert_folder(folder / f"{name}_noise_model_bnb_nf4", config, on_cpu)
             continue
         expert = folder / f"{name}_noise_model"
         expert.mkdir()
-        write_expert(expert / "diffusion_pytorch_model.safetensors", CONFIG, on_cpu, quant_type=None)
-        write_json(expert / "config.json", config_json(CONFIG))
+        write_expert(expert / "diffusion_pytorch_model.safetensors", config, on_cpu, quant_type=None)
+        write_json(expert / "config.json", config_json(config))
 
 
 def archive(folder: Path, path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,13 @@ from .render import render
 from .rooms import Scenes, random_scenes
 from .settings import Sizes, compute_dtype
 from .team import Team
+
+
+class AtOnce(Protocol):
+    """How many videos are encoded at once: some Sizes."""
+
+    @property
+    def encoded(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,7 @@ def only_first(pictures: Tensor) -> Tensor:
     return empty
 
 
-def latents(weights: Weights, pictures: Tensor, sizes: Sizes) -> Tensor:
+def latents(weights: Weights, pictures: Tensor, sizes: AtOnce) -> Tensor:
     """Normalised latents [n, 16, f, h, w] of pictures [n, f, 3, height, width]."""
     dtype = compute_dtype(pictures.device)
     videos = pictures.permute(0, 1, 3, 4, 2).to(dtype)
@@ -84,7 +92,7 @@ def normal(latent: Tensor) -> Tensor:
     return ((latent.float() - mean) / std).movedim(-1, 1)
 
 
-def pictures_of(weights: Weights, latent: Tensor, sizes: Sizes) -> Tensor:
+def pictures_of(weights: Weights, latent: Tensor, sizes: AtOnce) -> Tensor:
     """Pictures float32 [n, f, 3, height, width], -1 to 1, of normalised latents [n, 16, f, h, w]."""
     mean, std = torch.tensor([MEAN, STD], device=latent.device)
     plain = latent.float().movedim(1, -1) * std + mean

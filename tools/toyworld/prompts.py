@@ -3,6 +3,7 @@
 import re
 import tempfile
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -24,24 +25,25 @@ NEGATIVE, EMPTY = len(WORDINGS) * len(CAPTIONS), len(WORDINGS) * len(CAPTIONS) +
 ROOM_WORDS = "room box boxes one two three under open with wall walls floor camera moves soft look around"
 
 
-def write_text_files(folder: Path) -> None:
-    """Tokenizer and text encoder of the package: a random encoder, which tells words apart, and is not trained."""
-    vocab_size = write_tokenizer(folder / "tokenizer", _tokens())
+def write_text_files(folder: Path, words: str = ROOM_WORDS) -> None:
+    """Tokenizer and text encoder of the package: a random encoder, which tells words apart, and is not trained. The
+    vocabulary has these `words` beside the toy's own."""
+    vocab_size = write_tokenizer(folder / "tokenizer", _tokens(words))
     torch.save(text_tensors(SEED, vocab_size), folder / TEXT_ENCODER)
 
 
-def _tokens() -> list[str]:
+def _tokens(words: str) -> list[str]:
     """What the toy's vocabulary lacks: words of rooms, and the phrases of the negative prompt, so that it is short."""
     text = SPACE + unicodedata.normalize("NFKC", NEGATIVE_PROMPT)
     phrases = re.findall(r"[^,\u3001]+[,\u3001]?", text)
-    return [*(SPACE + word for word in (*COLOURS, *ROOM_WORDS.split())), *phrases]
+    return [*(SPACE + word for word in (*COLOURS, *words.split())), *phrases]
 
 
-def prompts() -> list[str]:
-    """Every prompt of the training. The first are each wording's captions, then NEGATIVE and EMPTY."""
+def prompts(of: Sequence[str] = CAPTIONS) -> list[str]:
+    """Every prompt of the training. The first are each wording's captions, then the negative one and the empty one."""
     generator = torch.Generator().manual_seed(SEED)
     words = [*WORDS.split(), *COLOURS]
-    captions = [wording.format(caption) for wording in WORDINGS for caption in CAPTIONS]
+    captions = [wording.format(caption) for wording in WORDINGS for caption in of]
     return [*captions, NEGATIVE_PROMPT, "", *(_random_prompt(words, generator) for _ in range(RANDOM_PROMPTS))]
 
 
@@ -50,13 +52,14 @@ def _random_prompt(words: list[str], generator: Generator) -> str:
     return " ".join(words[index] for index in torch.randint(0, len(words), (length,), generator=generator).tolist())
 
 
-def embeddings() -> Tensor:
-    """float32 [prompts, TEXT_TOKENS, text_dim], padded with zeros, of `prompts` by the package's text encoder."""
+def embeddings(of: Sequence[str] = CAPTIONS, words: str = ROOM_WORDS) -> Tensor:
+    """float32 [prompts, TEXT_TOKENS, text_dim], padded with zeros, of `prompts(of)` by the package's text encoder,
+    whose vocabulary has these `words`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_text_files(folder)
+        write_text_files(folder, words)
         tokenizer, weights = load_tokenizer(folder), open_weights(folder / TEXT_ENCODER)
-        ids = [[*tokenizer.to_ids(prompt), tokenizer.eos] for prompt in prompts()]
+        ids = [[*tokenizer.to_ids(prompt), tokenizer.eos] for prompt in prompts(of)]
         rows = encode_ids(ids, weights)
     table = torch.zeros(len(rows), TEXT_TOKENS, weights.config.dim)
     for into, row in zip(table, rows, strict=True):
@@ -64,12 +67,13 @@ def embeddings() -> Tensor:
     return table
 
 
-def draw(kinds: Tensor) -> Tensor:
-    """A prompt's index [n] for each room's kind [n]: 75 % its caption, 10 % the negative prompt, 5 % none, 10 % random
-    words."""
+def draw(kinds: Tensor, captions: int = len(CAPTIONS)) -> Tensor:
+    """A prompt's index [n] for each kind [n] of so many captions: 75 % its caption, 10 % the negative prompt, 5 % none,
+    10 % random words."""
+    negative = len(WORDINGS) * captions
     wording = torch.randint(0, len(WORDINGS), kinds.shape, device=kinds.device)
     chance = torch.rand(kinds.shape, device=kinds.device)
-    some = EMPTY + 1 + torch.randint(0, RANDOM_PROMPTS, kinds.shape, device=kinds.device)
-    picked = torch.where(chance < 0.75, wording * len(CAPTIONS) + kinds, some)
-    picked = torch.where((chance >= 0.75) & (chance < 0.85), NEGATIVE, picked)
-    return torch.where((chance >= 0.85) & (chance < 0.90), EMPTY, picked)
+    some = negative + 2 + torch.randint(0, RANDOM_PROMPTS, kinds.shape, device=kinds.device)
+    picked = torch.where(chance < 0.75, wording * captions + kinds, some)
+    picked = torch.where((chance >= 0.75) & (chance < 0.85), negative, picked)
+    return torch.where((chance >= 0.85) & (chance < 0.90), negative + 1, picked)

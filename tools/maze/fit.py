@@ -1,0 +1,100 @@
+"""The loop that the maze's trainings share: Adam on flat parameters, whose gradient may come of a recording."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..toyworld.fit import KEEP_EVERY, Keep, Log, Loss, Phase, learning_rate
+from ..toyworld.parameters import Parameters
+
+LOG_EVERY = 200
+WARM_UPS = 3
+"""Runs before a recording."""
+
+Slope = Callable[[float], tuple[Tensor, Tensor]]
+"""(progress from 0 to 1) -> the loss and its gradient by the flat parameters."""
+
+
+def fit(
+    name: str, parameters: Parameters, slope: Slope, phase: Phase, rate: float, log: Log, most_decay: float,
+    keep: Keep | None = None,
+) -> Parameters:
+    """Trains `parameters` until the phase ends; returns their moving average, which is kept at the end and now and then
+    before, so that a run that is stopped can be resumed."""
+    flat = parameters.flat.requires_grad_()
+    average = flat.detach().clone()
+    optimizer = torch.optim.AdamW([flat], rate, betas=(0.9, 0.98), weight_decay=0.0, fused=flat.device.type == "cuda")
+    step, kept = 0, 0.0
+    result = Parameters(parameters.shapes, average)
+    while (progress := phase.progress(step)) < 1:
+        optimizer.param_groups[0]["lr"] = rate * learning_rate(step, progress, phase.hold)
+        value, gradient = slope(progress)
+        norm = _clip_(gradient)
+        flat.grad = gradient
+        optimizer.step()
+        average.lerp_(flat.detach(), 1 - min(most_decay, (step + 1) / (step + 10)))
+        if step % LOG_EVERY == 0:
+            log.write(phase=name, step=step, progress=round(progress, 4), loss=value.item(), gradient=norm.item())
+        if keep is not None and progress >= kept + KEEP_EVERY:
+            kept = progress
+            keep(result)
+        step += 1
+    if keep is not None:
+        keep(result)
+    log.write(phase=name, step=step, progress=1.0, minutes=round((time.monotonic() - phase.begun) / 60, 2))
+    return result
+
+
+def slope_of(parameters: Parameters, loss: Loss) -> Slope:
+    """By backpropagation."""
+
+    def slope(progress: float) -> tuple[Tensor, Tensor]:
+        value = loss(parameters.named(), progress)
+        return value.detach(), torch.autograd.grad(value, parameters.flat)[0]
+
+    return slope
+
+
+def recorded(parameters: Parameters, loss: Callable[[dict[str, Tensor], Tensor], Tensor], example: Tensor) -> Callable[
+        [Tensor], tuple[Tensor, Tensor]]:
+    """(input) -> the loss (named parameters, input) and its gradient; on a GPU a recording of the kernels that an input
+    like `example` needs, which are too many and too small to be asked for one by one."""
+
+    def once(given: Tensor) -> tuple[Tensor, Tensor]:
+        value = loss(parameters.named(), given)
+        return value.detach(), torch.autograd.grad(value, parameters.flat)[0]
+
+    if example.device.type != "cuda":
+        return once
+    held, stream = example.clone(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            once(held)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            result = once(held)
+    except RuntimeError as error:
+        print("not recorded:", str(error)[:600], flush=True)
+        return once
+
+    def replayed(given: Tensor) -> tuple[Tensor, Tensor]:
+        held.copy_(given)
+        graph.replay()
+        return result
+
+    return replayed
+
+
+def _clip_(gradient: Tensor) -> Tensor:
+    """Shortens a gradient to length 1; one that is not finite becomes 0. Returns its length."""
+    norm = gradient.norm()
+    share = torch.where(norm.isfinite(), (1 / norm.clamp(min=1e-12)).clamp(max=1), torch.zeros_like(norm))
+    gradient.nan_to_num_(0.0, 0.0, 0.0).mul_(share)
+    return norm

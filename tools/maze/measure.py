@@ -1,0 +1,157 @@
+"""`python -m lingbot_world.tools.maze.measure PACKAGE`: how good walks are, made by the engine, against the renderer.
+
+Prints a JSON line for each figure and writes sheet.png, the renderer's rows over the model's."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ...camera import pose_embedding
+from ...loaders import load_expert
+from ...options import CAUSAL_SHIFT, FAST_INDICES, Window
+from ...pipeline.world import World, chunk_conditioning
+from ...sampling import few_step_schedule
+from ...text import encode
+from ...toy.package import CAUSAL
+from ...vae import VideoDecoder, encode_first_frame, load_vae
+from ...vae.encoding import SETTLED
+from ..toyworld.evaluate import sheet
+from ..toyworld.pack import VAE
+from ..toyworld.prompts import TEXT_ENCODER
+from ..toyworld.render import LENS
+from .camera_map import steps_of
+from .render import HEIGHT, WIDTH, render
+from .rooms import Scenes, random_scenes
+from .settings import SINK, WINDOW
+from .walks import key_walks, random_walks
+
+SEED = 987_654_321
+"""Of houses and walks that no training has seen."""
+SHORT, LONG, THERE = 33, 477, 165
+"""Frames of the videos that are compared frame by frame, of walks of 30 seconds, of walks there and back in 10."""
+SECOND = 16
+
+
+class Walker:
+    """A package's causal model, on a device."""
+
+    def __init__(self, package: Path, device: str, size: tuple[int, int] = (HEIGHT, WIDTH), chunk: int = 3) -> None:
+        """size: height and width of the pictures."""
+        self.package, self.device, self.size, self.chunk = package, device, size, chunk
+        dtype = torch.float32 if device == "cpu" else torch.bfloat16
+        self.model = load_expert(package / CAUSAL, dtype=dtype, device=device)
+        self.vae = load_vae(package / VAE, device=device)
+        self.schedule = few_step_schedule(FAST_INDICES, CAUSAL_SHIFT)
+
+    @torch.no_grad()
+    def video(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
+        """Pictures [f, 3, h, w], -1 to 1, of a walk from a picture [3, h, w]: `steps_of` [n, 4, 4] it, whole chunks."""
+        (height, width), random = self.size, torch.Generator().manual_seed(seed)
+        held = Window(WINDOW, SINK)
+        world = World(self.model, (height // 8, width // 8), held, chunk=self.chunk, device=self.device)
+        text = encode([caption], self.package / TEXT_ENCODER, self.package)[0]
+        world.prompt = text[None].to(self.device)
+        image = encode_first_frame(self.vae, picture, min(4 * len(steps), 4 * SETTLED) - 3).to(self.device)
+        decoder, made = VideoDecoder(self.vae, height // 8, width // 8), []
+
+        def noise(shape: tuple[int, ...]) -> Tensor:
+            return torch.randn(shape, generator=random)
+
+        for part, y in zip(steps.split(self.chunk), chunk_conditioning(image, self.chunk), strict=False):
+            if len(part) < self.chunk:
+                break
+            camera = pose_embedding(part.double().numpy(), LENS[None], height=height, width=width).to(self.device)
+            latent = world.chunk(noise((1, 16, self.chunk, height // 8, width // 8)), y, camera, self.schedule, noise)
+            made.append(decoder.decode(latent))
+        return torch.cat(made).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def decibels(made: Tensor, truth: Tensor) -> float:
+    """PSNR of pictures -1 to 1."""
+    return float(-10 * torch.log10(((made - truth) / 2).square().mean().clamp(min=1e-10)))
+
+
+def sharpness(pictures: Tensor) -> float:
+    """The mean square of the differences between neighbouring pixels."""
+    return float(pictures.diff(dim=-1).square().mean() + pictures.diff(dim=-2).square().mean())
+
+
+def truth_of(scenes: Scenes, index: int, size: tuple[int, int], frames: slice = slice(None)) -> Tensor:
+    """The renderer's pictures [f, 3, h, w] of a scene."""
+    scene = scenes[index : index + 1]
+    return render(scene.rooms, scene.c2w[:, frames], *size)[0].cpu()
+
+
+def short_videos(walker: Walker, count: int, frames: int = SHORT, out: Path | None = None) -> dict[str, float]:
+    """Decibels of first and later frames, what these gain over the first frame copied, sharpness of the first ones."""
+    scenes = random_scenes(count, SEED, frames, random_walks).to(walker.device)
+    rows, shown = [], []
+    for index, caption in enumerate(scenes.rooms.captions()):
+        truth = truth_of(scenes, index, walker.size)
+        made = walker.video(truth[0], steps_of(scenes.asked[index : index + 1, ::4])[0].cpu(), caption, index)
+        seen = truth[: len(made)]
+        rows.append([decibels(made[0], seen[0]), decibels(made[1:], seen[1:]),
+                     decibels(made[1:], seen[1:]) - decibels(seen[:1].expand_as(seen[1:]), seen[1:]),
+                     sharpness(made[1:9]) / sharpness(seen[1:9])])  # fmt: skip
+        shown.append((seen, made))
+    if out is not None:
+        truths, videos = (torch.stack(part) for part in zip(*shown[:5], strict=True))
+        sheet(truths, videos, out)
+    return dict(zip(("first", "later", "gain", "sharpness"), torch.tensor(rows).mean(0).tolist(), strict=True))
+
+
+def long_walks(walker: Walker, count: int, frames: int = LONG) -> dict[str, float]:
+    """Of the last second of walks by keys: sharpness as a share of the renderer's, and how far each colour's mean is
+    from it, of 255, at most."""
+    scenes = random_scenes(count, SEED + 1, frames, key_walks).to(walker.device)
+    shares, away = [], []
+    for index, caption in enumerate(scenes.rooms.captions()):
+        start = truth_of(scenes, index, walker.size, slice(1))[0]
+        made = walker.video(start, steps_of(scenes.asked[index : index + 1, ::4])[0].cpu(), caption, index)
+        last = truth_of(scenes, index, walker.size, slice(len(made) - SECOND, len(made)))
+        shares.append(sharpness(made[-SECOND:]) / sharpness(last))
+        away.append(float((made[-SECOND:].mean((0, 2, 3)) - last.mean((0, 2, 3))).abs().max()) * 127.5)
+    return {"sharpness": sum(shares) / count, "colour": sum(away) / count, "colour at most": max(away)}
+
+
+def there_and_back(walker: Walker, count: int, frames: int = THERE) -> dict[str, float]:
+    """Decibels of a walk's last frames, which show what its first ones do, against the picture that was given."""
+    half = (frames + 1) // 2
+    found = []
+
+    def paths(number: int, generator: torch.Generator, _: int) -> Tensor:
+        out = key_walks(number, generator, half)
+        return torch.cat([out, out.flip(1)[:, 1:]], 1)
+
+    scenes = random_scenes(count, SEED + 2, frames, paths).to(walker.device)
+    for index, caption in enumerate(scenes.rooms.captions()):
+        start = truth_of(scenes, index, walker.size, slice(1))[0]
+        made = walker.video(start, steps_of(scenes.asked[index : index + 1, ::4])[0].cpu(), caption, index)
+        seen = truth_of(scenes, index, walker.size, slice(len(made) - 1, len(made)))[0]
+        found.append(decibels(made[-1], seen))
+    return {"last frame": sum(found) / count}
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m lingbot_world.tools.maze.measure", description=__doc__)
+    add = parser.add_argument
+    add("package", type=Path, help="folder that `maze.pack` has written")
+    add("--count", type=int, default=16, help="videos of each kind")
+    add("--chunk", type=int, default=3)
+    add("--sheet", type=Path, default=Path("sheet.png"))
+    add("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    walker = Walker(options.package, options.device, chunk=options.chunk)
+    print(json.dumps({"short": short_videos(walker, options.count, out=options.sheet)}), flush=True)
+    print(json.dumps({"there and back": there_and_back(walker, options.count)}), flush=True)
+    print(json.dumps({"30 seconds": long_walks(walker, options.count)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What the denoiser is trained on: rendered walks as latents, with their first frame's latent, camera and captions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Generator, Tensor
+
+from ...vae.encoding import SETTLED
+from ..toyworld.parameters import Weights
+from ..toyworld.pool import latents, only_first
+from .camera_map import steps_of
+from .render import render
+from .rooms import Rooms, Scenes, random_scenes
+from .settings import Sizes
+from .walks import random_walks
+
+WARM = 3
+"""Latent frames before the second half of a walk that goes on later: the encoder remembers so much."""
+FURTHEST = 96
+"""Latent frames after which a walk's second half begins at most."""
+AT_ONCE, HALFWAY = 0.2, 0.45
+"""Cumulated shares of walks that change behind the given picture, and where the second half begins."""
+TRIES = 3
+"""Places that are tried for a walk: it is to meet walls."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """n walks of two halves, f latent frames in all. latent [n, 16, f, h, w]: normalised; first [n, 16, f / 2, h, w]:
+    the first frame followed by grey. steps [n, f, 4, 4]: `steps_of` what was asked of the camera. kinds [n, 2]: of the
+    house in either half (`Rooms.kinds`)."""
+
+    latent: Tensor
+    first: Tensor
+    steps: Tensor
+    kinds: Tensor
+
+    def __len__(self) -> int:
+        return len(self.latent)
+
+    def __getitem__(self, part: slice | Tensor) -> Pool:
+        """Some of the walks."""
+        return Pool(*(getattr(self, field.name)[part] for field in fields(self)))
+
+    @classmethod
+    def joined(cls, pools: Sequence[Pool]) -> Pool:
+        """The walks of all pools."""
+        return cls(*(torch.cat([getattr(pool, field.name) for pool in pools]) for field in fields(cls)))
+
+
+@torch.no_grad()
+def walks(vae: Weights, count: int, seed: int, sizes: Sizes, device: torch.device) -> Pool:
+    """Walks in one piece. Some change weather or walls: all but the given picture, or the second half."""
+    early, frames = 4 * sizes.half - 3, 8 * sizes.half - 3
+    scenes = random_scenes(count, seed, frames, random_walks, TRIES)
+    both, seen, kinds = _changing(scenes.rooms, early, frames, torch.Generator().manual_seed(seed + 1))
+    both, made = both.to(device), []
+    for start in range(0, count, sizes.fill):
+        part = slice(start, start + sizes.fill)
+        looks = both[seen[part].flatten().to(device)]
+        pictures = render(looks, scenes.c2w[part].to(device), sizes.height, sizes.width)
+        first = latents(vae, only_first(pictures[:, :early]), sizes)
+        made.append(Pool(latents(vae, pictures, sizes), first, steps_of(scenes.asked[part, ::4]).to(device),
+                         kinds[part].to(device)))  # fmt: skip
+    return Pool.joined(made)
+
+
+def _changing(rooms: Rooms, early: int, frames: int, generator: Generator) -> tuple[Rooms, Tensor, Tensor]:
+    """The houses and what they change into [2 n]; which of these each frame of n walks shows [n, frames]; and the kinds
+    of either half [n, 2]. A change is behind the first frame, behind `early` ones, or there is none."""
+    chance, after = torch.rand(len(rooms), generator=generator), rooms.changed(generator)
+    cut = torch.where(chance < AT_ONCE, 1, torch.where(chance < HALFWAY, early, frames))
+    kinds = torch.stack([rooms.kinds(), after.kinds()], 1)
+    kinds[cut == 1, 0], kinds[cut == frames, 1] = kinds[cut == 1, 1], kinds[cut == frames, 0]
+    both = Rooms(*(torch.cat([getattr(part, field.name) for part in (rooms, after)]) for field in fields(Rooms)))
+    seen = torch.arange(len(rooms))[:, None] + len(rooms) * (torch.arange(frames) >= cut[:, None])
+    return both, seen, kinds
+
+
+@torch.no_grad()
+def later_walks(vae: Weights, count: int, seed: int, sizes: Sizes, device: torch.device) -> Pool:
+    """Walks whose second half is a while after the first."""
+    half, generator = sizes.half, torch.Generator().manual_seed(seed + 1)
+    begin = half + WARM + int(torch.randint(1, max(2, FURTHEST * half // 12), (), generator=generator))
+    scenes = random_scenes(count, seed, 4 * (begin + half) - 3, random_walks, TRIES)
+    steps = steps_of(scenes.asked[:, ::4])
+    steps = torch.cat([steps[:, :half], steps[:, begin : begin + half]], 1).to(device)
+    made = []
+    for start in range(0, count, sizes.fill):
+        part = slice(start, start + sizes.fill)
+        rooms, c2w = scenes.rooms[part].to(device), scenes.c2w[part].to(device)
+        early = render(rooms, c2w[:, : 4 * half - 3], sizes.height, sizes.width)
+        late = render(rooms, c2w[:, 4 * (begin - WARM) :], sizes.height, sizes.width)
+        latent = torch.cat([latents(vae, early, sizes), latents(vae, late, sizes)[:, :, WARM:]], 2)
+        kinds = rooms.kinds()[:, None].expand(-1, 2)
+        made.append(Pool(latent, latents(vae, only_first(early), sizes), steps[part], kinds))
+    return Pool.joined(made)
+
+
+def settled(vae: Weights, sizes: Sizes, device: torch.device) -> Tensor:
+    """The latent [1, 16, 1, h, w] of grey long after a picture."""
+    grey = torch.zeros(1, 4 * SETTLED - 3, 3, sizes.height, sizes.width, device=device)
+    return latents(vae, grey, sizes)[:, :, -1:]
+
+
+def given(first: Tensor, grey: Tensor, frames: int) -> Tensor:
+    """Mask and image latent [n, 20, frames, h, w]: of `Pool.first`, and `settled` after it."""
+    image = torch.cat([first, grey.expand(len(first), -1, max(0, frames - first.shape[2]), -1, -1)], 2)[:, :, :frames]
+    mask = torch.zeros_like(image[:, :4])
+    mask[:, :, 0] = 1
+    return torch.cat([mask, image], 1).float()
+
+
+def encoded(weights: Weights, scenes: Scenes, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """The scenes' pictures [n, f, 3, height, width], and their latents [n, 16, f, h, w]."""
+    pictures = render(scenes.rooms, scenes.c2w, sizes.height, sizes.width)
+    return pictures, latents(weights, pictures, sizes)

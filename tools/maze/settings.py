@@ -1,0 +1,48 @@
+"""What is trained: sizes of the models, the videos and the batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...model.config import ModelConfig
+from .render import HEIGHT, WIDTH
+
+CONFIG = ModelConfig(dim=256, ffn_dim=768, num_heads=4, num_layers=5, freq_dim=256, text_dim=64)
+VAE_WIDTH = 8
+SHIFT = 5.0
+"""Of the base model's schedule: its noise levels are drawn as it spreads them."""
+
+WINDOW, SINK = 18, 6
+"""What a walk looks back on, in half of the training."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Pixels of a video, and how many are worked on at a time.
+
+    clips, clip_frames, crop: the VAE's batches in the first part of its training; whole, whole_frames: those of whole
+    pictures in the second. videos, video_frames: kept to train the VAE on. half: the latent frames of half a walk.
+    base: those of a base video. fill: walks rendered at once, encoded: of them encoded at once; walks: kept. batch: the
+    denoiser's."""
+
+    height: int = HEIGHT
+    width: int = WIDTH
+    clips: int = 8
+    clip_frames: int = 9
+    crop: tuple[int, int] = (96, 128)
+    whole: int = 2
+    whole_frames: int = 17
+    videos: int = 800
+    video_frames: int = 33
+    half: int = 12
+    base: int = 9
+    fill: int = 32
+    encoded: int = 16
+    walks: int = 2048
+    batch: int = 24
+    held_out: int = 64
+
+
+TINY = Sizes(height=32, width=48, clips=2, clip_frames=5, crop=(16, 32), whole=1, whole_frames=9, videos=4,
+             video_frames=9, half=3, base=3, fill=2, encoded=2, walks=4, batch=2, held_out=2)  # fmt: skip
+"""For a test of the whole training on a CPU."""

@@ -1,0 +1,211 @@
+"""The denoiser's forward as functions that can be trained: the same numbers as `model.dit`, which only infers.
+
+Weights go by their official names. As in the engine, matrix products and attention run in `dtype`; the residual
+stream, norms, modulation, time embedding and head are float32. A base model's forward, in which all attend to all, is a
+causal model's of a single chunk."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...model.config import ModelConfig
+from ...model.rope import rope_table
+from ..toyworld.twin import (
+    Weights,
+    camera_tokens,
+    linear,
+    norm,
+    of_block,
+    patches,
+    prompt_tokens,
+    rms,
+    rotated,
+    time_embedding,
+    velocity_of,
+)  # fmt: skip
+
+Span = tuple[int, int]
+Attends = Sequence[tuple[Span, Sequence[Span]]]
+"""Which frames attend to which: of the frames that are computed, span after span."""
+Parts = tuple[Callable[..., tuple[Tensor, Tensor, Tensor]], Callable[..., Tensor]]
+
+
+def projected(
+    weights: Weights, x: Tensor, e0: Tensor, rope: tuple[Tensor, Tensor], heads: int, eps: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [B, heads, tokens, channels] of a block's self-attention. x [B, frames, n, dim]: the
+    residual stream. The other arguments are those of `finished`."""
+    shift, scale = (weights["modulation"][:, None] + e0)[:, :, :2, None].unbind(2)
+    y = (norm(x, eps) * (1 + scale) + shift).to(dtype).flatten(1, 2)
+    q, k = (rotated(rms(linear(weights, f"self_attn.{name}", y), weights[f"self_attn.norm_{name}.weight"], eps), rope)
+            for name in "qk")  # fmt: skip
+    parts = q.to(dtype), k.to(dtype), linear(weights, "self_attn.v", y)
+    query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2).contiguous() for part in parts)
+    return query, key, value
+
+
+def finished(
+    weights: Weights, x: Tensor, attended: Tensor, e0: Tensor, text: Tensor, text_bias: Tensor, camera: Tensor,
+    heads: int, eps: float,
+) -> Tensor:
+    """The residual stream x [B, frames, n, dim] after a block whose `weights` go by their names within it.
+
+    attended [B, heads, tokens, channels]: what its self-attention gave. e0 [B, frames, 6, dim]: the modulation.
+    text [B, g, words, dim]: prompts, each for a g-th of the frames of either half, with text_bias [words] on their
+    logits; camera [B, frames, n, dim]."""
+    gate, shift, scale, gate_2 = (weights["modulation"][:, None] + e0)[:, :, 2:, None].unbind(2)
+    dtype = attended.dtype
+    y = linear(weights, "self_attn.o", attended.transpose(1, 2).flatten(2)).unflatten(1, x.shape[1:3])
+    x = x + y.float() * gate
+    hidden = camera + linear(weights, "cam_injector_layer2", F.silu(linear(weights, "cam_injector_layer1", camera)))
+    x = x * (1 + linear(weights, "cam_scale_layer", hidden).float())
+    x = x + linear(weights, "cam_shift_layer", hidden).float()
+    y = (norm(x, eps) * weights["norm3.weight"] + weights["norm3.bias"]).to(dtype)
+    x = x + linear(weights, "cross_attn.o", _cross_attention(weights, y, text, text_bias, heads, eps)).float()
+    y = (norm(x, eps) * (1 + scale) + shift).to(dtype)
+    return x + linear(weights, "ffn.2", F.gelu(linear(weights, "ffn.0", y), approximate="tanh")).float() * gate_2
+
+
+PLAIN: Parts = (projected, finished)
+
+
+def velocity(
+    weights: Weights, config: ModelConfig, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor,
+    dtype: torch.dtype = torch.float32, parts: Parts = PLAIN,
+) -> Tensor:
+    """Velocity float32 [B, 16, f, h, w] of x [B, 36, f, h, w], as the engine's model gives it.
+
+    timestep [B]; context [B, n, text_dim], padded with zeros, n < text_len; camera [B, tokens, 1536], the Pluecker map
+    in patches (`camera_map`)."""
+    frames = x.shape[2]
+    attends = [((0, frames), [(0, frames)])]
+    return _forward(weights, config, x, timestep[:, None].expand(-1, frames), context[:, None], camera, attends, (1, 0),
+                    dtype, parts)  # fmt: skip
+
+
+def causal_velocity(
+    weights: Weights, config: ModelConfig, clean: Tensor, noisy: Tensor, timestep: Tensor, context: Tensor,
+    camera: Tensor, attends: Attends, later: int = 0, dtype: torch.dtype = torch.float32, parts: Parts = PLAIN,
+) -> Tensor:
+    """Velocity float32 [B, 16, f, h, w] of each chunk of `noisy` [B, 36, f, h, w], after the chunks of `clean`, of the
+    same shape, before it, as a rollout of the engine gives it. Both go through the model at once, `clean` at timestep
+    0. attends: of `chunks`. timestep [B, f]; context [B, g, n, text_dim]: prompts, each for a g-th of the frames.
+    `later`: the second half is so many latent frames later. The other arguments are those of `velocity`."""
+    times = torch.cat([torch.zeros_like(timestep), timestep], 1)
+    both = torch.cat([camera, camera], 1)
+    x = torch.cat([clean, noisy], 2)
+    made = _forward(weights, config, x, times, context, both, attends, (2, later), dtype, parts)
+    return made[:, :, clean.shape[2] :]
+
+
+def chunks(frames: int, chunk: int, window: int | None = None, sink: int = 0, half: int = 0) -> Attends:
+    """Who attends to whom where clean frames are followed by as many noisy ones: a chunk to itself and to the clean
+    ones before it, with a `window` to the `sink` and the last of them. With `half`, frames from there on to no others
+    before it but the sink."""
+    found: list[tuple[Span, list[Span]]] = []
+    for noisy in (0, frames):
+        for first in range(0, frames, chunk):
+            end = min(first + chunk, frames)
+            start = 0 if window is None else max(min(sink, first), end - (window - sink))
+            start = max(start, half) if half and first >= half else start
+            before = [(0, min(sink, start)), (start, first)] if start else [(0, first)]
+            own = first + noisy, end + noisy
+            found.append((own, [*(span for span in before if span[0] < span[1]), own]))
+    return found
+
+
+def attended_to(q: Tensor, k: Tensor, v: Tensor, attends: Attends, per_frame: int) -> Tensor:
+    """Attention of q to k and v [B, heads, tokens, channels], with so many tokens a frame."""
+    if len(attends) == 1:
+        return F.scaled_dot_product_attention(q, k, v)
+    tokens = [([first * per_frame, end * per_frame], [(per_frame * start, per_frame * stop) for start, stop in seen])
+              for (first, end), seen in attends]  # fmt: skip
+    return cast(Tensor, _InSpans.apply(q, k, v, tokens))
+
+
+class _InSpans(torch.autograd.Function):
+    """Attention span after span. Backwards each span is computed again and adds to its own keys' gradients: torch alone
+    would make, for every span, gradients as long as all keys."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Any) -> Tensor:
+        ctx.spans = spans
+        ctx.save_for_backward(q, k, v)
+        made = [F.scaled_dot_product_attention(_cut(q, [own]), _cut(k, seen), _cut(v, seen)) for own, seen in spans]
+        return torch.cat(made, 2)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        into = [torch.zeros_like(x) for x in ctx.saved_tensors]
+        for own, seen in ctx.spans:
+            given = [_cut(x, at).detach().requires_grad_()
+                     for x, at in zip(ctx.saved_tensors, ([own], seen, seen), strict=True)]  # fmt: skip
+            with torch.enable_grad():
+                made = F.scaled_dot_product_attention(given[0], given[1], given[2])
+            grads = torch.autograd.grad(made, given, _cut(slopes[0], [own]))
+            into[0][:, :, own[0] : own[1]] = grads[0]
+            lengths = [stop - start for start, stop in seen]
+            for whole, grad in zip(into[1:], grads[1:], strict=True):
+                for (start, stop), part in zip(seen, grad.split(lengths, 2), strict=True):
+                    whole[:, :, start:stop] += part
+        return into[0], into[1], into[2], None
+
+
+def _cut(x: Tensor, spans: Sequence[Sequence[int]]) -> Tensor:
+    """The tokens of x [B, heads, tokens, channels] that are in the spans."""
+    parts = [x[:, :, start:stop] for start, stop in spans]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+
+def _forward(
+    weights: Weights, config: ModelConfig, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor,
+    attends: Attends, layout: tuple[int, int], dtype: torch.dtype, parts: Parts,
+) -> Tensor:
+    """layout: how many copies of the same frames there are, and how many frames later their second half is."""
+    frames, height, width = x.shape[2], x.shape[3] // 2, x.shape[4] // 2
+    rope = _rope(config, (frames // layout[0], height, width), *layout, x.device)
+    e, e0 = time_embedding(weights, config, timestep)
+    text, text_bias = prompt_tokens(weights, config, context.to(dtype))
+    seen = camera_tokens(weights, camera.to(dtype)).unflatten(1, (frames, -1))
+    tokens = patches(weights, x.to(dtype)).float().unflatten(1, (frames, -1))
+    for index in range(config.num_layers):
+        own = of_block(weights, index)
+        query, key, value = parts[0](own, tokens, e0, rope, config.num_heads, config.eps, dtype)
+        made = attended_to(query, key, value, attends, height * width)
+        tokens = parts[1](own, tokens, made, e0, text, text_bias, seen, config.num_heads, config.eps)
+    return velocity_of(weights, config, tokens.flatten(1, 2), e, (frames, height, width))
+
+
+def _rope(
+    config: ModelConfig, grid: tuple[int, int, int], copies: int, later: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Angles of all tokens of so many copies of the frames; with `later`, their second half is so many later."""
+    frames, *size = grid
+    cos, sin = rope_table(grid, config.head_dim, device)
+    if later:
+        half = frames // 2
+        rest = rope_table((frames - half, size[0], size[1]), config.head_dim, device, half + later)
+        kept = half * size[0] * size[1]
+        cos, sin = (torch.cat([early[:kept], late]) for early, late in zip((cos, sin), rest, strict=True))
+    return cos.repeat(copies, 1), sin.repeat(copies, 1)
+
+
+def _cross_attention(weights: Weights, y: Tensor, text: Tensor, bias: Tensor, heads: int, eps: float) -> Tensor:
+    """y [B, frames, n, dim] to the prompts text [B, g, words, dim]. With several prompts the frames are two copies of
+    the same ones, and each prompt is for its part of either."""
+    prompts = text.shape[1]
+    copies = 2 if prompts > 1 else 1
+    shape = copies, prompts, -1
+    rows = y.flatten(1, 2).unflatten(1, shape).transpose(1, 2).flatten(2, 3).flatten(0, 1)
+    words = text.flatten(0, 1)
+    q = rms(linear(weights, "cross_attn.q", rows), weights["cross_attn.norm_q.weight"], eps).to(y.dtype)
+    k = rms(linear(weights, "cross_attn.k", words), weights["cross_attn.norm_k.weight"], eps).to(y.dtype)
+    v = linear(weights, "cross_attn.v", words)
+    q, k, v = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in (q, k, v))
+    logits = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
+    made = (torch.softmax(logits.float() + bias, -1).to(v.dtype) @ v).transpose(1, 2).flatten(2)
+    return made.unflatten(0, (-1, prompts)).unflatten(2, (copies, -1)).transpose(1, 2).flatten(1, 3).view(y.shape)
