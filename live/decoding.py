@@ -23,6 +23,11 @@ class DecodingThread:
         self._running: Future[None] | None = None
         torch.set_num_threads(max(1, self._cores - own))
 
+    @classmethod
+    def where_it_gains(cls, device: torch.device) -> DecodingThread | None:
+        """One for models on a processor with more than one core. A GPU decodes in its own time as it is."""
+        return cls() if device.type == "cpu" and torch.get_num_threads() > 1 else None
+
     def hand_out(self, frames: Iterator[Frames], deliver: Callable[[Frames], None]) -> None:
         """Call `deliver` with each of the `frames` when it is decoded, behind those of the chunk before: until these
         are handed out, the caller waits. Raises what handing them out has raised."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+
+from .walk import Frames
 
 SPARE = 0.03
 """Seconds by which a chunk's first frames may come early: what a page's clock, and Python, are off."""
@@ -46,6 +48,15 @@ class Pace:
         """The share of the time in which chunks are made, at the rate of now."""
         seconds, frames = (sum(column) for column in zip(*self._worked, strict=True)) if self._worked else (0.0, 0)
         return min(1.0, seconds / frames * self.rate()) if frames else 0.0
+
+    def counted(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
+        """A chunk's frames, as they are handed out."""
+        for frames in chunk:
+            if frames.part == 0:
+                self.answered(frames.seconds)
+            self.handed(len(frames.pixels))
+            yield frames
+        self.on_the_way(0)
 
     def answered(self, seconds: float) -> None:
         """A chunk's first frames came so long after it was begun."""

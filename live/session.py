@@ -192,8 +192,7 @@ class Session:
         times a second; what it raises ends the walk and is raised, as what the walk meets is."""
         self._tell, self._asked_for, self._watch = tell, False, watch
         while self._time_has_come():
-            for frames in self._chunk():
-                deliver(frames)
+            self._next_chunk(deliver)
 
     @property
     def walk(self) -> Walk:
@@ -234,16 +233,11 @@ class Session:
 
     def _make(self, deliver: Deliver) -> None:
         device = self.engine.device
-        if device.type == "cpu" and torch.get_num_threads() > 1:
-            self._decoding = DecodingThread()
+        self._decoding = DecodingThread.where_it_gains(device)
         try:
             with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # each thread has its own
                 while self._time_has_come():
-                    if self._decoding is not None:
-                        self._chunk_beside(self._decoding, deliver)
-                        continue
-                    for frames in self._chunk():
-                        deliver(frames)
+                    self._next_chunk(deliver)
                 if self._decoding is not None:
                     self._decoding.wait()
         except Exception as error:
@@ -287,27 +281,23 @@ class Session:
                     raise
                 self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
 
+    def _next_chunk(self, deliver: Deliver) -> None:
+        """Make it, and hand its frames out; with a thread for decoding, while the one after it is made."""
+        if self._decoding is None:
+            for frames in self._chunk():
+                deliver(frames)
+            return
+        self._do_what_is_asked()
+        with self._work():
+            frames_ahead = self.walk.chunk_ahead()
+            self.pace.on_the_way(FRAMES_OF_ONE * self.engine.chunk)
+            self._decoding.hand_out(self.pace.counted(frames_ahead), deliver)
+            self.walk.remember()
+
     def _chunk(self) -> Iterator[Frames]:
         self._do_what_is_asked()
         with self._work():
-            yield from self._counted(self.walk.chunk())
-
-    def _chunk_beside(self, decoding: DecodingThread, deliver: Deliver) -> None:
-        """Make the next chunk while the frames of the one before are decoded."""
-        self._do_what_is_asked()
-        with self._work():
-            frames = self._counted(self.walk.chunk_ahead())
-            self.pace.on_the_way(FRAMES_OF_ONE * self.engine.chunk)
-            decoding.hand_out(frames, deliver)
-            self.walk.remember()
-
-    def _counted(self, chunk: Iterator[Frames]) -> Iterator[Frames]:
-        for frames in chunk:
-            if frames.part == 0:
-                self.pace.answered(frames.seconds)
-            self.pace.handed(len(frames.pixels))
-            yield frames
-        self.pace.on_the_way(0)
+            yield from self.pace.counted(self.walk.chunk())
 
     @contextmanager
     def _work(self) -> Iterator[None]:

@@ -21,6 +21,8 @@ from lingbot_world.live import Controls, Session, Start, load_walk
 from lingbot_world.live.camera import WALKING_UNIT, WalkingCamera, model_steps
 from lingbot_world.live.controls import MOST_ROWS, Wishes
 from lingbot_world.live.pace import SPARE, Pace
+from lingbot_world.live.walk import Walk
+from lingbot_world.vae import VideoDecoder
 from live_cases import chunks, opened, walking
 
 
@@ -296,6 +298,36 @@ def test_a_thread_makes_frames_as_they_are_played_and_pauses(toy_package, tmp_pa
             time.sleep(0.02)
     assert told == ["paused", "resumed", "prompt"]
     assert not session.running
+
+
+def test_on_a_processor_a_chunk_is_decoded_while_the_next_one_is_made(toy_package, tmp_path, monkeypatch):
+    """The first chunk's frames wait until the second chunk is made; all come in order, and the cores are given back."""
+    made, frames, decode = threading.Event(), [], VideoDecoder.decode
+    make = Walk.chunk_ahead
+
+    def make_and_tell(walk):
+        if walk.chunks == 1:
+            made.set()
+        return make(walk)
+
+    def wait_and_decode(*arguments, **options):
+        assert made.wait(60)
+        return decode(*arguments, **options)
+
+    monkeypatch.setattr(Walk, "chunk_ahead", make_and_tell)
+    monkeypatch.setattr(VideoDecoder, "decode", wait_and_decode)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    cores = []
+    monkeypatch.setattr(torch, "set_num_threads", cores.append)
+    with walking(toy_package, tmp_path) as session:
+        session.start(frames.append)
+        while len(frames) < 4 and session.running:
+            time.sleep(0.02)
+        session.stop()
+        assert session.failure == ""
+        assert session.walk.frames == sum(len(each.pixels) for each in frames)
+    assert [each.first for each in frames] == [0, *np.cumsum([len(each.pixels) for each in frames])[:-1]]
+    assert cores == [1, 1, 2]
 
 
 def test_memory_does_not_grow_with_the_walk(toy_package, tmp_path):
