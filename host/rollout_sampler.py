@@ -13,7 +13,7 @@ import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..model.kv_cache import HOST_SHARE
+from ..model.kv_cache import HOST_SHARE, KeyValueCache
 from ..options import KeyValueMode, Precision
 from ..pipeline.chunk_loop import ChunkLoop
 from ..pipeline.rollout_memory import Free, RolloutWork, choose_world
@@ -68,19 +68,20 @@ class _PreparedModel:
         self.attention_mode = model.diffusion_model.attention_mode
         self._wrap, self._extra = model_wrap, extra_args
         self._sigmas = {0: 0.0, **dict(zip(schedule.timesteps, schedule.sigmas, strict=True))}
-        self._made: dict[str, tuple[Tensor, Tensor]] = {}
+        self._made: dict[KeyValueCache | None, tuple[Tensor, Tensor]] = {}
         self._plain = _is_plain(extra_args["model_options"].get("transformer_options", {}))
 
     def __call__(self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: dict, /) -> Tensor:
         latent, y = x[:, :LATENT_CHANNELS], x[:, LATENT_CHANNELS:]
-        step = int(timestep)
+        step = options["timestep"]
         sigma = torch.full((1,), self._sigmas[step], device=x.device)
         model, given = self._wrap.inner_model, self._extra["model_options"]
-        context = self._kept("context", context, lambda: model.padded(context.to(x.device, self.compute_dtype)))
+        history = options["kv_cache"]  # a prompt's own
+        context = self._kept(history, context, lambda: model.padded(context.to(x.device, self.compute_dtype)))
         if camera is not None:
-            camera = self._kept("camera", camera, lambda: camera.to(self.compute_dtype, copy=True))
+            camera = self._kept(None, camera, lambda: camera.to(self.compute_dtype, copy=True))
         inner = {
-            **given.get("transformer_options", {}), TIMESTEP: step, "kv_cache": options["kv_cache"],
+            **given.get("transformer_options", {}), TIMESTEP: step, "kv_cache": history,
             CHUNK_INPUTS: ChunkInputs(y, context, camera),
         }  # fmt: skip
         with model.current_patcher.weights_held() as weights:
@@ -91,12 +92,12 @@ class _PreparedModel:
             denoised = self._wrap(latent, sigma, model_options=model_options, seed=self._extra.get("seed"))
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
-    def _kept(self, name: str, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    def _kept(self, key: KeyValueCache | None, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """What is made of a tensor: the same one where the same comes back, which the camera cache knows."""
-        if name not in self._made or self._made[name][0] is not given:
+        if key not in self._made or self._made[key][0] is not given:
             with torch.inference_mode(False):  # torch counts then how often it was written to
-                self._made[name] = given, make()
-        return self._made[name][1]
+                self._made[key] = given, make()
+        return self._made[key][1]
 
 
 def _is_plain(options: Mapping[str, Any]) -> bool:

@@ -80,6 +80,8 @@ class ForwardOptions(TypedDict, total=False):
     """This process's tokens of it; the model adds them."""
     graphs: ForwardRecorder
     """Records and replays a causal model's forwards."""
+    timestep: int
+    """That of the forward. Asking the tensor on a GPU for it would wait for all that is queued there."""
     weights: Hashable
     """Tells the weights of this forward, where they lie now, from others."""
 

@@ -212,7 +212,8 @@ class World:
         return _Chunk(y, prompts, None if camera is None else self._uploaded(camera), cached)
 
     def _predict(self, lane: _Lane, chunk: _Chunk, x: Tensor, timestep: int) -> Tensor:
-        options: ForwardOptions = {**lane.options, "camera_cache": lane.cache if chunk.cached else None}
+        cache = lane.cache if chunk.cached else None
+        options: ForwardOptions = {**lane.options, "camera_cache": cache, "timestep": timestep}
         timesteps = torch.full((1,), timestep, device=self._device)
         x = torch.cat([x, chunk.y.to(x)], dim=1)
         return self._model(x, timesteps, chunk.prompts[lane.number], chunk.camera, options).float()

@@ -33,6 +33,7 @@ def test_forwards_are_recorded_where_nothing_stands_between_their_kernels(found)
     assert max(each["gap"] for each in result.values()) < 1e-4
     assert result["plain"]["cleared"] == 1  # when the run ends, as whenever ComfyUI asks for memory
     assert not any(each["kept"] for each in result.values())
+    assert result["plain"]["waited"] == 0  # no number is read from the device, which would wait for it
 
 
 def test_a_rollout_is_what_the_command_makes_of_the_same_seed(found):

@@ -123,7 +123,7 @@ class Recorder:
     """Stands for the CUDA graphs of a World: what the model gives it to record, and how often it is told to forget."""
 
     def __init__(self):
-        self.weights, self.cleared = [], 0
+        self.weights, self.cleared, self.waited = [], 0, []
 
     def run(self, compute, given, options):
         self.weights.append(options["weights"])
@@ -143,11 +143,12 @@ def recorded_run(model):
         made.options["graphs"], made.cache = recorder, CameraCache(steady=True)
         return made
 
-    World._lane = lane
+    World._lane, read = lane, torch.Tensor.__int__
+    torch.Tensor.__int__ = lambda tensor: recorder.waited.append(1) or read(tensor)
     try:
         return gap(*golden_run(WINDOW, model)), recorder
     finally:
-        World._lane = lane_of
+        World._lane, torch.Tensor.__int__ = lane_of, read
 
 
 @check
@@ -174,7 +175,8 @@ def recorded_forwards():
         finally:
             ExpertPatcher.load = load
         found[name] = {"gap": far, "forwards": len(recorder.weights), "weights": sorted(set(recorder.weights)),
-                       "cleared": recorder.cleared, "kept": len(model.model.kept_by_rollout)}  # fmt: skip
+                       "cleared": recorder.cleared, "kept": len(model.model.kept_by_rollout),
+                       "waited": len(recorder.waited)}  # fmt: skip
     return found
 
 
