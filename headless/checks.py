@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -16,6 +15,7 @@ from ..camera.moves import path_from_keys, preset_path
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
+from ..loaders.lora import is_lora_of
 from ..model.config import ModelConfig
 from ..options import SHIFT, Precision
 from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
@@ -187,9 +187,8 @@ def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str
     notes = [line if lines.count(line) == 1 else f"{line}, given {lines.count(line)} times: it counts as often"
              for line in dict.fromkeys(lines)]  # fmt: skip
     for lora in options.lora if two_experts else ():
-        named = set(re.findall(r"(?<![a-z])(high|low)(?![a-z])", lora.path.stem.lower()))
-        if len(named) == 1 and lora.expert not in named:
-            (role,) = named
+        role = is_lora_of(lora.path.name)
+        if role not in (None, lora.expert):
             notes.append(f"LoRA {lora.path.name} is the {role}-noise expert's by its name: `{role}=` before it puts it "
                          "there alone.")  # fmt: skip
     return tuple(notes)

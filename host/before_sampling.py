@@ -19,7 +19,16 @@ from .before_text import unseen_words
 from .conditioning import BY_SAMPLERS, SIDES, check_entry, check_parts, not_read, without_unread, words_for
 from .model import truncated_timesteps
 from .notice import show_note, show_warning
-from .on_model import KEY, changed_nothing, check_sampling, not_called_words, on_one_only, raise_for_node, unknown
+from .on_model import (
+    KEY,
+    changed_nothing,
+    check_sampling,
+    loras_of_the_other,
+    not_called_words,
+    on_one_only,
+    raise_for_node,
+    unknown,
+)
 
 FULL_NOISE = 0.9985
 """A run whose first sigma is at least this starts from the noise alone, as the official code does."""
@@ -42,7 +51,7 @@ def _checked(executor, noise, latent_image, sampler, sigmas, denoise_mask=None, 
         show_warning("")
         _check_conditioning(guider, torch.empty(noise.shape, device="meta"), sigmas)
         _check_model(guider, sigmas, masked=denoise_mask is not None)
-        for text in _odd_beginning(sigmas, noise, latent_image, guider):
+        for text in (*_odd_beginning(sigmas, noise, latent_image, guider), _of_another_solver(sampler, sigmas)):
             show_warning(text)
         if denoise_mask is None and noise.any() and latent_image.any() and float(sigmas[0]) >= FULL_NOISE:
             show_warning("The latent holds a video, of which a run from full noise keeps nothing: lower denoise to "
@@ -77,6 +86,16 @@ def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Ite
         yield f"The sigmas end at {float(sigmas[-1]):.4g}: the video still has that much noise."
     if not noise.any() and not latent.any():
         yield "There is neither noise nor a video in the latent to begin with: take Random Noise, or a video's latent."
+
+
+def _of_another_solver(sampler, sigmas: Tensor) -> str:
+    """The words for a whole schedule that begins as the other official solver's."""
+    solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
+    if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
+        return ""
+    other = "dpmpp" if first == 1 else "unipc"
+    return (f"The sigmas begin at {first:.4g}, as {other}'s do, and the solver is {solver}: choose {solver} in "
+            "LingBot-World Sigmas too.") if other != solver else ""  # fmt: skip
 
 
 def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
@@ -134,7 +153,9 @@ def _check_model(guider, sigmas: Tensor, masked: bool) -> None:
     patcher, low = guider.model_patcher, getattr(guider, "low", None)
     check_sampling(patcher)
     patcher.model.watch_options()
-    for text in (*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher)):
+    both = (patcher,) if low is None else (patcher, low.model_patcher)
+    loras = (words for each in both for words in loras_of_the_other(each))
+    for text in (*not_called_words(patcher), *unknown(patcher), *changed_nothing(patcher), *loras):
         show_warning(text)
     if "denoise_mask_function" in patcher.model_options and not masked:
         show_warning("Differential Diffusion changes nothing: the latent has no mask.")

@@ -15,8 +15,9 @@ import torch
 from comfy.patcher_extension import WrappersMP
 
 from ..errors import InputError
+from ..loaders.lora import is_lora_of
 from .notice import running_node
-from .queued_prompt import kind_of
+from .queued_prompt import kind_of, loras_of
 
 PACK = Path(__file__).parents[1]
 
@@ -182,6 +183,18 @@ def changed_nothing(patcher) -> Iterator[str]:
         if None not in (node, before) and node != here and _same(before, after):
             yield f"{kind_of(node)} has left the model as it was: it changes nothing."
         after = before
+
+
+def loras_of_the_other(patcher) -> Iterator[str]:
+    """The words for LoRAs that are the other expert's, by the names of the files that the nodes before have loaded."""
+    role, after = patcher.model.role, patcher
+    while after is not None and role is not None:
+        for name in loras_of(getattr(after, "made_by", None)):
+            own = is_lora_of(name)
+            if own not in (None, role):
+                yield (f"{name} is the {own}-noise expert's LoRA by its name, and hangs on the {role}-noise expert: "
+                       "connect it to the other one.")  # fmt: skip
+        after = after.parent
 
 
 def _same(before, after) -> bool:

@@ -54,6 +54,14 @@ def kind_of(node: str) -> str:
     return kinds[0] if kinds else f"Node {node}"
 
 
+def loras_of(node: str | None) -> list[str]:
+    """The files that a node of the prompt that is running was given, if it is one for LoRAs."""
+    found = next((prompt[node] for prompt in _running() if node in prompt), None)
+    if found is None or "lora" not in found["class_type"].lower():
+        return []
+    return [value for value in found["inputs"].values() if isinstance(value, str) and "." in value]
+
+
 def running_prompt() -> tuple[Prompt, str]:
     """The prompt, and the id of the node that ComfyUI is running. Raises UnknownError outside of a prompt."""
     node = running_node()

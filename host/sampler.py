@@ -24,7 +24,8 @@ class FlowSolver(comfy.samplers.Sampler):
     `reuse_threshold` lets steps go without the model (`sampling.StepReuse`). Raises InputError."""
 
     def __init__(self, solver: SolverName, timesteps: Tensor | None = None, reuse_threshold: float = 0.0):
-        self.solve, self.timesteps, self.reuse_threshold = SOLVERS[solver], timesteps, reuse_threshold
+        self.solver, self.solve, self.timesteps = solver, SOLVERS[solver], timesteps
+        self.reuse_threshold = reuse_threshold
         self.most_reused = MOST if StepReuse(reuse_threshold).threshold else 0
 
     def timesteps_of(self, sigmas: Tensor) -> Tensor:

@@ -132,6 +132,23 @@ def test_denoise_changes_a_video_as_the_separate_nodes_do(server):
     assert 0 < (little - video).abs().mean() < 0.85 * (much - video).abs().mean()
 
 
+def test_loras_of_the_other_expert_and_sigmas_of_the_other_solver_are_said(server):
+    words = "noise expert's LoRA by its name"
+    right = as_toy("lora_four_steps")
+    nodes = [key for key, node in right.items() if node["class_type"] == "LoraLoaderModelOnly"]
+    names = [right[node]["inputs"]["lora_name"] for node in nodes]
+    assert not any(words in text for _, text in server.queue(right).texts)
+    crossed = as_toy("lora_four_steps")
+    for node, name in zip(nodes, reversed(names), strict=True):
+        crossed[node]["inputs"]["lora_name"] = name
+    told = " ".join(text for _, text in server.queue(crossed).texts)
+    assert all(f"{role}-{words}" in told for role in ("high", "low"))
+    pieces = as_toy("own_sampler").set("LingBotWorldSolver", solver="dpmpp")
+    assert any("as unipc's do, and the solver is dpmpp" in text for _, text in server.queue(pieces).texts)
+    pieces = pieces.set("LingBotWorldSigmas", solver="dpmpp")
+    assert not any("the solver is" in text for _, text in server.queue(pieces).texts)
+
+
 def test_a_denoise_below_one_over_an_empty_latent_is_said(server):
     prompt = as_toy("camera").set("LingBotWorldSampler", denoise=0.5)
     run = server.queue(prompt)
