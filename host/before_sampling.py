@@ -90,6 +90,7 @@ def _odd_beginning(sigmas: Tensor, noise: Tensor, latent: Tensor, guider) -> Ite
 
 def _of_another_solver(sampler, sigmas: Tensor) -> str:
     """The words for a whole schedule that begins as the other official solver's."""
+    sampler = getattr(sampler, "sampler", sampler)  # inside the one that changes experts
     solver, first = getattr(sampler, "solver", None), float(sigmas[0]) if len(sigmas) else 0.0
     if solver is None or sampler.timesteps is not None or not FULL_NOISE <= first <= 1:
         return ""
