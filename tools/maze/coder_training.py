@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...vae.network import LATENT_CHANNELS
-from ...vae.weights import MEAN, STD, vae_shapes
+from ...vae.weights import vae_shapes
 from ..toyworld.coder import decode, encode, latent_mean
+from ..toyworld.coder_training import with_statistics
 from ..toyworld.fit import Log, Phase
 from ..toyworld.parameters import Parameters
 from ..toyworld.settings import compute_dtype
@@ -100,17 +101,4 @@ def normalised(parameters: Parameters, sizes: Sizes, seed: int) -> Parameters:
     for part in parts:
         latent = latent_mean(weights, part).flatten(0, -2)
         total += torch.stack([latent.mean(0), latent.square().mean(0)]) / len(parts)
-    return Parameters(parameters.shapes, _with_statistics(parameters, total[0], (total[1] - total[0] ** 2).sqrt()))
-
-
-def _with_statistics(parameters: Parameters, mean: Tensor, std: Tensor) -> Tensor:
-    changed = Parameters(parameters.shapes, parameters.flat.detach().clone())
-    weights, own = changed.named(), slice(0, LATENT_CHANNELS)
-    wan_mean, wan_std = torch.tensor([MEAN, STD], device=mean.device)
-    share = wan_std / std
-    weights["conv1.weight"][own] *= share[:, None, None, None, None]
-    weights["conv1.bias"][own] = (weights["conv1.bias"][own] - mean) * share + wan_mean
-    first = weights["conv2.weight"][:, :, 0, 0, 0]
-    weights["conv2.bias"] += first @ (mean - wan_mean / share)
-    first /= share
-    return changed.flat
+    return Parameters(parameters.shapes, with_statistics(parameters, total[0], (total[1] - total[0] ** 2).sqrt()))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
@@ -11,6 +10,7 @@ from torch import Generator, Tensor
 from ...vae.encoding import SETTLED
 from ..toyworld.parameters import Weights
 from ..toyworld.pool import latents, only_first
+from ..toyworld.rows import Rows
 from .camera_map import steps_of
 from .render import render
 from .rooms import Rooms, Scenes, random_scenes
@@ -28,7 +28,7 @@ TRIES = 3
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(Rows):
     """n walks of two halves, f latent frames in all. latent [n, 16, f, h, w]: normalised; first [n, 16, f / 2, h, w]:
     the first frame followed by grey. steps [n, f, 4, 4]: `steps_of` what was asked of the camera. kinds [n, 2]: of the
     house in either half (`Rooms.kinds`)."""
@@ -37,18 +37,6 @@ class Pool:
     first: Tensor
     steps: Tensor
     kinds: Tensor
-
-    def __len__(self) -> int:
-        return len(self.latent)
-
-    def __getitem__(self, part: slice | Tensor) -> Pool:
-        """Some of the walks."""
-        return Pool(*(getattr(self, field.name)[part] for field in fields(self)))
-
-    @classmethod
-    def joined(cls, pools: Sequence[Pool]) -> Pool:
-        """The walks of all pools."""
-        return cls(*(torch.cat([getattr(pool, field.name) for pool in pools]) for field in fields(cls)))
 
 
 @torch.no_grad()
@@ -75,7 +63,7 @@ def _changing(rooms: Rooms, early: int, frames: int, generator: Generator) -> tu
     cut = torch.where(chance < AT_ONCE, 1, torch.where(chance < HALFWAY, early, frames))
     kinds = torch.stack([rooms.kinds(), after.kinds()], 1)
     kinds[cut == 1, 0], kinds[cut == frames, 1] = kinds[cut == 1, 1], kinds[cut == frames, 0]
-    both = Rooms(*(torch.cat([getattr(part, field.name) for part in (rooms, after)]) for field in fields(Rooms)))
+    both = Rooms.joined([rooms, after])
     seen = torch.arange(len(rooms))[:, None] + len(rooms) * (torch.arange(frames) >= cut[:, None])
     return both, seen, kinds
 

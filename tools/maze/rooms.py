@@ -7,12 +7,13 @@ kinds of walls in turn, like a chess board."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
 
 from ..toyworld.paths import FRAMES, random_paths, rotations
+from ..toyworld.rows import Rows
 
 RandomPaths = Callable[[int, Generator, int], Tensor]
 
@@ -47,7 +48,7 @@ TRIES = 64
 
 
 @dataclass(frozen=True)
-class Rooms:
+class Rooms(Rows):
     """n houses. walls [n, 2]: the colours (an index into COLOURS) of the rooms in turn; things [n, 3]: of cabinets,
     crates and rugs. brick [n, 2]: whether walls that face along x, along z, are of brick, not of panels. floor [n]: an
     index into FLOORS, weather [n]: into WEATHERS."""
@@ -57,17 +58,6 @@ class Rooms:
     brick: Tensor
     floor: Tensor
     weather: Tensor
-
-    def __len__(self) -> int:
-        return len(self.walls)
-
-    def __getitem__(self, part: slice | Tensor) -> Rooms:
-        """Some of the houses."""
-        return Rooms(*(getattr(self, field.name)[part] for field in fields(self)))
-
-    def to(self, device: torch.device | str) -> Rooms:
-        """The same houses on another device."""
-        return Rooms(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     def captions(self) -> list[str]:
         """What a user would write: "a maze with red and blue walls at night"."""

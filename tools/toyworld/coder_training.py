@@ -162,10 +162,11 @@ def normalised(parameters: Parameters, team: Team, sizes: Sizes, seed: int) -> P
         latent = latent_mean(weights, part).flatten(0, -2)
         total += torch.stack([latent.mean(0), latent.square().mean(0)]) / len(parts)
     team.average_(total)
-    return Parameters(parameters.shapes, _with_statistics(parameters, total[0], (total[1] - total[0] ** 2).sqrt()))
+    return Parameters(parameters.shapes, with_statistics(parameters, total[0], (total[1] - total[0] ** 2).sqrt()))
 
 
-def _with_statistics(parameters: Parameters, mean: Tensor, std: Tensor) -> Tensor:
+def with_statistics(parameters: Parameters, mean: Tensor, std: Tensor) -> Tensor:
+    """Parameters of a VAE, flat, whose latents have these statistics, changed so that they have Wan's."""
     changed = Parameters(parameters.shapes, parameters.flat.detach().clone())
     weights, own = changed.named(), slice(0, LATENT_CHANNELS)
     wan_mean, wan_std = torch.tensor([MEAN, STD], device=mean.device)

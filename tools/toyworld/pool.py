@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from .fit import Phase
 from .parameters import Weights
 from .render import render
 from .rooms import Scenes, random_scenes
+from .rows import Rows
 from .settings import Sizes, compute_dtype
 from .team import Team
 
@@ -27,7 +27,7 @@ class AtOnce(Protocol):
 
 
 @dataclass(frozen=True)
-class Pool:
+class Pool(Rows):
     """n videos. latent and first [n, 16, f, h, w]: the video, and its first frame followed by grey, both normalised.
     poses [n, f, 4, 4] of the latent frames, kinds [n] of the rooms (`Rooms.kinds`)."""
 
@@ -35,18 +35,6 @@ class Pool:
     first: Tensor
     poses: Tensor
     kinds: Tensor
-
-    def __len__(self) -> int:
-        return len(self.latent)
-
-    def __getitem__(self, part: slice | Tensor) -> Pool:
-        """Some of the videos."""
-        return Pool(*(getattr(self, field.name)[part] for field in fields(self)))
-
-    @classmethod
-    def joined(cls, pools: Sequence[Pool]) -> Pool:
-        """The videos of all pools."""
-        return cls(*(torch.cat([getattr(pool, field.name) for pool in pools]) for field in fields(cls)))
 
 
 @torch.no_grad()

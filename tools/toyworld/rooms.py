@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from .paths import FRAMES, random_paths, rotations
+from .rows import Rows
 
 RandomPaths = Callable[[int, Generator, int], Tensor]
 BOXES = 3
@@ -31,7 +32,7 @@ CAPTIONS = [
 
 
 @dataclass(frozen=True)
-class Rooms:
+class Rooms(Rows):
     """Rooms of axis-parallel walls; x to the right, y down, z ahead, lengths in world units.
 
     lo, hi [n, 3]: two corners; the floor is at hi[:, 1]. box_lo, box_hi [n, 3, 3]: corners of the boxes. A box that a
@@ -53,17 +54,6 @@ class Rooms:
     sky: Tensor
     wall: Tensor
     boxes: Tensor
-
-    def __len__(self) -> int:
-        return len(self.lo)
-
-    def __getitem__(self, part: slice | Tensor) -> Rooms:
-        """Some of the rooms."""
-        return Rooms(*(getattr(self, field.name)[part] for field in fields(self)))
-
-    def to(self, device: torch.device | str) -> Rooms:
-        """The same rooms on another device."""
-        return Rooms(*(getattr(self, field.name).to(device) for field in fields(self)))
 
     def captions(self) -> list[str]:
         """What a user would write: "a red room with two boxes under the open sky"."""
