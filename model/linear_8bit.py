@@ -6,7 +6,7 @@ whose kernel fails, the products are those of the same 8-bit operands in plain t
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,10 +16,7 @@ from ..errors import InputError
 from ..options import Arithmetic
 from .config import ModelConfig
 from .matrix_8bit import EightBit
-from .pointwise import encode_8bit, gelu_, layer_norm, layer_norm_8bit, or_else, rescale_, slices
-
-Rows: TypeAlias = Tensor | EightBit
-"""Activations [tokens, width] as a layer takes them."""
+from .pointwise import Rows, add_norm, encode_8bit, gelu_, layer_norm, layer_norm_8bit, or_else, rescale_, slices
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 OLDEST = {"fp8": (8, 9), "int8": (7, 5)}
@@ -80,7 +77,7 @@ def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype) -
     return encode_8bit(weight.detach().to(device), dtype=dtype)
 
 
-def _input_dtype(*layers: Any) -> torch.dtype | None:
+def input_dtype(*layers: Any) -> torch.dtype | None:
     """The 8-bit dtype that all of these layers take. None where one of them computes in another way."""
     dtypes = {getattr(layer, "input_dtype", None) for layer in layers}
     return dtypes.pop() if len(dtypes) == 1 else None
@@ -88,15 +85,29 @@ def _input_dtype(*layers: Any) -> torch.dtype | None:
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
     """`layer_norm` of x as these layers take it: in 8 bits, else in `dtype`."""
-    eight_bit = _input_dtype(*layers)
+    eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)
     return layer_norm_8bit(x, weight, bias, eps, eight_bit)
 
 
+def sum_normed(
+    x: Tensor,
+    added: tuple[Tensor, Tensor | None],
+    affine: tuple[Tensor | None, Tensor | None],
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    dtype: torch.dtype,
+    *layers: Any,
+) -> Rows:
+    """`add_norm` of x as these layers take it: in 8 bits, else in `dtype`."""
+    return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
+
+
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
     """An activation function of x as the layer takes it: in 8 bits, else in place."""
-    eight_bit = _input_dtype(layer)
+    eight_bit = input_dtype(layer)
     if eight_bit is not None:
         return encode_8bit(x, dtype=eight_bit, activation=activation)
     return gelu_(x) if activation == "gelu" else F.silu(x, inplace=True)
@@ -104,7 +115,7 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 def shared(x: Tensor, *layers: Any) -> Rows:
     """x as these layers take it."""
-    eight_bit = _input_dtype(*layers)
+    eight_bit = input_dtype(*layers)
     return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
 
 

@@ -1,0 +1,189 @@
+"""Triton kernels that do in one pass what several of pointwise.py do. Imported on GPUs with Triton only.
+
+Few tokens leave a GPU waiting between kernels, and each kernel reads again what the one before has written. Arithmetic
+is fp32."""
+
+import triton
+import triton.language as tl
+from torch import Tensor, cuda
+
+from .matrix_8bit import _FP8, _scale_8bit, _store_8bit
+from .pointwise import PART
+
+
+@triton.jit
+def _add_norm(
+    x_ptr, out_ptr, scales_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, weight_ptr, bias_ptr, dim, eps,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    inside, at = cols < dim, row * dim + cols
+    x = tl.load(x_ptr + at, mask=inside, other=0.0)
+    y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if gate_ptr is not None:
+        y *= tl.load(gate_ptr + cols, mask=inside, other=0.0)
+    x = x + y
+    if scale_ptr is not None:
+        scale = tl.load(scale_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        x = x * (1.0 + scale) + tl.load(shift_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(x_ptr + at, x, mask=inside)
+    x = x.to(tl.float32)
+    centred = tl.where(inside, x - tl.sum(x, axis=0) / dim, 0.0)
+    deviation = tl.rsqrt(tl.sum(centred * centred, axis=0) / dim + eps)
+    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0)
+    out = centred * deviation * weight + tl.load(bias_ptr + cols, mask=inside, other=0.0)
+    if scales_ptr is None:
+        tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+    else:
+        largest = _scale_8bit(tl.max(tl.abs(out), axis=0), out_ptr)
+        tl.store(scales_ptr + row, largest)
+        _store_8bit(out_ptr + at, out, largest, inside)
+
+
+@triton.jit
+def _power_of_two_over(x):
+    """The least power of two from x on, by its exponent's bits, and 1 over it."""
+    exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
+    return (exponent << 23).to(tl.float32, bitcast=True), ((254 - exponent) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _turned(
+    out_ptr, rows_ptr, x_ptr, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, scale_out_ptr, factor_out_ptr, dim,
+    eps, root, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+):  # fmt: skip
+    """BOUNDED: in 8 bits by the least scale that no token of that norm can exceed, which program 0 writes. Else by
+    shift and factor, if there are any."""
+    row = tl.program_id(0).to(tl.int64)
+    total, largest = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+        total += x * x
+        if BOUNDED:
+            weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0).to(tl.float32)
+            largest = tl.maximum(largest, tl.abs(weight))
+    deviation = tl.rsqrt(tl.sum(total, axis=0) / dim + eps)
+    if BOUNDED:
+        made, factor = _power_of_two_over(tl.maximum(tl.max(largest, axis=0), 1e-30) * root)
+        if row == 0:
+            tl.store(scale_out_ptr, made)
+            tl.store(factor_out_ptr, factor)
+    elif factor_ptr is not None:
+        factor = tl.load(factor_ptr)
+    place = row
+    if rows_ptr is not None:
+        place = tl.load(rows_ptr + row)
+    for block in tl.static_range(BLOCKS):  # the second read comes from the GPU's cache
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+        x = x * deviation * tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
+        angle = row * HALF + (block * (BLOCK // 2) + tl.arange(0, BLOCK // 2)) % HALF
+        cos = tl.load(cos_ptr + angle)
+        sin = tl.load(sin_ptr + angle)
+        even, odd = tl.split(tl.reshape(x, (BLOCK // 2, 2)))
+        x = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (BLOCK,))
+        if shift_ptr is not None:
+            x -= tl.load(shift_ptr + cols, mask=cols < dim, other=0.0)
+        if BOUNDED or factor_ptr is not None:
+            x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
+        tl.store(out_ptr + place * dim + cols, x.to(out_ptr.dtype.element_ty), mask=cols < dim)
+
+
+@triton.jit
+def _merge_fp8(
+    out_ptr, scales_ptr, parts_ptr, sums_ptr, rest_ptr, rest_sums_ptr, shift_ptr, factor_ptr, tokens, width, dim,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A token with all its heads of `width` channels."""
+    token = tl.program_id(0).to(tl.int64)
+    cols = tl.arange(0, BLOCK)
+    inside, at = cols < dim, token * dim + cols
+    if sums_ptr is None:
+        out = tl.load(parts_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    else:
+        sum_at, rows = cols // width * tokens + token, dim // width * tokens
+        largest = tl.full((BLOCK,), float("-inf"), tl.float32)
+        if rest_ptr is not None:
+            largest = tl.load(rest_sums_ptr + sum_at, mask=inside, other=0.0)
+        for part in tl.static_range(PARTS):
+            largest = tl.maximum(largest, tl.load(sums_ptr + part * rows + sum_at, mask=inside, other=0.0))
+        total, out = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
+        if rest_ptr is not None:
+            total += tl.exp(tl.load(rest_sums_ptr + sum_at, mask=inside, other=0.0) - largest)
+            out += total * tl.load(rest_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        for part in tl.static_range(PARTS):
+            share = tl.exp(tl.load(sums_ptr + part * rows + sum_at, mask=inside, other=0.0) - largest)
+            total += share
+            out += share * tl.load(parts_ptr + part * tokens * dim + at, mask=inside, other=0.0).to(tl.float32)
+        out = out / total
+    out = out * tl.load(factor_ptr) + tl.load(shift_ptr + cols, mask=inside, other=0.0)
+    if scales_ptr is None:
+        tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+    else:
+        scale = _scale_8bit(tl.max(tl.where(inside, tl.abs(out), 0.0), axis=0), out_ptr)
+        tl.store(scales_ptr + token, scale)
+        _store_8bit(out_ptr + at, out, scale, inside)
+
+
+def add_norm_(
+    x: Tensor, out: Tensor, scales: Tensor | None, y: Tensor, gate: Tensor | None, scale: Tensor | None,
+    shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
+) -> Tensor:  # fmt: skip
+    """See pointwise.add_norm."""
+    gate = None if gate is None else gate.contiguous()
+    with cuda.device_of(x):
+        _add_norm[(len(x),)](
+            x, out, scales, y, gate, scale, shift, weight.contiguous(), bias.contiguous(), x.shape[1], eps,
+            **_whole_row(x.shape[1]),
+        )  # fmt: skip
+    return x
+
+
+def put_turned_(
+    out: Tensor, rows: Tensor | None, x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float,
+    shift: Tensor | None, factor: Tensor | None,
+) -> Tensor:  # fmt: skip
+    """See pointwise.put_turned_."""
+    return _turn(out, rows, x, weight, cos, sin, eps, (shift, factor, None, None))
+
+
+def turned_fp8_(
+    out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float
+) -> Tensor:
+    """See pointwise.turned_fp8."""
+    return _turn(out, None, x, weight, cos, sin, eps, (None, None, scale, factor))
+
+
+def _turn(
+    out: Tensor, rows: Tensor | None, x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float,
+    scaling: tuple[Tensor | None, ...],
+) -> Tensor:  # fmt: skip
+    dim, bounded = x.shape[1], scaling[2] is not None
+    with cuda.device_of(x):
+        _turned[(len(x),)](
+            out, rows, x, weight.contiguous(), cos, sin, *scaling, dim, eps, dim**0.5 / 448, BLOCK=PART,
+            BLOCKS=triton.cdiv(dim, PART), HALF=cos.shape[1], BOUNDED=bounded, num_warps=8,
+        )  # fmt: skip
+    return out
+
+
+def merge_fp8_(
+    out: Tensor, scales: Tensor | None, parts: Tensor, log_sums: Tensor | None, rest: Tensor | None,
+    rest_log_sums: Tensor | None, shift: Tensor, factor: Tensor,
+) -> Tensor:  # fmt: skip
+    """See pointwise.merge_fp8."""
+    count, tokens, heads, width = parts.shape
+    with cuda.device_of(out):
+        _merge_fp8[(tokens,)](
+            out, scales, parts, log_sums, rest, rest_log_sums, shift, factor, tokens, width, heads * width,
+            PARTS=count, **_whole_row(heads * width),
+        )  # fmt: skip
+    return out
+
+
+def _whole_row(dim: int) -> dict[str, int]:
+    """A program's channels, all of a token, and its warps."""
+    block = triton.next_power_of_2(dim)
+    return {"BLOCK": block, "num_warps": max(1, min(16, block // 512))}
