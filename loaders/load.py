@@ -18,9 +18,9 @@ from ..model.attention import sdpa
 from ..model.attention_8bit import choose_attention
 from ..model.block import Block
 from ..model.dit import LingBotWorldModel
-from ..model.linear_8bit import choose_arithmetic
+from ..model.linear_8bit import DTYPES, choose_arithmetic
 from ..model.operations import Linear, TorchOperations, materialise
-from ..model.quantized.parameters import DecodedParameter, frozen_parameter
+from ..model.quantized.parameters import DecodedParameter, WideParameter, frozen_parameter
 from ..options import Arithmetic, AttentionMode, Progress
 from ..typed import checked
 from .checkpoint import Checkpoint, open_checkpoint
@@ -63,7 +63,8 @@ def load_expert(
     keep a piece of these blocks each instead, and gather them in every forward, which they all have to call.
 
     The first `decoded_blocks` blocks keep the decoded weights of their main layers from their first forward on, beside
-    those of fewer bits (see `memory.decoded_bytes`): a decoding less in every forward.
+    those of fewer bits, and with an arithmetic of 8 bits those that it takes beside any others (see
+    `memory.decoded_bytes`): a decoding less in every forward.
 
     `arithmetic` is that of the blocks' linear layers (see model/linear_8bit.py), "auto" means `dtype`. With an
     `attention_mode` of "8bit" self-attention is that of model/attention_8bit.py, else it is `attention`. Raises
@@ -93,6 +94,8 @@ def load_expert(
         streamer.serve(model)
     for block in list(model.blocks)[:decoded_blocks]:
         for layer in cast(Block, block).main_layers:
+            if arithmetic in DTYPES and type(layer.weight) is torch.nn.Parameter:
+                layer.weight = WideParameter.of(layer.weight)
             if isinstance(layer.weight, DecodedParameter):
                 layer.weight.keep()
     model.set_arithmetic(arithmetic)

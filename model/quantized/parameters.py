@@ -35,6 +35,23 @@ class DecodedParameter(torch.nn.Parameter):
         return kept[dtype]
 
 
+class WideParameter(DecodedParameter):
+    """A weight of 16 bits or more, which arithmetic in 8 bits recodes."""
+
+    @classmethod
+    def of(cls, weight: Tensor) -> "WideParameter":
+        """Over the same memory."""
+        return torch.Tensor._make_subclass(cls, weight.detach(), False)
+
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """The weight in `dtype`."""
+        return self.data.to(dtype)
+
+    def recode(self, dtype: torch.dtype) -> EightBit:
+        """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
+        return self._kept_or_made(dtype, lambda: encode_8bit(self.data, dtype=dtype))
+
+
 class FourBitParameter(DecodedParameter):
     """A 4-bit weight: the packed bytes, and beside them what decodes them."""
 
