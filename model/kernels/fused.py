@@ -20,14 +20,16 @@ def _add_norm(
     cols = tl.arange(0, BLOCK)
     inside, at = cols < dim, row * dim + cols
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
-    y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    if gate_ptr is not None:
-        y *= tl.load(gate_ptr + cols, mask=inside, other=0.0)
-    x = x + y
+    if y_ptr is not None:
+        y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        if gate_ptr is not None:
+            y *= tl.load(gate_ptr + cols, mask=inside, other=0.0)
+        x = x + y
     if scale_ptr is not None:
         scale = tl.load(scale_ptr + at, mask=inside, other=0.0).to(tl.float32)
         x = x * (1.0 + scale) + tl.load(shift_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(x_ptr + at, x, mask=inside)
+    if y_ptr is not None:
+        tl.store(x_ptr + at, x, mask=inside)
     x = x.to(tl.float32)
     centred = tl.where(inside, x - tl.sum(x, axis=0) / dim, 0.0)
     deviation = tl.rsqrt(tl.sum(centred * centred, axis=0) / dim + eps)
@@ -127,8 +129,14 @@ def _merge_fp8(
         _store_8bit(out_ptr + at, out, scale, inside)
 
 
+def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """See pointwise.layer_norm_8bit."""
+    add_norm_(x, values, scales, None, None, None, None, weight, bias, eps)
+    return values
+
+
 def add_norm_(
-    x: Tensor, out: Tensor, scales: Tensor | None, y: Tensor, gate: Tensor | None, scale: Tensor | None,
+    x: Tensor, out: Tensor, scales: Tensor | None, y: Tensor | None, gate: Tensor | None, scale: Tensor | None,
     shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
 ) -> Tensor:  # fmt: skip
     """See pointwise.add_norm."""

@@ -72,7 +72,14 @@ def into_8_bits(eight_bit: torch.dtype, dtype: torch.dtype) -> None:
             quantized_kernels.encode_8bit_(values, scales, x, activation)
             quantized.encode_8bit_(*wanted, x, activation)
             same(scales, wanted[1])
-    quantized_kernels.layer_norm_8bit_(values, scales[:, :1].contiguous(), x.float(), weight, bias, 1e-6)
+    long, outs = torch.randn(3, 8320).to(dtype), [(torch.empty(3, 8320).to(eight_bit), torch.empty(3, 1)) for _ in "12"]
+    quantized_kernels.encode_8bit_(*outs[0], long, "gelu")
+    quantized.encode_8bit_(*outs[1], long, "gelu")
+    same(outs[0][1], outs[1][1])
+    outs = [(torch.empty(7, 96).to(eight_bit), torch.empty(7, 1)) for _ in "12"]
+    kernels_of_several.layer_norm_8bit_(*outs[0], x.float(), weight, bias, 1e-6)
+    quantized.layer_norm_8bit_(*outs[1], x.float(), weight, bias, 1e-6)
+    same(outs[0][1], outs[1][1])
 
 
 def out_of_8_bits(dtype: torch.dtype) -> None:
