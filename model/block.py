@@ -19,7 +19,7 @@ from .attention_fp8_cudnn import Operand, operand, turned_operand
 from .cache import CameraCache, Pair
 from .config import ModelConfig
 from .forward import Camera, ForwardOptions, Rope
-from .linear_8bit import activated, input_dtype, shared
+from .linear_8bit import activated, input_dtype, joined, shared
 from .operations import Layer, Operations, norm_parameters, prepared
 from .pointwise import Rows, Turning, Unturned, rms_norm_, slices
 from .residual import Residual
@@ -75,7 +75,8 @@ class SelfAttention(_Attention):
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
-            extend(Unturned(to_keys(y), Turning(self._norms(row.stream)[1], *rope, self.eps)), to_values(y))
+            keys, values = projections(y, to_keys, to_values, at_once=True)
+            extend(Unturned(keys, Turning(self._norms(row.stream)[1], *rope, self.eps)), values)
 
     def _norms(self, x: Tensor) -> Pair:
         return norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
@@ -86,13 +87,12 @@ class SelfAttention(_Attention):
         """q, k and v of y [tokens, dim], each computed when it is asked for. Of a causal model's row that no other
         process has a share of, who takes q and k norms and turns them."""
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
-        turnings = [Turning(norm, *rope, self.eps) for norm in norms]
-        q = Unturned(layers[0](y), turnings[0])
         in_8_bits = history is not None and history.in_fp8 and self.attention is attend_8bit
-        yield turned_operand(q) if in_8_bits else q.turned()
-        k = Unturned(layers[1](y), turnings[1])
-        yield k.turned() if history is None else k
-        yield layers[2](y)
+        made = projections(y, *layers, at_once=in_8_bits)
+        q, k = (partial(Unturned, turning=Turning(norm, *rope, self.eps)) for norm in norms)
+        yield turned_operand(q(next(made))) if in_8_bits else q(next(made)).turned()
+        yield k(next(made)).turned() if history is None else k(next(made))
+        yield next(made)
 
     def _attended(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
@@ -170,6 +170,11 @@ class Block(nn.Module):
             self.cam_injector_layer2 = linear(dim, dim, **factory)
             self.cam_scale_layer = linear(dim, dim, **factory)
             self.cam_shift_layer = linear(dim, dim, **factory)
+
+    @property
+    def joint_layers(self) -> tuple[nn.Module, ...]:
+        """Those whose products one product can make."""
+        return self.self_attn.q, self.self_attn.k, self.self_attn.v
 
     @property
     def main_layers(self) -> tuple[nn.Module, ...]:
@@ -274,6 +279,16 @@ def prepared_layers(reference: Tensor, *layers: nn.Module) -> Iterator[tuple[Lay
     """Several layers, each `prepared`, freed together."""
     with ExitStack() as stack:
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
+
+
+def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
+    """What each layer makes of y. In one product, if they are joined: then rows lie apart. Else each when it is asked
+    for."""
+    whole = joined(*layers) if at_once else None
+    if whole is None:
+        yield from (layer(y) for layer in layers)
+    else:
+        yield from whole(y).chunk(len(layers), dim=1)
 
 
 def _as_row(x: Tensor | Operand) -> Any:

@@ -3,10 +3,12 @@
 Few tokens leave a GPU waiting between kernels, and each kernel reads again what the one before has written. Arithmetic
 is fp32."""
 
+import torch
 import triton
 import triton.language as tl
-from torch import Tensor, cuda
+from torch import Tensor
 
+from ..matrix_8bit import LARGEST
 from .matrix_8bit import _FP8, _scale_8bit, _store_8bit
 from .pointwise import PART
 
@@ -52,8 +54,8 @@ def _power_of_two_over(x):
 
 @triton.jit
 def _turned(
-    out_ptr, rows_ptr, x_ptr, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, scale_out_ptr, factor_out_ptr, dim,
-    eps, root, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+    out_ptr, rows_ptr, x_ptr, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, scale_out_ptr, factor_out_ptr,
+    stride, dim, eps, root, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
 ):  # fmt: skip
     """BOUNDED: in 8 bits by the least scale that no token of that norm can exceed, which program 0 writes. Else by
     shift and factor, if there are any."""
@@ -61,7 +63,7 @@ def _turned(
     total, largest = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
     for block in tl.static_range(BLOCKS):
         cols = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * stride + cols, mask=cols < dim, other=0.0).to(tl.float32)
         total += x * x
         if BOUNDED:
             weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0).to(tl.float32)
@@ -79,7 +81,7 @@ def _turned(
         place = tl.load(rows_ptr + row)
     for block in tl.static_range(BLOCKS):  # the second read comes from the GPU's cache
         cols = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * stride + cols, mask=cols < dim, other=0.0).to(tl.float32)
         x = x * deviation * tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
         angle = row * HALF + (block * (BLOCK // 2) + tl.arange(0, BLOCK // 2)) % HALF
         cos = tl.load(cos_ptr + angle)
@@ -141,7 +143,7 @@ def add_norm_(
 ) -> Tensor:  # fmt: skip
     """See pointwise.add_norm."""
     gate = None if gate is None else gate.contiguous()
-    with cuda.device_of(x):
+    with torch.cuda.device_of(x):
         _add_norm[(len(x),)](
             x, out, scales, y, gate, scale, shift, weight.contiguous(), bias.contiguous(), x.shape[1], eps,
             **_whole_row(x.shape[1]),
@@ -169,9 +171,10 @@ def _turn(
     scaling: tuple[Tensor | None, ...],
 ) -> Tensor:  # fmt: skip
     dim, bounded = x.shape[1], scaling[2] is not None
-    with cuda.device_of(x):
+    bound = dim**0.5 / LARGEST[torch.float8_e4m3fn]
+    with torch.cuda.device_of(x):
         _turned[(len(x),)](
-            out, rows, x, weight.contiguous(), cos, sin, *scaling, dim, eps, dim**0.5 / 448, BLOCK=PART,
+            out, rows, x, weight.contiguous(), cos, sin, *scaling, x.stride(0), dim, eps, bound, BLOCK=PART,
             BLOCKS=triton.cdiv(dim, PART), HALF=cos.shape[1], BOUNDED=bounded, num_warps=8,
         )  # fmt: skip
     return out
@@ -183,7 +186,7 @@ def merge_fp8_(
 ) -> Tensor:  # fmt: skip
     """See pointwise.merge_fp8."""
     count, tokens, heads, width = parts.shape
-    with cuda.device_of(out):
+    with torch.cuda.device_of(out):
         _merge_fp8[(tokens,)](
             out, scales, parts, log_sums, rest, rest_log_sums, shift, factor, tokens, width, heads * width,
             PARTS=count, **_whole_row(heads * width),

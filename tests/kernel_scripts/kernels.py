@@ -118,7 +118,7 @@ def several_in_one(dtype: torch.dtype) -> None:
             plain.add_norm_(given[1], want, scales[1], y, gate, *affine, weight, bias, 1e-6)
             same(*given)
             same(*((got, want) if scales[0] is None else scales))
-    angles, rows = torch.randn(7, 12), torch.randperm(20)[:7]
+    angles, rows, y = torch.randn(7, 12), torch.randperm(20)[:7], torch.cat([y, scale], 1)[:, :96]  # rows are apart
     turning = weight, angles.cos(), angles.sin(), 1e-6
     for kind, scaling in ((dtype, (None, None)), (FP8, (bias, torch.full((1,), 3.0)))):
         got, want = torch.zeros(2, 20, 96).to(kind)
