@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .attention import TILE, key_parts, processors, sdpa
+from .attention import TILE, key_parts, part_length, processors, sdpa
 from .matrix_8bit import LARGEST
 from .pointwise import (
     R,
@@ -162,7 +162,7 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
     if parts == 1:
         values = _graph(device, Shape(rows, queries, keys, heads, head_dim))(q, k, v)[0]
         return merge_fp8_(out, values.flatten(0, 1)[None], v.scaling.mean, v.scaling.scale)
-    each = keys // parts // TILE * TILE
+    each = part_length(keys, parts)
     first = [x._replace(values=x.values[: parts * each]) for x in (k, v)]
     made, log_sums = _graph(device, Shape(parts, queries, each, heads, head_dim, in_parts=True))(q, *first)
     rest: tuple[Tensor, Tensor] | tuple[()] = ()
