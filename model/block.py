@@ -101,11 +101,12 @@ class SelfAttention(_Attention):
         where attention can give 8 bits."""
         share = options.get("token_share")
         q, k, v = projected if share is None else share.to_heads(projected)
-        keys, values = (k, v) if extend is None else extend(k, v)
+        keys, values = cast(tuple[Any, Any], (k, v) if extend is None else extend(k, v))
         shares = None if extend is None else options["kv_cache"].frame_shares
         if isinstance(q, Operand):
             return attend_operands(q, keys, values, self.heads, dtype, shares)
         heads = q.shape[1] // self.head_dim
+        out: Any
         if shares is None:
             out = self.attention(q[None], _as_row(keys), _as_row(values), heads, options)[0]
         elif isinstance(keys, Operand):

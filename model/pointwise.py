@@ -21,7 +21,7 @@ from .matrix_8bit import LARGEST, Activation, EightBit
 
 EAGER_TOKENS = 2048
 
-R = TypeVar("R", Tensor, EightBit)
+R = TypeVar("R", bound=Tensor | EightBit)
 Rows: TypeAlias = Tensor | EightBit
 """Activations [tokens, width] as a layer takes them."""
 
@@ -269,7 +269,7 @@ def _eager_rows(plain: Callable[..., Tensor], out: Tensor, rows: Tensor, *argume
     return out
 
 
-_EAGER = {
+_EAGER: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _eager_layer_norm, "rms_silu": _eager_whole, "put_": _eager_whole, "put_fp8_": _eager_whole,
     "merge_": _eager_whole, "modulated_": _eager_whole, "merge_fp8_": _eager_whole, "put_turned_": _eager_rows,
 }  # fmt: skip
