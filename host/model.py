@@ -65,7 +65,6 @@ class HostModel(LingBotWorldModel):
     """`LingBotWorldModel` as ComfyUI calls a diffusion model, with wrappers, block and attention patches."""
 
     attention_8bit = staticmethod(self_attention_8bit)
-    blocks_join = False  # patches read what is between two blocks
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype):
         super().__init__(

@@ -22,7 +22,6 @@ from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope, Ti
 from .operations import Layer, Operations, TorchOperations, prepared
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices
-from .residual import Waiting, settle
 from .rope import AS_TRAINED, RopeScale, rope_table
 
 EMBEDDING_TOKENS = 8192
@@ -39,9 +38,6 @@ class LingBotWorldModel(nn.Module):
     operations: namespace of Linear, Conv3d, LayerNorm and RMSNorm (see operations.py).
     attention: function of (q, k, v, heads, options); `cross_attention`, for the prompt, is by default the same.
     dtype: of the parameters, and of GEMMs and attention (`compute_dtype`)."""
-
-    blocks_join = True
-    """Whether nobody reads the residual stream between two blocks. Hosts may override it."""
 
     attention_8bit: Attention = staticmethod(attend_8bit)
     """What `set_attention("8bit")` takes for self-attention. Hosts may override it."""
@@ -159,12 +155,9 @@ class LingBotWorldModel(nn.Module):
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
         """The head's cells of this process's tokens. All that a forward computes from the latent."""
         e, e0 = given.times
-        x, waiting = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x)), Waiting()
-        if self.blocks_join:
-            options = {**options, "waiting": waiting}
+        x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         for index, block in enumerate(self.blocks):
             x = self.run_block(index, block, x, e0, given.context, given.camera, given.rope, options)
-        settle(waiting.pop(x))
         return self.head(x, e)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from .cache import CameraCache
 from .parallel import SequenceParallel, TokenShare
-from .residual import Waiting
 
 if TYPE_CHECKING:
     from .kv_cache import KeyValueCache
@@ -89,8 +88,6 @@ class ForwardOptions(TypedDict, total=False):
     """That of the forward. Asking the tensor on a GPU for it would wait for all that is queued there."""
     times: dict[Hashable, Times]
     """Those of a causal model's few timesteps: making them takes as long as two blocks do."""
-    waiting: Waiting
-    """What waits between two blocks; the model adds it where nobody reads the residual stream there."""
     weights: Hashable
     """Tells the weights of this forward, where they lie now, from others."""
 

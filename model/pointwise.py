@@ -75,12 +75,6 @@ def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None = None) -> Tensor:
     return _run("gated_add_", x, y, gate)
 
 
-def modulated(parameter: Tensor, e0: Tensor) -> Tensor:
-    """A block's shifts, scales and gates, twice, [rows, 6, dim]: its parameter [1, 6, dim] and e0 of that shape added,
-    and 1 to the scales."""
-    return _run("modulated_", torch.empty_like(e0), parameter, e0)
-
-
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """x * (1 + scale) + shift, scale and shift [tokens, dim]."""
     return _run("affine_", x, scale, shift)
@@ -271,7 +265,7 @@ def _eager_rows(plain: Callable[..., Tensor], out: Tensor, rows: Tensor, *argume
 
 _EAGER: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _eager_layer_norm, "rms_silu": _eager_whole, "put_": _eager_whole, "put_fp8_": _eager_whole,
-    "merge_": _eager_whole, "modulated_": _eager_whole, "merge_fp8_": _eager_whole, "put_turned_": _eager_rows,
+    "merge_": _eager_whole, "merge_fp8_": _eager_whole, "put_turned_": _eager_rows,
 }  # fmt: skip
 
 

@@ -38,11 +38,6 @@ def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None) -> Tensor:
     return x.addcmul_(y.to(x.dtype), gate)
 
 
-def modulated_(out: Tensor, parameter: Tensor, e0: Tensor) -> Tensor:
-    out.copy_(parameter + e0)[:, 1::3] += 1
-    return out
-
-
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return x.addcmul_(x, scale.to(x.dtype)).add_(shift)
 

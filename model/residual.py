@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -71,29 +71,3 @@ class Residual:
         if tokens.start == 0 and tokens.stop >= len(self._x):
             return self
         return Residual(self.settle()[tokens], waits=False)
-
-
-def settle(rows: Iterable[Residual]) -> None:
-    """All that waits is added."""
-    for row in rows:
-        row.settle()
-
-
-class Waiting:
-    """Rows on their way from block to block, with what is still to be added to them."""
-
-    def __init__(self) -> None:
-        self._x: Tensor | None = None
-        self._rows: Sequence[Residual] = ()
-
-    def put(self, x: Tensor, rows: Sequence[Residual]) -> None:
-        """Of the residual stream x."""
-        self._x, self._rows = x, rows
-
-    def pop(self, x: Tensor) -> Sequence[Residual]:
-        """Those of this residual stream; none if it is another, or the first."""
-        rows, known = self._rows, self._x is x
-        self._x, self._rows = None, ()
-        if not known:
-            settle(rows)
-        return rows if known else ()

@@ -46,18 +46,6 @@ def _add_norm(
 
 
 @triton.jit
-def _modulated(out_ptr, parameter_ptr, e0_ptr, dim, BLOCK: tl.constexpr):
-    parts = tl.cdiv(dim, BLOCK)
-    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
-    vector, inside = tl.program_id(0) // parts, cols < dim
-    x = tl.load(parameter_ptr + vector % 6 * dim + cols, mask=inside).to(out_ptr.dtype.element_ty)
-    x += tl.load(e0_ptr + vector * dim + cols, mask=inside)
-    if vector % 3 == 1:
-        x += 1.0
-    tl.store(out_ptr + vector * dim + cols, x, mask=inside)
-
-
-@triton.jit
 def _power_of_two_over(x):
     """The least power of two from x on, by its exponent's bits, and 1 over it."""
     exponent = (x.to(tl.int32, bitcast=True) + 0x7FFFFF) >> 23
@@ -161,14 +149,6 @@ def add_norm_(
             **_whole_row(x.shape[1]),
         )  # fmt: skip
     return x
-
-
-def modulated_(out: Tensor, parameter: Tensor, e0: Tensor) -> Tensor:
-    """See pointwise.modulated."""
-    dim = out.shape[2]
-    with torch.cuda.device_of(out):
-        _modulated[(len(out) * 6 * triton.cdiv(dim, PART),)](out, parameter, e0.contiguous(), dim, BLOCK=PART)
-    return out
 
 
 def put_turned_(
