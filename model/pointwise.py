@@ -234,7 +234,7 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
         from .kernels import fused, pointwise
         from .kernels import matrix_8bit as eight_bit
 
-        kernel = next(getattr(each, name) for each in (pointwise, eight_bit, fused) if hasattr(each, name))
+        kernel = next(getattr(each, name) for each in (fused, pointwise, eight_bit) if hasattr(each, name))
         return or_else(kernel, eager, name)
     return eager
 

@@ -12,9 +12,6 @@ from torch import Tensor
 from ..matrix_8bit import LARGEST, Activation
 from .pointwise import PART, parts_of
 
-LONG = 8192
-"""Rows of more channels are read twice: their next power of two is far, and registers are few."""
-
 _INT8, _FP8 = tl.constexpr(LARGEST[torch.int8]), tl.constexpr(LARGEST[torch.float8_e4m3fn])
 
 
@@ -44,38 +41,14 @@ def _encode_8bit(
     cols = tl.arange(0, BLOCK)[None, :]
     inside = (row[:, None] < rows) & (cols < dim)
     at = row[:, None] * dim + cols
-    x = _activated(tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32), ACTIVATION)
-    scale = _scale_8bit(tl.max(tl.abs(x), axis=1), values_ptr)
-    tl.store(scales_ptr + row, scale, mask=row < rows)
-    _store_8bit(values_ptr + at, x, scale[:, None], inside)
-
-
-@triton.jit
-def _activated(x, ACTIVATION: tl.constexpr):
+    x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if ACTIVATION == "silu":
         x = x / (1.0 + tl.exp(-x))
     if ACTIVATION == "gelu":  # 1 + tanh(u) = 2 / (1 + exp(-2u)), and 2 * sqrt(2 / pi) = 1.5957691216
         x = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
-    return x
-
-
-@triton.jit
-def _encode_long(
-    values_ptr, scales_ptr, x_ptr, dim, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, ACTIVATION: tl.constexpr
-):  # fmt: skip
-    """A long row in parts, computed twice: the second read comes from the GPU's cache."""
-    row = tl.program_id(0).to(tl.int64)
-    largest = tl.zeros((BLOCK,), tl.float32)
-    for block in tl.static_range(BLOCKS):
-        cols = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
-        largest = tl.maximum(largest, tl.abs(_activated(x, ACTIVATION)))
-    scale = _scale_8bit(tl.max(largest, axis=0), values_ptr)
-    tl.store(scales_ptr + row, scale)
-    for block in tl.static_range(BLOCKS):
-        cols = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
-        _store_8bit(values_ptr + row * dim + cols, _activated(x, ACTIVATION), scale, cols < dim)
+    scale = _scale_8bit(tl.max(tl.abs(x), axis=1), values_ptr)
+    tl.store(scales_ptr + row, scale, mask=row < rows)
+    _store_8bit(values_ptr + at, x, scale[:, None], inside)
 
 
 @triton.jit
@@ -87,6 +60,46 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
     values = tl.load(values_ptr + at, mask=inside, other=0).to(tl.float32)
     scale = tl.load(scales_ptr + row, mask=row < rows, other=0.0)
     tl.store(out_ptr + at, (values * scale[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _layer_norm_8bit(
+    values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
+):  # fmt: skip
+    """A token in parts. All reads after the first come from the GPU's cache, so few registers are held and many
+    programs run side by side: their four passes wait for one another."""
+    row = tl.program_id(0).to(tl.int64)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        total += tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+    mean = tl.sum(total, axis=0) / dim
+    total = tl.zeros((BLOCK,), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+        x = tl.where(cols < dim, x - mean, 0.0)
+        total += x * x
+    deviation = tl.rsqrt(tl.sum(total, axis=0) / dim + eps)
+    largest = tl.zeros((BLOCK,), tl.float32)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = _normed(x_ptr + row * dim, weight_ptr, bias_ptr, cols, dim, mean, deviation)
+        largest = tl.maximum(largest, tl.abs(x))
+    scale = _scale_8bit(tl.max(largest, axis=0), values_ptr)
+    tl.store(scales_ptr + row, scale)
+    for block in tl.static_range(BLOCKS):
+        cols = block * BLOCK + tl.arange(0, BLOCK)
+        x = _normed(x_ptr + row * dim, weight_ptr, bias_ptr, cols, dim, mean, deviation)
+        _store_8bit(values_ptr + row * dim + cols, x, scale, cols < dim)
+
+
+@triton.jit
+def _normed(x_ptr, weight_ptr, bias_ptr, cols, dim, mean, deviation):
+    x = tl.load(x_ptr + cols, mask=cols < dim, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
+    bias = tl.load(bias_ptr + cols, mask=cols < dim, other=0.0)
+    return tl.where(cols < dim, (x - mean) * deviation * weight + bias, 0.0)
 
 
 @triton.jit
@@ -150,15 +163,7 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
 
 def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
     """See pointwise.encode_8bit."""
-    dim = x.shape[1]
-    if scales.shape[1] > 1 or dim <= LONG:
-        _run_by_head(_encode_8bit, scales, values, scales, x.contiguous(), ACTIVATION=activation)
-        return values
-    with torch.cuda.device_of(x):
-        _encode_long[(len(x),)](
-            values, scales, x.contiguous(), dim, BLOCK=2 * PART, BLOCKS=triton.cdiv(dim, 2 * PART),
-            ACTIVATION=activation, num_warps=8,
-        )  # fmt: skip
+    _run_by_head(_encode_8bit, scales, values, scales, x.contiguous(), ACTIVATION=activation)
     return values
 
 
@@ -166,6 +171,18 @@ def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     """See pointwise.decode_8bit_."""
     _run_by_head(_decode_8bit, scales, out, values, scales)
     return out
+
+
+def layer_norm_8bit_(
+    values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
+) -> Tensor:
+    """See pointwise.layer_norm_8bit."""
+    with torch.cuda.device_of(x):
+        _layer_norm_8bit[(len(x),)](
+            values, scales, x, weight.contiguous(), bias.contiguous(), x.shape[1], eps, BLOCK=PART,
+            BLOCKS=triton.cdiv(x.shape[1], PART), num_warps=8,
+        )  # fmt: skip
+    return values
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:

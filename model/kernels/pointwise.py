@@ -128,10 +128,15 @@ def _merge(
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """See pointwise.layer_norm."""
-    out, block = torch.empty_like(x, dtype=dtype), triton.next_power_of_2(x.shape[1])
+    return layer_norm_(torch.empty_like(x, dtype=dtype), x, weight, bias, eps)
+
+
+def layer_norm_(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """The same, into `out`."""
+    block = triton.next_power_of_2(x.shape[1])
     with torch.cuda.device_of(x):
         _layer_norm[(len(x),)](
-            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, BLOCK=block, DTYPE=_TYPES[dtype],
+            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, BLOCK=block, DTYPE=_TYPES[out.dtype],
             num_warps=max(1, min(16, block // 512)),
         )  # fmt: skip
     return out
