@@ -1,5 +1,9 @@
 """A World between chunks: what it remembers, replays and caches, and what it says after it was cut short."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from lingbot_world.errors import CameraError, InputError
@@ -311,7 +315,7 @@ def on_a_gpu():
 @needs_a_gpu
 @pytest.mark.parametrize("chunk", [1, 3, 4])
 @pytest.mark.parametrize("limit", [None, 100_000, 0])
-def test_on_a_gpu_recorded_kernels_give_the_same_bits(monkeypatch, limit, chunk):
+def test_on_a_gpu_recorded_kernels_give_the_same_bits(monkeypatch, caplog, limit, chunk):
     """Fourteen chunks, in which the slots come round more than once, and the prompt changes once."""
     monkeypatch.setattr(pipeline_world, "attends_to_frames", lambda *_: False)
     made = {graphs: _long_rollout(on_a_gpu(), chunk, WorldMemory(camera_cache_bytes=limit, graphs=graphs))
@@ -319,8 +323,20 @@ def test_on_a_gpu_recorded_kernels_give_the_same_bits(monkeypatch, limit, chunk)
     (wanted, _), (got, world) = made[False], made[True]
     assert torch.equal(got, wanted)
     assert wanted.isfinite().all()
+    assert "plain torch" not in caplog.text
+    assert "cannot be recorded" not in caplog.text
     if chunk == 3:
         assert 2 <= world._lanes[0].options["graphs"].recorded <= 5
+
+
+@needs_a_gpu
+@pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_allocator_backend() != "native", reason="once")
+def test_on_a_gpu_where_cuda_allocates_as_in_comfyui():
+    """The same bits, of the same kernels: CUDA knows no address that it gives during a recording."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", __file__, "-k", "recorded_kernels or dropped"]
+    done = subprocess.run(command, env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stdout
 
 
 @needs_a_gpu
