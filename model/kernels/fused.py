@@ -11,6 +11,7 @@ from torch import Tensor
 from ..matrix_8bit import LARGEST
 from . import matrix_8bit as in_8_bits
 from . import pointwise
+from .launch import Kernel
 from .matrix_8bit import _FP8, _scale_8bit, _store_8bit
 from .pointwise import PART
 
@@ -19,7 +20,7 @@ SHORT = 2048
 takes 76 us for 2,880 tokens, and three 69."""
 
 
-@triton.jit
+@Kernel
 def _add_norm(
     x_ptr, out_ptr, scales_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, weight_ptr, bias_ptr, dim, eps,
     BLOCK: tl.constexpr,
@@ -58,7 +59,7 @@ def _power_of_two_over(x):
     return (exponent << 23).to(tl.float32, bitcast=True), ((254 - exponent) << 23).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@Kernel
 def _turned(
     out_ptr, rows_ptr, x_ptr, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, scale_out_ptr, factor_out_ptr,
     stride, dim, eps, root, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
@@ -101,7 +102,7 @@ def _turned(
         tl.store(out_ptr + place * dim + cols, x.to(out_ptr.dtype.element_ty), mask=cols < dim)
 
 
-@triton.jit
+@Kernel
 def _from_fp8_rows(out_ptr, scales_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr):
     token = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)

@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..matrix_8bit import LARGEST, Activation
+from .launch import Kernel
 from .pointwise import PART, parts_of
 
 _INT8, _FP8 = tl.constexpr(LARGEST[torch.int8]), tl.constexpr(LARGEST[torch.float8_e4m3fn])
@@ -33,7 +34,7 @@ def _store_8bit(at, x, scale, inside):
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@Kernel
 def _encode_8bit(
     values_ptr, scales_ptr, x_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr
 ):  # fmt: skip
@@ -51,7 +52,7 @@ def _encode_8bit(
     _store_8bit(values_ptr + at, x, scale[:, None], inside)
 
 
-@triton.jit
+@Kernel
 def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)[None, :]
@@ -62,7 +63,7 @@ def _decode_8bit(out_ptr, values_ptr, scales_ptr, rows, dim, ROWS: tl.constexpr,
     tl.store(out_ptr + at, (values * scale[:, None]).to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@Kernel
 def _layer_norm_8bit(
     values_ptr, scales_ptr, x_ptr, weight_ptr, bias_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr
 ):  # fmt: skip
@@ -102,7 +103,7 @@ def _normed(x_ptr, weight_ptr, bias_ptr, cols, dim, mean, deviation):
     return tl.where(cols < dim, (x - mean) * deviation * weight + bias, 0.0)
 
 
-@triton.jit
+@Kernel
 def _rescale(out_ptr, products_ptr, scales_ptr, weight_scales_ptr, bias_ptr, dim, BLOCK: tl.constexpr,
              BIAS: tl.constexpr):  # fmt: skip
     parts = tl.cdiv(dim, BLOCK)
@@ -116,7 +117,7 @@ def _rescale(out_ptr, products_ptr, scales_ptr, weight_scales_ptr, bias_ptr, dim
     tl.store(out_ptr + row * dim + cols, x.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@Kernel
 def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
     """What largest_ptr points to, 0 at first, becomes the largest magnitude of x less mean."""
     parts = tl.cdiv(dim, BLOCK)
@@ -127,7 +128,7 @@ def _largest(largest_ptr, x_ptr, mean_ptr, stride, dim, BLOCK: tl.constexpr):
     tl.atomic_max(largest_ptr, tl.max(tl.where(inside, tl.abs(x), 0.0), axis=0))
 
 
-@triton.jit
+@Kernel
 def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
     """The least power of two from `largest` times `share` on, by its exponent's bits, and 1 over it."""
     x = tl.maximum(tl.load(largest_ptr), 1e-30) * share
@@ -136,7 +137,7 @@ def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
     tl.store(factor_ptr, ((254 - exponent) << 23).to(tl.float32, bitcast=True))
 
 
-@triton.jit
+@Kernel
 def _to_fp8(out_ptr, rows_ptr, x_ptr, shift_ptr, factor_ptr, stride, dim, BLOCK: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
@@ -150,7 +151,7 @@ def _to_fp8(out_ptr, rows_ptr, x_ptr, shift_ptr, factor_ptr, stride, dim, BLOCK:
     tl.store(out_ptr + row * dim + cols, x.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@Kernel
 def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)

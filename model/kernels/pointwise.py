@@ -8,12 +8,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .launch import Kernel
+
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 PART = 1024
 """Channels that a program takes at once."""
 
 
-@triton.jit
+@Kernel
 def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.constexpr, DTYPE: tl.constexpr):
     token = tl.program_id(0).to(tl.int64) * dim
     cols = tl.arange(0, BLOCK)
@@ -27,7 +29,7 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
     tl.store(out_ptr + token + cols, (centred * scale * weight + bias).to(DTYPE), mask=inside)
 
 
-@triton.jit
+@Kernel
 def _rms(
     x_ptr, weight_ptr, cos_ptr, sin_ptr, stride, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
     HALF: tl.constexpr, ROPE: tl.constexpr,
@@ -53,7 +55,7 @@ def _rms(
         tl.store(at, x.to(x_ptr.dtype.element_ty), mask=cols < dim)
 
 
-@triton.jit
+@Kernel
 def _rms_silu(x_ptr, weight_ptr, out_ptr, rows, dim, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
@@ -65,7 +67,7 @@ def _rms_silu(x_ptr, weight_ptr, out_ptr, rows, dim, eps, ROWS: tl.constexpr, BL
     tl.store(out_ptr + row * dim + cols, (y * tl.sigmoid(y)).to(out_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@Kernel
 def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr, GATED: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
@@ -78,7 +80,7 @@ def _gated_add(x_ptr, y_ptr, gate_ptr, dim, BLOCK: tl.constexpr, GATED: tl.const
     tl.store(x_ptr + at, x + y, mask=inside)
 
 
-@triton.jit
+@Kernel
 def _affine(x_ptr, scale_ptr, shift_ptr, dim, BLOCK: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
@@ -90,7 +92,7 @@ def _affine(x_ptr, scale_ptr, shift_ptr, dim, BLOCK: tl.constexpr):
     tl.store(x_ptr + at, x * (1.0 + scale) + shift, mask=inside)
 
 
-@triton.jit
+@Kernel
 def _put(out_ptr, rows_ptr, x_ptr, stride, dim, BLOCK: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
@@ -99,7 +101,7 @@ def _put(out_ptr, rows_ptr, x_ptr, stride, dim, BLOCK: tl.constexpr):
     tl.store(out_ptr + tl.load(rows_ptr + token) * dim + cols, x, mask=cols < dim)
 
 
-@triton.jit
+@Kernel
 def _merge(
     out_ptr, parts_ptr, sums_ptr, rest_ptr, rest_sums_ptr, rows, heads, tokens, dim, PARTS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..matrix_8bit import LARGEST, EightBit
+from .launch import Kernel
 
 DECODED_AT_ONCE = 2048
 """Values that a program decodes."""
@@ -76,7 +77,7 @@ def _write(out_ptr, packed_ptr, code_ptr, scales, bytes_left, HALF: tl.constexpr
         tl.store(out_ptr + at, pairs)
 
 
-@triton.jit
+@Kernel
 def _decode(
     out_ptr, packed_ptr, code_ptr, absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr, byte_count,
     BLOCKS: tl.constexpr, HALF: tl.constexpr, TYPE: tl.constexpr, MASKED: tl.constexpr, NESTED: tl.constexpr,
@@ -90,7 +91,7 @@ def _decode(
     _write(out_ptr + first, packed_ptr + first, code_ptr, scales, byte_count - first, HALF, TYPE, MASKED)
 
 
-@triton.jit
+@Kernel
 def _recode(
     out_ptr, row_scales_ptr, packed_ptr, code_ptr, absmax_ptr, nested_absmax_ptr, nested_code_ptr, offset_ptr,
     row_blocks, ROW_BLOCKS: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr, TYPE: tl.constexpr,

@@ -1,0 +1,39 @@
+"""Kernels of Triton that can be asked for while a CUDA graph is recorded, whatever allocates."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+
+class Kernel:
+    """A kernel, launched as Triton's are: `kernel[grid](*arguments)`.
+
+    Triton asks CUDA whether it knows the address of each tensor. CUDA's own allocator, which ComfyUI chooses, gives
+    addresses while a graph is recorded that CUDA knows in its replays only. Triton takes integers as they are."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._triton: Any = triton.jit(function)
+        self._signature = inspect.signature(function)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing() and _allocates_by_cuda():
+            return partial(self._launch, (*grid, 1, 1)[:3])
+        launch: Callable[..., object] = self._triton[grid]
+        return launch
+
+    def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        compiled = self._triton.warmup(*arguments, grid=grid, **options)  # compiles for these tensors, or has done so
+        own = {name: value for name, value in options.items() if name in self._signature.parameters}
+        bound = self._signature.bind(*arguments, **own).arguments.values()
+        compiled[grid](*(each.data_ptr() if isinstance(each, Tensor) else each for each in bound))
+
+
+def _allocates_by_cuda() -> bool:
+    return torch.cuda.get_allocator_backend() == "cudaMallocAsync"
