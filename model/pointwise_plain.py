@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .matrix_8bit import LARGEST, encode_8bit_, layer_norm_8bit_, to_fp8_
+from .matrix_8bit import LARGEST, encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -96,7 +96,11 @@ def merge_fp8_(
     out: Tensor, scales: Tensor | None, parts: Tensor, log_sums: Tensor | None, rest: Tensor | None,
     rest_log_sums: Tensor | None, shift: Tensor, factor: Tensor,
 ) -> Tensor:  # fmt: skip
-    parts, rest = parts.float(), None if rest is None else rest.float()
-    merged = parts[0] if log_sums is None else merge_(torch.empty_like(parts[0]), parts, log_sums, rest, rest_log_sums)
-    x = merged.flatten(1) * factor + shift
+    whole = log_sums is None or scales is None  # several parts on their way to 8 bits are bf16
+    made = torch.empty_like(parts[0], dtype=torch.float32 if whole else torch.bfloat16)
+    if log_sums is None:
+        made.copy_(parts[0])
+    else:
+        merge_(made, parts.float(), log_sums, None if rest is None else rest.float(), rest_log_sums)
+    x = from_fp8_(made.flatten(1), made.flatten(1), shift, factor)
     return out.copy_(x) if scales is None else encode_8bit_(out, scales, x)

@@ -285,10 +285,13 @@ def test_results_of_attention_in_8_bits_are_merged_as_plain_torch_does(in_plain_
         for dtype in (torch.float32, torch.float8_e4m3fn):
             got = pointwise.merge_fp8_(pointwise.empty_rows(like, dtype), *given)
             want = in_plain_torch(pointwise.merge_fp8_, pointwise.empty_rows(like, dtype), *given)
-            if isinstance(got, EightBit):
-                same_8bit(got, want)
-            else:
+            if not isinstance(got, EightBit):
                 torch.testing.assert_close(got, want, atol=2e-5, rtol=2e-5)
+            elif len(given) == 3:
+                same_8bit(got, want)
+            else:  # bf16 between
+                one, other = (each.values.float() * each.scales for each in (got, want))
+                assert (one - other).norm() < 0.03 * other.norm()
     assert "slower" not in caplog.text, "fell back to plain torch"
 
 

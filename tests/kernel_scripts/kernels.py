@@ -153,7 +153,8 @@ def merged(dtype: torch.dtype) -> None:
         values, scales = torch.empty(7, 96).to(FP8), torch.empty(2, 7, 1)
         kernels_of_several.merge_fp8_(values, scales[0], *given, shift, factor)
         plain.merge_fp8_(values, scales[1], *given, shift, factor)
-        same(*scales)
+        if COMPUTED:
+            torch.testing.assert_close(*scales, atol=0, rtol=WORST if given[1] is None else 1e-2)  # bf16 between
 
 
 def four_bits(settings: dict, dtype: torch.dtype) -> None:
