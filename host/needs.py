@@ -20,15 +20,12 @@ def _names(module: str, names: str) -> tuple[str, ...]:
 EVERY_NODE = (
     *_names("comfy_api.latest", "ComfyExtension io.ComfyNode io.Schema io.NodeOutput io.Output io.Custom io.Combo"),
     *_names("comfy_api.latest", "io.Boolean io.Conditioning io.Float io.Image io.Int io.Latent io.Model io.String"),
-    *_names("comfy_api.latest", "io.Vae"),
+    *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed io.Vae"),
     *_names("comfy_execution.utils", "get_executing_context"),
     *_names("folder_paths", "add_model_folder_path folder_names_and_paths get_filename_list get_folder_paths"),
     *_names("folder_paths", "get_input_directory models_dir"),
 )
-_CAMERA = (
-    *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
-    *_names("node_helpers", "conditioning_set_values"),
-)
+_CAMERA = _names("node_helpers", "conditioning_set_values")
 _MODEL = (
     *_names("comfy.cli_args", "args"),
     *_names("comfy.conds", "CONDNoiseShape.process_cond CONDNoiseShape.can_concat CONDNoiseShape.concat CONDRegular"),
@@ -102,7 +99,6 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "rollout": (
         *_SAMPLING,
         *_STATE,
-        *_names("comfy_api.latest", "io.ControlAfterGenerate.fixed"),
         *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
     ),
     "live": (
@@ -110,7 +106,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
         *_STATE,
         *_names("comfy.model_management", "load_models_gpu"),
         *_names("comfy.sd", "CLIP.encode_from_tokens_scheduled CLIP.tokenize VAE.get_sd"),
-        *_names("comfy_api.latest", "io.Clip io.ControlAfterGenerate.fixed"),
+        *_names("comfy_api.latest", "io.Clip"),
         *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
     ),
     "state": _STATE,

@@ -5,7 +5,7 @@ from comfy_api.latest import io, ui
 from ..camera.measure import opencv, pycolmap
 from ..host.measure import measure_image, path_of_video
 from ..host.notice import show_text
-from .camera_sockets import CATEGORY, Camera, camera_outputs, drawing_size, fov_input
+from .inputs import CATEGORY, Camera, camera_outputs, drawing_size, fov_input, whole
 from .refusal import refusal
 
 
@@ -23,13 +23,7 @@ class LingBotWorldMeasureCamera(io.ComfyNode):
             inputs=[
                 io.Image.Input("images", tooltip="The frames of the video, all of them."),
                 Camera.Input("camera", tooltip="The camera path that the video was made with."),
-                io.Int.Input(
-                    "every",
-                    default=0,
-                    min=0,
-                    max=10_000,
-                    tooltip="Frames from one keyframe of a pair to the other. 0: eight.",
-                ),
+                whole("every", (0, 0, 10_000), "Frames from one keyframe of a pair to the other. 0: eight."),
                 *drawing_size(),
             ],
             outputs=[

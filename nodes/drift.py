@@ -6,7 +6,7 @@ from ..camera.measure import opencv
 from ..host.measure import measure_drift
 from ..host.notice import show_text
 from ..options import FPS
-from .camera_sockets import drawing_size
+from .inputs import drawing_size, number
 from .refusal import refusal
 
 
@@ -23,7 +23,7 @@ class LingBotWorldMeasureDrift(io.ComfyNode):
             is_output_node=True,
             inputs=[
                 io.Image.Input("images", tooltip="The frames of the video, all of them."),
-                io.Float.Input("fps", default=float(FPS), min=1.0, max=240.0, tooltip="Frames a second of the video."),
+                number("fps", (1.0, float(FPS), 240.0), "Frames a second of the video."),
                 *drawing_size(),
             ],
             outputs=[
