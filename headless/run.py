@@ -14,7 +14,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..options import Progress, ShowProgress
 from ..pipeline.memory import choose_residency, free_memory
-from ..pipeline.two_experts import Conditioning, Video
+from ..pipeline.two_experts import Video
 from ..sampling import StepReuse
 from ..typed import checked
 from .checks import Plan
@@ -26,7 +26,7 @@ from .processes import ALONE, Processes
 from .profile import Stage, StageRecorder, observed, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
-from .stages import RunContext, camera_map, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
+from .stages import RunContext, conditioning, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .starting import triton_starting
 
 
@@ -93,11 +93,10 @@ def _run_stages(
         return run_rollout(plan, lambda: processes.share(_prompts(plan, run), 0), noise, generator, run)
     prompts = _prompts(plan, run)
     y = encode_image(plan, stages.begin("VAE encode", "chunk")) if processes.takes(1) else None
-    context, *negative = processes.share(prompts, 0)
-    y = processes.share(y, 1)
+    prompts, y = processes.share(prompts, 0), processes.share(y, 1)
     stages.begin("camera")
-    conditioning = Conditioning(y, context, negative[0] if negative else None, camera_map(plan)).to(plan.device)
-    video, work = Video(noise.to(plan.device), lambda: conditioning, reuse), plan.sampling_work(together)
+    given = conditioning(plan, y, prompts)
+    video, work = Video(noise.to(plan.device), lambda: given, reuse), plan.sampling_work(together)
     residency = choose_residency(work, plan.wishes, plan.device, free_memory(plan.device))
     latent = run_steps(plan, [video], stages, residency, together)[0]
     frames = decode_together(plan, latent, stages.begin("VAE decode", "chunk"), processes)

@@ -15,7 +15,7 @@ from ..model.dit import LingBotWorldModel
 from ..options import PerExpert, Progress
 from ..pipeline.geometry import Geometry, image_conditioning
 from ..pipeline.memory import Residency
-from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups, Video, sample_videos
+from ..pipeline.two_experts import ONE_PROCESS, Conditioning, ParallelGroups, Video, sample_videos
 from ..sampling import first_low_step
 from ..text import NEGATIVE_PROMPT, encode
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae
@@ -97,15 +97,17 @@ def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
 
-def camera_map(plan: SamplingPlan) -> Tensor | None:
-    """What the camera layers are conditioned on: a Pluecker map, and the keys for models that take them."""
-    if plan.camera is None:
-        return None
-    path, geometry = plan.camera, plan.geometry
+def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
+    """On the plan's device: mask and image latent `y`, the embedded prompt and, if it takes part, negative prompt, and
+    what the camera layers are given: a Pluecker map, with the keys for models that take them."""
+    path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
-    if path.actions is not None:
-        return action_embedding(path.c2w, path.intrinsics, path.actions, **size)
-    return camera_embedding(path.c2w, path.intrinsics, **size)
+    if path is not None and path.actions is not None:
+        camera = action_embedding(path.c2w, path.intrinsics, path.actions, **size)
+    elif path is not None:
+        camera = camera_embedding(path.c2w, path.intrinsics, **size)
+    context, *negative = prompts
+    return Conditioning(y, context, negative[0] if negative else None, camera).to(plan.device)
 
 
 Keep = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]

@@ -121,15 +121,15 @@ class _PngFiles:
         files = self._target.files(self._next, len(frames))
         self._next += len(frames)
         self._waiting += files
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(self._save, files, frames))
-        if self._at_once:
-            self.close()
-
-    def _save(self, file: Path, frame: np.ndarray) -> None:
         from PIL import Image
 
-        Image.fromarray(frame).save(_part(file), format="PNG", compress_level=4)
+        def save(file: Path, frame: np.ndarray) -> None:
+            Image.fromarray(frame).save(_part(file), format="PNG", compress_level=4)
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(save, files, frames))
+        if self._at_once:
+            self.close()
 
     def close(self) -> None:
         """Gives the files their names."""
@@ -148,7 +148,9 @@ class _VideoFile:
     def __init__(self, target: Target, fps: int) -> None:
         self._path, self._part = target.path, _part(target.path)
         self._video = WholeVideo(self._part, target.path.suffix, fps)
-        self.write = self._video.write
+
+    def write(self, frames: np.ndarray) -> None:
+        self._video.write(frames)
 
     def close(self) -> None:
         """Gives the file its name."""
@@ -169,11 +171,10 @@ class _GrowingVideo(_VideoFile):
         self._growing = target.growing
         self._file = self._growing.open("wb")
         self._parts = VideoParts(self._file, fps, preset="ultrafast")
-        self.write = self._write
 
-    def _write(self, frames: np.ndarray) -> None:
+    def write(self, frames: np.ndarray) -> None:
         self._parts.write(frames)
-        self._video.write(frames)
+        super().write(frames)
 
     def close(self) -> None:
         """Gives the whole video its name."""

@@ -21,7 +21,7 @@ from ...camera.moves import path_from_keys, preset_path
 from ...errors import LingBotError
 from ...options import ShowProgress
 from ...pipeline.memory import choose_residency
-from ...pipeline.two_experts import Conditioning, Video
+from ...pipeline.two_experts import Video
 from ...sampling import StepReuse
 from ..files.existing import refuse_existing
 from ..files.video import write_frames
@@ -30,7 +30,7 @@ from ..plan import SamplingPlan, make_plan
 from ..profile import StageRecorder, silent
 from ..rollout_plan import RolloutPlan
 from ..run import run
-from ..stages import camera_map, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
+from ..stages import conditioning, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .jobs import CHANGED, DONE, Job, Manifest, Outcome, alone_in
 from .kept import Kept, OpenFiles
 
@@ -79,8 +79,9 @@ def run_batch(
         waiting = _waiting(jobs, manifest, tell)
         manifest.path.touch()
         groups, failed = _planned(waiting, folder, tell)
-        run_groups, done = run_groups or partial(_run_here, show=show), 0
-        for outcome in chain(failed, run_groups([group for _, group in groups], folder)):
+        given, kept, done = [group for _, group in groups], Kept(), 0
+        here = (outcome for group in given for outcome in run_group(group, folder, kept, show))
+        for outcome in chain(failed, here if run_groups is None else run_groups(given, folder)):
             manifest.note(outcome)
             done += outcome.error is None
             if outcome.error is not None:
@@ -145,12 +146,6 @@ def _planned(
     groups = [(plans[likeness], group[start : start + VIDEOS_AT_ONCE]) for likeness, group in likenesses.items()
               for start in range(0, len(group), VIDEOS_AT_ONCE)]  # fmt: skip
     return groups, failed
-
-
-def _run_here(groups: list[list[Seeded]], folder: Path, *, show: ShowProgress) -> Iterator[Outcome]:
-    kept = Kept()
-    for group in groups:
-        yield from run_group(group, folder, kept, show)
 
 
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
@@ -220,8 +215,8 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> li
     for plan, y in zip(plans, encoded, strict=True):
         assert plan.options.seed is not None  # every job has one by now
         noise = draw_noise(plan.geometry, torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed))
-        conditioning = partial(_conditioning, plan, y, prompts)
-        videos.append(Video(noise.to(plan.device), conditioning, StepReuse(first.options.reuse_threshold)))
+        given = partial(conditioning, plan, y, [prompts[text] for text in prompts_of(plan)])  # freed with its last step
+        videos.append(Video(noise.to(plan.device), given, StepReuse(first.options.reuse_threshold)))
     return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=kept.expert)]
 
 
@@ -234,9 +229,3 @@ def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tens
         rows = encode_prompts(part, plans[0], stages.begin("text", "block"))
         found |= {text: row.cpu() for text, row in zip(part, rows, strict=True)}
     return found
-
-
-def _conditioning(plan: SamplingPlan, y: Tensor, prompts: dict[str, Tensor]) -> Conditioning:
-    """On the plan's device: made when an expert begins with the video, and freed with its last step."""
-    context, *negative = (prompts[text] for text in prompts_of(plan))
-    return Conditioning(y, context, negative[0] if negative else None, camera_map(plan)).to(plan.device)
