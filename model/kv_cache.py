@@ -13,7 +13,8 @@ mean that each block's first clean chunk sets for the whole video.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -138,6 +139,15 @@ class KeyValueCache:
         if self._place.fp8 and None in self._scalings:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
+
+    @contextmanager
+    def as_if_full(self) -> Iterator[None]:
+        """Forwards meanwhile run the kernels of a window that is full, whatever its empty slots hold."""
+        used, self._used = self._used, self.window * self._frame_tokens
+        try:
+            yield
+        finally:
+            self._used = used
 
     @property
     def _full(self) -> bool:

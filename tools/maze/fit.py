@@ -1,4 +1,4 @@
-"""The loop that the maze's trainings share: Adam on flat parameters, whose gradient may come of a recording."""
+"""The loop that the maze's trainings share, on flat parameters, whose gradient may come of a recording."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ..toyworld.fit import KEEP_EVERY, Keep, Log, Loss, Phase, learning_rate
 from ..toyworld.parameters import Parameters
 
 LOG_EVERY = 200
+MOMENTUM, LENGTH = 0.95, 0.2
+"""Of Muon: how much of the steps before is kept, and the root mean square of a step at a rate of 1."""
 WARM_UPS = 3
 """Runs before a recording."""
 
@@ -27,15 +29,13 @@ def fit(
     before, so that a run that is stopped can be resumed."""
     flat = parameters.flat.requires_grad_()
     average = flat.detach().clone()
-    optimizer = torch.optim.AdamW([flat], rate, betas=(0.9, 0.98), weight_decay=0.0, fused=flat.device.type == "cuda")
+    optimizer = Optimizer(parameters)
     step, kept = 0, 0.0
     result = Parameters(parameters.shapes, average)
     while (progress := phase.progress(step)) < 1:
-        optimizer.param_groups[0]["lr"] = rate * learning_rate(step, progress, phase.hold)
         value, gradient = slope(progress)
         norm = _clip_(gradient)
-        flat.grad = gradient
-        optimizer.step()
+        optimizer.step(gradient, rate * learning_rate(step, progress, phase.hold))
         average.lerp_(flat.detach(), 1 - min(most_decay, (step + 1) / (step + 10)))
         if step % LOG_EVERY == 0:
             log.write(phase=name, step=step, progress=round(progress, 4), loss=value.item(), gradient=norm.item())
@@ -47,6 +47,47 @@ def fit(
         keep(result)
     log.write(phase=name, step=step, progress=1.0, minutes=round((time.monotonic() - phase.begun) / 60, 2))
     return result
+
+
+class Optimizer:
+    """Muon for the matrices of blocks, Adam for all else. Muon's steps are as long as Adam's are, so one rate does for
+    both (Liu et al., Muon is scalable for LLM training, 2025)."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters, self.momentum = parameters, torch.zeros_like(parameters.flat)
+        self.adam = torch.optim.AdamW([parameters.flat], betas=(0.9, 0.98), weight_decay=0.0,
+                                      fused=parameters.flat.device.type == "cuda")  # fmt: skip
+        self.groups: dict[tuple[int, ...], list[str]] = {}
+        for name, shape in parameters.shapes.items():
+            if name.startswith("blocks.") and len(shape) == 2:
+                self.groups.setdefault(shape, []).append(name)
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor, rate: float) -> None:
+        """Moves the parameters against a flat gradient, which is overwritten."""
+        flat, shapes = self.parameters.flat, self.parameters.shapes
+        self.momentum.mul_(MOMENTUM).add_(gradient)
+        ahead = Parameters(shapes, torch.add(gradient, self.momentum, alpha=MOMENTUM)).named()
+        weights, slopes = (Parameters(shapes, part).named() for part in (flat.detach(), gradient))
+        for shape, names in self.groups.items():
+            turned = orthogonal(torch.stack([ahead[name] for name in names]))
+            for name, change in zip(names, turned.unbind(), strict=True):
+                weights[name].sub_(change, alpha=rate * LENGTH * max(shape) ** 0.5)
+                slopes[name].zero_()
+        flat.grad = gradient
+        self.adam.param_groups[0]["lr"] = rate
+        self.adam.step()
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """The matrices [n, rows, columns] with singular values of about 1, float32: five Newton-Schulz iterations."""
+    wide = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
+    x = wide.bfloat16()
+    x = x / (x.float().norm(dim=(1, 2), keepdim=True) + 1e-12).to(x.dtype)
+    for _ in range(5):
+        square = x @ x.mT
+        x = 3.4445 * x + (2.0315 * square @ square - 4.7750 * square) @ x
+    return (x.mT if wide is not matrices else x).float()
 
 
 def slope_of(parameters: Parameters, loss: Loss) -> Slope:
