@@ -122,7 +122,11 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             c_concat, c_crossattn, kwargs[CAMERA] = chunk.y, self.padded(chunk.context), chunk.camera
         elif self.diffusion_model.config.causal:
             raise InputError(ONLY_ROLLOUT)
-        self._watch(transformer_options)
+        self.usual_options = self.usual_options or set(transformer_options)
+        text = foreign(transformer_options, self.usual_options, len(self.diffusion_model.blocks))
+        if text not in ("", self.told):
+            self.told = text
+            show_warning(text)
         cache = transformer_options.get(CAMERA_CACHE)  # a rollout's own
         sampling = self.current_patcher is not None  # only a sampling run frees the cache
         if "graphs" not in transformer_options and sampling and kwargs.get(CAMERA) is not None:
@@ -135,13 +139,6 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         """Called when a run begins. The options of its first step are its usual ones; what transformer_options ask for
         beyond them in a later step is said on its node."""
         self.usual_options, self.told = None, ""
-
-    def _watch(self, options: dict) -> None:
-        self.usual_options = self.usual_options or set(options)
-        text = foreign(options, self.usual_options, len(self.diffusion_model.blocks))
-        if text not in ("", self.told):
-            self.told = text
-            show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
         """The integer that the official code gives the model: the solver's own, or else the truncated sigma * 1000."""

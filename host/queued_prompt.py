@@ -22,21 +22,17 @@ def register(server) -> None:
     """`server` is ComfyUI's PromptServer."""
 
     def keep(request: dict) -> dict:
+        """The seed of a camera without shake changes nothing, and becomes 0. A canvas draws a new seed for each run,
+        and ComfyUI would make everything behind the camera again."""
         prompt = request.get("prompt") or {}
-        _still_seeds(prompt)
+        for node in prompt.values():
+            inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
+            if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
+                inputs["seed"] = 0
         _queued.set(prompt)
         return request
 
     server.add_on_prompt_handler(keep)
-
-
-def _still_seeds(prompt: Prompt) -> None:
-    """Sets the seed of a camera without shake, which changes nothing, to 0. A canvas draws a new seed for each run, and
-    ComfyUI would make everything behind the camera again."""
-    for node in prompt.values():
-        inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
-        if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
-            inputs["seed"] = 0
 
 
 def known_inputs() -> Mapping[str, Any]:

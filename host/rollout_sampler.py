@@ -4,8 +4,7 @@ ComfyUI prepares the run for the latent frames of one chunk. What changes from c
 forward in transformer_options: the cache of keys and values, and a `ChunkInputs`, which LingBotWorldExpert gives to the
 model. So LoRAs, hooks, wrappers and memory management are ComfyUI's own."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import comfy.model_management as management
 import comfy.samplers
@@ -69,7 +68,9 @@ class _PreparedModel:
         self._wrap, self._extra = model_wrap, extra_args
         self._sigmas = {0: 0.0, **dict(zip(schedule.timesteps, schedule.sigmas, strict=True))}
         self._made: dict[KeyValueCache | None, tuple[Tensor, Tensor]] = {}
-        self._plain = _is_plain(extra_args["model_options"].get("transformer_options", {}))
+        options = extra_args["model_options"].get("transformer_options", {})
+        around = map(options.get("wrappers", {}).get, (WrappersMP.APPLY_MODEL, WrappersMP.DIFFUSION_MODEL))
+        self._plain = not any((*around, *map(options.get, BETWEEN_BLOCKS)))
 
     def __call__(self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: dict, /) -> Tensor:
         latent, y = x[:, :LATENT_CHANNELS], x[:, LATENT_CHANNELS:]
@@ -98,13 +99,6 @@ class _PreparedModel:
             with torch.inference_mode(False):  # torch counts then how often it was written to
                 self._made[key] = given, make()
         return self._made[key][1]
-
-
-def _is_plain(options: Mapping[str, Any]) -> bool:
-    """Whether transformer_options put nothing between the blocks or around the model."""
-    wrappers = options.get("wrappers", {})
-    around = (wrappers.get(kind) for kind in (WrappersMP.APPLY_MODEL, WrappersMP.DIFFUSION_MODEL))
-    return not any((*around, *(options.get(name) for name in BETWEEN_BLOCKS)))
 
 
 def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:
