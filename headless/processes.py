@@ -130,7 +130,9 @@ def joined() -> Iterator[Processes]:
             os._exit(INTERRUPTED)
         raise
     except Exception as error:
-        if _is_lost_connection(error) or not _speaks(store):
+        told = str(error).lower()
+        lost = isinstance(error, RuntimeError) and any(word in told for word in ("gloo", "nccl", "connection", "peer"))
+        if lost or not _speaks(store):
             # torchrun ends this process when the one that failed first has ended; if it does not, it ends here.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 time.sleep(PATIENCE)
@@ -155,11 +157,6 @@ def _speaks(store: Any) -> bool:
         return store.add("lingbot-world failed", 1) == 1
     except RuntimeError:  # the store has gone with the others
         return False
-
-
-def _is_lost_connection(error: BaseException) -> bool:
-    told = str(error).lower()
-    return isinstance(error, RuntimeError) and any(word in told for word in ("gloo", "nccl", "connection", "peer"))
 
 
 def start(count: int, arguments: list[str]) -> int:

@@ -14,6 +14,7 @@ from .measurement import Measurement, Pair, median_errors_deg
 HEADER = "  frames      tracks   turn: asked   found     off   direction off   parallax"
 FLAT = ("All that is seen lies on one plane, which two motions fit: the camera's, and one along the wall's normal. "
         "Directions may be off by as much as the wall is slanted.")  # fmt: skip
+PAIR_ANGLES = ("turn_asked_deg", "turn_found_deg", "turn_error_deg", "direction_error_deg")
 VERDICTS = {True: "The video follows its path", False: "The video does not follow its path",
             None: "It cannot be told whether the video follows its path"}  # fmt: skip
 
@@ -106,20 +107,12 @@ def as_values(measured: Measurement) -> dict[str, Any]:
                 measured.poses[0], measured.rotation_errors_deg, measured.translation_errors, strict=True
             )
         ],
-        "pairs": [_pair_values(pair) for pair in measured.pairs],
-    }
-
-
-def _pair_values(pair: Pair) -> dict[str, Any]:
-    return {
-        "frames": [pair.first, pair.last],
-        "tracks": pair.tracks,
-        "turn_asked_deg": pair.turn_asked_deg,
-        "turn_found_deg": _known(pair.turn_found_deg),
-        "turn_error_deg": _known(pair.turn_error_deg),
-        "direction_error_deg": _known(pair.direction_error_deg),
-        "parallax": None if pair.found is None else pair.parallax,
-        "note": pair.note,
+        "pairs": [
+            {"frames": [pair.first, pair.last], "tracks": pair.tracks}
+            | {name: _known(getattr(pair, name)) for name in PAIR_ANGLES}
+            | {"parallax": None if pair.found is None else pair.parallax, "note": pair.note}
+            for pair in measured.pairs
+        ],
     }
 
 
