@@ -19,6 +19,7 @@ from ..pipeline.rollout_memory import Free, RolloutWork, choose_world
 from ..pipeline.spec import RolloutSpec
 from ..pipeline.world import CausalModel, Schedule, WorldMemory
 from .base_model import CHUNK_INPUTS, ChunkInputs
+from .guider import WhenPrepared
 from .model import CAMERA_CACHE, TIMESTEP
 
 LATENT_CHANNELS = 16
@@ -38,21 +39,10 @@ def run_prepared(
     sigmas = torch.tensor([*loop.schedule.sigmas, 0.0], dtype=torch.float32)
     patcher.model.key_value_bytes = held
     try:
-        guider.sample(chunk, chunk, _Sampler(loop.schedule, work), sigmas, disable_pbar=True, seed=seed)
+        sampler = WhenPrepared(lambda *given: work(_PreparedModel(*given, loop.schedule), patcher.load_device))
+        guider.sample(chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed)  # zeros: the chunks went to `work`
     finally:
         patcher.model.key_value_bytes = 0
-
-
-class _Sampler(comfy.samplers.Sampler):
-    def __init__(self, schedule: Schedule, work: Callable[[CausalModel, torch.device], None]):
-        self.schedule, self.work = schedule, work
-
-    def sample(
-        self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
-    ):
-        """What ComfyUI gets back are zeros: the chunks went to `work`."""
-        self.work(_PreparedModel(model_wrap, extra_args, self.schedule), noise.device)
-        return torch.zeros_like(noise)
 
 
 class _PreparedModel:

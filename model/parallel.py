@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 
 import torch
@@ -55,10 +55,9 @@ class SequenceParallel:
             )
 
     def local(self, config: ModelConfig) -> ModelConfig:
-        """The model as one process's attention sees it: with its share of the heads. A KeyValueCache made for it holds
-        that share of the keys and values."""
+        """`ModelConfig.shared_by` these processes. A KeyValueCache made for it holds its share of keys and values."""
         self.check(config)
-        return replace(config, dim=config.dim // self.size, num_heads=config.num_heads // self.size)
+        return config.shared_by(self.size)
 
     def share(self, grid: tuple[int, int, int]) -> TokenShare:
         """This process's tokens of a grid of frames, rows and columns. The shares are equal; where the tokens do not

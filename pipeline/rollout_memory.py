@@ -58,8 +58,7 @@ class RolloutWork:
     @property
     def local(self) -> ModelConfig:
         """The model as the attention of one of the processes sees it."""
-        shares = self.precision.processes
-        return replace(self.config, dim=self.config.dim // shares, num_heads=self.config.num_heads // shares)
+        return self.config.shared_by(self.precision.processes)
 
     def key_values(self, place: KeyValuePlace) -> KeyValueBytes:
         """Bytes of all keys and values."""

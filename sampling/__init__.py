@@ -10,21 +10,7 @@ from .solvers import dpmpp_steps, sample_flow_dpmpp, sample_flow_unipc, unipc_st
 SOLVER_STEPS = {"unipc": unipc_steps, "dpmpp": dpmpp_steps}
 
 __all__ = [
-    "SOLVERS",
-    "SOLVER_STEPS",
-    "TRAIN_TIMESTEPS",
-    "FewStepSchedule",
-    "GuidedSchedule",
-    "StepReuse",
-    "chosen_shift",
-    "few_step_schedule",
-    "first_low_step",
-    "flow_sigmas",
-    "flow_timesteps",
-    "guide",
-    "guide_scales",
-    "is_high_noise",
-    "sample_flow_dpmpp",
-    "sample_flow_unipc",
-    "step_indices",
-]
+    "SOLVERS", "SOLVER_STEPS", "TRAIN_TIMESTEPS", "FewStepSchedule", "GuidedSchedule", "StepReuse", "chosen_shift",
+    "few_step_schedule", "first_low_step", "flow_sigmas", "flow_timesteps", "guide", "guide_scales", "is_high_noise",
+    "sample_flow_dpmpp", "sample_flow_unipc", "step_indices",
+]  # fmt: skip
