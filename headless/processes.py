@@ -132,7 +132,11 @@ def joined() -> Iterator[Processes]:
     except Exception as error:
         told = str(error).lower()
         lost = isinstance(error, RuntimeError) and any(word in told for word in ("gloo", "nccl", "connection", "peer"))
-        if lost or not _speaks(store):
+        speaks = False
+        if not lost:
+            with contextlib.suppress(RuntimeError):  # the store has gone with the others
+                speaks = store.add("lingbot-world failed", 1) == 1  # who comes first reports the fault
+        if not speaks:
             # torchrun ends this process when the one that failed first has ended; if it does not, it ends here.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 time.sleep(PATIENCE)
@@ -149,14 +153,6 @@ def _join() -> Any:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     distributed.init_process_group(backend, timeout=LONGEST_WAIT)
     return distributed.distributed_c10d._get_default_store()
-
-
-def _speaks(store: Any) -> bool:
-    """Whether this process is the one that reports a fault: who comes first."""
-    try:
-        return store.add("lingbot-world failed", 1) == 1
-    except RuntimeError:  # the store has gone with the others
-        return False
 
 
 def start(count: int, arguments: list[str]) -> int:

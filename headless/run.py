@@ -17,11 +17,10 @@ from ..pipeline.memory import choose_residency, free_memory
 from ..pipeline.two_experts import Video
 from ..sampling import StepReuse
 from ..typed import checked
-from .checks import Plan
 from .decoding import decode_together
 from .files.video import write_frames
 from .options import GenerateOptions
-from .plan import SamplingPlan, make_plan
+from .plan import AnyPlan, SamplingPlan, make_plan
 from .processes import ALONE, Processes
 from .profile import Stage, StageRecorder, observed, silent
 from .rollout import run_rollout
@@ -61,7 +60,7 @@ def generate(
     return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
 
 
-def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
+def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
     """Carries a plan out, with `processes` that all call this with the same options. `show(name, unit)` gives each
     stage's progress display."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
@@ -82,7 +81,7 @@ def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes
 
 
 def _run_stages(
-    plan: SamplingPlan | RolloutPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse
+    plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse
 ) -> Path:
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
     of_base = isinstance(plan, SamplingPlan)
@@ -105,7 +104,7 @@ def _run_stages(
     return write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
 
 
-def _prompts(plan: Plan, run: RunContext) -> list[Tensor] | None:
+def _prompts(plan: AnyPlan, run: RunContext) -> list[Tensor] | None:
     """The embedded prompts, in the process that encodes them."""
     with triton_starting(plan.device):
         if not run.processes.takes(0):

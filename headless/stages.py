@@ -21,7 +21,7 @@ from ..text import NEGATIVE_PROMPT, encode
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae
 from ..vae.network import LATENT_CHANNELS
 from .checks import Plan
-from .plan import SamplingPlan
+from .plan import AnyPlan, SamplingPlan
 from .processes import ALONE, Processes
 from .profile import StageRecorder, release
 
@@ -41,7 +41,7 @@ class RunContext:
     together: ParallelGroups = ONE_PROCESS
 
 
-def prompts_of(plan: Plan) -> list[str]:
+def prompts_of(plan: AnyPlan) -> list[str]:
     """The prompt, and the negative prompt where guidance uses it."""
     if not plan.guided:
         return [plan.options.prompt]

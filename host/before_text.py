@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 
-from .prompt_values import Prompt, UnknownError, is_link
-from .queued_prompt import running_prompt
-from .wired_models import type_of
+from .before_running import type_of
+from .queued_prompt import Prompt, UnknownError, is_link, running_prompt
 
 OF_TEXT = ("CONDITIONING", "GUIDER", "CLIP")
 OURS, LIVE = "LingBotWorld", "LingBotWorldLive"

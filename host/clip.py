@@ -1,7 +1,8 @@
 """Prompts in ComfyUI: encoded by streaming the text encoder once, or by an ordinary CLIP that stays loaded."""
 
 import re
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +24,7 @@ from ..text.encoder import check_vocabulary, encode
 from ..text.prompts import clean_prompt
 from ..text.tokenizer import MAX_TOKENS, Tokenizer, cut_warning, load_tokenizer
 from ..text.weights import UMT5Config, huggingface_key, open_weights
-from .kept_prompts import embeddings
+from .folders import fingerprint
 from .notice import show_warning
 
 Conditioning = list[list]
@@ -31,6 +32,10 @@ Conditioning = list[list]
 _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
+KEPT = 8
+"""Embeddings that are kept at most, in host memory: 16 KB a token, so 8 MB each at most."""
+
+_kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
@@ -60,11 +65,33 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
         return encode(texts, weights, tokenizer, device, dtype, report, show_warning)
 
     conditionings = []
-    for made in embeddings((encoder, tokenizer), prompts, encode_some):
+    for made in _embeddings((encoder, tokenizer), prompts, encode_some):
         padded = F.pad(made, (0, 0, 0, MAX_TOKENS - len(made)))  # as core's CLIPTextEncode gives umt5 prompts
         conditionings.append([[padded[None].to(mm.intermediate_device()), {"pooled_output": None}]])
     mm.soft_empty_cache()
     return conditionings
+
+
+def _embeddings(
+    files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
+) -> list[Tensor]:
+    """The embedding [tokens, dim] of each prompt. `files` are the text encoder's and the tokenizer's. `encode` makes
+    the embeddings that are not kept yet; those of a file that was written again count as not kept.
+
+    A prompt that fills the 512 tokens is not kept: whether it was cut is said while it is encoded."""
+    prompts, version = list(prompts), fingerprint(files)
+    missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
+    made = dict(zip(missing, encode(missing) if missing else [], strict=True))
+    for prompt in prompts:
+        if prompt not in made:
+            _kept.move_to_end((version, prompt))
+    found = [made[prompt] if prompt in made else _kept[version, prompt] for prompt in prompts]
+    for prompt, embedding in made.items():
+        if len(embedding) < MAX_TOKENS:
+            _kept[version, prompt] = embedding.cpu().clone()  # a view would keep the memory of all of them
+    while len(_kept) > KEPT:
+        _kept.popitem(last=False)
+    return found
 
 
 def load_clip(encoder: Path, tokenizer: Path, model_options: dict | None = None) -> comfy.sd.CLIP:

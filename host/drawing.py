@@ -9,7 +9,7 @@ from ..camera.moves.editor import path_from_editor
 from ..camera.path import CameraPath
 from ..camera.preview import render_preview
 from ..errors import CameraError, LingBotError
-from .prompt_values import PromptValues, UnknownError
+from .queued_prompt import PromptValues, UnknownError
 
 ADDRESS, WARNINGS = "/lingbot_world/camera_preview", "/lingbot_world/camera_warnings"
 MOST_FRAMES = 10_001

@@ -99,7 +99,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "rollout": (
         *_SAMPLING,
         *_STATE,
-        *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
+        *_names("latent_preview", "Latent2RGBPreviewer get_previewer"),
     ),
     "live": (
         *_SAMPLING,
@@ -107,7 +107,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
         *_names("comfy.model_management", "load_models_gpu"),
         *_names("comfy.sd", "CLIP.encode_from_tokens_scheduled CLIP.tokenize VAE.get_sd"),
         *_names("comfy_api.latest", "io.Clip"),
-        *_names("latent_preview", "Latent2RGBPreviewer LatentPreviewer get_previewer"),
+        *_names("latent_preview", "Latent2RGBPreviewer get_previewer"),
     ),
     "state": _STATE,
     "quantize": (

@@ -19,7 +19,7 @@ from ..pipeline.world import CausalModel, WorldMemory, check_causal
 from ..vae.decoding import NOT_FINITE, REACH
 from ..vae.encoding import SETTLED
 from .base_model import is_causal
-from .before_rollout import check_start
+from .before_running import check_start
 from .conditioning import text_of_rollout
 from .notice import show_warning
 from .on_model import changed_nothing, for_rollout, not_called_words, unknown

@@ -115,7 +115,7 @@ advanced=True
 
     @classmethod
     def validate_inputs(cls, model=None):
-        from ..host.before_rollout import check_rollout
+        from ..host.before_running import check_rollout
 
         return refusal(check_rollout)
 

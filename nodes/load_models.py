@@ -1,6 +1,6 @@
 """LingBotWorldLoadExperts, LingBotWorldLoadCausal and LingBotWorldLoadVAE: model files to MODEL and VAE."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -97,9 +97,8 @@ class LingBotWorldLoadExperts(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, package):
         known = known_inputs()
-        return refusal(
-            _check_experts, package, known.get("high_noise_expert"), known.get("low_noise_expert"), *_modes(known)
-        )
+        experts = known.get("high_noise_expert"), known.get("low_noise_expert")
+        return refusal(_check, _expert_paths, package, *experts, *_modes(known))
 
     @classmethod
     def fingerprint_inputs(
@@ -148,7 +147,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, model_name):
-        return refusal(_check_causal, model_name, *_modes(known_inputs()))
+        return refusal(_check, _causal_path, model_name, *_modes(known_inputs()))
 
     @classmethod
     def fingerprint_inputs(cls, model_name, weight_dtype, arithmetic="auto", attention="auto"):
@@ -222,16 +221,12 @@ def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
     return known.get("arithmetic", "auto"), known.get("attention", "auto")
 
 
-def _check_experts(package: str, high: str, low: str, *modes: str) -> None:
+def _check(paths_of: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
     """Raises InputError, CheckpointError."""
-    paths = _expert_paths(package, high, low)
-    _check_headers(paths, folders.fingerprint(paths), *modes)
-
-
-def _check_causal(name: str, *modes: str) -> None:
-    """Raises InputError, CheckpointError."""
-    folder = _causal_path(name)
-    _check_headers(folder, folders.fingerprint([folder]), *modes)
+    *names, arithmetic, attention = names_and_modes
+    paths = paths_of(*names)
+    version = folders.fingerprint([paths] if isinstance(paths, Path) else paths)
+    _check_headers(paths, version, arithmetic, attention)
 
 
 @lru_cache(maxsize=8)

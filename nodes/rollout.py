@@ -215,7 +215,7 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
 
 def _check() -> None:
     """Of the node that ComfyUI is validating. Raises InputError, CameraError."""
-    from ..host.before_rollout import check_rollout
+    from ..host.before_running import check_rollout
     from ..sampling import few_step_schedule
 
     check_rollout()

@@ -265,7 +265,7 @@ def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> t
 
 def _check_models() -> None:
     """Of the node that ComfyUI is validating. Raises InputError."""
-    from ..host.wired_models import check_experts
+    from ..host.before_running import check_experts
 
     check_experts("high_noise", "low_noise")
 

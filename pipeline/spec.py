@@ -161,7 +161,12 @@ def plan_rollout(
     `state`. Without a `path` the camera stands still. Raises InputError and CameraError."""
     check_causal(config)
     shift, shift_notes = chosen_shift(asked.shift, release)
-    schedule = _schedule(release, asked, shift)
+    schedule: Schedule
+    if release.guided:
+        schedule = GuidedSchedule(asked.steps, shift, asked.guide_scale, asked.solver)
+        assert schedule.timesteps  # or it raises
+    else:
+        schedule = few_step_schedule(release.indices if asked.indices is None else asked.indices, shift)
     chunk = chunk_of(asked.chunk, release, state)
     window = (release if state is None else state).window.changed(asked.window, asked.sink, chunk)
     if state is not None:
@@ -190,14 +195,6 @@ def chunk_of(asked: int | None, release: Release, state: WorldState | None) -> i
     if asked is not None:
         return asked
     return release.chunk if state is None else state.chunk
-
-
-def _schedule(release: Release, asked: RolloutRequest, shift: float) -> Schedule:
-    if not release.guided:
-        return few_step_schedule(release.indices if asked.indices is None else asked.indices, shift)
-    schedule = GuidedSchedule(asked.steps, shift, asked.guide_scale, asked.solver)
-    assert schedule.timesteps  # or it raises
-    return schedule
 
 
 def _track(

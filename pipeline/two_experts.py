@@ -17,7 +17,7 @@ from ..model.dit import LingBotWorldModel
 from ..model.forward import ForwardOptions
 from ..model.parallel import SequenceParallel, gather_rows
 from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
-from ..sampling import SOLVER_STEPS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
+from ..sampling import SOLVERS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
 from ..sampling.solvers import Callback, Steps
 from ..typed import checked
 
@@ -142,7 +142,7 @@ def sample_videos(
 ) -> list[Tensor]:
     """The latents of several videos; each expert is fetched once, and does its steps of every video. `callback` is
     called after each step of each video; the other arguments are those of `sample`."""
-    timesteps, solver = schedule.timesteps.tolist(), SOLVER_STEPS[schedule.solver]
+    timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
     levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]
     runs = [_Run(video, solver(video.noise.float(), sigmas), timesteps, callback) for video in videos]

@@ -10,9 +10,7 @@ from torch import Tensor
 from ..options import GUIDE_SCALE, STEPS, SolverName
 from .few_steps import Predict
 from .schedule import flow_sigmas, flow_timesteps
-from .solvers import sample_flow_dpmpp, sample_flow_unipc
-
-SOLVERS = {"unipc": sample_flow_unipc, "dpmpp": sample_flow_dpmpp}
+from .solvers import solve
 
 
 @dataclass(frozen=True)
@@ -41,4 +39,4 @@ class GuidedSchedule:
         def denoised(x: Tensor, sigma: Tensor) -> Tensor:
             return x - sigma * predict(x, next(timesteps))
 
-        return SOLVERS[self.solver](denoised, x, flow_sigmas(self.steps, self.shift, self.solver).to(x.device))
+        return solve(self.solver, denoised, x, flow_sigmas(self.steps, self.shift, self.solver).to(x.device))

@@ -54,11 +54,7 @@ class StepReuse:
         velocity = ask()
         self.calls += 1
         if self.threshold > 0:
-            if len(self._known) == 2:
-                error = (self._line(sigma) - velocity).norm() / velocity.norm().clamp(min=1e-12)
-                self._error_per_step = float(error) / (self._in_a_row + 2)
-            self._known = [*self._known[-1:], (sigma, velocity)]
-            self._predicted, self._in_a_row = self._predicted + 1, 0
+            self._compare(sigma, velocity)
         return velocity
 
     def _forget(self) -> None:
@@ -69,3 +65,10 @@ class StepReuse:
     def _line(self, sigma: float) -> Tensor:
         (sigma_before, before), (sigma_last, last) = self._known
         return last + (last - before) * ((sigma - sigma_last) / (sigma_last - sigma_before))
+
+    def _compare(self, sigma: float, velocity: Tensor) -> None:
+        if len(self._known) == 2:
+            error = (self._line(sigma) - velocity).norm() / velocity.norm().clamp(min=1e-12)
+            self._error_per_step = float(error) / (self._in_a_row + 2)
+        self._known = [*self._known[-1:], (sigma, velocity)]
+        self._predicted, self._in_a_row = self._predicted + 1, 0

@@ -122,7 +122,12 @@ def find_camera(
     stride = stride or max(min(STRIDE, (len(pictures) - 1) // (FEWEST_KEYFRAMES - 1)), 1)
     tracks = follow(pictures, max(stride, -(-len(pictures) // MOST_KEYFRAMES)))
     tracks = replace(tracks, blown=max(1.0, SHORTER_SIDE / min(height, width)))
-    found = VideoCamera(np.empty(0), False, _lens_in_pixels(lens, tracks.size), tracks, len(pictures), height, width)
+    if isinstance(lens, np.ndarray):
+        pixels = scaled_intrinsics(lens[None], tracks.size[1], tracks.size[0])
+    else:
+        focal = lens_from_fov(DEFAULT_FOV_DEG if lens is None else lens)[0] * tracks.size[0] / LENS_WIDTH
+        pixels = np.array([focal, focal, tracks.size[0] / 2, tracks.size[1] / 2])
+    found = VideoCamera(np.empty(0), False, pixels, tracks, len(pictures), height, width)
     turned = _only_turning(found, lens is None)
     if not turned.moves:
         return turned
@@ -164,15 +169,6 @@ def _turning_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
 
     bounds = np.log(np.array(FOCALS) * tracks.size[0])
     return with_focal(minimize_scalar(left, bounds=bounds, method="bounded", options={"xatol": 0.005}).x)
-
-
-def _lens_in_pixels(lens: np.ndarray | float | None, size: tuple[int, int]) -> np.ndarray:
-    """fx, fy, cx, cy [4] in pixels of a picture of this size (width, height); None: of 79 degrees across."""
-    width, height = size
-    if isinstance(lens, np.ndarray):
-        return scaled_intrinsics(lens[None], height, width)
-    focal = lens_from_fov(DEFAULT_FOV_DEG if lens is None else lens)[0] * width / LENS_WIDTH
-    return np.array([focal, focal, width / 2, height / 2])
 
 
 def _read(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int]]:

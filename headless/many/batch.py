@@ -26,9 +26,8 @@ from ...sampling import StepReuse
 from ..files.existing import refuse_existing
 from ..files.video import write_frames
 from ..options import GenerateOptions
-from ..plan import SamplingPlan, make_plan
+from ..plan import AnyPlan, SamplingPlan, make_plan
 from ..profile import StageRecorder, silent
-from ..rollout_plan import RolloutPlan
 from ..run import run
 from ..stages import conditioning, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .jobs import CHANGED, DONE, Job, Manifest, Outcome, alone_in
@@ -120,11 +119,11 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 
 def _planned(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
-) -> tuple[list[tuple[SamplingPlan | RolloutPlan, list[Seeded]]], list[Outcome]]:
+) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
     """The jobs in groups that are made together, each with the plan of one of them, and those that cannot start.
     Pose folders are written below `folder`."""
     likenesses: dict[str, list[Seeded]] = {}
-    plans: dict[str, SamplingPlan | RolloutPlan] = {}
+    plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
     notes: dict[str, list[str]] = {}
     files = OpenFiles()
@@ -159,7 +158,7 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
     return replace(job.options, action_path=poses)
 
 
-def _likeness(job: Job, plan: SamplingPlan | RolloutPlan) -> str:
+def _likeness(job: Job, plan: AnyPlan) -> str:
     """Equal for jobs whose steps can be done together: they have the same settings, size and models."""
     own = ("image", "prompt", "negative", "seed", "camera", "fps")
     settings = {name: value for name, value in job.settings().items() if name not in own}
