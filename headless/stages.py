@@ -55,9 +55,10 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
 
 
 def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
-    vae, frame = vae or load_vae(plan.vae, device=plan.device), plan.frame
-    encoded = _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, frame, plan.geometry.frames, progress))
-    return image_conditioning(encoded)
+    vae, frames = vae or load_vae(plan.vae, device=plan.device), plan.geometry.frames
+    return image_conditioning(
+        _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, plan.frame, frames, progress))
+    )
 
 
 def decode(
