@@ -2,6 +2,8 @@
 
 import logging
 import threading
+from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, NamedTuple
 
 import comfy.conds
@@ -122,23 +124,38 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
             c_concat, c_crossattn, kwargs[CAMERA] = chunk.y, self.padded(chunk.context), chunk.camera
         elif self.diffusion_model.config.causal:
             raise InputError(ONLY_ROLLOUT)
-        self.usual_options = self.usual_options or set(transformer_options)
-        text = foreign(transformer_options, self.usual_options, len(self.diffusion_model.blocks))
-        if text not in ("", self.told):
-            self.told = text
-            show_warning(text)
-        cache = transformer_options.get(CAMERA_CACHE)  # a rollout's own
-        sampling = self.current_patcher is not None  # only a sampling run frees the cache
-        if "graphs" not in transformer_options and sampling and kwargs.get(CAMERA) is not None:
-            mode = transformer_options.get(CAMERA_CACHE_MODE, "auto")
-            cache = self.camera_cache_for_step(mode, x.shape[2:], self._step_bytes(x.shape))
-        options = {**transformer_options, CAMERA_CACHE: cache}
-        return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
+        self._watch(transformer_options)
+        with self._weights_held(transformer_options) as weights:
+            options = dict(transformer_options)
+            if weights is not None:
+                options["weights"] = weights
+            else:
+                options.pop("graphs", None)
+                options[CAMERA_CACHE] = self._camera_cache(options, x.shape, kwargs.get(CAMERA) is not None)
+            return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
+
+    def _weights_held(self, options: dict) -> AbstractContextManager[Hashable]:
+        """Around the model alone: before it ComfyUI asks for free memory, and warns of each page that is held then."""
+        return self.current_patcher.weights_held() if "graphs" in options else nullcontext()
+
+    def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
+        """Of a step that is not recorded; only a sampling run frees it."""
+        if self.current_patcher is None or not has_camera:
+            return None
+        mode = options.get(CAMERA_CACHE_MODE, "auto")
+        return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def watch_options(self) -> None:
         """Called when a run begins. The options of its first step are its usual ones; what transformer_options ask for
         beyond them in a later step is said on its node."""
         self.usual_options, self.told = None, ""
+
+    def _watch(self, options: dict) -> None:
+        self.usual_options = self.usual_options or set(options)
+        text = foreign(options, self.usual_options, len(self.diffusion_model.blocks))
+        if text not in ("", self.told):
+            self.told = text
+            show_warning(text)
 
     def process_timestep(self, timestep, **kwargs):
         """The integer that the official code gives the model: the solver's own, or else the truncated sigma * 1000."""

@@ -1,6 +1,7 @@
 """Exact attention by the fastest of torch's kernels that the device at hand can run."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
@@ -44,6 +45,15 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, v))
     attend = F.scaled_dot_product_attention if q.device.type == "cpu" else _attend
     return attend(q, k, v).transpose(1, 2).flatten(2)
+
+
+def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
+    """Attention of q [L, heads*head_dim] to k and v [S, heads*head_dim] and to `missing` more tokens, each like the
+    last one: the logarithm of how many there are is added to its logits."""
+    bias = q.new_zeros(1, len(k))
+    bias[:, -1] = math.log(1 + missing)
+    q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)[0].transpose(0, 1).flatten(1)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .attention import Attention, attend_to_frames
+from .attention import Attention, attend_to_frames, attend_to_padded
 from .attention_fp8_cudnn import Operand, cudnn_attention_to_frames
 from .cache import CameraCache, Pair
 from .config import ModelConfig
@@ -101,7 +101,12 @@ class SelfAttention(_Attention):
 
 
 class CrossAttention(_Attention):
-    """Attention to the prompt's tokens: to all of them, padding included, as in training."""
+    """Attention to the prompt's tokens: to all of them, padding included, as in training. Where there are fewer than
+    text_len, the last one stands for those that are missing."""
+
+    def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
+        super().__init__(config, operations, attention, **factory)
+        self._text_len = config.text_len
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
         """Normed keys and values of the prompts [rows, text_len, dim], each of the same shape. The norm is computed in
@@ -120,7 +125,10 @@ class CrossAttention(_Attention):
                 y = normed(row, *norm, self.eps, context.dtype, to_q)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
-                y = self.attention(q[None], k[None], v[None], self.heads, options)[0]
+                if (missing := self._text_len - len(k)) > 0:
+                    y = attend_to_padded(q, k, v, self.heads, missing)
+                else:
+                    y = self.attention(q[None], k[None], v[None], self.heads, options)[0]
                 del q
                 gated_add_(row, to_out(y))
                 del y

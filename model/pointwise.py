@@ -157,6 +157,8 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
 
 
 def _eager_layer_norm(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
+    if len(x) <= EAGER_TOKENS:
+        return plain(x, *arguments)
     out = torch.empty_like(x, dtype=arguments[-1])
     for part in slices(len(x), EAGER_TOKENS):
         out[part] = plain(x[part], *arguments)
@@ -164,6 +166,8 @@ def _eager_layer_norm(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) 
 
 
 def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
+    if len(x) <= EAGER_TOKENS:
+        return plain(x, *arguments)
     for part in slices(len(x), EAGER_TOKENS):
         plain(x[part], *(_tokens_of(argument, part) for argument in arguments))
     return x
