@@ -115,18 +115,13 @@ Keep = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWor
 """(plan, name, load) -> the plan's expert of that name, which may have been loaded before."""
 
 
-def load_anew(_plan: SamplingPlan, _name: str, load: Callable[[], LingBotWorldModel]) -> LingBotWorldModel:
-    """The expert, loaded."""
-    return load()
-
-
 def run_steps(
     plan: SamplingPlan,
     videos: Sequence[Video],
     stages: StageRecorder,
     residency: Residency,
     together: ParallelGroups = ONE_PROCESS,
-    keep: Keep = load_anew,
+    keep: Keep = lambda _plan, _name, load: load(),
 ) -> list[Tensor]:
     """The latents [1, 16, f, h, w] of videos of one size, with the experts and settings of `plan`."""
     experts = Experts(plan, stages, residency, len(videos), together, keep)

@@ -71,7 +71,7 @@ _SAMPLING = (*_MODEL, *_names("""
     latent_preview: prepare_callback
 """))
 _STATE = _names("folder_paths: get_output_directory get_save_image_path")
-_PREVIEWS = _names("latent_preview: Latent2RGBPreviewer get_previewer")
+_PREVIEWS = _names("latent_preview: Latent2RGBPreviewer LatentPreviewer get_previewer")
 NEEDS: dict[str, tuple[str, ...]] = {
     "load_models": (*_MODEL, *_names("comfy.sd: VAE.encode")),
     "text": _names("""

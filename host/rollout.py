@@ -140,9 +140,9 @@ class _Chunks:
         bar, patcher = comfy.utils.ProgressBar(spec.geometry.frames), self._run.patcher
         # Where previews are off the cheapest one: it is used only once a chunk.
         space = patcher.model.latent_format
-        previewer = latent_preview.get_previewer(patcher.load_device, space) or latent_preview.Latent2RGBPreviewer(
-            space.latent_rgb_factors, space.latent_rgb_factors_bias
-        )
+        chosen: latent_preview.LatentPreviewer | None = latent_preview.get_previewer(patcher.load_device, space)
+        factors = space.latent_rgb_factors, space.latent_rgb_factors_bias
+        previewer = chosen or latent_preview.Latent2RGBPreviewer(*factors)
         forwards = len(spec.schedule.timesteps) + 1
 
         def frames(number: int) -> int:

@@ -82,7 +82,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, file):
-        return True if file is None else refusal(_check, file, known_inputs())
+        return refusal(_check, file, known_inputs())
 
     @classmethod
     def fingerprint_inputs(cls, file, **options):

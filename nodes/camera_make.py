@@ -106,7 +106,7 @@ class LingBotWorldCameraKeys(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, script):
-        return True if script is None else refusal(path_from_keys, script)
+        return refusal(path_from_keys, script)
 
     @classmethod
     def execute(cls, script, step, turn_deg, fov_deg) -> io.NodeOutput:

@@ -180,7 +180,15 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
     """
     if every is not None and every < 1:
         raise CameraError(f"keyframes every {every} frames: expected at least 1")
-    return compared(find_camera(_no_more_than(frames, path), path.intrinsics[0], every), path, every or EVERY)
+
+    def no_more_than_poses() -> Iterable[np.ndarray]:
+        for number, frame in enumerate(frames):
+            if number == len(path):
+                raise CameraError(f"the video has more frames than the path has poses, {len(path)}: give the path that "
+                                  "it was made with")  # fmt: skip
+            yield frame
+
+    return compared(find_camera(no_more_than_poses(), path.intrinsics[0], every), path, every or EVERY)
 
 
 def compared(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measurement:
@@ -207,12 +215,3 @@ def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: f
         left = [camera.left(first, last, motion) for motion in (found, wanted)]
         figures = camera.parallax(first, last), camera.focal, left[0], left[1]
     return Pair(int(frames[first]), int(frames[last]), asked, goes, tracks, found, *figures)
-
-
-def _no_more_than(frames: Iterable[np.ndarray], path: CameraPath) -> Iterable[np.ndarray]:
-    for number, frame in enumerate(frames):
-        if number == len(path):
-            raise CameraError(
-                f"the video has more frames than the path has poses, {len(path)}: give the path that it was made with"
-            )
-        yield frame
