@@ -1,8 +1,7 @@
 """Schedules, solvers and the choice between the two experts: pure functions, no model and no user interface."""
 
+from .causal import FewStepSchedule, GuidedSchedule, chosen_shift, few_step_schedule, step_indices
 from .experts import first_low_step, guide, guide_scales, is_high_noise
-from .few_steps import FewStepSchedule, chosen_shift, few_step_schedule, step_indices
-from .guided import GuidedSchedule
 from .reuse import StepReuse
 from .schedule import TRAIN_TIMESTEPS, flow_sigmas, flow_timesteps
 from .solvers import SOLVERS, solve
