@@ -1,7 +1,5 @@
 """What the figures of a video say: what falls off, from when on, and what happens again and again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """What can be checked before anything heavy is loaded, whatever model the run is of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """A run that can start: what was asked for is checked, and every file that it needs is open."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

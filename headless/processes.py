@@ -4,8 +4,6 @@
 the video; all of them load the expert and compute the steps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

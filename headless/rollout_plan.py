@@ -1,7 +1,5 @@
 """A run of a causal model (LingBot-World Fast, 2.0) that can start: the engine's spec with this front's files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

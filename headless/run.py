@@ -1,7 +1,5 @@
 """The stages of one run: text, VAE encode, both experts, VAE decode, file. Each frees its models before the next."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Stages of the base model's runs, of one video or several of one size. Each frees its models before the next."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Both fronts plan with the same numbers (`RolloutWork`). For the command everything is decided here (`RolloutPlanner`);
 ComfyUI manages the weights itself, and only what lies beside them is chosen for it (`choose_world`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """A rollout that can start: what was asked of a causal model, checked once for all fronts against model and state."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol

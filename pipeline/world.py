@@ -1,7 +1,5 @@
 """A causal model with the keys and values of the video so far, chunk by chunk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace

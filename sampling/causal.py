@@ -1,8 +1,6 @@
 """The schedules of the causal models, for each chunk of a video: a few unguided steps (LingBot-World Fast and 2.0), or
 many guided ones (causal-pretrain, the quality release)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """The camera of a video, found in its pictures: it turns on the spot, or it moves and is mapped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

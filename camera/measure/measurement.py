@@ -1,7 +1,5 @@
 """How well a video follows a camera path: each pair of keyframes against the poses, the errors of all, a verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

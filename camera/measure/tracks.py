@@ -1,7 +1,5 @@
 """Points of a video followed from keyframe to keyframe, by OpenCV."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType

@@ -1,7 +1,5 @@
 """A measurement in words: a summary, a table, and the same as plain values for JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`lingbot-world completion`: a script by which a shell completes the command's words, made by shtab."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

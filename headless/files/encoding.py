@@ -1,7 +1,5 @@
 """Frames as H.264, as a whole video or part by part."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path

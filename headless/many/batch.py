@@ -1,8 +1,6 @@
 """`lingbot-world batch`: many videos, one manifest. Videos of one size are made together, so that each expert is loaded
 once for all of them. Done jobs are skipped; a job that fails is noted and passed over."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time

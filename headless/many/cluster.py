@@ -4,8 +4,6 @@ The files have to be found under the same paths on all machines. An actor that i
 the videos it was making: they are made again by another one.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import queue
