@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
 from itertools import count
@@ -39,7 +40,7 @@ class UploadSettings:
     sleep: bool = False
 
 
-class Uploader:
+class Uploader(AbstractContextManager["Uploader"]):
     """Reader threads for one device. Uploads are worked on in the order in which they were started.
 
     `close` ends the threads and gives the staging buffers back; so does leaving the `with` statement."""
@@ -51,9 +52,6 @@ class Uploader:
         self._threads = ThreadPoolExecutor(self.settings.threads, thread_name_prefix=_THREAD_NAME)
         self._idle: list[Lane] = []
         self._closing = threading.Event()
-
-    def __enter__(self) -> "Uploader":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..camera import CameraTrack, begin_track, pose_embedding
+from ..camera.path import CameraPath
+from ..camera.pose_folder import PoseFolder
 from ..errors import InputError
 from ..model.config import ModelConfig
 from ..options import CHUNKS, GUIDE_SCALE, STEPS, Release, SolverName, Window
@@ -19,19 +21,8 @@ from .state import Prompt, WorldState
 from .world import Schedule, check_causal, chunk_conditioning
 
 STANDING_STILL = "There is no camera path: the camera stands still."
-
-
-class PathLike(Protocol):
-    """A camera path: poses c2w [n, 4, 4], lens rows, and an action model's flags [n, 4]."""
-
-    @property
-    def c2w(self) -> np.ndarray: ...
-
-    @property
-    def intrinsics(self) -> np.ndarray: ...
-
-    @property
-    def actions(self) -> np.ndarray | None: ...
+AnyPath: TypeAlias = CameraPath | PoseFolder
+"""A camera path: poses c2w [n, 4, 4], lens rows, and an action model's flags [n, 4]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +142,7 @@ def plan_rollout(
     config: ModelConfig,
     release: Release,
     asked: RolloutRequest,
-    path: PathLike | None = None,
+    path: AnyPath | None = None,
     frame: Tensor | None = None,
     state: WorldState | None = None,
 ) -> RolloutSpec:
@@ -196,7 +187,7 @@ def chunk_of(asked: int | None, release: Release, state: WorldState | None) -> i
 
 
 def _track(
-    config: ModelConfig, frames: int, chunk: int, path: PathLike | None, state: WorldState | None
+    config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None
 ) -> CameraTrack:
     """The path over a new video's latent frames, or over those that go on from a state."""
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
@@ -214,7 +205,7 @@ def _track(
 
 
 def _notes(
-    asked: int, geometry: Geometry, chunk: int, path: PathLike | None, state: WorldState | None
+    asked: int, geometry: Geometry, chunk: int, path: AnyPath | None, state: WorldState | None
 ) -> tuple[str, ...]:
     notes = [] if path is not None else [STANDING_STILL]
     if geometry.frames != asked:

@@ -5,6 +5,7 @@ import json
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import cast
 
@@ -34,7 +35,7 @@ Layout = dict[str, tuple[torch.dtype, list[int], int]]
 """Of each tensor of the file, by key: dtype, shape and byte offset."""
 
 
-class TensorFile:
+class TensorFile(AbstractContextManager["TensorFile"]):
     """A safetensors file of known shapes that is written parameter by parameter, in any order and from any thread.
 
     The parameters named in `quantized` are stored as `quant_type` ("nf4" and "fp4" with double quantization, "fp8"),
@@ -60,9 +61,6 @@ class TensorFile:
         self._layout = _layout(_tensors(shapes, self._quantized, quant_type, blocksize, dtype))
         self._header_bytes = len(_header(self._layout))
         self._file = path.open("r+b" if resume and path.exists() else "w+b")
-
-    def __enter__(self) -> "TensorFile":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()

@@ -44,7 +44,7 @@ class _Frames(Protocol):
     def abandon(self) -> None: ...
 
 
-class FrameWriter:
+class FrameWriter(AbstractContextManager["FrameWriter"]):
     """Writes a video as its frames come; a thread of its own encodes while the caller makes the next ones.
 
     Nothing has its own name before it is whole, so that an interrupted run leaves nothing and an older video stays.
@@ -70,9 +70,6 @@ class FrameWriter:
         if target.pattern is not None:
             return _PngFiles(target, first, self._keep_partial)
         return (_GrowingVideo if self._keep_partial else _VideoFile)(target, fps)
-
-    def __enter__(self) -> FrameWriter:
-        return self
 
     def write(self, frames: np.ndarray) -> None:
         """Frames uint8 [F, H, W, 3]. Waits where the thread is two parts behind; raises what it met before."""
