@@ -1,7 +1,5 @@
 """What each frame of a video looks like, in numbers, and how it differs from the frames before, in the same places."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -60,7 +58,7 @@ class _Frame(NamedTuple):
     small_grey: np.ndarray
 
     @classmethod
-    def of(cls, pixels: np.ndarray) -> _Frame:
+    def of(cls, pixels: np.ndarray) -> "_Frame":
         cv2 = require("cv2", "opencv-python-headless")
         scale = LONGER_SIDE / max(pixels.shape[:2])
         if scale < 1:

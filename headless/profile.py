@@ -1,7 +1,5 @@
 """What each stage of a run took: seconds and peak GPU memory."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterator

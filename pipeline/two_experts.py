@@ -1,7 +1,5 @@
 """From conditioning to latent with the base model: the high-noise expert's steps, then the low-noise expert's."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -98,7 +96,7 @@ class Conditioning:
     context_null: Tensor | None
     camera: Tensor | None
 
-    def to(self, device: torch.device) -> Conditioning:
+    def to(self, device: torch.device) -> "Conditioning":
         """The same on that device."""
         null, camera = (None if each is None else each.to(device) for each in (self.context_null, self.camera))
         return Conditioning(self.y.to(device), self.context.to(device), null, camera)

@@ -1,7 +1,5 @@
 """Writes frames to a video, a pipe or PNG files, at once or as they come."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable
