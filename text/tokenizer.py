@@ -38,10 +38,6 @@ class Tokenizer:
     eos: int
     vocab_size: int
 
-    def count(self, text: str) -> int:
-        """Tokens of the whole prompt, its eos included, before any cut."""
-        return len(self.to_ids(clean_prompt(text))) + 1
-
     def encode(self, text: str, warn: Callable[[str], None] = log.warning) -> list[int]:
         """At most 512 ids of the cleaned `text`, the last one the eos. `warn` is told of a longer prompt, which is
         cut."""
