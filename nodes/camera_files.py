@@ -24,7 +24,6 @@ def _recorded_side(side: str) -> io.Int.Input:
         f"image_{side}",
         (0, 0, 100_000),
         f"{side.title()} of the recorded video in pixels; needed for ViPE without a field of view.",
-        display_name=f"image {side}",
         advanced=True,
     )
 

@@ -19,39 +19,47 @@ from .inputs import choice, number, seed_input, whole
 from .refusal import refusal
 
 CATEGORY = "LingBot-World/sampling"
+EXPERTS = ("high", "low")
 
 
-def _model(name: str, expert: str) -> io.Model.Input:
-    return io.Model.Input(
-        name,
-        display_name=name.replace("_", " "),
-        tooltip=f"The {expert} of Load LingBot-World Experts, with its LoRAs if you use any.",
-    )
+def _models_and_prompts() -> list[io.Input]:
+    """Both experts, and the prompts that both get."""
+    models = [
+        io.Model.Input(
+            f"{expert}_noise",
+            display_name=f"{expert} noise",
+            tooltip=f"The {expert}-noise expert of Load LingBot-World Experts, with its LoRAs if you use any.",
+        )
+        for expert in EXPERTS
+    ]
+    prompts = [
+        io.Conditioning.Input(name, tooltip=f"The {what}, with the start image and the camera. Both experts get it.")
+        for name, what in (("positive", "prompt"), ("negative", "negative prompt"))
+    ]
+    return [*models, *prompts]
 
 
-def _prompt(name: str, what: str) -> io.Conditioning.Input:
-    return io.Conditioning.Input(name, tooltip=f"The {what}, with the start image and the camera. Both experts get it.")
-
-
-def _cfg(name: str, expert: str) -> io.Float.Input:
-    return number(
-        name,
-        (0.0, GUIDE_SCALE, 100.0),
-        f"Guidance of the {expert} expert: how far to go from the negative prompt to the prompt. 1 leaves the "
-        "negative prompt out and halves the time; use it with step-distilled LoRAs.",
-        step=0.1,
-        round=0.01,
-    )
-
-
-def _boundary() -> io.Float.Input:
-    return number(
+def _guidance() -> list[io.Input]:
+    """Of each expert, and where the one takes over from the other."""
+    scales = [
+        number(
+            f"cfg_{expert}",
+            (0.0, GUIDE_SCALE, 100.0),
+            f"Guidance of the {expert}-noise expert: how far to go from the negative prompt to the prompt. 1 leaves "
+            "the negative prompt out and halves the time; use it with step-distilled LoRAs.",
+            step=0.1,
+            round=0.01,
+        )
+        for expert in EXPERTS
+    ]
+    boundary = number(
         "boundary",
         (0.0, BOUNDARY, 1.0),
         f"Noise level at which the low-noise expert takes over. {BOUNDARY} is the official value.",
         step=0.001,
         round=0.0001,
     )
+    return [*scales, boundary]
 
 
 def _steps() -> io.Int.Input:
@@ -120,13 +128,8 @@ class LingBotWorldGuider(io.ComfyNode):
             "below. The solver is not interrupted at the switch, and an expert is loaded when its first step comes.",
             search_aliases=["lingbot", "dual model guider", "cfg guider", "two experts", "moe", "wan 2.2"],
             inputs=[
-                _model("high_noise", "high-noise expert"),
-                _model("low_noise", "low-noise expert"),
-                _prompt("positive", "prompt"),
-                _prompt("negative", "negative prompt"),
-                _cfg("cfg_high", "high-noise"),
-                _cfg("cfg_low", "low-noise"),
-                _boundary(),
+                *_models_and_prompts(),
+                *_guidance(),
                 _camera_cache(),
             ],
             outputs=[io.Guider.Output("guider", display_name="guider", tooltip="For Sampler Custom Advanced.")],
@@ -202,10 +205,7 @@ class LingBotWorldSampler(io.ComfyNode):
             "the switch in one node. Guider, Solver and Sigmas do the same as separate nodes.",
             search_aliases=["lingbot", "ksampler", "wan 2.2 sampler", "moe sampler", "world model"],
             inputs=[
-                _model("high_noise", "high-noise expert"),
-                _model("low_noise", "low-noise expert"),
-                _prompt("positive", "prompt"),
-                _prompt("negative", "negative prompt"),
+                *_models_and_prompts(),
                 io.Latent.Input(
                     "latent",
                     tooltip="The empty latent of WanImageToVideo: size and length of the video. With a denoise below "
@@ -214,9 +214,7 @@ class LingBotWorldSampler(io.ComfyNode):
                 seed_input("The noise to start from. The same seed gives the same video.", control_after_generate=True),
                 _steps(),
                 _shift(),
-                _cfg("cfg_high", "high-noise"),
-                _cfg("cfg_low", "low-noise"),
-                _boundary(),
+                *_guidance(),
                 _solver(),
                 _camera_cache(),
                 _reuse_threshold(),
