@@ -92,8 +92,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     "camera_files": _CAMERA,
     "camera_preview": _DRAWN,
-    "camera_measure": _DRAWN,
-    "drift": _DRAWN,
+    "measure": _DRAWN,
     "sampling": (*_SAMPLING, *_names("comfy_api.latest: io.Guider io.Sampler io.Sigmas")),
     "rollout": (*_SAMPLING, *_STATE, *_PREVIEWS),
     "live": (*_SAMPLING, *_STATE, *_PREVIEWS, *_names("""

@@ -9,8 +9,8 @@ from .. import __version__
 from ..host import folders, installed, needs
 
 MODULES = (
-    "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "camera_measure",
-    "drift", "sampling", "rollout", "live", "state", "quantize", "toy",
+    "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "measure", "sampling",
+    "rollout", "live", "state", "quantize", "toy",
 )  # fmt: skip
 
 folders.register()
