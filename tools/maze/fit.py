@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from ..toyworld.parameters import Parameters
 LOG_EVERY = 200
 MOMENTUM, LENGTH = 0.95, 0.2
 """Of Muon: how much of the steps before is kept, and the root mean square of a step at a rate of 1."""
+OUTERMOST = "patch_embedding.weight", "encoder.conv1.weight", "conv1.weight", "conv2.weight", "decoder.head.2.weight"
+"""Layers from or to pixels or latents."""
 WARM_UPS = 3
 """Runs before a recording."""
 
@@ -50,17 +53,17 @@ def fit(
 
 
 class Optimizer:
-    """Muon for the matrices of blocks, Adam for all else. Muon's steps are as long as Adam's are, so one rate does for
-    both (Liu et al., Muon is scalable for LLM training, 2025)."""
+    """Muon for the matrices of blocks and the convolutions between a VAE's outermost ones, Adam for all else. Muon's
+    steps are as long as Adam's are, so one rate does for both (Liu et al., Muon is scalable for LLM training, 2025)."""
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters, self.momentum = parameters, torch.zeros_like(parameters.flat)
         self.adam = torch.optim.AdamW([parameters.flat], betas=(0.9, 0.98), weight_decay=0.0,
                                       fused=parameters.flat.device.type == "cuda")  # fmt: skip
-        self.groups: dict[tuple[int, ...], list[str]] = {}
+        self.groups: dict[tuple[int, int], list[str]] = {}
         for name, shape in parameters.shapes.items():
-            if name.startswith("blocks.") and len(shape) == 2:
-                self.groups.setdefault(shape, []).append(name)
+            if name.startswith("blocks.") and len(shape) == 2 or len(shape) > 3 and name not in OUTERMOST:
+                self.groups.setdefault((shape[0], math.prod(shape[1:])), []).append(name)
 
     @torch.no_grad()
     def step(self, gradient: Tensor, rate: float) -> None:
@@ -70,9 +73,9 @@ class Optimizer:
         ahead = Parameters(shapes, torch.add(gradient, self.momentum, alpha=MOMENTUM)).named()
         weights, slopes = (Parameters(shapes, part).named() for part in (flat.detach(), gradient))
         for shape, names in self.groups.items():
-            turned = orthogonal(torch.stack([ahead[name] for name in names]))
+            turned = orthogonal(torch.stack([ahead[name].view(shape) for name in names]))
             for name, change in zip(names, turned.unbind(), strict=True):
-                weights[name].sub_(change, alpha=rate * LENGTH * max(shape) ** 0.5)
+                weights[name].view(shape).sub_(change, alpha=rate * LENGTH * max(shape) ** 0.5)
                 slopes[name].zero_()
         flat.grad = gradient
         self.adam.param_groups[0]["lr"] = rate
