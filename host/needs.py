@@ -25,8 +25,9 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 EVERY_NODE = _names("""
-    comfy_api.latest: ComfyExtension io.ComfyNode io.Schema io.NodeOutput io.Output io.Custom io.Combo io.Boolean
-        io.Conditioning io.Float io.Image io.Int io.Latent io.Model io.String io.ControlAfterGenerate.fixed io.Vae
+    comfy_api.latest: ComfyExtension io.ComfyNode io.Schema io.NodeOutput io.Input io.Output io.Custom io.Combo
+        io.Boolean io.Conditioning io.Float io.Image io.Int io.Latent io.Model io.String io.Vae
+        io.ControlAfterGenerate.fixed
     comfy_execution.utils: get_executing_context
     folder_paths: add_model_folder_path folder_names_and_paths get_filename_list get_folder_paths get_input_directory
         models_dir
