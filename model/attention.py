@@ -89,11 +89,16 @@ def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> 
     return min(range(1, max(1, min(MOST_PARTS, keys // PART_KEYS)) + 1), key=time)
 
 
+def part_length(keys: int, parts: int) -> int:
+    """Keys of each part: whole tiles. What is left is attended to apart."""
+    return keys // parts // TILE * TILE
+
+
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """In parts of the keys, where that is faster; q, k and v [B, heads, L, head_dim]. Raises what cuDNN raises."""
     keys = k.shape[2]
     parts = key_parts(q.shape[2], keys, q.shape[1], processors(q.device))
-    each = keys // parts // TILE * TILE
+    each = part_length(keys, parts)
     if len(q) > 1 or parts == 1 and (each == keys or keys < MIN_KEYS_TO_SPLIT):
         return F.scaled_dot_product_attention(q, k, v)
     divided = (x[0, :, : parts * each].unflatten(1, (parts, each)).transpose(0, 1) for x in (k, v))

@@ -18,7 +18,7 @@ from .attention_8bit import attend_8bit
 from .block import Block, SelfAttention, prepared_layers, residual_mlp
 from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
-from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope
+from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope, Times
 from .operations import Operations, TorchOperations, prepared
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices
@@ -26,6 +26,9 @@ from .rope import AS_TRAINED, RopeScale, rope_table
 
 EMBEDDING_TOKENS = 8192
 """Tokens in the camera's embedding and in the fp32 head at once."""
+
+MOST_TIMES = 128
+"""Timesteps whose embedding is kept."""
 
 
 class LingBotWorldModel(nn.Module):
@@ -145,8 +148,8 @@ class LingBotWorldModel(nn.Module):
         first_frame = 0 if history is None else history.first_frame
         cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame, self.rope_scale(options))
         rope = share.rope(cos).to(residual), share.rope(sin).to(residual)
-        timestep = timestep.to(x.device).expand(len(x))
-        given, graphs = ForwardInputs(share.latent(x), timestep, prompts, embedded, rope), options.get("graphs")
+        times = self._times(timestep.to(x.device).expand(len(x)), options)
+        given, graphs = ForwardInputs(share.latent(x), times, prompts, embedded, rope), options.get("graphs")
         cells = self._cells(given, options) if graphs is None else graphs.run(self._cells, given, options)
         frames, height, width = grid
         return rearrange(
@@ -154,12 +157,24 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """The head's cells of this process's tokens. All that a forward computes from the latent and the timestep."""
-        e, e0 = self.embed_time(given.timestep)
+        """The head's cells of this process's tokens. All that a forward computes from the latent."""
+        e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         for index, block in enumerate(self.blocks):
             x = self.run_block(index, block, x, e0, given.context, given.camera, given.rope, options)
         return self.head(x, e)
+
+    def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
+        """`embed_time`, from those that are kept if it is there."""
+        kept, number = options.get("times"), options.get("timestep")
+        if kept is None or number is None:
+            return self.embed_time(timestep)
+        key = number, len(timestep), options.get("weights")
+        if key not in kept:
+            if len(kept) >= MOST_TIMES:  # their weights have moved
+                kept.clear()
+            kept[key] = self.embed_time(timestep)
+        return kept[key]
 
     def _embedded(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> Tensor:
         """`embed_text` of a prompt for each row; what the cache has is not computed again. On a CPU one token stands

@@ -144,7 +144,7 @@ class World:
         graphs = memory.graphs and self._device.type == "cuda" and history.in_place
         limit = memory.camera_cache_bytes
         cache = None if limit == 0 else CameraCache(limit, steady=graphs)
-        own: ForwardOptions = {**options, "kv_cache": history}
+        own: ForwardOptions = {**options, "kv_cache": history, "times": {}}
         if graphs:
             own["graphs"] = ForwardGraphs()
             dtype, exact = self._model.compute_dtype, memory.place.fp8 or self._model.attention_mode != "8bit"
