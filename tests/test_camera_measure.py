@@ -19,7 +19,7 @@ from lingbot_world.camera.measure import (
     summary,
     video_path,
 )
-from lingbot_world.camera.measure.measurement import compared, median_direction_error_deg, median_turn_error_deg
+from lingbot_world.camera.measure.measurement import compared, median_errors_deg
 from lingbot_world.camera.measure.tracks import Tracks
 from lingbot_world.camera.moves import preset_path
 from lingbot_world.camera.path import CameraPath, lens_from_fov
@@ -95,11 +95,11 @@ def test_a_rendered_move_is_found_and_its_opposite_is_not(name):
     assert len(measured.judged) == len(measured.pairs) == 1
     assert measured.follows
     turn, direction = DOLLY_BOUNDS_DEG if name.startswith("dolly") else (TURN_BOUND_DEG, DIRECTION_BOUND_DEG)
-    assert median_turn_error_deg(measured.judged) < turn
+    assert median_errors_deg(measured.judged)[0] < turn
     if name.startswith(("pan", "tilt", "roll")):
-        assert np.isnan(median_direction_error_deg(measured.judged))
+        assert np.isnan(median_errors_deg(measured.judged)[1])
     else:
-        assert median_direction_error_deg(measured.judged) < direction
+        assert median_errors_deg(measured.judged)[1] < direction
     assert other.follows is False
     assert other.following == 0
 
@@ -127,7 +127,7 @@ def test_the_truth_of_a_soft_room_is_never_refused_and_other_paths_are(name, roo
 def test_sweep_of_soft_rooms(name):
     measured = [measure_camera(soft_video(name, room), soft_path(name)) for room in range(SOFT_ROOMS)]
     for room, each in enumerate(measured):
-        turn, direction = median_turn_error_deg(each.found), median_direction_error_deg(each.found)
+        turn, direction = median_errors_deg(each.found)
         judged = f"{each.following} of {len(each.judged)} judged"
         print(f"{name} {room}: {each.follows}, {judged}, {turn:.2f}, {direction:.1f}")
     assert all(each.follows is not False for each in measured)
