@@ -2,6 +2,8 @@
 
 import logging
 import threading
+from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, NamedTuple
 
 import comfy.conds
@@ -123,13 +125,25 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         elif self.diffusion_model.config.causal:
             raise InputError(ONLY_ROLLOUT)
         self._watch(transformer_options)
-        cache = transformer_options.get(CAMERA_CACHE)  # a rollout's own
-        sampling = self.current_patcher is not None  # only a sampling run frees the cache
-        if "graphs" not in transformer_options and sampling and kwargs.get(CAMERA) is not None:
-            mode = transformer_options.get(CAMERA_CACHE_MODE, "auto")
-            cache = self.camera_cache_for_step(mode, x.shape[2:], self._step_bytes(x.shape))
-        options = {**transformer_options, CAMERA_CACHE: cache}
-        return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
+        with self._weights_held(transformer_options) as weights:
+            options = dict(transformer_options)
+            if weights is not None:
+                options["weights"] = weights
+            else:
+                options.pop("graphs", None)
+                options[CAMERA_CACHE] = self._camera_cache(options, x.shape, kwargs.get(CAMERA) is not None)
+            return super()._apply_model(x, t, c_concat, c_crossattn, control, options, **kwargs)
+
+    def _weights_held(self, options: dict) -> AbstractContextManager[Hashable]:
+        """Around the model alone: before it ComfyUI asks for free memory, and warns of each page that is held then."""
+        return self.current_patcher.weights_held() if "graphs" in options else nullcontext()
+
+    def _camera_cache(self, options: dict, shape, has_camera: bool) -> CameraCache | None:
+        """Of a step that is not recorded; only a sampling run frees it."""
+        if self.current_patcher is None or not has_camera:
+            return None
+        mode = options.get(CAMERA_CACHE_MODE, "auto")
+        return self.camera_cache_for_step(mode, shape[2:], self._step_bytes(shape))
 
     def watch_options(self) -> None:
         """Called when a run begins. The options of its first step are its usual ones; what transformer_options ask for

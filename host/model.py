@@ -138,14 +138,18 @@ def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplac
     """The block, with every `attn2_patch` applied to the hidden states between cross-attention and feed-forward."""
     cross, update = block.cross_attn, block.cross_attn.update_
 
-    def update_and_patch(hidden, *arguments):
-        update(hidden, *arguments)
+    x = x if inplace else x.clone()
+
+    def update_and_patch(rows, *arguments):
+        update(rows, *arguments)
+        for row in rows:
+            row.settle()
         for patch in options["patches"]["attn2_patch"]:
-            hidden.copy_(patch({"x": hidden, "transformer_options": options}))
+            x.copy_(patch({"x": x, "transformer_options": options}))
 
     cross.update_ = update_and_patch
     try:
-        return block(x, e0, context, camera, rope, options, inplace=inplace)
+        return block(x, e0, context, camera, rope, options, inplace=True)
     finally:
         del cross.update_
 

@@ -59,8 +59,8 @@ class _Sampler(comfy.samplers.Sampler):
 class _PreparedModel:
     """ComfyUI's prepared model, called as World calls the engine's: it gives the velocity of a forward.
 
-    ComfyUI gives x - sigma * velocity. A forward is recorded and replayed only while all weights are on the GPU as they
-    were loaded, and no node has put anything between the blocks or around the model."""
+    ComfyUI gives x - sigma * velocity. A forward may be recorded and replayed where no node has put anything between
+    the blocks or around the model, and, which LingBotWorldExpert sees to, all weights are on the GPU as loaded."""
 
     def __init__(self, model_wrap, extra_args: dict, schedule: Schedule):
         model = model_wrap.inner_model
@@ -84,12 +84,11 @@ class _PreparedModel:
             **given.get("transformer_options", {}), TIMESTEP: step, "kv_cache": history,
             CHUNK_INPUTS: ChunkInputs(y, context, camera),
         }  # fmt: skip
-        with model.current_patcher.weights_held() as weights:
-            if self._plain and weights is not None and "graphs" in options:
-                inner |= {name: options[name] for name in ("graphs", CAMERA_CACHE)} | {"weights": weights}
-                model.kept_by_rollout |= {options["graphs"], *filter(None, [options[CAMERA_CACHE]])}
-            model_options = {**given, "transformer_options": inner}
-            denoised = self._wrap(latent, sigma, model_options=model_options, seed=self._extra.get("seed"))
+        if self._plain and "graphs" in options:
+            inner |= {name: options[name] for name in ("graphs", CAMERA_CACHE)}
+            model.kept_by_rollout |= {options["graphs"], *filter(None, [options[CAMERA_CACHE]])}
+        model_options = {**given, "transformer_options": inner}
+        denoised = self._wrap(latent, sigma, model_options=model_options, seed=self._extra.get("seed"))
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
     def _kept(self, key: KeyValueCache | None, given: Tensor, make: Callable[[], Tensor]) -> Tensor:

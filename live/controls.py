@@ -143,6 +143,36 @@ class Controls:
         return rows
 
 
+class Steered:
+    """Passes on what is asked of its `controls`, for whoever holds no more than a session."""
+
+    controls: Controls
+
+    def press(self, key: str, event: int | None = None) -> None:
+        """A key of w a s d i j k l goes down."""
+        self.controls.press(key, event)
+
+    def release(self, key: str, event: int | None = None) -> None:
+        """It comes up."""
+        self.controls.release(key, event)
+
+    def hold(self, keys: Iterable[str], event: int | None = None) -> None:
+        """These keys are down, and no others."""
+        self.controls.hold(keys, event)
+
+    def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
+        """The camera is to turn by so many degrees, right and up."""
+        self.controls.look(yaw, pitch, event)
+
+    def stick(self, forward: float, right: float, yaw: float, pitch: float, event: int | None = None) -> None:
+        """Sticks of a gamepad, -1 to 1 each."""
+        self.controls.stick(forward, right, yaw, pitch, event)
+
+    def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
+        """The keys of each of the next latent frames."""
+        self.controls.script(rows, event)
+
+
 def _checked(keys: Iterable[str]) -> frozenset[str]:
     held = list(keys)
     unknown = [key for key in held if not isinstance(key, str) or key not in _AXES]

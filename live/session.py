@@ -6,13 +6,12 @@ import logging
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from threading import Condition, Thread, current_thread
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ import torch
 from ..errors import InputError, LingBotError
 from ..options import FPS
 from ..pipeline.state import WorldState
-from .controls import FRAMES_OF_ONE, Controls
+from .controls import FRAMES_OF_ONE, Controls, Steered
 from .decoding import DecodingThread
 from .engine import Engine, Start
 from .pace import Pace
@@ -37,7 +36,7 @@ Tell = Callable[[str, dict[str, Any]], None]
 """tell(kind, facts): prompt, paused, resumed, back, restarted, kept (no longer), failed."""
 
 
-class Session:
+class Session(Steered):
     """A world and somebody in it. A program asks for the frames: the next chunk is made, with the keys of then, when it
     wants more.
 
@@ -76,30 +75,8 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    def press(self, key: str, event: int | None = None) -> None:
-        """A key of w a s d i j k l goes down; see `Controls`, which has mouse, stick and scripts too."""
-        self.controls.press(key, event)
-
-    def release(self, key: str, event: int | None = None) -> None:
-        """It comes up."""
-        self.controls.release(key, event)
-
-    def hold(self, keys: Iterable[str], event: int | None = None) -> None:
-        """These keys are down, and no others."""
-        self.controls.hold(keys, event)
-
-    def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
-        """The camera is to turn by so many degrees, right and up."""
-        self.controls.look(yaw, pitch, event)
-
-    def script(self, rows: Sequence[Iterable[str]], event: int | None = None) -> None:
-        """The keys of each of the next latent frames."""
-        self.controls.script(rows, event)
 
     def prompt(self, text: str, *, refresh: bool = False) -> None:
         """What the world shows from one of the next chunks on: text is encoded meanwhile. `refresh` as in

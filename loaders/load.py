@@ -18,9 +18,9 @@ from ..model.attention import sdpa
 from ..model.attention_8bit import choose_attention
 from ..model.block import Block
 from ..model.dit import LingBotWorldModel
-from ..model.linear_8bit import choose_arithmetic
+from ..model.linear_8bit import DTYPES, choose_arithmetic
 from ..model.operations import Linear, TorchOperations, materialise
-from ..model.quantized.parameters import DecodedParameter, frozen_parameter
+from ..model.quantized.parameters import DecodedParameter, WideParameter, frozen_parameter, keep_together
 from ..options import Arithmetic, AttentionMode, Progress
 from ..typed import checked
 from .checkpoint import Checkpoint, open_checkpoint
@@ -63,7 +63,8 @@ def load_expert(
     keep a piece of these blocks each instead, and gather them in every forward, which they all have to call.
 
     The first `decoded_blocks` blocks keep the decoded weights of their main layers from their first forward on, beside
-    those of fewer bits (see `memory.decoded_bytes`): a decoding less in every forward.
+    those of fewer bits, and with an arithmetic of 8 bits those that it takes beside any others (see
+    `memory.decoded_bytes`): a decoding less in every forward.
 
     `arithmetic` is that of the blocks' linear layers (see model/linear_8bit.py), "auto" means `dtype`. With an
     `attention_mode` of "8bit" self-attention is that of model/attention_8bit.py, else it is `attention`. Raises
@@ -92,12 +93,25 @@ def load_expert(
     if streamer:
         streamer.serve(model)
     for block in list(model.blocks)[:decoded_blocks]:
-        for layer in cast(Block, block).main_layers:
-            if isinstance(layer.weight, DecodedParameter):
-                layer.weight.keep()
+        _keep_decoded(cast(Block, block), wide=arithmetic in DTYPES)
     model.set_arithmetic(arithmetic)
     model.set_attention(attention_mode)
     return model.eval()
+
+
+def _keep_decoded(block: Block, wide: bool) -> None:
+    """The weights of the main layers, `wide` ones too."""
+    for layer in block.main_layers:
+        if wide and type(layer.weight) is torch.nn.Parameter:
+            layer.weight = WideParameter.of(layer.weight)
+        if isinstance(layer.weight, DecodedParameter):
+            layer.weight.keep()
+    layers = [cast(Linear, layer) for layer in block.joint_layers]
+    if all(isinstance(layer.weight, DecodedParameter) for layer in layers):
+        keep_together(*(cast(DecodedParameter, layer.weight) for layer in layers))
+        biases = torch.cat([layer.bias for layer in layers]).chunk(len(layers))
+        for layer, bias in zip(layers, biases, strict=True):
+            layer.bias = frozen_parameter(bias)
 
 
 def _add_changes(model: LingBotWorldModel, changes: Changes, device: torch.device, dtype: torch.dtype) -> None:

@@ -1,6 +1,7 @@
 """Exact attention by the fastest of torch's kernels that the device at hand can run."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
@@ -46,6 +47,15 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tenso
     return attend(q, k, v).transpose(1, 2).flatten(2)
 
 
+def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
+    """Attention of q [L, heads*head_dim] to k and v [S, heads*head_dim] and to `missing` more tokens, each like the
+    last one: the logarithm of how many there are is added to its logits."""
+    bias = q.new_zeros(1, len(k))
+    bias[:, -1] = math.log(1 + missing)
+    q, k, v = (t.unflatten(-1, (heads, -1)).transpose(0, 1)[None] for t in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)[0].transpose(0, 1).flatten(1)
+
+
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     preference = _preference(q.device, q.dtype)
     if torch.compiler.is_compiling():
@@ -79,11 +89,16 @@ def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> 
     return min(range(1, max(1, min(MOST_PARTS, keys // PART_KEYS)) + 1), key=time)
 
 
+def part_length(keys: int, parts: int) -> int:
+    """Keys of each part: whole tiles. What is left is attended to apart."""
+    return keys // parts // TILE * TILE
+
+
 def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """In parts of the keys, where that is faster; q, k and v [B, heads, L, head_dim]. Raises what cuDNN raises."""
     keys = k.shape[2]
     parts = key_parts(q.shape[2], keys, q.shape[1], processors(q.device))
-    each = keys // parts // TILE * TILE
+    each = part_length(keys, parts)
     if len(q) > 1 or parts == 1 and (each == keys or keys < MIN_KEYS_TO_SPLIT):
         return F.scaled_dot_product_attention(q, k, v)
     divided = (x[0, :, : parts * each].unflatten(1, (parts, each)).transpose(0, 1) for x in (k, v))

@@ -12,20 +12,22 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
-from ..options import Arithmetic, AttentionMode
+from ..options import Arithmetic, AttentionMode, T
 from .attention import sdpa
 from .attention_fp8_cudnn import (
     Operand,
     Scaling,
     cudnn_attention,
+    cudnn_attention_of,
     cudnn_attention_to,
     plain_attention,
+    plain_attention_of,
     plain_attention_to,
     sample,
 )
 from .config import ModelConfig
 from .linear_8bit import arithmetic_note, check_nvidia, choose_arithmetic
-from .pointwise import or_else
+from .pointwise import Rows, or_else
 
 PROBE_TOKENS, WORST_PROBE = 256, 0.2
 """A kernel is tried with so many random tokens, and not taken if its relative RMS error is larger."""
@@ -60,6 +62,18 @@ def attend_8bit(
     return _in_compiled_code(q, k, v, heads) if torch.compiler.is_compiling() else _attend(q, k, v, heads)
 
 
+def attend_operands(
+    q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
+) -> Rows:
+    """Attention of a single row whose queries are in 8 bits too. The result is as `dtype`, or in 8 bits with one scale
+    a token; with `shares` as in `attention.attend_to_frames`, which raises what cuDNN raises."""
+    if q.values.device.type != "cuda":
+        return plain_attention_of(q, k, v, heads, dtype)
+    if shares is not None:
+        return cudnn_attention_of(q, k, v, heads, dtype, shares)
+    return _unless_broken(cudnn_attention_of, plain_attention_of, KERNELS[0].package)(q, k, v, heads, dtype)
+
+
 def _attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     if q.device.type != "cuda":
         return plain_attention(q, k, v, heads)
@@ -91,7 +105,7 @@ def _(q: Tensor, *_others: Any) -> Tensor:
 
 
 @lru_cache
-def _unless_broken(attend: Callable[..., Tensor], plain: Callable[..., Tensor], package: str) -> Callable[..., Tensor]:
+def _unless_broken(attend: Callable[..., T], plain: Callable[..., T], package: str) -> Callable[..., T]:
     return or_else(attend, plain, f"attention of {package}")
 
 

@@ -16,9 +16,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .attention import TILE, key_parts, processors, sdpa
+from .attention import TILE, key_parts, part_length, processors, sdpa
 from .matrix_8bit import LARGEST
-from .pointwise import from_fp8_, merge_, or_else, to_fp8_
+from .pointwise import (
+    R,
+    Rows,
+    Unturned,
+    empty_rows,
+    encode_8bit,
+    from_fp8_,
+    merge_fp8_,
+    or_else,
+    to_fp8_,
+    turned_fp8,
+)
 
 FP8 = torch.float8_e4m3fn
 SAMPLE = 512
@@ -88,6 +99,12 @@ def operand(x: Tensor, mean_of: Tensor | None = None, zeros: int = 0) -> Operand
     return Operand(values, made)
 
 
+def turned_operand(given: Unturned) -> Operand:
+    """Queries, normed and turned, by the scale that their norm allows."""
+    values, scale, factor = turned_fp8(given)
+    return Operand(values, Scaling(scale, factor, scale.new_zeros(1)))
+
+
 def padding(keys: int) -> int:
     """Keys and values of zeros that are added because cuDNN is faster if the keys fill its tiles.
 
@@ -122,32 +139,39 @@ def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
         return _by_cudnn(q[0], operand(q[0]), k, v, heads)[None]
 
 
-def _by_cudnn(out: Tensor, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> Tensor:
-    """One row attends to the keys in parts, where that is faster (see attention.py)."""
-    device, head_dim = out.device, out.shape[1] // heads
+def cudnn_attention_of(
+    q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype, shares: Tensor | None = None
+) -> Rows:
+    """Attention of q over k and v as `dtype`, or in 8 bits with one scale a token; with `shares` as in
+    `attention.attend_to_frames`."""
+    out = empty_rows(q.values, dtype)
+    with torch.cuda.device_of(q.values):
+        if shares is None:
+            return _by_cudnn(out, q, k, v, heads)
+        queries, keys, head_dim = len(q.values), len(k.values) // len(shares), q.values.shape[1] // heads
+        graph = _graph(q.values.device, Shape(len(shares), queries, keys, heads, head_dim, in_parts=True))
+        parts, log_sums = graph(q, k, v)
+        return merge_fp8_(out, parts, v.scaling.mean, v.scaling.scale, log_sums + shares[:, None, None])
+
+
+def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int = 1) -> R:
+    """One row attends to the keys in parts, where that is faster (see attention.py). Two parts share the last tile: a
+    call of its own takes longer (486 us for 960 queries, 17,280 keys and 40 heads, shared 453; bf16's kernel is slower
+    so)."""
+    device, head_dim = q.values.device, q.values.shape[1] // heads
     queries, keys = (len(each.values) // rows for each in (q, k))
     parts = key_parts(queries, keys, heads, processors(device)) if rows == 1 else 1
     if parts == 1:
         values = _graph(device, Shape(rows, queries, keys, heads, head_dim))(q, k, v)[0]
-        return from_fp8_(out, values.flatten(0, 1).flatten(1), v.scaling.mean, v.scaling.scale)
-    each = keys // parts // TILE * TILE
+        return merge_fp8_(out, values.flatten(0, 1)[None], v.scaling.mean, v.scaling.scale)
+    each = keys // 2 if parts == 2 and keys // TILE % 2 and keys % TILE == 0 else part_length(keys, parts)
     first = [x._replace(values=x.values[: parts * each]) for x in (k, v)]
-    made: tuple[Tensor, ...] = _graph(device, Shape(parts, queries, each, heads, head_dim, in_parts=True))(q, *first)
+    made, log_sums = _graph(device, Shape(parts, queries, each, heads, head_dim, in_parts=True))(q, *first)
+    rest: tuple[Tensor, Tensor] | tuple[()] = ()
     if parts * each < keys:
-        rest = [x._replace(values=x.values[parts * each :]) for x in (k, v)]
-        made += _graph(device, Shape(1, queries, keys - parts * each, heads, head_dim, in_parts=True))(q, *rest)
-    merge_(out.unflatten(1, (heads, -1)), *made)
-    return from_fp8_(out, out, v.scaling.mean, v.scaling.scale)
-
-
-def cudnn_attention_to_frames(q: Tensor, k: Operand, v: Operand, heads: int, shares: Tensor) -> Tensor:
-    """`attention.attend_to_frames` of q [tokens, heads*head_dim], which is overwritten with the result."""
-    queries, keys, head_dim = len(q), len(k.values) // len(shares), q.shape[1] // heads
-    with torch.cuda.device_of(q):
-        graph = _graph(q.device, Shape(len(shares), queries, keys, heads, head_dim, in_parts=True))
-        parts, log_sums = graph(operand(q), k, v)
-        merge_(q.unflatten(1, (heads, -1)), parts, log_sums + shares[:, None, None])
-        return from_fp8_(q, q, v.scaling.mean, v.scaling.scale)
+        last = [x._replace(values=x.values[parts * each :]) for x in (k, v)]
+        rest = _graph(device, Shape(1, queries, keys - parts * each, heads, head_dim, in_parts=True))(q, *last)
+    return merge_fp8_(out, made, v.scaling.mean, v.scaling.scale, log_sums, rest)
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -158,6 +182,13 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
     """`cudnn_attention_to` with an exact softmax, in the dtype of q, which stays as it is."""
     return _plain(q, operand(q[0]), k, v, heads)
+
+
+def plain_attention_of(q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype) -> Rows:
+    """`cudnn_attention_of` with an exact softmax."""
+    eight_bit = dtype in LARGEST
+    out = _plain(torch.empty(1, 0, dtype=torch.float32 if eight_bit else dtype), q, k, v, heads)[0]
+    return encode_8bit(out, dtype=dtype) if eight_bit else out
 
 
 def _plain(like: Tensor, q: Operand, k: Operand, v: Operand, heads: int) -> Tensor:

@@ -13,14 +13,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from .attention import Attention, attend_to_frames
-from .attention_fp8_cudnn import Operand, cudnn_attention_to_frames
+from .attention import Attention, attend_to_frames, attend_to_padded
+from .attention_8bit import attend_8bit, attend_operands
+from .attention_fp8_cudnn import Operand, operand, turned_operand
 from .cache import CameraCache, Pair
 from .config import ModelConfig
 from .forward import Camera, ForwardOptions, Rope
-from .linear_8bit import Rows, activated, normed, shared
+from .linear_8bit import activated, input_dtype, joined, shared
 from .operations import Layer, Operations, norm_parameters, prepared
-from .pointwise import affine_, gated_add_, rms_norm_, rms_rope_, slices
+from .pointwise import Rows, Turning, Unturned, rms_norm_, slices
+from .residual import Residual
 
 FFN_TOKENS = 32768
 """Tokens in the feed-forward at once: all of a video of 480x832x81. Two halves would make the step 1 % slower and save
@@ -29,7 +31,7 @@ nothing, because the self-attention needs more memory."""
 CAMERA_TOKENS = 32768
 """Tokens in the camera layers at once. A longer video's scale and shift are computed and applied part by part."""
 
-Extend = Callable[[Tensor, Tensor], "Pair | tuple[Operand, Operand]"]
+Extend = Callable[[Tensor | Unturned, Tensor], "Pair | tuple[Operand, Operand]"]
 
 
 class _Attention(nn.Module):
@@ -46,62 +48,82 @@ class SelfAttention(_Attention):
 
     def update_(
         self,
-        x: Tensor,
+        rows: Sequence[Residual],
         modulation: Tensor,
         rope: Rope,
         reference: Tensor,
         options: ForwardOptions,
         extend: Extend | None = None,
     ) -> None:
-        """x [rows, tokens, dim] += gate * attention(norm(x) * scale + shift); modulation [rows, 3, dim] has the three.
+        """x += gate * attention(norm(x) * scale + shift) of every row; modulation [rows, 3, dim] has the three.
 
         GEMMs and attention run in the dtype of `reference`. A causal model has one row; `extend(keys, values)` returns
         the row's own keys and values together with those of earlier frames. Where several processes compute a forward
         together, x has this process's tokens, options["token_share"]; attention and `extend` get its heads."""
-        norms = self._norms(x)
+        norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
-            for row, (shift, scale, gate) in zip(x, modulation, strict=True):
-                y = normed(row, scale, shift, self.eps, reference.dtype, *layers)
-                projected = self._projected(y, layers, norms, rope)
+            for row, (shift, scale, gate) in zip(rows, modulation, strict=True):
+                y = row.normed(scale, shift, self.eps, reference.dtype, *layers)
+                projected = self._projected(y, layers, norms, rope, options)
                 del y
-                y = self._attended(projected, extend, options)
-                gated_add_(row, to_out(y), gate)
+                y = self._attended(projected, extend, options, input_dtype(to_out) or reference.dtype)
+                row.add(to_out(y), gate)
                 del y
 
-    def give(self, x: Tensor, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
+    def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
         """Compute keys and values of the one row, for `extend` alone. The arguments are those of `update_`."""
         shift, scale, _ = modulation[0]
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
-            y = normed(x[0], scale, shift, self.eps, reference.dtype, to_keys, to_values)
-            extend(rms_rope_(to_keys(y), self._norms(x)[1], *rope, self.eps), to_values(y))
+            y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
+            keys, values = projections(y, to_keys, to_values, at_once=True)
+            extend(Unturned(keys, Turning(self._norms(row.stream)[1], *rope, self.eps)), values)
 
     def _norms(self, x: Tensor) -> Pair:
         return norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
 
-    def _projected(self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope) -> Iterator[Tensor]:
-        """q, k and v of y [tokens, dim], each computed when it is asked for."""
-        for layer, norm in zip(layers[:2], norms, strict=True):
-            yield rms_rope_(layer(y), norm, *rope, self.eps)
-        yield layers[2](y)
+    def _projected(
+        self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
+    ) -> Iterator[Any]:
+        """q, k and v of y [tokens, dim], each computed when it is asked for. Of a causal model's row that no other
+        process has a share of, who takes q and k norms and turns them."""
+        history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
+        in_8_bits = history is not None and history.in_fp8 and self.attention is attend_8bit
+        made = projections(y, *layers, at_once=in_8_bits)
+        q, k = (partial(Unturned, turning=Turning(norm, *rope, self.eps)) for norm in norms)
+        yield turned_operand(q(next(made))) if in_8_bits else q(next(made)).turned()
+        yield k(next(made)).turned() if history is None else k(next(made))
+        yield next(made)
 
-    def _attended(self, projected: Iterator[Tensor], extend: Extend | None, options: ForwardOptions) -> Tensor:
-        """Of this process's tokens, by all processes that have a share of them."""
+    def _attended(
+        self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
+    ) -> Rows:
+        """Of this process's tokens, by all processes that have a share of them. `dtype`: of what the next layer takes,
+        where attention can give 8 bits."""
         share = options.get("token_share")
         q, k, v = projected if share is None else share.to_heads(projected)
-        keys, values = (k, v) if extend is None else extend(k, v)
+        keys, values = cast(tuple[Any, Any], (k, v) if extend is None else extend(k, v))
         shares = None if extend is None else options["kv_cache"].frame_shares
+        if isinstance(q, Operand):
+            return attend_operands(q, keys, values, self.heads, dtype, shares)
         heads = q.shape[1] // self.head_dim
+        out: Any
         if shares is None:
             out = self.attention(q[None], _as_row(keys), _as_row(values), heads, options)[0]
+        elif isinstance(keys, Operand):
+            out = attend_operands(operand(q), keys, values, heads, q.dtype, shares)
         else:
-            attend: Any = cudnn_attention_to_frames if isinstance(keys, Operand) else attend_to_frames
-            out = attend(q, keys, values, heads, shares)
+            out = attend_to_frames(q, keys, values, heads, shares)
         del q, k, v, keys, values  # before the exchange takes memory
         return out if share is None else share.to_tokens(out)
 
 
 class CrossAttention(_Attention):
-    """Attention to the prompt's tokens: to all of them, padding included, as in training."""
+    """Attention to the prompt's tokens: to all of them, padding included, as in training. Where there are fewer than
+    text_len, the last one stands for those that are missing."""
+
+    def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
+        super().__init__(config, operations, attention, **factory)
+        self._text_len = config.text_len
 
     def project(self, context: Tensor, stream: Tensor) -> Pair:
         """Normed keys and values of the prompts [rows, text_len, dim], each of the same shape. The norm is computed in
@@ -111,18 +133,23 @@ class CrossAttention(_Attention):
             keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
             return torch.stack(keys), torch.stack([to_v(prompt) for prompt in context])
 
-    def update_(self, x: Tensor, norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions) -> None:
-        """x [rows, tokens, dim] += attention(norm(x), prompts). `norm` is the norm's weight and bias, `keys_values` are
+    def update_(
+        self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions
+    ) -> None:
+        """x += attention(norm(x), prompts) of every row. `norm` is the norm's weight and bias, `keys_values` are
         those of the prompts `context`. GEMMs run in the dtype of `context`."""
-        norm_q = norm_parameters(self.norm_q, x)[0]
+        norm_q = norm_parameters(self.norm_q, rows[0].stream)[0]
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
-            for row, k, v in zip(x, *keys_values, strict=True):
-                y = normed(row, *norm, self.eps, context.dtype, to_q)
+            for row, k, v in zip(rows, *keys_values, strict=True):
+                y = row.normed(*norm, self.eps, context.dtype, to_q)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
-                y = self.attention(q[None], k[None], v[None], self.heads, options)[0]
+                if (missing := self._text_len - len(k)) > 0:
+                    y = attend_to_padded(q, k, v, self.heads, missing)
+                else:
+                    y = self.attention(q[None], k[None], v[None], self.heads, options)[0]
                 del q
-                gated_add_(row, to_out(y))
+                row.add(to_out(y))
                 del y
 
 
@@ -154,6 +181,11 @@ class Block(nn.Module):
             self.cam_shift_layer = linear(dim, dim, **factory)
 
     @property
+    def joint_layers(self) -> tuple[nn.Module, ...]:
+        """Those whose products one product can make."""
+        return self.self_attn.q, self.self_attn.k, self.self_attn.v
+
+    @property
     def main_layers(self) -> tuple[nn.Module, ...]:
         """The linear layers whose work no cache can spare: those of the video's own tokens."""
         own, cross = self.self_attn, self.cross_attn
@@ -181,24 +213,26 @@ class Block(nn.Module):
         if history is not None:
             extend = partial(history.extend, self.index)
             if history.ends_at(self.index) and "token_share" not in options:  # other processes wait for the rest
-                self.self_attn.give(x, modulation[:, :3], rope, context, extend)
+                self.self_attn.give(Residual(x[0], waits=False), modulation[:, :3], rope, context, extend)
                 return x
-        self.self_attn.update_(x, modulation[:, :3], rope, context, options, extend)
+        rows = [Residual(row, waits=len(x) == 1 and not torch.compiler.is_compiling()) for row in x]
+        self.self_attn.update_(rows, modulation[:, :3], rope, context, options, extend)
         if camera is not None:
-            self._inject(x, camera, context)
+            self._inject(rows, camera, context)
         keys_values = self._prompt_keys_values(x, context, None if camera is None else camera.cache)
         norm = cast(Pair, norm_parameters(self.norm3, x))  # norm3 has a bias
-        self.cross_attn.update_(x, norm, keys_values, context, options)
-        self._feed_forward(x, modulation[:, 3:], context)
+        self.cross_attn.update_(rows, norm, keys_values, context, options)
+        self._feed_forward(rows, modulation[:, 3:], context)
+        for row in rows:
+            row.settle()
         return x
 
-    def _feed_forward(self, x: Tensor, modulation: Tensor, reference: Tensor) -> None:
+    def _feed_forward(self, rows: Sequence[Residual], modulation: Tensor, reference: Tensor) -> None:
         with prepared_layers(reference, self.ffn[0], self.ffn[2]) as (up, down):
-            for row, (shift, scale, gate) in zip(x, modulation, strict=True):
-                for part in slices(len(row), FFN_TOKENS):
-                    x_part = row[part]
-                    y = activated(up(normed(x_part, scale, shift, self.eps, reference.dtype, up)), "gelu", down)
-                    gated_add_(x_part, down(y), gate)
+            for row, (shift, scale, gate) in zip(rows, modulation, strict=True):
+                for part in row.parts(FFN_TOKENS):
+                    y = activated(up(part.normed(scale, shift, self.eps, reference.dtype, up)), "gelu", down)
+                    part.add(down(y), gate)
                     del y
 
     def _prompt_keys_values(self, x: Tensor, context: Tensor, cache: CameraCache | None) -> Pair:
@@ -213,17 +247,18 @@ class Block(nn.Module):
                 cache.prompt.put(self.index, cached)
         return cached
 
-    def _inject(self, x: Tensor, camera: Camera, reference: Tensor) -> None:
+    def _inject(self, rows: Sequence[Residual], camera: Camera, reference: Tensor) -> None:
         """x = x * (1 + scale) + shift, both from the camera's tokens: cached, or computed for a part at a time."""
         cached = self._cached_scale_and_shift(camera, reference)
         if cached is not None:
-            for rows, scale, shift in zip(_rows_by_camera(x, cached[0]), *cached, strict=True):
-                _scale_and_shift_rows(rows, scale, shift)
+            for own, scale, shift in zip(_rows_by_camera(rows, cached[0]), *cached, strict=True):
+                _scale_and_shift_rows(own, scale, shift)
             return
         with self._camera_layers(reference) as layers:
-            for rows, tokens in zip(_rows_by_camera(x, camera.tokens), camera.tokens, strict=True):
+            for own, tokens in zip(_rows_by_camera(rows, camera.tokens), camera.tokens, strict=True):
                 for part in slices(len(tokens), CAMERA_TOKENS):
-                    _scale_and_shift_rows([row[part] for row in rows], *_scale_and_shift(tokens[part], layers))
+                    scale_and_shift = _scale_and_shift(tokens[part], layers)
+                    _scale_and_shift_rows([row.part(part) for row in own], *scale_and_shift)
 
     def _cached_scale_and_shift(self, camera: Camera, reference: Tensor) -> Pair | None:
         """From the cache; computed and put there first if it has room. None without a cache, or without room in it."""
@@ -255,6 +290,16 @@ def prepared_layers(reference: Tensor, *layers: nn.Module) -> Iterator[tuple[Lay
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
 
 
+def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
+    """What each layer makes of y. In one product, if they are joined: then rows lie apart. Else each when it is asked
+    for."""
+    whole = joined(*layers) if at_once else None
+    if whole is None:
+        yield from (layer(y) for layer in layers)
+    else:
+        yield from whole(y).chunk(len(layers), dim=1)
+
+
 def _as_row(x: Tensor | Operand) -> Any:
     """Keys or values [tokens, columns] as attention takes them, with a row; an Operand as it is."""
     return x[None] if isinstance(x, Tensor) else x
@@ -271,11 +316,11 @@ def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
     return to_scale(hidden), to_shift(hidden)
 
 
-def _rows_by_camera(x: Tensor, cameras: Tensor) -> Iterable[Iterable[Tensor]]:
-    """The rows of x that each camera is for. A single camera is for all of them."""
-    return [x] if len(cameras) == 1 else x.split(1)
+def _rows_by_camera(rows: Sequence[Residual], cameras: Tensor) -> list[Sequence[Residual]]:
+    """The rows that each camera is for. A single camera is for all of them."""
+    return [rows] if len(cameras) == 1 else [[row] for row in rows]
 
 
-def _scale_and_shift_rows(rows: Iterable[Tensor], scale: Tensor, shift: Tensor) -> None:
+def _scale_and_shift_rows(rows: Iterable[Residual], scale: Tensor, shift: Tensor) -> None:
     for row in rows:
-        affine_(row, scale, shift)
+        row.scale_and_shift(scale, shift)

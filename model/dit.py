@@ -18,7 +18,7 @@ from .attention_8bit import attend_8bit
 from .block import Block, SelfAttention, prepared_layers, residual_mlp
 from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
-from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope
+from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope, Times
 from .operations import Layer, Operations, TorchOperations, prepared
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices
@@ -26,6 +26,9 @@ from .rope import AS_TRAINED, RopeScale, rope_table
 
 EMBEDDING_TOKENS = 8192
 """Tokens in the camera's embedding and in the fp32 head at once."""
+
+MOST_TIMES = 128
+"""Timesteps whose embedding is kept."""
 
 
 class LingBotWorldModel(nn.Module):
@@ -65,9 +68,9 @@ class LingBotWorldModel(nn.Module):
             self.patch_embedding_wancamctrl = linear(config.control_channels * 4, dim, **factory)
             self.c2ws_hidden_states_layer1 = linear(dim, dim, **factory)
             self.c2ws_hidden_states_layer2 = linear(dim, dim, **factory)
-        self._attention, attentions = attention, (attention, cross_attention or attention)
+        self._attentions = attention, cross_attention or attention
         self.blocks = nn.ModuleList(
-            Block(index, config, operations, attentions, **factory) for index in range(config.num_layers)
+            Block(index, config, operations, self._attentions, **factory) for index in range(config.num_layers)
         )
         self.head = Head(config, operations, **factory)
 
@@ -87,7 +90,7 @@ class LingBotWorldModel(nn.Module):
         self.attention_mode = mode
         for layer in self.blocks.modules():
             if isinstance(layer, SelfAttention):
-                layer.attention = self.attention_8bit if mode == "8bit" else self._attention
+                layer.attention = self.attention_8bit if mode == "8bit" else self._attentions[0]
 
     @torch.no_grad()
     def forward(
@@ -141,8 +144,8 @@ class LingBotWorldModel(nn.Module):
         first_frame = 0 if history is None else history.first_frame
         cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame, self.rope_scale(options))
         rope = share.rope(cos).to(residual), share.rope(sin).to(residual)
-        timestep = timestep.to(x.device).expand(len(x))
-        given, graphs = ForwardInputs(share.latent(x), timestep, prompts, embedded, rope), options.get("graphs")
+        times = self._times(timestep.to(x.device).expand(len(x)), options)
+        given, graphs = ForwardInputs(share.latent(x), times, prompts, embedded, rope), options.get("graphs")
         cells = self._cells(given, options) if graphs is None else graphs.run(self._cells, given, options)
         frames, height, width = grid
         return rearrange(
@@ -150,19 +153,34 @@ class LingBotWorldModel(nn.Module):
         )
 
     def _cells(self, given: ForwardInputs, options: ForwardOptions) -> Tensor:
-        """The head's cells of this process's tokens. All that a forward computes from the latent and the timestep."""
-        e, e0 = self.embed_time(given.timestep)
+        """The head's cells of this process's tokens. All that a forward computes from the latent."""
+        e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         for index, block in enumerate(self.blocks):
             x = self.run_block(index, block, x, e0, given.context, given.camera, given.rope, options)
         return self.head(x, e)
 
+    def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
+        """`embed_time`, from those that are kept if it is there."""
+        kept, number = options.get("times"), options.get("timestep")
+        if kept is None or number is None:
+            return self.embed_time(timestep)
+        key = number, len(timestep), options.get("weights")
+        if key not in kept:
+            if len(kept) >= MOST_TIMES:  # their weights have moved
+                kept.clear()
+            kept[key] = self.embed_time(timestep)
+        return kept[key]
+
     def _embedded(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> Tensor:
-        """`embed_text` of a prompt for each row; what the cache has is not computed again."""
+        """`embed_text` of a prompt for each row; what the cache has is not computed again. On a CPU one token stands
+        for all that are padded, as `attend_to_padded` takes them: the shorter the prompt, the faster."""
+        short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
+        tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
         if cache is None or not cache.prompt.attach(prompts):
-            return self.embed_text(prompts).expand(rows, -1, -1)
+            return self.embed_text(prompts, tokens).expand(rows, -1, -1)
         if cache.prompt.embedded is None or len(cache.prompt.embedded) != rows:
-            cache.prompt.embedded = self.embed_text(prompts).expand(rows, -1, -1)
+            cache.prompt.embedded = self.embed_text(prompts, tokens).expand(rows, -1, -1)
         return cache.prompt.embedded
 
     def _share(self, grid: tuple[int, int, int], options: ForwardOptions) -> tuple[WholeVideo, ForwardOptions]:
@@ -199,9 +217,10 @@ class LingBotWorldModel(nn.Module):
         e = self.time_embedding(e)
         return e, self.time_projection(e).unflatten(1, (6, -1))
 
-    def embed_text(self, context: Tensor) -> Tensor:
-        """Prompts [B, L, text_dim], padded to text_len where they are shorter, and embedded: [B, tokens, dim]."""
-        missing = max(0, self.config.text_len - context.shape[1])
+    def embed_text(self, context: Tensor, tokens: int | None = None) -> Tensor:
+        """Prompts [B, L, text_dim], padded to `tokens` (by default text_len) where they are shorter, and embedded: [B,
+        tokens, dim]."""
+        missing = max(0, (tokens or self.config.text_len) - context.shape[1])
         return self.text_embedding(F.pad(context.to(self.compute_dtype), (0, 0, 0, missing)))
 
     def embed_camera(self, camera: Tensor, cache: CameraCache | None = None, share: WholeVideo = WHOLE_VIDEO) -> Camera:

@@ -16,6 +16,9 @@ from .parallel import SequenceParallel, TokenShare
 if TYPE_CHECKING:
     from .kv_cache import KeyValueCache
 
+Times = tuple[Tensor, Tensor]
+"""The time embedding and the blocks' modulation of a timestep."""
+
 Rope = tuple[Tensor, Tensor]
 """Cosines and sines of the tokens' positions."""
 
@@ -30,10 +33,11 @@ class Camera:
 
 class ForwardInputs(NamedTuple):
     """What the kernels of a forward read, beside weights and caches: the latent `x` [B, 36, F, H, W] of this process's
-    frames, `timestep` [B], the embedded prompts `context` [B, text_len, dim], the embedded camera, the rope table."""
+    frames, the time embedding [B, dim] and the blocks' modulation [B, 6, dim], the embedded prompts `context` [B,
+    text_len, dim], the embedded camera, the rope table."""
 
     x: Tensor
-    timestep: Tensor
+    times: Times
     context: Tensor
     camera: Camera | None
     rope: Rope
@@ -42,7 +46,7 @@ class ForwardInputs(NamedTuple):
     def tensors(self) -> list[Tensor]:
         """All of it."""
         camera = [] if self.camera is None else [self.camera.tokens]
-        return [self.x, self.timestep, self.context, *self.rope, *camera]
+        return [self.x, *self.times, self.context, *self.rope, *camera]
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
@@ -53,8 +57,8 @@ class ForwardInputs(NamedTuple):
         """The same in other memory."""
         cos, sin = self.rope
         camera = None if self.camera is None else replace(self.camera, tokens=self.camera.tokens.clone())
-        x, timestep, context = (tensor.clone() for tensor in (self.x, self.timestep, self.context))
-        return ForwardInputs(x, timestep, context, camera, (cos.clone(), sin.clone()))
+        x, e, e0, context = (tensor.clone() for tensor in (self.x, *self.times, self.context))
+        return ForwardInputs(x, (e, e0), context, camera, (cos.clone(), sin.clone()))
 
 
 class ForwardRecorder(Protocol):
@@ -82,6 +86,8 @@ class ForwardOptions(TypedDict, total=False):
     """Records and replays a causal model's forwards."""
     timestep: int
     """That of the forward. Asking the tensor on a GPU for it would wait for all that is queued there."""
+    times: dict[Hashable, Times]
+    """Those of a causal model's few timesteps: making them takes as long as two blocks do."""
     weights: Hashable
     """Tells the weights of this forward, where they lie now, from others."""
 

@@ -87,6 +87,7 @@ class ForwardGraphs:
         tensors = [tensor for own in self._inputs.values() for tensor in own.tensors]
         freed = sum(tensor.nbytes for tensor in (*tensors, *(each.out for each in self._recordings.values())))
         self._recordings, self._inputs, self._seen = {}, {}, {}
+        self.__dict__.pop("_pool", None)  # torch does not take a pool again whose recordings are all gone
         return freed
 
     def run(self, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> Tensor:

@@ -13,7 +13,8 @@ mean that each block's first clean chunk sets for the whole video.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from .cache import Pair
 from .config import ModelConfig
 from .host_memory import upload
 from .kv_storage import DeviceStorage, HostStorage, Past, Shapes, SplitStorage, Storage
-from .pointwise import decode_8bit_, encode_8bit, put_, put_fp8_
+from .pointwise import Unturned, decode_8bit_, encode_8bit, put_, put_fp8_, put_turned_
 
 FP8_HEADROOM = 16.0
 """In fp8, later keys and values may be so many times as large as the largest of the first chunk."""
@@ -139,6 +140,15 @@ class KeyValueCache:
             return None
         return "full" if self._full else "filling" if self._by_frames else None
 
+    @contextmanager
+    def as_if_full(self) -> Iterator[None]:
+        """Forwards meanwhile run the kernels of a window that is full, whatever its empty slots hold."""
+        used, self._used = self._used, self.window * self._frame_tokens
+        try:
+            yield
+        finally:
+            self._used = used
+
     @property
     def _full(self) -> bool:
         return self._used == self.window * self._frame_tokens
@@ -167,35 +177,54 @@ class KeyValueCache:
         as_stored = [Past(past.stored, past.stored) for past in self._past]
         self._storage.begin(as_stored if self._place.eight_bit else self._past)
 
-    def extend(self, block: int, keys: Tensor, values: Tensor) -> Pair | tuple[Operand, Operand]:
+    @property
+    def in_fp8(self) -> bool:
+        """Whether `extend` gives Operands."""
+        return self._place.fp8
+
+    def extend(self, block: int, keys: Tensor | Unturned, values: Tensor) -> Pair | tuple[Operand, Operand]:
         """Keys and values [seen tokens, dim] that the running chunk attends to in this block: those of the earlier
         frames in the window, and the chunk's own (`keys` and `values`, [chunk tokens, dim]). They stay
         valid until the block after the next one calls this."""
         stored = self._storage.fetch(block)
+        stay = self.keep and not self._stored_in_place(block)  # elsewhere than attention sees them
+        if isinstance(keys, Unturned) and (self._scalings[block] is None if self._place.fp8 else stay):
+            keys = keys.turned()
         if self._place.fp8:
             return self._extend_fp8(block, keys, values, stored)
         seen = self._decode(stored) if self._place.eight_bit else stored
         for tokens, new in zip(seen, (keys, values), strict=True):
-            put_(tokens, self._own, new)
-        if self.keep and not self._stored_in_place(block):
+            self._put(tokens, new)
+        if stay:
+            assert isinstance(keys, Tensor)
             self._keep(block, keys, values)
         used = self._used if self.frame_shares is None else len(seen[0])
         return seen[0][:used], seen[1][:used]
 
+    def _put(self, tokens: Tensor, new: Tensor | Unturned, scaling: Scaling | None = None) -> None:
+        """The running chunk's own keys or values where attention sees them."""
+        if isinstance(new, Unturned):
+            put_turned_(tokens, self._own, new, (None, None) if scaling is None else (scaling.mean, scaling.factor))
+        elif scaling is None:
+            put_(tokens, self._own, new)
+        else:
+            put_fp8_(tokens, self._own, new, scaling.mean, scaling.factor)
+
     def _extend_fp8(
-        self, block: int, keys: Tensor, values: Tensor, stored: Sequence[Tensor]
+        self, block: int, keys: Tensor | Unturned, values: Tensor, stored: Sequence[Tensor]
     ) -> tuple[Operand, Operand]:
         scalings = self._scalings[block]
         if scalings is None:
+            assert isinstance(keys, Tensor)
             scalings = scaling(keys, sample(keys), FP8_HEADROOM), scaling(values, values, FP8_HEADROOM)
         if self.keep:
             self._scalings[block] = scalings
         for tokens, new, each in zip(stored, (keys, values), scalings, strict=True):
-            put_fp8_(tokens, self._own, new, each.mean, each.factor)
+            self._put(tokens, new, each)
         if self.keep and not self._stored_in_place(block):
             for kept in self._kept:
                 self._storage.store(block, kept.stored, [tokens[kept.seen] for tokens in stored])
-        seen = self._used + (padding(self._used) if keys.device.type == "cuda" else 0)
+        seen = self._used + (padding(self._used) if values.device.type == "cuda" else 0)
         if self.frame_shares is not None:
             seen = self.window * self._frame_tokens
         return Operand(stored[0][:seen], scalings[0]), Operand(stored[1][:seen], scalings[1])

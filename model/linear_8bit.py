@@ -4,9 +4,9 @@ A weight has a scale for each output channel, an activation for each token. Wher
 activation it is put into 8 bits once, and norms and activation functions write 8 bits at once. On the CPU, and on a GPU
 whose kernel fails, the products are those of the same 8-bit operands in plain torch."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,10 +16,7 @@ from ..errors import InputError
 from ..options import Arithmetic
 from .config import ModelConfig
 from .matrix_8bit import EightBit
-from .pointwise import encode_8bit, gelu_, layer_norm, layer_norm_8bit, or_else, rescale_, slices
-
-Rows: TypeAlias = Tensor | EightBit
-"""Activations [tokens, width] as a layer takes them."""
+from .pointwise import Rows, add_norm, encode_8bit, gelu_, layer_norm, layer_norm_8bit, or_else, rescale_, slices
 
 DTYPES: dict[str, torch.dtype] = {"fp8": torch.float8_e4m3fn, "int8": torch.int8}
 OLDEST = {"fp8": (8, 9), "int8": (7, 5)}
@@ -64,13 +61,45 @@ class EightBitLayer:
     [out] in the dtype of the result."""
 
     def __init__(self, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> None:
-        self._weight, self._bias, self._dtype = weight, bias, dtype
+        self._weight, self._bias, self.dtype = weight, bias, dtype
         self.input_dtype = weight.values.dtype
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The weight's values and scales, and the bias."""
+        return *self._weight, self._bias
 
     def __call__(self, x: Rows) -> Tensor:
         if not isinstance(x, EightBit):
             x = encode_8bit(x, dtype=self.input_dtype)
-        return product(x, self._weight, self._bias, self._dtype)
+        return product(x, self._weight, self._bias, self.dtype)
+
+
+def joined(*layers: Any) -> EightBitLayer | None:
+    """One layer that gives the results of all, side by side, if their weights lie one behind the other in 8 bits (see
+    `parameters.keep_together`); else None."""
+    if not all(isinstance(layer, EightBitLayer) for layer in layers):
+        return None
+    parts = [layer.parts for layer in layers]
+    values, scales, biases = (_one_of([part[index] for part in parts]) for index in range(3))
+    if values is None or scales is None or biases is None:
+        return None
+    return EightBitLayer(EightBit(values, scales), biases, layers[0].dtype)
+
+
+def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    """The tensor that these lie in, one behind the other; None where they do not."""
+    first, total = tensors[0], 0
+    for tensor in tensors:
+        if first is None or tensor is None or not tensor.is_contiguous():
+            return None
+        if tensor.untyped_storage().data_ptr() != first.untyped_storage().data_ptr() or tensor.dtype != first.dtype:
+            return None
+        if tensor.data_ptr() != first.data_ptr() + total:
+            return None
+        total += tensor.nbytes
+    assert first is not None
+    return first.as_strided((total // first[0].nbytes, *first.shape[1:]), first.stride())
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype) -> EightBit:
@@ -80,7 +109,7 @@ def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype) -
     return encode_8bit(weight.detach().to(device), dtype=dtype)
 
 
-def _input_dtype(*layers: Any) -> torch.dtype | None:
+def input_dtype(*layers: Any) -> torch.dtype | None:
     """The 8-bit dtype that all of these layers take. None where one of them computes in another way."""
     dtypes = {getattr(layer, "input_dtype", None) for layer in layers}
     return dtypes.pop() if len(dtypes) == 1 else None
@@ -88,15 +117,29 @@ def _input_dtype(*layers: Any) -> torch.dtype | None:
 
 def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype, *layers: Any) -> Rows:
     """`layer_norm` of x as these layers take it: in 8 bits, else in `dtype`."""
-    eight_bit = _input_dtype(*layers)
+    eight_bit = input_dtype(*layers)
     if eight_bit is None:
         return layer_norm(x, weight, bias, eps, dtype)
     return layer_norm_8bit(x, weight, bias, eps, eight_bit)
 
 
+def sum_normed(
+    x: Tensor,
+    added: tuple[Tensor, Tensor | None],
+    affine: tuple[Tensor | None, Tensor | None],
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    dtype: torch.dtype,
+    *layers: Any,
+) -> Rows:
+    """`add_norm` of x as these layers take it: in 8 bits, else in `dtype`."""
+    return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
+
+
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:
     """An activation function of x as the layer takes it: in 8 bits, else in place."""
-    eight_bit = _input_dtype(layer)
+    eight_bit = input_dtype(layer)
     if eight_bit is not None:
         return encode_8bit(x, dtype=eight_bit, activation=activation)
     return gelu_(x) if activation == "gelu" else F.silu(x, inplace=True)
@@ -104,7 +147,7 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
 
 def shared(x: Tensor, *layers: Any) -> Rows:
     """x as these layers take it."""
-    eight_bit = _input_dtype(*layers)
+    eight_bit = input_dtype(*layers)
     return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
 
 

@@ -10,16 +10,40 @@ import os
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..options import T
 from . import matrix_8bit, pointwise_plain
-from .matrix_8bit import Activation, EightBit
+from .matrix_8bit import LARGEST, Activation, EightBit
 
 EAGER_TOKENS = 2048
+
+R = TypeVar("R", bound=Tensor | EightBit)
+Rows: TypeAlias = Tensor | EightBit
+"""Activations [tokens, width] as a layer takes them."""
+
+class Turning(NamedTuple):
+    """What `rms_rope_` is given beside x."""
+
+    weight: Tensor
+    cos: Tensor
+    sin: Tensor
+    eps: float
+
+
+class Unturned(NamedTuple):
+    """Keys [tokens, dim] before norm and rotation: who stores them does both on the way."""
+
+    x: Tensor
+    turning: Turning
+
+    def turned(self) -> Tensor:
+        """After both, in place."""
+        return rms_rope_(self.x, *self.turning)
+
 
 def residual_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the residual stream and of statistics for a compute dtype: fp32, or fp64 for fp64."""
@@ -56,6 +80,22 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return _run("affine_", x, scale, shift)
 
 
+def add_norm(
+    x: Tensor,
+    added: tuple[Tensor, Tensor | None],
+    affine: tuple[Tensor | None, Tensor | None],
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    dtype: torch.dtype,
+) -> Rows:
+    """`gated_add_` of what is `added` to x, then, unless it is None, `affine_`, then the `layer_norm` of x: as `dtype`,
+    or in 8 bits with one scale a token."""
+    out = empty_rows(x, dtype)
+    _run("add_norm_", x, *_values_and_scales(out), *added, *affine, weight, bias, eps)
+    return out
+
+
 def encode_8bit(
     x: Tensor, heads: int = 1, dtype: torch.dtype = torch.int8, activation: Activation = "none"
 ) -> EightBit:
@@ -71,6 +111,15 @@ def layer_norm_8bit(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: 
     out = _empty_8bit(x, 1, dtype)
     _run("layer_norm_8bit_", *out, x, weight, bias, eps)
     return out
+
+
+def empty_rows(x: Tensor, dtype: torch.dtype) -> Rows:
+    """Memory for rows of the shape of x, as `dtype`; of 8 bits with one scale a token."""
+    return _empty_8bit(x, 1, dtype) if dtype in LARGEST else torch.empty_like(x, dtype=dtype)
+
+
+def _values_and_scales(rows: Rows) -> tuple[Tensor, Tensor | None]:
+    return rows if isinstance(rows, EightBit) else (rows, None)
 
 
 def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
@@ -101,6 +150,39 @@ def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
 def put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """The `rows` (int64 [tokens]) of `out` become what `to_fp8_` makes of x [tokens, dim]."""
     return _run("put_fp8_", out, rows, x, shift, factor)
+
+
+def put_turned_(
+    out: Tensor,
+    rows: Tensor,
+    given: Unturned,
+    scaling: tuple[Tensor | None, Tensor | None] = (None, None),
+) -> Tensor:
+    """The `rows` (int64 [tokens]) of `out` become what is `given`, normed and turned; with `scaling`, shift and factor,
+    what `to_fp8_` makes of that. What is given may be written over."""
+    return _run("put_turned_", out, rows, given.x, *given.turning, *scaling)
+
+
+def turned_fp8(given: Unturned) -> tuple[Tensor, Tensor, Tensor]:
+    """What is given, normed and turned, in float8_e4m3fn; its scale [1], and 1 over it. The scale is the least power of
+    two with which no token becomes too large: a norm bounds its result. What is given may be written over."""
+    scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
+    out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
+    return _run("turned_fp8_", out, scale, factor, given.x, *given.turning), scale, factor
+
+
+def merge_fp8_(
+    out: R,
+    parts: Tensor,
+    shift: Tensor,
+    factor: Tensor,
+    log_sums: Tensor | None = None,
+    rest: tuple[Tensor, Tensor] | tuple[()] = (),
+) -> R:
+    """`out` [tokens, dim] becomes `from_fp8_` of what `merge_` makes of fp8 `parts` and a `rest`; without `log_sums` of
+    the only part. An EightBit gets one scale a token."""
+    _run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
+    return out
 
 
 def merge_(
@@ -149,14 +231,17 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
     if mode == "compile":
         return or_else(torch.compile(plain, dynamic=True), eager, name)
     if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
-        from .kernels import matrix_8bit as kernels_8bit
-        from .kernels import pointwise as kernels
+        from .kernels import fused, pointwise
+        from .kernels import matrix_8bit as eight_bit
 
-        return or_else(getattr(kernels, name, None) or getattr(kernels_8bit, name), eager, name)
+        kernel = next(getattr(each, name) for each in (fused, pointwise, eight_bit) if hasattr(each, name))
+        return or_else(kernel, eager, name)
     return eager
 
 
 def _eager_layer_norm(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
+    if len(x) <= EAGER_TOKENS:
+        return plain(x, *arguments)
     out = torch.empty_like(x, dtype=arguments[-1])
     for part in slices(len(x), EAGER_TOKENS):
         out[part] = plain(x[part], *arguments)
@@ -164,6 +249,8 @@ def _eager_layer_norm(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) 
 
 
 def _eager_in_place(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Tensor:
+    if len(x) <= EAGER_TOKENS:
+        return plain(x, *arguments)
     for part in slices(len(x), EAGER_TOKENS):
         plain(x[part], *(_tokens_of(argument, part) for argument in arguments))
     return x
@@ -174,9 +261,15 @@ def _eager_whole(plain: Callable[..., Tensor], x: Tensor, *arguments: Any) -> Te
     return plain(x, *arguments)
 
 
-_EAGER = {
+def _eager_rows(plain: Callable[..., Tensor], out: Tensor, rows: Tensor, *arguments: Any) -> Tensor:
+    for part in slices(len(rows), EAGER_TOKENS):
+        plain(out, rows[part], *(_tokens_of(argument, part) for argument in arguments))
+    return out
+
+
+_EAGER: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _eager_layer_norm, "rms_silu": _eager_whole, "put_": _eager_whole, "put_fp8_": _eager_whole,
-    "merge_": _eager_whole,
+    "merge_": _eager_whole, "merge_fp8_": _eager_whole, "put_turned_": _eager_rows,
 }  # fmt: skip
 
 

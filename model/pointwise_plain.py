@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .matrix_8bit import to_fp8_
+from .matrix_8bit import LARGEST, encode_8bit_, layer_norm_8bit_, to_fp8_
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -59,3 +59,44 @@ def merge_(
         parts, log_sums = (torch.cat(pair).float() for pair in ((parts, rest), (log_sums, rest_log_sums)))
     shares = log_sums.softmax(0).transpose(1, 2).unsqueeze(-1)
     return out.copy_((parts.float() * shares).sum(0))
+
+
+def add_norm_(
+    x: Tensor, out: Tensor, scales: Tensor | None, y: Tensor, gate: Tensor | None, scale: Tensor | None,
+    shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
+) -> Tensor:  # fmt: skip
+    gated_add_(x, y, gate)
+    if scale is not None and shift is not None:
+        affine_(x, scale, shift)
+    if scales is None:
+        out.copy_(layer_norm(x, weight, bias, eps, out.dtype))
+    else:
+        layer_norm_8bit_(out, scales, x, weight, bias, eps)
+    return x
+
+
+def put_turned_(
+    out: Tensor, rows: Tensor, x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float, shift: Tensor | None,
+    factor: Tensor | None,
+) -> Tensor:  # fmt: skip
+    rms_rope_(x, weight, cos, sin, eps)
+    return put_(out, rows, x) if shift is None or factor is None else put_fp8_(out, rows, x, shift, factor)
+
+
+def turned_fp8_(
+    out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float
+) -> Tensor:
+    bound = weight.float().abs().amax().clamp_min(1e-30) * (x.shape[-1] ** 0.5 / LARGEST[out.dtype])
+    scale.copy_(torch.exp2(torch.log2(bound).ceil()))
+    factor.copy_(1 / scale)
+    return to_fp8_(out, rms_rope_(x, weight, cos, sin, eps), torch.zeros_like(scale), factor)
+
+
+def merge_fp8_(
+    out: Tensor, scales: Tensor | None, parts: Tensor, log_sums: Tensor | None, rest: Tensor | None,
+    rest_log_sums: Tensor | None, shift: Tensor, factor: Tensor,
+) -> Tensor:  # fmt: skip
+    parts, rest = parts.float(), None if rest is None else rest.float()
+    merged = parts[0] if log_sums is None else merge_(torch.empty_like(parts[0]), parts, log_sums, rest, rest_log_sums)
+    x = merged.flatten(1) * factor + shift
+    return out.copy_(x) if scales is None else encode_8bit_(out, scales, x)

@@ -21,6 +21,7 @@ from ..model.attention import FRAMES_BYTES, frames_bytes
 from ..model.attention_8bit import takes_operands
 from ..model.config import ModelConfig
 from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
+from ..model.linear_8bit import DTYPES
 from ..model.memory import activation_bytes, camera_cache_bytes, decoded_bytes
 from ..options import CameraCacheMode, KeyValueMode, Precision
 from .geometry import Geometry
@@ -237,7 +238,8 @@ class RolloutPlanner:
         graphs = whole and work.recorded <= room - cache
         room -= cache + graphs * work.recorded + MARGIN
         decoded = 0
-        if whole and self.checkpoint.quantized:  # decoding takes a fortieth of a chunk, a tenth where four share it
+        if whole and decodes(self.checkpoint, work.precision):
+            # a fortieth of a chunk, a tenth where four share it
             config, precision = self.checkpoint.config, work.precision
             block = decoded_bytes(config, precision.dtype, precision.arithmetic)
             decoded = min(config.num_layers, max(0, room) // block)
@@ -254,6 +256,11 @@ class RolloutPlanner:
         blocks = min(work.config.num_layers, max(0, room - cache) // (one - none))
         cache = cache or work.camera_cache(mode, room - blocks * (one - none))
         return replace(memory, world=WorldMemory(place._replace(device_blocks=blocks), cache))
+
+
+def decodes(checkpoint: Checkpoint, precision: Precision) -> bool:
+    """Whether a forward decodes weights, or puts them into 8 bits, if nothing that was made of them is kept."""
+    return bool(checkpoint.quantized) or precision.arithmetic in DTYPES
 
 
 def estimate_rollout(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, product
 from typing import Protocol
 
 import torch
@@ -133,7 +134,7 @@ class World:
         self._camera: tuple[Tensor, Tensor] | None = None
         self._made: tuple[_Chunk, Tensor] | None = None  # the chunk before, and its latent, until it is remembered
         self._forgetful: list[_Lane] = []  # those that have not yet remembered it
-        self._begun, self._cut_short = False, False
+        self._begun = self._cut_short = self._rehearsed = False
 
     def _lane(
         self, number: int, config: ModelConfig, tokens: int, held: Window, memory: WorldMemory, options: ForwardOptions
@@ -145,7 +146,7 @@ class World:
         graphs = memory.graphs and self._device.type == "cuda" and history.in_place
         limit = memory.camera_cache_bytes
         cache = None if limit == 0 else CameraCache(limit, steady=graphs)
-        own: ForwardOptions = {**options, "kv_cache": history}
+        own: ForwardOptions = {**options, "kv_cache": history, "times": {}}
         if graphs:
             own["graphs"] = ForwardGraphs()
             dtype, exact = self._model.compute_dtype, memory.place.fp8 or self._model.attention_mode != "8bit"
@@ -189,8 +190,11 @@ class World:
 
     @torch.no_grad()
     def remember(self) -> None:
-        """Remember the chunk that was made last now, and not when the next one begins."""
-        self._remember_made()
+        """Remember the chunk that was made last now, and not when the next one begins. Where forwards are recorded, the
+        first call records those of all chunks to come: none of them takes longer than the others."""
+        made = self._made
+        if self._remember_made() and made is not None and not self._rehearsed:
+            self._rehearse(*made)
 
     @torch.no_grad()
     def replay(self, latent: Tensor, y: Tensor, camera: Tensor | None) -> None:
@@ -201,6 +205,27 @@ class World:
         for lane in self._lanes:
             self._remember(lane, chunk, latent.to(self._device).float())
         self._begun = False
+
+    def _rehearse(self, chunk: _Chunk, clean: Tensor) -> None:
+        """Run each kind of forward, and have it recorded when it runs again: while the window fills, and as if it were
+        full. The next chunk gets what this one got; nothing of that stays, since it is begun again when it is made."""
+        self._rehearsed = True
+        lanes = [lane for lane in self._lanes if "graphs" in lane.options]
+        for lane in lanes:
+            lane.history.begin()
+        self._begun = bool(lanes)
+        for lane, when in product(lanes, (nullcontext, KeyValueCache.as_if_full)):
+            with when(lane.history):
+                for _ in range(2 if lane.history.form else 0):
+                    self._each_kind(lane, chunk, clean)
+
+    def _each_kind(self, lane: _Lane, chunk: _Chunk, clean: Tensor) -> None:
+        """A forward that fills the camera cache, one that reads it, and the clean one."""
+        if lane.cache is not None:
+            lane.cache.clear_source()
+        for _ in range(2):
+            self._predict(lane, chunk, clean, 0)
+        self._remember(lane, chunk, clean)
 
     def _begin(self, y: Tensor, camera: Tensor | None, cached: bool) -> _Chunk:
         """Begin the next chunk, with copies of `y` and the camera: they may be written over before it is remembered."""

@@ -296,7 +296,7 @@ def test_a_picture_has_limits(monkeypatch):
 
 
 def started(package, folder, *more):
-    """The command, and its address."""
+    """The command, and the port and the query of its address."""
     words = ["live", package, "--width", "48", "--height", "32", "--window", "6", "--sink", "2", "--chunk", "1",
              "--schedule", "0,500", "--no_open", "--port", "0", "--walks", folder, *more]  # fmt: skip
     process = subprocess.Popen(
@@ -305,16 +305,23 @@ def started(package, folder, *more):
     )  # fmt: skip
     for line in process.stdout:
         if line.startswith("http://127.0.0.1:"):
-            return process, int(line.split(":")[2].split("/")[0])
+            port, query = line.strip().split(":")[2].split("/")
+            return process, int(port), query
     raise AssertionError(process.stderr.read())
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "more"), [(signal.SIGKILL, []), (signal.SIGTERM, ["--lan"])])
 @pytest.mark.usefixtures("usual_signals")
-def test_a_killed_server_leaves_the_state_of_the_last_chunk(toy_package, tmp_path, number):
-    process, port = started(toy_package / "lingbot_world_fast", tmp_path / "walks")
+def test_a_killed_server_leaves_the_state_of_the_last_chunk(toy_package, tmp_path, number, more):
+    """With `--lan` nobody gets in without the token of its address."""
+    process, port, query = started(toy_package / "lingbot_world_fast", tmp_path / "walks", *more)
+    address = f"ws://127.0.0.1:{port}{ENDPOINT}"
     try:
-        socket = websocket.create_connection(f"ws://127.0.0.1:{port}{ENDPOINT}", timeout=60)
+        if more:
+            assert len(query) > len("?token=") + 16
+            with pytest.raises(websocket.WebSocketBadStatusException, match="403"):
+                websocket.create_connection(address, timeout=60)
+        socket = websocket.create_connection(address + query, timeout=60)
         keys = {"camera_actions": [["w"]] * 9}
         socket.send_binary(msgpack.packb({"type": "init", "fps": 60, "condition_inputs": keys}))
         seen = 0

@@ -75,6 +75,20 @@ def test_decoded_weights_stay_after_the_first_forward(golden, inputs, arithmetic
         assert counts == [counts[0], counts[0] - kept[1]]
 
 
+def test_8_bits_that_are_made_of_wider_weights_may_stay(golden, inputs):
+    x, context, camera = inputs
+    settings = {"dtype": torch.float32, "arithmetic": "fp8"}
+    file = golden / "model/low_noise_model_fp32.safetensors"
+    kept, plain = (load_expert(file, **settings, decoded_blocks=blocks) for blocks in (1, 0))
+    first, again, want = (model(x, torch.tensor([999]), context, camera) for model in (kept, kept, plain))
+    assert torch.equal(first, want)
+    assert torch.equal(again, want)
+    weight, camera_weight = (kept.get_submodule(f"blocks.0.{name}").weight for name in ("ffn.0", "cam_scale_layer"))
+    assert weight.recode(torch.float8_e4m3fn) is weight.recode(torch.float8_e4m3fn)
+    assert weight.decode(torch.float32).data_ptr() == weight.data_ptr()
+    assert type(camera_weight) is torch.nn.Parameter
+
+
 def test_a_plain_expert_equals_the_official_model(golden, inputs):
     x, context, camera = inputs
     expected = np.load(golden / "model/expected.npz")

@@ -18,18 +18,21 @@ from lingbot_world.tools.maze import measure, pack
 from lingbot_world.tools.maze.camera_map import camera_patches, steps_of
 from lingbot_world.tools.maze.coder_training import SHAPES, _clips, _loss, videos
 from lingbot_world.tools.maze.denoiser import _noised, _robust
-from lingbot_world.tools.maze.fit import recorded
+from lingbot_world.tools.maze.fit import Optimizer, orthogonal, recorded
 from lingbot_world.tools.maze.pool import given, later_walks, settled, walks
 from lingbot_world.tools.maze.settings import TINY
-from lingbot_world.tools.maze.twin import attended_to, causal_velocity, chunks, velocity
+from lingbot_world.tools.maze.spans import Masks, _InSpans, attended_to, chunks
+from lingbot_world.tools.maze.twin import causal_velocity, velocity
 from lingbot_world.tools.toyworld.camera_map import ray_patches
 from lingbot_world.tools.toyworld.parameters import Parameters, load_weights
 from lingbot_world.tools.toyworld.paths import random_paths
 from lingbot_world.tools.toyworld.render import LENS
 from lingbot_world.vae import encode_first_frame, load_vae
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import flex_attention
 
 CPU = torch.device("cpu")
+SEVERAL = chunks(12, 3), chunks(12, 1, 4, 2), chunks(12, 4, 6, 1, 6), chunks(12, 3)
 CONFIG = ModelConfig(dim=96, ffn_dim=128, num_heads=2, num_layers=2, freq_dim=64, text_dim=32)
 
 
@@ -112,6 +115,58 @@ def test_attention_in_spans_is_masked_attention_backwards_too():
     torch.testing.assert_close(got, wanted)
     for mine, right in zip(*(torch.autograd.grad(made, (q, k, v), slope) for made in (got, wanted)), strict=True):
         torch.testing.assert_close(mine, right)
+
+
+def test_one_kernel_attends_as_the_spans_do():
+    """What a GPU gets, here without the compiler, for several masks in turn."""
+    random = torch.Generator().manual_seed(6)
+    q, k, v = torch.randn(3, 1, 2, 24 * 20, 16, generator=random)
+    masks = Masks(24, 20, CPU)
+    for attends in SEVERAL:
+        got = flex_attention(q, k, v, block_mask=masks.of(attends))
+        torch.testing.assert_close(got, attended_to(q, k, v, attends, 20))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_kernel_on_a_gpu_attends_as_the_spans_do():
+    random = torch.Generator().manual_seed(6)
+    given = torch.randn(3, 2, 2, 24 * 144, 64, generator=random).cuda().bfloat16().requires_grad_()
+    for attends in SEVERAL:
+        slope = torch.randn(given.shape[1:], generator=random).cuda().bfloat16()
+        spans = given.detach().float().requires_grad_()
+        own = [([144 * first, 144 * end], [(144 * start, 144 * stop) for start, stop in seen])
+               for (first, end), seen in attends]  # fmt: skip
+        (mine,), (right,) = (
+            torch.autograd.grad(made, part, slope.to(made.dtype))
+            for made, part in ((attended_to(*given, attends, 144), given), (_InSpans.apply(*spans, own), spans))
+        )
+        assert (mine - right).abs().max() < 0.02 * right.abs().max()
+
+
+def test_matrices_are_turned_into_ones_with_equal_singular_values():
+    matrices = torch.randn(3, 40, 24, generator=torch.Generator().manual_seed(1))
+    for turned in (orthogonal(matrices), orthogonal(matrices.mT).mT):
+        values = torch.linalg.svdvals(turned)
+        assert values.min() > 0.6
+        assert values.max() < 1.3
+        assert (torch.einsum("nij,nij->n", turned, matrices) > 0.7 * torch.linalg.svdvals(matrices).sum(1)).all()
+
+
+@pytest.mark.parametrize(("shapes", "taken", "left"), [
+    (SHAPES, "decoder.middle.0.residual.2.weight", "decoder.head.2.weight"),
+    (CONFIG.parameter_shapes(), "blocks.1.ffn.0.weight", "head.head.weight"),
+])  # fmt: skip
+def test_a_step_goes_downhill(shapes, taken, left):
+    """Of a sum of squares: by Muon where there are matrices, by Adam elsewhere."""
+    parameters = Parameters.random(shapes, 0, CPU)
+    optimizer, before = Optimizer(parameters), parameters.flat.clone()
+    matrices = {name for names in optimizer.groups.values() for name in names}
+    assert taken in matrices
+    assert left not in matrices
+    for _ in range(3):
+        optimizer.step(2 * parameters.flat, 1e-3)
+    for name, moved in Parameters(shapes, (before - parameters.flat) * before).named().items():
+        assert moved.mean() > 0 or not Parameters(shapes, before).named()[name].any(), name
 
 
 def test_gradients_reach_every_parameter():

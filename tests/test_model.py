@@ -57,6 +57,12 @@ def test_a_prompt_may_be_longer_than_in_training(model):
     torch.testing.assert_close(twice, cut, atol=1e-4, rtol=0)
 
 
+def test_one_token_of_padding_counts_as_often_as_there_is_padding(model):
+    inputs = random_inputs(SMALL, 2, GRID, text=7)
+    padded = F.pad(inputs["context"], (0, 0, 0, SMALL.text_len - 7))
+    torch.testing.assert_close(model(**inputs), model(**inputs | {"context": padded}), atol=2e-6, rtol=0)
+
+
 def test_rope_positions_are_scaled_and_shifted():
     """With scale 2 and shift 4 the frames stand where every other frame of a longer video does, from its fifth on."""
     grid, device = (3, 2, 2), torch.device("cpu")

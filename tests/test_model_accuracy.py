@@ -85,7 +85,7 @@ def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, rows, camera
         if name.endswith("weight") and state[name].ndim == 2:
             state[name] = state[name].bfloat16()
     model = with_state(WIDE, state, torch.bfloat16)
-    inputs = random_inputs(WIDE, rows, grid)
+    inputs = random_inputs(WIDE, rows, grid, text=WIDE.text_len)
     inputs["camera"] = inputs["camera"] if camera else None
     model(**inputs)
     measured = peak_bytes(model, inputs)

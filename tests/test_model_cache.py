@@ -15,7 +15,7 @@ def model():
 
 
 def test_a_cache_changes_nothing_and_follows_the_camera(model):
-    inputs = random_inputs(SMALL, 2, GRID)
+    inputs = random_inputs(SMALL, 2, GRID, text=SMALL.text_len)
     other = inputs | {"camera": inputs["camera"] + 1}
     cache = CameraCache()
     for given in (inputs, inputs, other, other, inputs):
@@ -35,7 +35,7 @@ def test_cameras_that_take_turns_make_the_cache_give_up(model):
 
 
 def test_a_cache_that_was_read_may_be_filled_again_and_again(model):
-    inputs = random_inputs(SMALL, 1, GRID)
+    inputs = random_inputs(SMALL, 1, GRID, text=SMALL.text_len)
     cache = CameraCache()
     for _ in range(4):
         for _ in range(2):

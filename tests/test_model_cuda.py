@@ -221,6 +221,77 @@ def test_triton_in_and_out_of_fp8(in_plain_torch, caplog, dim):
     assert "slower" not in caplog.text, "fell back to plain torch"
 
 
+def in_steps(x, added, affine, *norm):
+    """`add_norm` by the kernels that it stands for."""
+    pointwise.gated_add_(x, *added)
+    if affine[0] is not None:
+        pointwise.affine_(x, *affine)
+    return (layer_norm_8bit if norm[-1] in eight_bit.DTYPES.values() else pointwise.layer_norm)(x, *norm)
+
+
+@pytest.mark.parametrize("dim", [96, 1536, 5120])
+def test_several_kernels_in_one(caplog, dim):
+    """The bits of the kernels that it stands for, but for rounding to 8 bits."""
+    pytest.importorskip("triton")
+    needs("fp8")
+    x, (gate, weight, bias) = torch.randn(777, dim, device=GPU), torch.randn(3, dim, device=GPU)
+    y, scale, shift = torch.randn(3, 777, dim, device=GPU).bfloat16()
+    for added, affine in (((y, gate), (scale, shift)), ((y, None), (None, None))):
+        for dtype in (torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int8):
+            streams = x.clone(), x.clone()
+            got, want = (make(stream, added, affine, weight, bias, 1e-6, dtype)
+                         for make, stream in zip((pointwise.add_norm, in_steps), streams, strict=True))  # fmt: skip
+            assert torch.equal(*streams)
+            same_8bit(got, want, 5e-3) if isinstance(got, EightBit) else torch.testing.assert_close(got, want)
+    assert "slower" not in caplog.text, "fell back to plain torch"
+
+
+@pytest.mark.parametrize("dim", [256, 1536, 5120])
+def test_keys_and_queries_are_normed_and_turned_where_they_go(in_plain_torch, caplog, dim):
+    """Rows lie apart, as a product of several layers leaves them."""
+    pytest.importorskip("triton")
+    needs("fp8")
+    angles, rows = torch.randn(777, 64, device=GPU), torch.randperm(2000, device=GPU)[:777]
+    turning = pointwise.Turning(torch.randn(dim, device=GPU).bfloat16(), angles.cos(), angles.sin(), 1e-6)
+    x, shift = torch.randn(777, 3 * dim, device=GPU).bfloat16(), torch.randn(dim, device=GPU)
+    given = lambda: pointwise.Unturned(x.clone()[:, dim : 2 * dim], turning)  # noqa: E731
+    out = torch.zeros(2, 2000, dim, device=GPU, dtype=torch.bfloat16)
+    pointwise.put_turned_(out[0], rows, given())
+    pointwise.put_(out[1], rows, given().turned())
+    assert torch.equal(*out)
+    for scaling in ((shift, torch.full((1,), 16.0, device=GPU)), (None, None)):
+        if scaling[0] is None:
+            got, *scales = pointwise.turned_fp8(given())
+            want, *others = in_plain_torch(pointwise.turned_fp8, given())
+            assert scales == others
+        else:
+            got, want = torch.zeros(2, 2000, dim, device=GPU).to(torch.float8_e4m3fn)
+            pointwise.put_turned_(got, rows, given(), scaling)
+            in_plain_torch(pointwise.put_turned_, want, rows, given(), scaling)
+        assert (got.float() - want.float()).norm() < 0.03 * want.float().norm()
+        assert (got.view(torch.uint8) != want.view(torch.uint8)).float().mean() < 0.08  # there bf16 comes first
+    assert "slower" not in caplog.text, "fell back to plain torch"
+
+
+@pytest.mark.parametrize("heads", [12, 40])
+def test_results_of_attention_in_8_bits_are_merged_as_plain_torch_does(in_plain_torch, caplog, heads):
+    pytest.importorskip("triton")
+    needs("fp8")
+    parts, rest = (torch.randn(count, 300, heads, 128, device=GPU).to(torch.float8_e4m3fn) for count in (3, 1))
+    sums, rest_sums = (4 * torch.randn(count, heads, 300, device=GPU) for count in (3, 1))
+    scaling = torch.randn(heads * 128, device=GPU), torch.ones(1, device=GPU) / 2
+    like = torch.empty(300, heads * 128, device=GPU)
+    for given in ((parts, *scaling, sums, (rest, rest_sums)), (parts, *scaling, sums), (rest, *scaling)):
+        for dtype in (torch.float32, torch.float8_e4m3fn):
+            got = pointwise.merge_fp8_(pointwise.empty_rows(like, dtype), *given)
+            want = in_plain_torch(pointwise.merge_fp8_, pointwise.empty_rows(like, dtype), *given)
+            if isinstance(got, EightBit):
+                same_8bit(got, want)
+            else:
+                torch.testing.assert_close(got, want, atol=2e-5, rtol=2e-5)
+    assert "slower" not in caplog.text, "fell back to plain torch"
+
+
 @pytest.fixture
 def kernel():
     """The kernel of attention in 8 bits that this card and what is installed allow."""

@@ -164,6 +164,17 @@ def test_what_surrounds_cudnns_kernel(monkeypatch):
         assert (got - exact).norm() < 0.08 * size
 
 
+@pytest.mark.parametrize(("tiles", "rest", "asked"), [(5, 0, [320]), (6, 0, [384]), (5, 8, [256, 136])])
+def test_two_parts_share_the_last_tile(monkeypatch, tiles, rest, asked):
+    shapes = []
+    monkeypatch.setattr(fp8_attention, "_graph", lambda *given: shapes.append(given[1]) or exact_kernel(*given))
+    monkeypatch.setattr(fp8_attention, "key_parts", lambda *_: 2)
+    q, k, v = tokens(count=tiles * 128 + rest, dim=64)
+    got = fp8_attention.cudnn_attention_of(*fp8_attention.operands(q[:, :99], k, v), HEADS, torch.float32)
+    assert relative_rms(got, sdpa(q[:, :99], k, v, HEADS, {})[0]) < 0.2
+    assert [shape.keys for shape in shapes] == asked
+
+
 def test_added_keys_have_less_than_their_share():
     assert [fp8_attention.padding(keys) for keys in (32760, 32768, 28080, 75600, 4680, 1)] == [8, 0, 80, 48, 0, 0]
     q, k, v = tokens(count=1000)

@@ -165,7 +165,8 @@ def test_kernels_are_recorded_where_everything_is_on_the_gpu(processes, free, mo
 def test_decoded_weights_stay_where_there_is_room(free, arithmetic, blocks):
     work = work_of(arithmetic=arithmetic)
     assert choose(free, 640, work=work).decoded_blocks == blocks
-    assert choose(free, 640, work=work, checkpoint=replace(FULL_SIZE, quantized={})).decoded_blocks == 0
+    plain = choose(free, 640, work=work, checkpoint=replace(FULL_SIZE, quantized={})).decoded_blocks
+    assert plain == (blocks if arithmetic == "fp8" else 0), "8 bits are made of any weights"
 
 
 @pytest.fixture(scope="module")

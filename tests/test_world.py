@@ -3,7 +3,7 @@
 import pytest
 import torch
 from lingbot_world.errors import CameraError, InputError
-from lingbot_world.model import attention, block
+from lingbot_world.model import attention, block, forward_graphs
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValuePlace
@@ -262,6 +262,41 @@ def lane_that_sees_all_frames(make):
     return made
 
 
+class Recorder:
+    """In place of CUDA graphs: the kinds of the forwards that would be recorded, as often as they came."""
+
+    def __init__(self):
+        self.kinds = []
+
+    def run(self, compute, given, options):
+        if options["kv_cache"].form is not None:
+            self.kinds.append(forward_graphs._kind(given, options["kv_cache"]))
+        return compute(given, options)
+
+
+@pytest.mark.parametrize("by_frames", [True, False])
+def test_all_kinds_of_forwards_are_recorded_behind_the_first_chunk(monkeypatch, by_frames):
+    """Each comes twice when that chunk is remembered, and no other comes later; what is made stays the same."""
+    monkeypatch.setattr(attention, "_cudnn_attention", plain_parts)
+    recorder, make, given = Recorder(), World._lane, arrays(WINDOW)
+
+    def lane(*arguments):
+        made = lane_that_sees_all_frames(make)(*arguments) if by_frames else make(*arguments)
+        made.options["graphs"], made.cache = recorder, CameraCache(steady=True)
+        return made
+
+    monkeypatch.setattr(World, "_lane", lane)
+    world, renoise, made = world_of(WINDOW, given), draws(given["renoise"]), []
+    rehearsed: list = []
+    for number in range(plain(WINDOW).shape[2] // WINDOW.chunk):
+        made.append(next_chunk(world, WINDOW, given, number, renoise))
+        world.remember()
+        rehearsed = recorder.kinds[:] if number == 0 else rehearsed
+    torch.testing.assert_close(torch.cat(made, 2), plain(WINDOW), atol=1e-4, rtol=1e-4)
+    assert {form for _, form, *_ in rehearsed} == ({"filling", "full"} if by_frames else {"full"})
+    assert all(rehearsed.count(kind) > 1 for kind in recorder.kinds[len(rehearsed):])
+
+
 needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -290,12 +325,29 @@ def test_on_a_gpu_recorded_kernels_give_the_same_bits(monkeypatch, limit, chunk)
 
 @needs_a_gpu
 def test_on_a_gpu_kernels_that_are_recorded_while_the_window_fills():
+    """All of them behind the first chunk, where a walk has it remembered."""
     (wanted, _), (got, world) = (_long_rollout(on_a_gpu(), 1, WorldMemory(graphs=graphs)) for graphs in (False, True))
     assert (got - wanted).norm() < 0.02 * wanted.norm()
     assert world._lanes[0].options["graphs"].recorded > 3
+    recorded = []
+    for chunks in (1, 8):
+        same, world = _long_rollout(on_a_gpu(), 1, WorldMemory(graphs=True), chunks, remember=True)
+        recorded.append(world._lanes[0].options["graphs"].recorded)
+    assert recorded == [6, 6]
+    assert torch.equal(same, got[:, :, :8])
 
 
-def _long_rollout(model, chunk, memory):
+@needs_a_gpu
+def test_on_a_gpu_recordings_that_a_host_has_dropped_are_made_again(caplog):
+    """ComfyUI drops them where it needs their memory: for the text encoder, in the middle of a walk."""
+    (wanted, _), (got, world) = (_long_rollout(on_a_gpu(), 3, WorldMemory(graphs=True), dropped=dropped)
+                                 for dropped in ((), (6, 9)))  # fmt: skip
+    assert torch.equal(got, wanted)
+    assert world._lanes[0].options["graphs"].recorded > 1
+    assert "cannot be recorded" not in caplog.text
+
+
+def _long_rollout(model, chunk, memory, chunks=14, *, remember=False, dropped=()):
     size, config = (8, 12), model.config
     world = World(model, size, Window(9, 3), chunk=chunk, device="cuda", memory=memory)
     random = torch.Generator("cuda").manual_seed(1)
@@ -304,9 +356,13 @@ def _long_rollout(model, chunk, memory):
         return torch.randn(shape, device="cuda", generator=random)
 
     made = []
-    for number in range(14):
+    for number in range(chunks):
         if number in (0, 9):
             world.prompt = draw((1, 7, config.text_dim))
         given = [draw((1, channels, chunk, *size)) for channels in (16, 20, config.control_channels)]
         made.append(world.chunk(*given, few_step_schedule(FAST_INDICES, 10.0), draw))
+        if remember:
+            world.remember()
+        if number in dropped:
+            world._lanes[0].options["graphs"].clear()
     return torch.cat(made, dim=2), world

@@ -16,7 +16,7 @@ from ...model.memory import decoded_bytes
 from ...options import RELEASES, Arithmetic, DtypeName, Precision, torch_dtype
 from ...pipeline.geometry import Geometry, explicit_geometry
 from ...pipeline.memory import StageEstimate, estimate_camera_cache, estimate_sampling, estimate_text, estimate_vae
-from ...pipeline.rollout_memory import Decoder, RolloutMemory, RolloutWork, estimate_rollout
+from ...pipeline.rollout_memory import Decoder, RolloutMemory, RolloutWork, decodes, estimate_rollout
 from ...pipeline.world import WorldMemory
 from ...text.weights import open_weights
 from ...vae import read_vae, vae_width
@@ -136,7 +136,7 @@ def _causal(checkpoint: Checkpoint, work: _Work, width: int = PACKAGE_VAE_WIDTH)
         stage = replace(stage, name=name if memory.resident_blocks is None else f"{name}, blocks streamed")
         report += Report([], [stage])
     kept, name = chunks.camera_cache("gpu", 0), "camera cache, used where there is room"
-    if checkpoint.quantized:
+    if decodes(checkpoint, work.precision):
         kept += config.num_layers * decoded_bytes(config, work.precision.dtype, work.precision.arithmetic)
         name = "camera cache and decoded weights, used where there is room"
     return report + Report([], [StageEstimate(name, 0, kept)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from ...live.wire.codec import pack, unpack
+from ...live.wire.codec import MSGPACK
 from ...live.wire.protocol import FASTEST, MOST_BYTES
 from .opening import Opened
 from .running import running
@@ -46,20 +46,25 @@ async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, An
 class Walker:
     """A client that presses and lets go of keys at random times, as people do, and plays what it receives at `fps`."""
 
+    codec = MSGPACK
+
     def __init__(self, address: str, fps: float) -> None:
         self._address, self._fps = address, fps
         self._pressed: dict[int, float] = {}  # events that were not seen yet, and when they were sent
         self._answers: list[float] = []
         self._arrived: list[tuple[float, int]] = []
         self._stats: dict[str, Any] = {}
+        self._there = asyncio.Event()  # the first frames, which a person waits for
 
     async def walk(self, seconds: float) -> dict[str, Any]:
-        """The figures of a walk, in seconds and frames. Raises RuntimeError for what the server refuses."""
+        """The figures of so many seconds from the first frames on, in seconds and frames. Raises RuntimeError for what
+        the server refuses."""
         async with aiohttp.ClientSession() as session, session.ws_connect(
             self._address, max_msg_size=MOST_BYTES, compress=0
         ) as socket:
             began = time.perf_counter()
-            await socket.send_bytes(pack({"type": "init", "fps": self._fps, "realtime_output_format": "jpeg"}))
+            init = {"type": "init", "fps": self._fps, "realtime_output_format": "jpeg", "lingbot_world": True}
+            await self.codec.send(socket, init)
             keys = asyncio.create_task(self._press(socket, seconds))
             async for message in socket:
                 self._receive(message.data)
@@ -69,6 +74,7 @@ class Walker:
         return self._figures(began)
 
     async def _press(self, socket: aiohttp.ClientWebSocketResponse, seconds: float) -> None:
+        await self._there.wait()
         chance, number, ends = random.Random(0), 0, time.perf_counter() + seconds
         while time.perf_counter() < ends:
             await asyncio.sleep(chance.uniform(0.5, 1.5))
@@ -77,10 +83,13 @@ class Walker:
             payload = {"mode": "state", "transitions": [{"actions": held}]}
             self._pressed[number] = time.perf_counter()
             message = {"type": "event", "kind": "camera_actions", "payload": payload, "event_id": number}
-            await socket.send_bytes(pack(message))
+            await self.codec.send(socket, message)
 
-    def _receive(self, data: bytes) -> None:
-        now, message = time.perf_counter(), unpack(data)
+    def _receive(self, data: bytes | str) -> None:
+        self._take(self.codec.read(data))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        now = time.perf_counter()
         if message["type"] == "error":
             raise RuntimeError(message["content"])
         if message["type"] == "chunk_stats":
@@ -88,6 +97,7 @@ class Walker:
         if message["type"] != "frame_batch":
             return
         self._arrived.append((now, message["num_frames"]))
+        self._there.set()
         seen = [number for number in self._pressed if number <= message.get("event_id", -1)]
         self._answers += [now - self._pressed.pop(number) for number in seen]
 
@@ -96,7 +106,7 @@ class Walker:
         counted = [(at, frames) for at, frames in self._arrived if at > first + WARM] or self._arrived
         frames = sum(count for _, count in counted[1:])
         stalls, late = _late(counted, self._fps)
-        cuts = quantiles(self._answers, n=20) if len(self._answers) > 1 else [0.0] * 19
+        cuts = quantiles(self._answers, n=20, method="inclusive") if len(self._answers) > 1 else [0.0] * 19
         return {
             "first_chunk_s": round(first - began, 3), "key_to_pixel_p50_s": round(cuts[9], 3),
             "key_to_pixel_p95_s": round(cuts[18], 3), "keys": len(self._answers),

@@ -53,7 +53,7 @@ def steer(session: Session, event: Event) -> None:
         session.look(yaw, pitch, number)
     elif event.kind == "stick":
         forward, right, yaw, pitch = payload
-        session.controls.stick(forward, right, yaw, pitch, number)
+        session.stick(forward, right, yaw, pitch, number)
     elif event.kind == "prompt":
         session.prompt(payload[0], refresh=payload[1])
     elif event.kind == "back":

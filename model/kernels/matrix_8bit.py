@@ -137,12 +137,12 @@ def _power_of_two(scale_ptr, factor_ptr, largest_ptr, share):
 
 
 @triton.jit
-def _to_fp8(out_ptr, rows_ptr, x_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr):
+def _to_fp8(out_ptr, rows_ptr, x_ptr, shift_ptr, factor_ptr, stride, dim, BLOCK: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     inside = cols < dim
     row = (tl.program_id(0) // parts).to(tl.int64)
-    x = tl.load(x_ptr + row * dim + cols, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + row * stride + cols, mask=inside, other=0.0).to(tl.float32)
     x = (x - tl.load(shift_ptr + cols, mask=inside, other=0.0)) * tl.load(factor_ptr)
     x = tl.minimum(tl.maximum(x, -_FP8), _FP8)
     if rows_ptr is not None:
@@ -213,7 +213,7 @@ def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
 def put_fp8_(out: Tensor, rows: Tensor | None, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """See pointwise.put_fp8_; without `rows` to_fp8_."""
     with torch.cuda.device_of(out):
-        _to_fp8[parts_of(x)](out, rows, x.contiguous(), shift, factor, x.shape[1], BLOCK=PART)
+        _to_fp8[parts_of(x)](out, rows, x, shift, factor, x.stride(0), x.shape[1], BLOCK=PART)
     return out
 
 

@@ -29,19 +29,19 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
 
 @triton.jit
 def _rms(
-    x_ptr, weight_ptr, cos_ptr, sin_ptr, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr,
-    ROPE: tl.constexpr,
+    x_ptr, weight_ptr, cos_ptr, sin_ptr, stride, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
+    HALF: tl.constexpr, ROPE: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     total = tl.zeros((BLOCK,), tl.float32)
     for block in tl.static_range(BLOCKS):
         cols = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * dim + cols, mask=cols < dim, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * stride + cols, mask=cols < dim, other=0.0).to(tl.float32)
         total += x * x
     scale = tl.rsqrt(tl.sum(total, axis=0) / dim + eps)
     for block in tl.static_range(BLOCKS):  # the second read comes from the GPU's cache
         cols = block * BLOCK + tl.arange(0, BLOCK)
-        at = x_ptr + row * dim + cols
+        at = x_ptr + row * stride + cols
         x = tl.load(at, mask=cols < dim, other=0.0).to(tl.float32)
         x = x * scale * tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
         if ROPE:
@@ -91,11 +91,11 @@ def _affine(x_ptr, scale_ptr, shift_ptr, dim, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _put(out_ptr, rows_ptr, x_ptr, dim, BLOCK: tl.constexpr):
+def _put(out_ptr, rows_ptr, x_ptr, stride, dim, BLOCK: tl.constexpr):
     parts = tl.cdiv(dim, BLOCK)
     cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
     token = (tl.program_id(0) // parts).to(tl.int64)
-    x = tl.load(x_ptr + token * dim + cols, mask=cols < dim)
+    x = tl.load(x_ptr + token * stride + cols, mask=cols < dim)
     tl.store(out_ptr + tl.load(rows_ptr + token) * dim + cols, x, mask=cols < dim)
 
 
@@ -128,10 +128,15 @@ def _merge(
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """See pointwise.layer_norm."""
-    out, block = torch.empty_like(x, dtype=dtype), triton.next_power_of_2(x.shape[1])
+    return layer_norm_(torch.empty_like(x, dtype=dtype), x, weight, bias, eps)
+
+
+def layer_norm_(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """The same, into `out`."""
+    block = triton.next_power_of_2(x.shape[1])
     with torch.cuda.device_of(x):
         _layer_norm[(len(x),)](
-            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, BLOCK=block, DTYPE=_TYPES[dtype],
+            x, weight.contiguous(), bias.contiguous(), out, x.shape[1], eps, BLOCK=block, DTYPE=_TYPES[out.dtype],
             num_warps=max(1, min(16, block // 512)),
         )  # fmt: skip
     return out
@@ -151,7 +156,7 @@ def _normalise(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, half: int, e
     dim, weight = x.shape[1], weight.contiguous()
     sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": half, "ROPE": rope, "num_warps": 8}
     with torch.cuda.device_of(x):
-        _rms[(len(x),)](x, weight, cos, sin, dim, eps, **sizes)
+        _rms[(len(x),)](x, weight, cos, sin, x.stride(0), dim, eps, **sizes)
     return x
 
 
@@ -182,9 +187,8 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
 
 def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
     """See pointwise.put_."""
-    x = x.contiguous()
     with torch.cuda.device_of(out):
-        _put[parts_of(x)](out, rows, x, x.shape[1], BLOCK=PART)
+        _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
     return out
 
 

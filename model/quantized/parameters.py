@@ -23,16 +23,64 @@ class DecodedParameter(torch.nn.Parameter):
     the host can move and patch."""
 
     _kept: dict[torch.dtype, Any] | None = None
+    _place: "Place | None" = None
 
-    def keep(self) -> None:
-        """From now on what decoding and recoding make stays beside the weight, and is given again."""
-        self._kept = {}
+    def keep(self, place: "Place | None" = None) -> None:
+        """From now on what decoding and recoding make stays beside the weight, and is given again; 8 bits in their
+        `place`."""
+        self._kept, self._place = {}, place
 
     def _kept_or_made(self, dtype: torch.dtype, make: Callable[[], T]) -> T:
         kept = {} if self._kept is None else self._kept
         if dtype not in kept:
-            kept[dtype] = make()
+            made = make()
+            kept[dtype] = self._place.put(made) if self._place and isinstance(made, EightBit) else made
         return kept[dtype]
+
+
+class Place:
+    """Where a weight in 8 bits lies, one behind the other, among several of the same shape: one product takes them all.
+    """
+
+    def __init__(self, number: int, count: int, together: dict[torch.dtype, EightBit]) -> None:
+        self._number, self._count, self._together = number, count, together
+
+    def put(self, made: EightBit) -> EightBit:
+        """The same, there."""
+        rows, width = made.values.shape
+        if made.values.dtype not in self._together:
+            size, device = self._count * rows, made.values.device
+            self._together[made.values.dtype] = EightBit(
+                torch.empty(size, width, dtype=made.values.dtype, device=device), torch.empty(size, 1, device=device)
+            )
+        own = slice(self._number * rows, (self._number + 1) * rows)
+        values, scales = (part[own] for part in self._together[made.values.dtype])
+        values.view(torch.uint8).copy_(made.values.view(torch.uint8))
+        return EightBit(values, scales.copy_(made.scales.view(-1, 1)))
+
+
+def keep_together(*weights: DecodedParameter) -> None:
+    """`keep` weights of one shape so that what is made of them in 8 bits lies one behind the other."""
+    together: dict[torch.dtype, EightBit] = {}
+    for number, weight in enumerate(weights):
+        weight.keep(Place(number, len(weights), together))
+
+
+class WideParameter(DecodedParameter):
+    """A weight of 16 bits or more, which arithmetic in 8 bits recodes."""
+
+    @classmethod
+    def of(cls, weight: Tensor) -> "WideParameter":
+        """Over the same memory."""
+        return torch.Tensor._make_subclass(cls, weight.detach(), False)
+
+    def decode(self, dtype: torch.dtype) -> Tensor:
+        """The weight in `dtype`."""
+        return self.data.to(dtype)
+
+    def recode(self, dtype: torch.dtype) -> EightBit:
+        """The weight in 8 bits, int8 or float8_e4m3fn, with a scale for each row."""
+        return self._kept_or_made(dtype, lambda: encode_8bit(self.data, dtype=dtype))
 
 
 class FourBitParameter(DecodedParameter):

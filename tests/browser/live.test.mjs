@@ -1,7 +1,8 @@
 // The page of a live walk in a real browser: LIVE_URL says where `lingbot-world live` runs; tests/test_live_browser.py starts it.
 
 import assert from "node:assert/strict";
-import { after, before, describe, test } from "node:test";
+import { readFile } from "node:fs/promises";
+import { after, afterEach, before, describe, test } from "node:test";
 import { launch, PATIENCE } from "./canvas.mjs";
 
 const LIMIT = { timeout: 2 * PATIENCE };
@@ -9,19 +10,24 @@ const HELD_BATCHES = Number(process.env.HELD_BATCHES ?? 5); // of frames that co
 let browser;
 before(async () => { browser = await launch(); });
 after(() => browser?.close());
+afterEach(() => Promise.all(browser.contexts().map((context) => context.close()))); // one walks at a time
 
 /** A page at the beginning; errors thrown in it, and requests to other hosts, are collected. */
-async function open(size = { width: 1440, height: 900 }, options = {}) {
+async function open(size = { width: 1440, height: 900 }, { query = "", script = null, ...options } = {}) {
   const context = await browser.newContext({ viewport: size, ...options });
+  if (script) await context.addInitScript(script);
   context.setDefaultTimeout(PATIENCE);
-  const page = Object.assign(await context.newPage(), { faults: [], batches: 0 });
-  page.on("websocket", (socket) => socket.on("framereceived", ({ payload }) => { page.batches += payload.length > 1000; }));
+  const page = Object.assign(await context.newPage(), { faults: [], batches: 0, sent: "" });
+  page.on("websocket", (socket) => {
+    socket.on("framereceived", ({ payload }) => { page.batches += payload.length > 1000; });
+    socket.on("framesent", ({ payload }) => { page.sent += payload; });
+  });
   page.on("pageerror", (error) => page.faults.push(error.message));
   page.on("request", (request) => {
     const url = new URL(request.url());
     if (url.protocol.startsWith("http") && url.host !== new URL(process.env.LIVE_URL).host) page.faults.push(request.url());
   });
-  await page.goto(process.env.LIVE_URL);
+  await page.goto(process.env.LIVE_URL + query);
   await page.locator(".pictures button[aria-pressed=true]").waitFor();
   return page;
 }
@@ -31,11 +37,20 @@ async function walk(page) {
   await page.waitForFunction(() => Number(document.querySelector("[data-figure=rate]").textContent) > 0);
 }
 
+const answered = (page) => page.waitForFunction(() => /\d/.test(document.querySelector("[data-figure=latency]").textContent));
+
 /** How bright the canvas is, a number for each of a few places. */
 const seen = (page) => page.evaluate(() => {
   const canvas = document.querySelector("canvas"), context = canvas.getContext("2d");
   return [0.2, 0.5, 0.8].flatMap((x) => [0.3, 0.7].map((y) => context.getImageData(x * canvas.width, y * canvas.height, 1, 1).data[1]));
 });
+
+/** What *Save > Figures* saves. */
+async function measures(page) {
+  const [saved] = await Promise.all([page.waitForEvent("download"), page.evaluate(() => document.querySelector("[data-command=measures]").click())]);
+  assert.equal(saved.suggestedFilename(), "live.json");
+  return JSON.parse(await readFile(await saved.path(), "utf8"));
+}
 
 async function leave(page) {
   await page.click("[data-command=leave]");
@@ -52,10 +67,11 @@ describe("live", () => {
     for (const begun = page.batches; page.batches < begun + HELD_BATCHES;) await page.waitForTimeout(50);
     await page.keyboard.up("w");
     assert.notDeepEqual(await seen(page), before);
+    await answered(page);
     assert.match(await page.textContent("[data-figure=latency]"), /^\d+ \/ \d+$/);
     console.log(`# ${await page.textContent("[data-figure=rate]")} frames a second, ${await page.textContent("[data-figure=latency]")} ms`);
-    const [saved] = await Promise.all([page.waitForEvent("download"), page.evaluate(() => document.querySelector("[data-command=measures]").click())]);
-    assert.equal(saved.suggestedFilename(), "live.json");
+    assert.ok((await measures(page)).keys > 0);
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 1440));
     await leave(page);
   });
 
@@ -72,8 +88,57 @@ describe("live", () => {
       point("pointerdown", 60);
       point("pointermove", 110);
     });
-    await page.waitForFunction(() => /\d/.test(document.querySelector("[data-figure=latency]").textContent));
+    await answered(page);
     assert.ok(await page.locator(".stick.move").isVisible());
+    await leave(page);
+  });
+
+  test("a gamepad walks, and the mouse looks", LIMIT, async () => {
+    const script = () => {
+      window.pad = { connected: true, axes: [0, 0, 0, 0] };
+      navigator.getGamepads = () => [null, window.pad];
+      Object.defineProperty(Document.prototype, "pointerLockElement", { get: () => document.querySelector("canvas") });
+    };
+    const page = await open(undefined, { script });
+    await walk(page);
+    await page.evaluate(() => { window.pad.axes = [0, -1, 0, 0]; });
+    await answered(page);
+    assert.match(page.sent, /stick/);
+    await page.evaluate(() => { window.pad.axes = [0.05, 0, 0, 0]; document.dispatchEvent(new MouseEvent("mousemove", { movementX: 90 })); });
+    while (!page.sent.includes("look")) await page.waitForTimeout(50);
+    await leave(page);
+  });
+
+  test("frames come as H.264 and are played by the browser's decoder", LIMIT, async (t) => {
+    const page = await open(undefined, { query: "?format=h264" });
+    const plays = () => VideoDecoder.isConfigSupported({ codec: "avc1.42E028" }).then(({ supported }) => supported, () => false);
+    if (!await page.evaluate(plays)) { t.skip("this browser has no H.264"); return; }
+    await walk(page);
+    const before = await seen(page);
+    await page.keyboard.down("j");
+    for (const begun = page.batches; page.batches < begun + HELD_BATCHES;) await page.waitForTimeout(50);
+    assert.notDeepEqual(await seen(page), before);
+    const { format, frames_a_second: rate } = await measures(page);
+    assert.ok(format === "h264" && rate > 0, `${format} ${rate}`);
+    await leave(page);
+  });
+
+  test("a picture is dropped, and another is pasted", LIMIT, async () => {
+    const page = await open();
+    const offered = () => page.locator(".pictures button").count(), before = await offered();
+    for (const kind of ["drop", "paste"]) {
+      await page.evaluate(async (name) => {
+        const canvas = new OffscreenCanvas(64, 48);
+        canvas.getContext("2d").fillRect(0, 0, 9, 9);
+        const files = new DataTransfer();
+        files.items.add(new File([await canvas.convertToBlob()], `${name}.png`, { type: "image/png" }));
+        const event = name === "drop" ? new DragEvent(name, { dataTransfer: files }) : new ClipboardEvent(name, { clipboardData: files });
+        document.dispatchEvent(event);
+      }, kind);
+      await page.locator(`.pictures button[title="${kind}.png"][aria-pressed=true]`).waitFor();
+    }
+    assert.equal(await offered(), before + 2);
+    await walk(page);
     await leave(page);
   });
 

@@ -12,7 +12,9 @@ import torch
 import triton
 from lingbot_world.model import attention_fp8_cudnn as fp8_attention
 from lingbot_world.model import matrix_8bit as quantized
+from lingbot_world.model import pointwise_plain as plain
 from lingbot_world.model.kernels import convolution
+from lingbot_world.model.kernels import fused as kernels_of_several
 from lingbot_world.model.kernels import matrix_8bit as quantized_kernels
 from lingbot_world.model.kernels import pointwise as kernels
 from lingbot_world.model.kernels import weights_4bit as four_bit_kernels
@@ -70,7 +72,14 @@ def into_8_bits(eight_bit: torch.dtype, dtype: torch.dtype) -> None:
             quantized_kernels.encode_8bit_(values, scales, x, activation)
             quantized.encode_8bit_(*wanted, x, activation)
             same(scales, wanted[1])
-    quantized_kernels.layer_norm_8bit_(values, scales[:, :1].contiguous(), x.float(), weight, bias, 1e-6)
+    long, outs = torch.randn(3, 8320).to(dtype), [(torch.empty(3, 8320).to(eight_bit), torch.empty(3, 1)) for _ in "12"]
+    quantized_kernels.encode_8bit_(*outs[0], long, "gelu")
+    quantized.encode_8bit_(*outs[1], long, "gelu")
+    same(outs[0][1], outs[1][1])
+    outs = [(torch.empty(7, 96).to(eight_bit), torch.empty(7, 1)) for _ in "12"]
+    kernels_of_several.layer_norm_8bit_(*outs[0], x.float(), weight, bias, 1e-6)
+    quantized.layer_norm_8bit_(*outs[1], x.float(), weight, bias, 1e-6)
+    same(outs[0][1], outs[1][1])
 
 
 def out_of_8_bits(dtype: torch.dtype) -> None:
@@ -96,6 +105,55 @@ def attention_operands(dtype: torch.dtype) -> None:
     same(quantized_kernels.put_fp8_(moved, rows, x, mean, torch.ones(1)).float()[rows], made.float())
     same(quantized_kernels.from_fp8_(outs[0], values, mean, torch.ones(1)),
          quantized.from_fp8_(outs[1], values, mean, torch.ones(1)))  # fmt: skip
+
+
+def several_in_one(dtype: torch.dtype) -> None:
+    """Of 8 bits only the scales are compared: the interpreter rounds otherwise."""
+    x, y, scale, shift, weight, bias = torch.randn(7, 96), *torch.randn(3, 7, 96).to(dtype), *torch.randn(2, 96)
+    for gate, affine in ((weight, (scale, shift)), (None, (None, None))):
+        eight_bit = torch.empty(2, 7, 96).to(FP8), torch.empty(2, 7, 1)
+        for (got, want), scales in ((torch.empty(2, 7, 96, dtype=dtype), (None, None)), eight_bit):
+            given = x.clone(), x.clone()
+            kernels_of_several.add_norm_(given[0], got, scales[0], y, gate, *affine, weight, bias, 1e-6)
+            plain.add_norm_(given[1], want, scales[1], y, gate, *affine, weight, bias, 1e-6)
+            same(*given)
+            same(*((got, want) if scales[0] is None else scales))
+    angles, rows, y = torch.randn(7, 12), torch.randperm(20)[:7], torch.cat([y, scale], 1)[:, :96]  # rows are apart
+    turning = weight, angles.cos(), angles.sin(), 1e-6
+    for kind, scaling in ((dtype, (None, None)), (FP8, (bias, torch.full((1,), 3.0)))):
+        got, want = torch.zeros(2, 20, 96).to(kind)
+        kernels_of_several.put_turned_(got, rows, y.clone(), *turning, *scaling)
+        plain.put_turned_(want, rows, y.clone(), *turning, *scaling)
+        near(got, want)
+    got, want = ((torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) for _ in range(2))
+    kernels_of_several.turned_fp8_(*got, y.clone(), *turning)
+    plain.turned_fp8_(*want, y.clone(), *turning)
+    same(got[1], want[1])
+    same(got[2], want[2])
+    near(got[0], want[0])
+
+
+def near(got: torch.Tensor, want: torch.Tensor) -> None:
+    """The interpreter rounds to 8 bits otherwise: what is next to a power of two becomes half of it."""
+    if COMPUTED and got.dtype == FP8:
+        assert (got.float() - want.float()).abs().mean() < 0.03 * want.float().abs().mean()
+    else:
+        same(got, want)
+
+
+def merged(dtype: torch.dtype) -> None:
+    """Results of attention in 8 bits: several parts, with a rest, and one part alone."""
+    parts, rest = torch.randn(3, 7, 4, 24).to(FP8), torch.randn(1, 7, 4, 24).to(FP8)
+    shift, factor = torch.randn(96), torch.ones(1)
+    sums, rest_sums = 4 * torch.randn(3, 4, 7), 4 * torch.randn(1, 4, 7)
+    for given in ((parts, sums, rest, rest_sums), (parts, sums, None, None), (rest, None, None, None)):
+        got, want = torch.empty(2, 7, 96, dtype=dtype)
+        same(kernels_of_several.merge_fp8_(got, None, *given, shift, factor),
+             plain.merge_fp8_(want, None, *given, shift, factor))  # fmt: skip
+        values, scales = torch.empty(7, 96).to(FP8), torch.empty(2, 7, 1)
+        kernels_of_several.merge_fp8_(values, scales[0], *given, shift, factor)
+        plain.merge_fp8_(values, scales[1], *given, shift, factor)
+        same(*scales)
 
 
 def four_bits(settings: dict, dtype: torch.dtype) -> None:
@@ -155,6 +213,8 @@ def cases() -> Iterator[tuple[str, Callable[[], None]]]:
     for dtype in DTYPES:
         yield from ((f"{name}, {dtype}", lambda name=name, dtype=dtype: pointwise(name, dtype)) for name in NAMES)
         yield f"out of 8 bits, {dtype}", lambda dtype=dtype: out_of_8_bits(dtype)
+        yield f"several in one, {dtype}", lambda dtype=dtype: several_in_one(dtype)
+        yield f"merged, {dtype}", lambda dtype=dtype: merged(dtype)
         yield f"attention, {dtype}", lambda dtype=dtype: attention_operands(dtype)
         for settings in WEIGHTS:
             yield f"4 bits {settings}, {dtype}", lambda settings=settings, dtype=dtype: four_bits(settings, dtype)

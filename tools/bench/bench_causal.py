@@ -25,10 +25,14 @@ from bench_report import GB, Report, free
 from lingbot_world.loaders import load_expert
 from lingbot_world.model.kv_cache import KeyValuePlace
 from lingbot_world.model.parallel import SequenceParallel
-from lingbot_world.options import CHUNK, CHUNKS, FAST_INDICES, Window
+from lingbot_world.options import CHUNK, CHUNKS, FAST_INDICES, Precision, Window
+from lingbot_world.pipeline.rollout_memory import RolloutWork
 from lingbot_world.pipeline.world import World, WorldMemory
 from lingbot_world.sampling import few_step_schedule
 from memory_watch import Memory, process_bytes
+from slow_cpu import slow_cpu
+
+SLOW_CHUNKS = 9
 
 STORAGES = {
     "gpu": WorldMemory(),
@@ -73,6 +77,14 @@ def bench_rollout(
     graphs = world._lanes[0].options.get("graphs")
     if graphs is not None:
         report.add(f"{name}: states recorded", graphs.recorded, "")
+    if options.slow_cpu:
+        with slow_cpu() as times:
+            begin = time.perf_counter()
+            for _ in range(SLOW_CHUNKS):
+                world.chunk(noise, y, camera, schedule, draw)
+            torch.cuda.synchronize()
+            report.add(f"{name}: a chunk where Python takes {times:.1f} times as long",
+                       (time.perf_counter() - begin) / SLOW_CHUNKS, "s")  # fmt: skip
     if options.profile:
         print_profile(lambda: world.chunk(noise, y, camera, schedule, draw))
     peak = torch.cuda.max_memory_allocated() / GB
@@ -81,9 +93,21 @@ def bench_rollout(
         if index < len(seconds):
             report.add(f"{name}: chunk {index + 1}", seconds[index], "s")
     report.add(f"{name}: peak on the GPU", peak, "GB", f"{peak - held / GB:.2f} GB over the weights")
+    reserved = (torch.cuda.max_memory_reserved() - held) / GB
+    report.add(f"{name}: reserved over the weights", reserved, "GB",
+               f"planned {_planned(model, options, size, memory) / GB:.2f}")  # fmt: skip
     if not chunk.isfinite().all():
         raise SystemExit("the chunk is not finite")
     return chunk
+
+
+def _planned(model, options: argparse.Namespace, size: tuple[int, int], memory: WorldMemory) -> int:
+    """What the planner counts beside the weights; the camera cache whole."""
+    eight_bit = "8bit" if memory.place.fp8 else "exact"
+    precision = Precision(torch.bfloat16, model.blocks[0].ffn[0].arithmetic, eight_bit)
+    work = RolloutWork(model.config, size, options.chunk, options.window, precision)
+    held = work.key_values(memory.place).device + work.forward(memory.place) + work.camera_cache("gpu", 0)
+    return held + memory.graphs * work.recorded
 
 
 COMMAND = """
@@ -146,6 +170,7 @@ def main() -> None:
     parser.add_argument("--arithmetic", nargs="*", choices=("fp8", "int8"), default=[], help="also in these")
     parser.add_argument("--attention", nargs="*", choices=("8bit",), default=[], help="also in these, each arithmetic")
     parser.add_argument("--decoded", action="store_true", help="decoded weights stay")
+    parser.add_argument("--slow-cpu", action="store_true", help="chunks of a CPU at a third of its clock, too")
     parser.add_argument("--profile", action="store_true", help="what a chunk is made of")
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
     parser.add_argument("--runs", action="store_true", help="time the command instead")
@@ -162,7 +187,10 @@ def main() -> None:
     if options.cap:
         play_card(options.cap)
     decoded = FULL.num_layers if options.decoded else 0
-    model = load_expert(path, "cuda", resident_blocks=options.resident_blocks, decoded_blocks=decoded)
+    first_of = options.arithmetic[0] if options.decoded and options.arithmetic else "auto"  # whose weights stay
+    model = load_expert(path, "cuda", resident_blocks=options.resident_blocks, decoded_blocks=decoded,
+                        arithmetic=first_of)  # fmt: skip
+    model.set_arithmetic("auto")
     limit = None if options.camera_cache is None else options.camera_cache * GB
     first = None
     for name in options.storages:

@@ -27,7 +27,7 @@ from .walks import random_walks
 
 HELD_OUT = 987_654_321
 WALK_SEED = 1_000_000
-RENDERED = 0.3
+RENDERED = 0.15
 """The share of the denoiser's time after which no more walks are rendered."""
 AT_ONCE = 512
 MEASURED = 33

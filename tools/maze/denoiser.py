@@ -27,13 +27,14 @@ from .fit import fit, slope_of
 from .pool import Pool, given
 from .rooms import CAPTIONS
 from .settings import CONFIG, SHIFT, SINK, WINDOW, Sizes
-from .twin import PLAIN, Parts, causal_velocity, chunks, finished, projected, velocity
+from .spans import chunks
+from .twin import PLAIN, Parts, causal_velocity, finished, projected, velocity
 
 SHAPES = CONFIG.parameter_shapes()
 RATE = 1.5e-3
 CHUNKS = (1, 3, 3, 4)
 """Drawn from for each step."""
-BASE_EVERY = 5
+BASE_EVERY = 8
 """One step in so many is of whole videos, of BASE_MORE times as many."""
 BASE_MORE = 3
 LATER_SHARE = 0.35

@@ -1,7 +1,8 @@
-"""The loop that the maze's trainings share: Adam on flat parameters, whose gradient may come of a recording."""
+"""The loop that the maze's trainings share, on flat parameters, whose gradient may come of a recording."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,10 @@ from ..toyworld.fit import KEEP_EVERY, Keep, Log, Loss, Phase, learning_rate
 from ..toyworld.parameters import Parameters
 
 LOG_EVERY = 200
+MOMENTUM, LENGTH = 0.95, 0.2
+"""Of Muon: how much of the steps before is kept, and the root mean square of a step at a rate of 1."""
+OUTERMOST = "patch_embedding.weight", "encoder.conv1.weight", "conv1.weight", "conv2.weight", "decoder.head.2.weight"
+"""Layers from or to pixels or latents."""
 WARM_UPS = 3
 """Runs before a recording."""
 
@@ -27,15 +32,13 @@ def fit(
     before, so that a run that is stopped can be resumed."""
     flat = parameters.flat.requires_grad_()
     average = flat.detach().clone()
-    optimizer = torch.optim.AdamW([flat], rate, betas=(0.9, 0.98), weight_decay=0.0, fused=flat.device.type == "cuda")
+    optimizer = Optimizer(parameters)
     step, kept = 0, 0.0
     result = Parameters(parameters.shapes, average)
     while (progress := phase.progress(step)) < 1:
-        optimizer.param_groups[0]["lr"] = rate * learning_rate(step, progress, phase.hold)
         value, gradient = slope(progress)
         norm = _clip_(gradient)
-        flat.grad = gradient
-        optimizer.step()
+        optimizer.step(gradient, rate * learning_rate(step, progress, phase.hold))
         average.lerp_(flat.detach(), 1 - min(most_decay, (step + 1) / (step + 10)))
         if step % LOG_EVERY == 0:
             log.write(phase=name, step=step, progress=round(progress, 4), loss=value.item(), gradient=norm.item())
@@ -47,6 +50,47 @@ def fit(
         keep(result)
     log.write(phase=name, step=step, progress=1.0, minutes=round((time.monotonic() - phase.begun) / 60, 2))
     return result
+
+
+class Optimizer:
+    """Muon for the matrices of blocks and the convolutions between a VAE's outermost ones, Adam for all else. Muon's
+    steps are as long as Adam's are, so one rate does for both (Liu et al., Muon is scalable for LLM training, 2025)."""
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.parameters, self.momentum = parameters, torch.zeros_like(parameters.flat)
+        self.adam = torch.optim.AdamW([parameters.flat], betas=(0.9, 0.98), weight_decay=0.0,
+                                      fused=parameters.flat.device.type == "cuda")  # fmt: skip
+        self.groups: dict[tuple[int, int], list[str]] = {}
+        for name, shape in parameters.shapes.items():
+            if name.startswith("blocks.") and len(shape) == 2 or len(shape) > 3 and name not in OUTERMOST:
+                self.groups.setdefault((shape[0], math.prod(shape[1:])), []).append(name)
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor, rate: float) -> None:
+        """Moves the parameters against a flat gradient, which is overwritten."""
+        flat, shapes = self.parameters.flat, self.parameters.shapes
+        self.momentum.mul_(MOMENTUM).add_(gradient)
+        ahead = Parameters(shapes, torch.add(gradient, self.momentum, alpha=MOMENTUM)).named()
+        weights, slopes = (Parameters(shapes, part).named() for part in (flat.detach(), gradient))
+        for shape, names in self.groups.items():
+            turned = orthogonal(torch.stack([ahead[name].view(shape) for name in names]))
+            for name, change in zip(names, turned.unbind(), strict=True):
+                weights[name].view(shape).sub_(change, alpha=rate * LENGTH * max(shape) ** 0.5)
+                slopes[name].zero_()
+        flat.grad = gradient
+        self.adam.param_groups[0]["lr"] = rate
+        self.adam.step()
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """The matrices [n, rows, columns] with singular values of about 1, float32: five Newton-Schulz iterations."""
+    wide = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
+    x = wide.bfloat16()
+    x = x / (x.float().norm(dim=(1, 2), keepdim=True) + 1e-12).to(x.dtype)
+    for _ in range(5):
+        square = x @ x.mT
+        x = 3.4445 * x + (2.0315 * square @ square - 4.7750 * square) @ x
+    return (x.mT if wide is not matrices else x).float()
 
 
 def slope_of(parameters: Parameters, loss: Loss) -> Slope:

@@ -28,8 +28,9 @@ DAY, NIGHT, SNOW, FOG = range(4)
 LIGHT = ((1.0, 1.0, 1.0), (0.46, 0.54, 0.82), (0.95, 0.98, 1.05), (0.92, 0.92, 0.92))
 HORIZON = ((0.80, 0.88, 0.95), (0.22, 0.26, 0.44), (0.82, 0.84, 0.88), (0.74, 0.76, 0.78))
 ZENITH = ((0.30, 0.55, 0.90), (0.05, 0.06, 0.18), (0.62, 0.67, 0.75), (0.66, 0.68, 0.71))
-HAZE = (1 / 30, 1 / 24, 1 / 20, 1 / 4.5)
-"""Of the weathers: what they leave of colours, the sky below and above, and what distance takes away."""
+HAZE, CLEAR = (1 / 9, 1 / 8, 1 / 7, 1 / 3), 3.0
+"""Of the weathers: what they leave of colours, the sky below and above, and what distance takes away behind CLEAR. Far
+rooms are pale: their edges would be finer than a latent's cell."""
 SUN = F.normalize(torch.tensor([0.5, -0.32, 0.8]), dim=0).tolist()
 FACES = torch.tensor([0.80, 0.92, 1.02, 0.70, 1.10])
 """Brightness of what faces to -x, +x, -z, +z, up."""
@@ -132,7 +133,7 @@ def shaded(table: Tensor, weather: Tensor, brick: Tensor, c2w: Tensor, rays: Ten
         row, tone, face = (torch.where(own, new, old) for new, old in zip(part, (row, tone, face), strict=True))
     light = torch.tensor(LIGHT, device=rays.device)[weather]
     bright = tone * FACES.to(rays.device)[face]
-    haze = torch.exp(-distance * torch.tensor(HAZE, device=rays.device)[weather][:, None])
+    haze = torch.exp(-(distance - CLEAR).clamp(min=0) * torch.tensor(HAZE, device=rays.device)[weather][:, None])
     far, colours = torch.tensor(HORIZON, device=rays.device)[weather], []
     for channel, sky in enumerate(_sky(direction, weather)):
         near = table[..., channel].gather(1, row) * bright * light[:, channel, None]
@@ -204,12 +205,12 @@ def _wall(
 
 def _stones(along: Tensor, height: Tensor, brick: Tensor) -> Tensor:
     """How much brighter than its colour a wall is: bricks of four tones with mortar between, or planks."""
-    layer = (height / 0.25).floor()
-    shifted = along / 0.5 + 0.5 * (layer % 2)
+    layer = (height / 0.4).floor()
+    shifted = along / 0.8 + 0.5 * (layer % 2)
     stone = 0.14 * (((shifted.floor() * 3 + layer * 5) % 4) / 3 - 0.5)
-    mortar = ((height / 0.25) % 1 < 0.14) | (shifted % 1 < 0.07)
-    plank = 0.05 * ((along / 0.4).floor() % 2)
-    planks = torch.where((along / 0.4) % 1 < 0.10, torch.full_like(stone, -0.28), plank)
+    mortar = ((height / 0.4) % 1 < 0.10) | (shifted % 1 < 0.05)
+    plank = 0.05 * ((along / 0.6).floor() % 2)
+    planks = torch.where((along / 0.6) % 1 < 0.08, torch.full_like(stone, -0.28), plank)
     return torch.where(brick, torch.where(mortar, torch.full_like(stone, -0.30), stone), planks)
 
 

@@ -2,11 +2,10 @@
 
 Weights go by their official names. As in the engine, matrix products and attention run in `dtype`; the residual
 stream, norms, modulation, time embedding and head are float32. A base model's forward, in which all attend to all, is a
-causal model's of a single chunk."""
+causal model's of a single chunk. Cameras are of the frames; copies of these see the same ones."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -27,10 +26,8 @@ from ..toyworld.twin import (
     time_embedding,
     velocity_of,
 )  # fmt: skip
+from .spans import Attends, attended_to
 
-Span = tuple[int, int]
-Attends = Sequence[tuple[Span, Sequence[Span]]]
-"""Which frames attend to which: of the frames that are computed, span after span."""
 Parts = tuple[Callable[..., tuple[Tensor, Tensor, Tensor]], Callable[..., Tensor]]
 
 
@@ -56,14 +53,15 @@ def finished(
 
     attended [B, heads, tokens, channels]: what its self-attention gave. e0 [B, frames, 6, dim]: the modulation.
     text [B, g, words, dim]: prompts, each for a g-th of the frames of either half, with text_bias [words] on their
-    logits; camera [B, frames, n, dim]."""
+    logits; camera [B, frames of a copy, n, dim]."""
     gate, shift, scale, gate_2 = (weights["modulation"][:, None] + e0)[:, :, 2:, None].unbind(2)
     dtype = attended.dtype
     y = linear(weights, "self_attn.o", attended.transpose(1, 2).flatten(2)).unflatten(1, x.shape[1:3])
     x = x + y.float() * gate
     hidden = camera + linear(weights, "cam_injector_layer2", F.silu(linear(weights, "cam_injector_layer1", camera)))
-    x = x * (1 + linear(weights, "cam_scale_layer", hidden).float())
-    x = x + linear(weights, "cam_shift_layer", hidden).float()
+    copies = x.unflatten(1, (-1, camera.shape[1]))
+    copies = copies * (1 + linear(weights, "cam_scale_layer", hidden).float()[:, None])
+    x = (copies + linear(weights, "cam_shift_layer", hidden).float()[:, None]).flatten(1, 2)
     y = (norm(x, eps) * weights["norm3.weight"] + weights["norm3.bias"]).to(dtype)
     x = x + linear(weights, "cross_attn.o", _cross_attention(weights, y, text, text_bias, heads, eps)).float()
     y = (norm(x, eps) * (1 + scale) + shift).to(dtype)
@@ -96,69 +94,9 @@ def causal_velocity(
     0. attends: of `chunks`. timestep [B, f]; context [B, g, n, text_dim]: prompts, each for a g-th of the frames.
     `later`: the second half is so many latent frames later. The other arguments are those of `velocity`."""
     times = torch.cat([torch.zeros_like(timestep), timestep], 1)
-    both = torch.cat([camera, camera], 1)
     x = torch.cat([clean, noisy], 2)
-    made = _forward(weights, config, x, times, context, both, attends, (2, later), dtype, parts)
+    made = _forward(weights, config, x, times, context, camera, attends, (2, later), dtype, parts)
     return made[:, :, clean.shape[2] :]
-
-
-def chunks(frames: int, chunk: int, window: int | None = None, sink: int = 0, half: int = 0) -> Attends:
-    """Who attends to whom where clean frames are followed by as many noisy ones: a chunk to itself and to the clean
-    ones before it, with a `window` to the `sink` and the last of them. With `half`, frames from there on to no others
-    before it but the sink."""
-    found: list[tuple[Span, list[Span]]] = []
-    for noisy in (0, frames):
-        for first in range(0, frames, chunk):
-            end = min(first + chunk, frames)
-            start = 0 if window is None else max(min(sink, first), end - (window - sink))
-            start = max(start, half) if half and first >= half else start
-            before = [(0, min(sink, start)), (start, first)] if start else [(0, first)]
-            own = first + noisy, end + noisy
-            found.append((own, [*(span for span in before if span[0] < span[1]), own]))
-    return found
-
-
-def attended_to(q: Tensor, k: Tensor, v: Tensor, attends: Attends, per_frame: int) -> Tensor:
-    """Attention of q to k and v [B, heads, tokens, channels], with so many tokens a frame."""
-    if len(attends) == 1:
-        return F.scaled_dot_product_attention(q, k, v)
-    tokens = [([first * per_frame, end * per_frame], [(per_frame * start, per_frame * stop) for start, stop in seen])
-              for (first, end), seen in attends]  # fmt: skip
-    return cast(Tensor, _InSpans.apply(q, k, v, tokens))
-
-
-class _InSpans(torch.autograd.Function):
-    """Attention span after span. Backwards each span is computed again and adds to its own keys' gradients: torch alone
-    would make, for every span, gradients as long as all keys."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Any) -> Tensor:
-        ctx.spans = spans
-        ctx.save_for_backward(q, k, v)
-        made = [F.scaled_dot_product_attention(_cut(q, [own]), _cut(k, seen), _cut(v, seen)) for own, seen in spans]
-        return torch.cat(made, 2)
-
-    @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        into = [torch.zeros_like(x) for x in ctx.saved_tensors]
-        for own, seen in ctx.spans:
-            given = [_cut(x, at).detach().requires_grad_()
-                     for x, at in zip(ctx.saved_tensors, ([own], seen, seen), strict=True)]  # fmt: skip
-            with torch.enable_grad():
-                made = F.scaled_dot_product_attention(given[0], given[1], given[2])
-            grads = torch.autograd.grad(made, given, _cut(slopes[0], [own]))
-            into[0][:, :, own[0] : own[1]] = grads[0]
-            lengths = [stop - start for start, stop in seen]
-            for whole, grad in zip(into[1:], grads[1:], strict=True):
-                for (start, stop), part in zip(seen, grad.split(lengths, 2), strict=True):
-                    whole[:, :, start:stop] += part
-        return into[0], into[1], into[2], None
-
-
-def _cut(x: Tensor, spans: Sequence[Sequence[int]]) -> Tensor:
-    """The tokens of x [B, heads, tokens, channels] that are in the spans."""
-    parts = [x[:, :, start:stop] for start, stop in spans]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
 
 def _forward(
@@ -170,7 +108,7 @@ def _forward(
     rope = _rope(config, (frames // layout[0], height, width), *layout, x.device)
     e, e0 = time_embedding(weights, config, timestep)
     text, text_bias = prompt_tokens(weights, config, context.to(dtype))
-    seen = camera_tokens(weights, camera.to(dtype)).unflatten(1, (frames, -1))
+    seen = camera_tokens(weights, camera.to(dtype)).unflatten(1, (frames // layout[0], -1))
     tokens = patches(weights, x.to(dtype)).float().unflatten(1, (frames, -1))
     for index in range(config.num_layers):
         own = of_block(weights, index)

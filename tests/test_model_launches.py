@@ -1,0 +1,126 @@
+"""What a GPU is asked for in a block of a causal model, in order: each name is one kernel there."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from lingbot_world.loaders.load import _keep_decoded
+from lingbot_world.model import block, linear_8bit, pointwise
+from lingbot_world.model.attention import sdpa
+from lingbot_world.model.cache import CameraCache
+from lingbot_world.model.kv_cache import KeyValueCache, KeyValuePlace
+from lingbot_world.model.linear_8bit import EightBitLayer, joined
+from lingbot_world.model.matrix_8bit import EightBit
+from lingbot_world.model.pointwise import encode_8bit
+from lingbot_world.model.quantized.parameters import WideParameter, keep_together
+from lingbot_world.model.residual import Residual
+from lingbot_world.options import Window
+from model_cases import SMALL, random_inputs, random_state, with_state
+
+CONFIG = replace(SMALL, causal=True)
+AROUND_ATTENTION = ["attention", "linear", "add_norm_"]
+EXACT = [
+    "layer_norm", "linear", "rms_rope_", "linear", "linear", "put_turned_", "put_", *AROUND_ATTENTION,
+    "linear", "rms_norm_", *AROUND_ATTENTION, "linear", "gelu_", "linear", "gated_add_",
+]  # fmt: skip
+IN_8_BITS = [
+    "layer_norm_8bit_", "linear", "turned_fp8_", "put_turned_", "put_fp8_", *AROUND_ATTENTION,
+    "linear", "rms_norm_", "attention", "encode_8bit_", "linear", "add_norm_", "linear", "encode_8bit_", "linear",
+    "gated_add_",
+]  # fmt: skip
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """The names so far, and a function that makes a function tell its own; what it calls itself tells nothing."""
+    names = []
+
+    def telling(function, name=None):
+        def run(*given, **more):
+            names.append(name or given[0])
+            count = len(names)
+            try:
+                return function(*given, **more)
+            finally:
+                del names[count:]
+
+        return run
+
+    for module, kernel, name in (
+        (pointwise, "_run", None), (linear_8bit, "gelu_", "gelu_"), (linear_8bit, "product", "linear"),
+        (torch.nn.functional, "linear", "linear"), (block, "attend_operands", "attention"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, kernel, telling(getattr(module, kernel), name))
+    return names, telling
+
+
+@pytest.mark.parametrize(("arithmetic", "attention", "wanted"), [("bf16", "exact", EXACT), ("fp8", "8bit", IN_8_BITS)])
+def test_the_kernels_of_a_block(launched, monkeypatch, arithmetic, attention, wanted):
+    names, telling = launched
+    model = with_state(CONFIG, random_state(CONFIG), attention=telling(sdpa, "attention"))
+    for each in model.blocks:
+        _keep_decoded(each, wide=arithmetic == "fp8")
+    model.set_arithmetic(arithmetic)
+    model.set_attention(attention)
+    place, by_block, run = KeyValuePlace(fp8=attention == "8bit"), [], model.run_block
+    history = KeyValueCache(CONFIG, 16, Window(6), device="cpu", dtype=torch.float32, place=place)
+    inputs, options = random_inputs(CONFIG, 1, (3, 8, 8)), {"kv_cache": history, "camera_cache": CameraCache()}
+
+    def run_block(*given):
+        names.clear()
+        out = run(*given)
+        by_block.append(list(names))
+        return out
+
+    monkeypatch.setattr(model, "run_block", run_block)
+    history.begin()
+    for history.keep in (False, True, False):  # the first fills what is cached, the clean one says the scales
+        by_block.clear()
+        model(**inputs, options=options)
+    assert by_block == [wanted] * CONFIG.num_layers
+
+
+def test_weights_that_are_kept_together_are_one_layers():
+    torch.manual_seed(0)
+    weights, bias, x = [WideParameter.of(torch.randn(32, 16)) for _ in range(3)], torch.randn(96), torch.randn(5, 16)
+    keep_together(*weights)
+    kinds = torch.float8_e4m3fn, torch.int8
+    for kind in kinds:
+        made = [weight.recode(kind) for weight in weights]
+        layers = [EightBitLayer(each, own, torch.float32) for each, own in zip(made, bias.chunk(3), strict=True)]
+        whole = joined(*layers)
+        assert torch.equal(whole(x), torch.cat([layer(x) for layer in layers], dim=1))
+        for weight, each in zip(weights, made, strict=True):
+            own = encode_8bit(weight.data, dtype=kind)
+            assert torch.equal(each.values.float(), own.values.float())
+            assert torch.equal(each.scales, own.scales)
+        assert joined(*layers[1:])(x).shape == (5, 64)
+        assert joined(*layers[::-1]) is None, "in another order"
+        assert joined(layers[0], torch.nn.Identity()) is None
+        alone = EightBitLayer(encode_8bit(weights[1].data, dtype=kind), bias[32:64], torch.float32)
+        assert joined(layers[0], alone) is None, "elsewhere"
+
+
+@pytest.mark.parametrize("eight_bit", [False, True])
+def test_what_waits_for_a_norm_is_what_would_have_been_added(eight_bit):
+    torch.manual_seed(0)
+    x, y, scale, shift = torch.randn(4, 9, 32)
+    gate, weight, bias = torch.randn(3, 32)
+    layer = EightBitLayer(encode_8bit(torch.randn(8, 32), dtype=torch.int8), None, torch.float32)
+    made = []
+    for waits in (True, False):
+        row, out = Residual(x.clone(), waits), []
+        for step in range(4):
+            row.add(y, gate if step % 2 else None)
+            if step:
+                row.scale_and_shift(scale, shift)
+            if step > 1:
+                row.scale_and_shift(shift, scale)
+            if step < 3:
+                normed = row.normed(weight, bias, 1e-6, torch.float32, *([layer] if eight_bit else []))
+                out += normed if isinstance(normed, EightBit) else [normed]
+        part = row.part(slice(0, 9))
+        assert part is row
+        assert (row.part(slice(0, 4)).settle() == row.settle()[:4]).all()
+        made.append([*out, row.settle()])
+    assert all(map(torch.equal, *made))
