@@ -37,14 +37,11 @@ VaeDtype = Literal["auto", "fp16", "fp32"]
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)
 CAMERA_CACHE_MODES: tuple[CameraCacheMode, ...] = get_args(CameraCacheMode)
-RESIDENCY_MODES: tuple[ResidencyMode, ...] = get_args(ResidencyMode)
 KEY_VALUE_MODES: tuple[KeyValueMode, ...] = get_args(KeyValueMode)
 DTYPE_NAMES: tuple[DtypeName, ...] = get_args(DtypeName)
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 ATTENTION_MODES: tuple[AttentionMode, ...] = get_args(AttentionMode)
 QUANTIZE_FORMATS: tuple[QuantizeFormat, ...] = get_args(QuantizeFormat)
-NOISE_DEVICES: tuple[NoiseDevice, ...] = get_args(NoiseDevice)
-VAE_DTYPES: tuple[VaeDtype, ...] = get_args(VaeDtype)
 
 BOUNDARY = 0.947
 """Share of the noise range from which on the high-noise expert predicts."""

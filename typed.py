@@ -1,7 +1,5 @@
 """Types of values, checked at the door of what Python programs call."""
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable
 from functools import wraps

@@ -5,6 +5,7 @@ import numpy as np
 from ..errors import CameraError
 from .path import CameraPath
 from .plucker import model_poses
+from .pose_folder import PoseFolder
 from .poses import LENS_HEIGHT, LENS_WIDTH, frame_count, lens_change
 from .rotation import angle_deg
 
@@ -17,13 +18,9 @@ OFF_CENTRE = 0.1  # of the picture's side, from its middle to the lens's centre
 FIELDS_DEG = 5.0, 150.0  # that a picture shows across
 
 
-def warnings(path: CameraPath, frames: int) -> list[str]:
+def warnings(path: CameraPath | PoseFolder, frames: int) -> list[str]:
     """What of `path` the model will not follow as asked in a video of `frames` frames, a sentence each; often none."""
-    return path_warnings(path.c2w, path.intrinsics, frames)
-
-
-def path_warnings(c2w: np.ndarray, lens: np.ndarray, frames: int) -> list[str]:
-    """`warnings` of poses [n, 4, 4] and lens rows [n, 4] or [1, 4] at 832x480."""
+    c2w, lens = path.c2w, path.intrinsics
     try:
         used = frame_count(frames, len(c2w))
     except CameraError as error:

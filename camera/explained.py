@@ -1,8 +1,6 @@
 """What was read from another program's file, in words: which convention was taken, whether the path bears it out, the
 scale that the model will see."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

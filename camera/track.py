@@ -1,7 +1,5 @@
 """A camera over the latent frames of a causal model's run, which begins a video or goes on from one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

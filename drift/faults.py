@@ -1,7 +1,5 @@
 """What the figures of a video say: what falls off, from when on, and what happens again and again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -51,8 +49,11 @@ def _drifts(figures: Figures) -> list[Fault]:
     found = []
     for name, course, whole, bound, words in _courses(figures):
         beyond, seconds = np.abs(course) / bound, np.arange(len(course)) / figures.fps
-        passed = _to_the_end((beyond > 1 + seconds / SURE_S) | ((beyond > 1) & whole), figures.fps)
-        if passed is not None:
+        off = (beyond > 1 + seconds / SURE_S) | ((beyond > 1) & whole)
+        shares = np.cumsum(off[::-1])[::-1] / np.arange(len(off), 0, -1)  # of the frames from each one on
+        starts = np.flatnonzero((shares > 0.9) & off)
+        if len(starts) and len(off) - starts[0] >= 0.5 * figures.fps:
+            passed = int(starts[0])
             begins, at = _begin(course, passed) / figures.fps, seconds[passed]
             found.append(Fault(name, begins, f"From second {begins:.1f} on it drifts; from second {at:.1f} on it is "
                                              f"{words} at first."))  # fmt: skip
@@ -86,13 +87,6 @@ def _begin(course: np.ndarray, passed: int) -> int:
     steps = -way * np.diff(course[: passed + 1])
     rests = np.flatnonzero(steps < steps[-STRIDE * 2 :].max() / 4)
     return int(rests[-1]) + 1 if len(rests) else 0
-
-
-def _to_the_end(off: np.ndarray, fps: float) -> int | None:
-    """The frame from which on nearly all are off, half a second of them at least; None if the end is not."""
-    shares = np.cumsum(off[::-1])[::-1] / np.arange(len(off), 0, -1)
-    starts = np.flatnonzero((shares > 0.9) & off)
-    return int(starts[0]) if len(starts) and len(off) - starts[0] >= 0.5 * fps else None
 
 
 def _frozen(figures: Figures) -> list[Fault]:

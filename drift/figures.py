@@ -1,7 +1,5 @@
 """What each frame of a video looks like, in numbers, and how it differs from the frames before, in the same places."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -60,7 +58,7 @@ class _Frame(NamedTuple):
     small_grey: np.ndarray
 
     @classmethod
-    def of(cls, pixels: np.ndarray) -> _Frame:
+    def of(cls, pixels: np.ndarray) -> "_Frame":
         cv2 = require("cv2", "opencv-python-headless")
         scale = LONGER_SIDE / max(pixels.shape[:2])
         if scale < 1:
@@ -79,7 +77,9 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
     rows, small, steps, shares = [], [], [], []
     for number, (frame, before, earlier) in enumerate(_with_those_before(map(_Frame.of, frames))):
         change = 0.0 if before is None else float(np.abs(frame.grey - before.grey).mean())
-        rows.append((*_look(frame.colours, frame.grey), change))
+        sharpness = float(cv2.Laplacian(frame.grey, cv2.CV_32F).var() / (frame.grey.var() + 1))
+        red, _, blue = (float(frame.colours[..., channel].mean()) for channel in range(3))
+        rows.append((sharpness, _colourfulness(frame.colours), float(frame.grey.mean()), red - blue, change))
         small.append(cv2.resize(frame.grey, THUMBNAIL, interpolation=cv2.INTER_AREA))
         steps.append((0.0,) * 4 if before is None else _step(before, frame))
         if number % STRIDE == 0:
@@ -89,11 +89,10 @@ def measure_frames(frames: Iterable[np.ndarray], fps: float) -> Figures:
     sharper, livelier, redder = (np.interp(np.arange(len(rows)), STRIDE * np.arange(len(shares)), sums)
                                  for sums in np.cumsum(shares, 0).T)  # fmt: skip
     lighter, across, down, unlike = np.array(steps).T
-    sharpness, colourfulness, brightness, hue, change = np.array(rows).T
+    looks = dict(zip(("sharpness", "colourfulness", "brightness", "hue", "change"), np.array(rows).T, strict=True))
     return Figures(
-        sharpness=sharpness, colourfulness=colourfulness, brightness=brightness, hue=hue, change=change,
-        thumbnails=np.stack(small), sharper=sharper, livelier=livelier, redder=redder, lighter=lighter.cumsum(),
-        motion=np.stack([across, down], 1), unlike=unlike, fps=fps,
+        **looks, thumbnails=np.stack(small), sharper=sharper, livelier=livelier, redder=redder,
+        lighter=lighter.cumsum(), motion=np.stack([across, down], 1), unlike=unlike, fps=fps,
     )  # fmt: skip
 
 
@@ -107,14 +106,6 @@ def _with_those_before(frames: Iterable[_Frame]) -> Iterator[tuple[_Frame, _Fram
         before = frame
         if number % STRIDE == 0:
             earlier = frame
-
-
-def _look(colours: np.ndarray, grey: np.ndarray) -> tuple[float, float, float, float]:
-    """Sharpness, colourfulness, brightness and hue of colours [h, w, 3] and grey values [h, w], 0 to 255."""
-    cv2 = require("cv2", "opencv-python-headless")
-    sharpness = float(cv2.Laplacian(grey, cv2.CV_32F).var() / (grey.var() + 1))
-    red, _, blue = (float(colours[..., channel].mean()) for channel in range(3))
-    return sharpness, _colourfulness(colours), float(grey.mean()), red - blue
 
 
 def _colourfulness(colours: np.ndarray) -> float:

@@ -1,7 +1,5 @@
 """Drift as a picture, a table, words and values for JSON."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What can be checked before anything heavy is loaded, whatever model the run is of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -16,7 +14,6 @@ from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
 from ..loaders.lora import is_lora_of
-from ..model.config import ModelConfig
 from ..options import SHIFT, Precision
 from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
 from ..pipeline.memory import MemoryWishes
@@ -44,21 +41,6 @@ class Plan:
     device: torch.device
     dtype: torch.dtype
     notes: tuple[str, ...]
-
-    @property
-    def config(self) -> ModelConfig:
-        """Of the model, or of each expert."""
-        raise NotImplementedError
-
-    @property
-    def guided(self) -> bool:
-        """Whether a negative prompt takes part."""
-        raise NotImplementedError
-
-    @property
-    def work(self) -> str:
-        """How much there is to do, in words."""
-        raise NotImplementedError
 
     @property
     def frames_before(self) -> int:

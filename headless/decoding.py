@@ -1,7 +1,5 @@
 """Decoding divided among the processes of a run: each decodes a stripe of every frame, and the first one gets all."""
 
-from __future__ import annotations
-
 import logging
 from contextlib import suppress
 from dataclasses import replace

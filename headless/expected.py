@@ -1,8 +1,6 @@
 """How long a run will take, from what the last one of its kind took on this machine. That is kept in the user's cache,
 or in the file that LINGBOT_WORLD_TIMES names; nowhere if this is empty."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Signals that end a run: Ctrl-C, and SIGTERM and SIGHUP, which end it as well. This imports no torch."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -73,7 +71,7 @@ class LaterInterruptsWait:
         self._waiting: int | None = None
         self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
 
-    def __enter__(self) -> LaterInterruptsWait:
+    def __enter__(self) -> "LaterInterruptsWait":
         for number in ENDING if _in_main_thread() else ():
             handler = signal.getsignal(number)
             if callable(handler):

@@ -6,24 +6,15 @@ from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from numbers import Number
 from pathlib import Path
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING, Literal, get_args, get_origin, get_type_hints
 
 from ..options import (
-    ARITHMETICS,
-    ATTENTION_MODES,
     BOUNDARY,
-    CAMERA_CACHE_MODES,
-    DTYPE_NAMES,
     FPS,
     FRAMES,
     GUIDE_SCALE,
-    KEY_VALUE_MODES,
-    NOISE_DEVICES,
-    RESIDENCY_MODES,
     SIZE,
-    SOLVER_NAMES,
     STEPS,
-    VAE_DTYPES,
     Arithmetic,
     AttentionMode,
     CameraCacheMode,
@@ -50,19 +41,6 @@ CAMERAS = ("action_path", "preset", "keys")
 
 STDOUT = "-"
 """The output that is standard output."""
-
-CHOICES: dict[str, tuple[str, ...]] = {
-    "solver": SOLVER_NAMES,
-    "noise_device": NOISE_DEVICES,
-    "dtype": DTYPE_NAMES,
-    "arithmetic": ARITHMETICS,
-    "attention": ATTENTION_MODES,
-    "residency": RESIDENCY_MODES,
-    "camera_cache": CAMERA_CACHE_MODES,
-    "kv_cache": KEY_VALUE_MODES,
-    "vae_dtype": VAE_DTYPES,
-}
-"""The options that take one of a few words."""
 
 LORA = "[high=|low=]FILE[:STRENGTH]"
 """How the command writes a LoRA (see `lora_of`)."""
@@ -168,6 +146,13 @@ class GenerateOptions:
         for name, value in list(vars(self).items()):
             if isinstance(value, Number) and hasattr(value, "item"):
                 object.__setattr__(self, name, value.item())
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    name: get_args(kind) for name, hint in get_type_hints(GenerateOptions).items() for kind in (hint, *get_args(hint))
+    if get_origin(kind) is Literal
+}  # fmt: skip
+"""The options that take one of a few words."""
 
 
 def lora_of(text: str) -> LoraFile:

@@ -1,17 +1,15 @@
 """A run that can start: what was asked for is checked, and every file that it needs is open."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-from ..camera.advice import path_warnings
+from ..camera.advice import warnings
 from ..camera.pose_folder import PoseFolder
 from ..errors import InputError, require
 from ..loaders import Checkpoint, Package, find_package, open_checkpoint
@@ -57,10 +55,12 @@ class SamplingPlan(Plan):
 
     @property
     def config(self) -> ModelConfig:
+        """Of each expert."""
         return self.experts.high.config
 
     @property
     def work(self) -> str:
+        """How much there is to do, in words."""
         return many(self.options.sampling_steps, "step")
 
     def sampling_work(self, together: ParallelGroups = ONE_PROCESS) -> SamplingWork:
@@ -78,12 +78,16 @@ class SamplingPlan(Plan):
 
     @property
     def guided(self) -> bool:
+        """Whether a negative prompt takes part."""
         return any(scale != 1 for scale in guide_scales(self.options.guide_scale))
+
+
+AnyPlan: TypeAlias = SamplingPlan | RolloutPlan
 
 
 def make_plan(
     options: GenerateOptions, open_file: Callable[..., Any] = lambda opener, path, *loras: opener(path, *loras)
-) -> SamplingPlan | RolloutPlan:
+) -> AnyPlan:
     """Checks the options and opens every file, the cheapest first. Raises a LingBotError for what is wrong.
     `open_file(opener, path)`, of models with their LoRAs behind it, may give what it has opened before."""
     check_settings(options)
@@ -108,7 +112,7 @@ def make_plan(
         "device": device,
         "dtype": dtype,
     }
-    plan: SamplingPlan | RolloutPlan
+    plan: AnyPlan
     if package.causal is not None:
         refuse_for_one_expert(options.lora, package.causal)
         checkpoint = open_file(_model_opener(dtype), package.causal, options.lora)
@@ -158,7 +162,7 @@ def _plan_sampling(
         notes = (*notes, f"`residency` {options.residency} has no effect on a CPU: experts are their mapped files.")
     camera = camera_of(options, experts.high)
     geometry = geometry_of(options, image, None if camera is None else len(camera.c2w))
-    warned = [] if camera is None else path_warnings(camera.c2w, camera.intrinsics, geometry.frames)
+    warned = [] if camera is None else warnings(camera, geometry.frames)
     return SamplingPlan(
         **opened,
         experts=experts,

@@ -1,7 +1,5 @@
 """What a causal run needs before its first chunk: the prompt's embedding, the image's latent, decoder and model."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable

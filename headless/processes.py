@@ -4,8 +4,6 @@
 the video; all of them load the expert and compute the steps.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -130,7 +128,13 @@ def joined() -> Iterator[Processes]:
             os._exit(INTERRUPTED)
         raise
     except Exception as error:
-        if _is_lost_connection(error) or not _speaks(store):
+        told = str(error).lower()
+        lost = isinstance(error, RuntimeError) and any(word in told for word in ("gloo", "nccl", "connection", "peer"))
+        speaks = False
+        if not lost:
+            with contextlib.suppress(RuntimeError):  # the store has gone with the others
+                speaks = store.add("lingbot-world failed", 1) == 1  # who comes first reports the fault
+        if not speaks:
             # torchrun ends this process when the one that failed first has ended; if it does not, it ends here.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
                 time.sleep(PATIENCE)
@@ -147,19 +151,6 @@ def _join() -> Any:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     distributed.init_process_group(backend, timeout=LONGEST_WAIT)
     return distributed.distributed_c10d._get_default_store()
-
-
-def _speaks(store: Any) -> bool:
-    """Whether this process is the one that reports a fault: who comes first."""
-    try:
-        return store.add("lingbot-world failed", 1) == 1
-    except RuntimeError:  # the store has gone with the others
-        return False
-
-
-def _is_lost_connection(error: BaseException) -> bool:
-    told = str(error).lower()
-    return isinstance(error, RuntimeError) and any(word in told for word in ("gloo", "nccl", "connection", "peer"))
 
 
 def start(count: int, arguments: list[str]) -> int:

@@ -1,13 +1,10 @@
 """What each stage of a run took: seconds and peak GPU memory."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 
 import torch
 
@@ -54,7 +51,7 @@ def observed(
     return show_and_tell
 
 
-class StageRecorder:
+class StageRecorder(AbstractContextManager["StageRecorder"]):
     """The stages of one run: `begin` ends the stage before and starts the next; `show` displays their progress.
 
     Use it as a context manager. Leaving it ends the last stage, also when an exception is raised.
@@ -66,12 +63,7 @@ class StageRecorder:
         self._device, self._show = device, show
         self._end: Callable[[], None] | None = None
 
-    def __enter__(self) -> StageRecorder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.end()
 
     def begin(self, name: str, unit: str = "", *, keep: bool = False) -> Progress:

@@ -3,8 +3,6 @@
 Python queues a chunk's kernels faster than a GPU runs them. So it waits for a chunk's frames only when the next chunk's
 first forward is queued behind them: the GPU never waits for Python to write frames or to compute a camera."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -80,7 +78,7 @@ def run_rollout(
     return plan.target.path
 
 
-def _write(delivery: _Delivery, latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
+def _write(delivery: "_Delivery", latents: Iterator[Tensor], plan: RolloutPlan, save: Callable[[], None]) -> None:
     """The chunks of the first process into the video, and every minute their state, should the run be killed. What ends
     the run early is followed by the last chunk and the end of a file, which no further interrupt may break off; whoever
     reads a pipe may be waited for in vain."""

@@ -1,7 +1,5 @@
 """A run of a causal model (LingBot-World Fast, 2.0) that can start: the engine's spec with this front's files."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from ..sampling import guide_scales, step_indices
 from ..vae import vae_width
 from .checks import Plan, camera_of, geometry_of, lora_notes, many, refuse_options, text_notes
 from .files.pictures import image_notes
-from .files.target import Target, check_folder
+from .files.target import check_folder
 from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
 
@@ -75,7 +73,12 @@ def plan_causal(
     state = None if options.continue_from is None else load_state(options.continue_from)
     chunk = chunk_of(options.chunk, release, state)
     if options.save_state is not None:
-        _check_saved(Path(options.save_state), opened["target"])
+        saved = Path(options.save_state)
+        if saved.is_dir():
+            raise InputError(f"`save_state` {saved} is a folder; name a file in it")
+        if saved.absolute() == opened["target"].path.absolute():
+            raise InputError(f"`save_state` {saved} is the video's file; give the state its own")
+        check_folder("save_state", saved, saved.parent)
     folder = _camera(options, checkpoint, chunk)
     frame = _frame(options, image, chunk, state)
     spec = plan_rollout(checkpoint.config, release, _request(options, release), folder, frame, state)
@@ -101,15 +104,6 @@ def _request(options: GenerateOptions, release: Release) -> RolloutRequest:
         indices=step_indices(options.schedule, release), shift=options.shift, steps=options.sampling_steps,
         guide_scale=scales.low, solver=options.solver,
     )  # fmt: skip
-
-
-def _check_saved(path: Path, target: Target) -> None:
-    """Raises InputError for a state that could not be written when the video is done, or would replace the video."""
-    if path.is_dir():
-        raise InputError(f"`save_state` {path} is a folder; name a file in it")
-    if path.absolute() == target.path.absolute():
-        raise InputError(f"`save_state` {path} is the video's file; give the state its own")
-    check_folder("save_state", path, path.parent)
 
 
 def _camera(options: GenerateOptions, checkpoint: Checkpoint, chunk: int) -> PoseFolder | None:

@@ -1,7 +1,5 @@
 """The stages of one run: text, VAE encode, both experts, VAE decode, file. Each frees its models before the next."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,19 +12,18 @@ from torch import Tensor
 from ..errors import InputError
 from ..options import Progress, ShowProgress
 from ..pipeline.memory import choose_residency, free_memory
-from ..pipeline.two_experts import Conditioning, Video
+from ..pipeline.two_experts import Video
 from ..sampling import StepReuse
 from ..typed import checked
-from .checks import Plan
 from .decoding import decode_together
 from .files.video import write_frames
 from .options import GenerateOptions
-from .plan import SamplingPlan, make_plan
+from .plan import AnyPlan, SamplingPlan, make_plan
 from .processes import ALONE, Processes
 from .profile import Stage, StageRecorder, observed, silent
 from .rollout import run_rollout
 from .rollout_plan import RolloutPlan
-from .stages import RunContext, camera_map, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
+from .stages import RunContext, conditioning, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .starting import triton_starting
 
 
@@ -61,7 +58,7 @@ def generate(
     return run(plan, observed(show, plan.options.sampling_steps, on_progress, cancel))
 
 
-def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
+def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE) -> Result:
     """Carries a plan out, with `processes` that all call this with the same options. `show(name, unit)` gives each
     stage's progress display."""
     seed = processes.share(secrets.randbits(32), 0) if plan.options.seed is None else plan.options.seed
@@ -82,7 +79,7 @@ def run(plan: SamplingPlan | RolloutPlan, show: ShowProgress = silent, processes
 
 
 def _run_stages(
-    plan: SamplingPlan | RolloutPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse
+    plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse
 ) -> Path:
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
     of_base = isinstance(plan, SamplingPlan)
@@ -93,11 +90,10 @@ def _run_stages(
         return run_rollout(plan, lambda: processes.share(_prompts(plan, run), 0), noise, generator, run)
     prompts = _prompts(plan, run)
     y = encode_image(plan, stages.begin("VAE encode", "chunk")) if processes.takes(1) else None
-    context, *negative = processes.share(prompts, 0)
-    y = processes.share(y, 1)
+    prompts, y = processes.share(prompts, 0), processes.share(y, 1)
     stages.begin("camera")
-    conditioning = Conditioning(y, context, negative[0] if negative else None, camera_map(plan)).to(plan.device)
-    video, work = Video(noise.to(plan.device), lambda: conditioning, reuse), plan.sampling_work(together)
+    given = conditioning(plan, y, prompts)
+    video, work = Video(noise.to(plan.device), lambda: given, reuse), plan.sampling_work(together)
     residency = choose_residency(work, plan.wishes, plan.device, free_memory(plan.device))
     latent = run_steps(plan, [video], stages, residency, together)[0]
     frames = decode_together(plan, latent, stages.begin("VAE decode", "chunk"), processes)
@@ -106,7 +102,7 @@ def _run_stages(
     return write_frames(frames.numpy(), plan.target, plan.options.fps, stages.begin("write", "frame"))
 
 
-def _prompts(plan: Plan, run: RunContext) -> list[Tensor] | None:
+def _prompts(plan: AnyPlan, run: RunContext) -> list[Tensor] | None:
     """The embedded prompts, in the process that encodes them."""
     with triton_starting(plan.device):
         if not run.processes.takes(0):

@@ -1,7 +1,5 @@
 """Stages of the base model's runs, of one video or several of one size. Each frees its models before the next."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,13 +13,13 @@ from ..model.dit import LingBotWorldModel
 from ..options import PerExpert, Progress
 from ..pipeline.geometry import Geometry, image_conditioning
 from ..pipeline.memory import Residency
-from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups, Video, sample_videos
+from ..pipeline.two_experts import ONE_PROCESS, Conditioning, ParallelGroups, Video, sample_videos
 from ..sampling import first_low_step
 from ..text import NEGATIVE_PROMPT, encode
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae
 from ..vae.network import LATENT_CHANNELS
 from .checks import Plan
-from .plan import SamplingPlan
+from .plan import AnyPlan, SamplingPlan
 from .processes import ALONE, Processes
 from .profile import StageRecorder, release
 
@@ -41,7 +39,7 @@ class RunContext:
     together: ParallelGroups = ONE_PROCESS
 
 
-def prompts_of(plan: Plan) -> list[str]:
+def prompts_of(plan: AnyPlan) -> list[str]:
     """The prompt, and the negative prompt where guidance uses it."""
     if not plan.guided:
         return [plan.options.prompt]
@@ -55,9 +53,10 @@ def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[T
 
 
 def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:
-    vae, frame = vae or load_vae(plan.vae, device=plan.device), plan.frame
-    encoded = _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, frame, plan.geometry.frames, progress))
-    return image_conditioning(encoded)
+    vae, frames = vae or load_vae(plan.vae, device=plan.device), plan.geometry.frames
+    return image_conditioning(
+        _with_tiles_if_short(plan, vae, lambda: encode_first_frame(vae, plan.frame, frames, progress))
+    )
 
 
 def decode(
@@ -97,24 +96,21 @@ def draw_noise(geometry: Geometry, generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float32)
 
 
-def camera_map(plan: SamplingPlan) -> Tensor | None:
-    """What the camera layers are conditioned on: a Pluecker map, and the keys for models that take them."""
-    if plan.camera is None:
-        return None
-    path, geometry = plan.camera, plan.geometry
+def conditioning(plan: SamplingPlan, y: Tensor, prompts: Sequence[Tensor]) -> Conditioning:
+    """On the plan's device: mask and image latent `y`, the embedded prompt and, if it takes part, negative prompt, and
+    what the camera layers are given: a Pluecker map, with the keys for models that take them."""
+    path, geometry, camera = plan.camera, plan.geometry, None
     size = {"frames": geometry.frames, "height": geometry.height, "width": geometry.width}
-    if path.actions is not None:
-        return action_embedding(path.c2w, path.intrinsics, path.actions, **size)
-    return camera_embedding(path.c2w, path.intrinsics, **size)
+    if path is not None and path.actions is not None:
+        camera = action_embedding(path.c2w, path.intrinsics, path.actions, **size)
+    elif path is not None:
+        camera = camera_embedding(path.c2w, path.intrinsics, **size)
+    context, *negative = prompts
+    return Conditioning(y, context, negative[0] if negative else None, camera).to(plan.device)
 
 
 Keep = Callable[[SamplingPlan, str, Callable[[], LingBotWorldModel]], LingBotWorldModel]
 """(plan, name, load) -> the plan's expert of that name, which may have been loaded before."""
-
-
-def load_anew(_plan: SamplingPlan, _name: str, load: Callable[[], LingBotWorldModel]) -> LingBotWorldModel:
-    """The expert, loaded."""
-    return load()
 
 
 def run_steps(
@@ -123,7 +119,7 @@ def run_steps(
     stages: StageRecorder,
     residency: Residency,
     together: ParallelGroups = ONE_PROCESS,
-    keep: Keep = load_anew,
+    keep: Keep = lambda _plan, _name, load: load(),
 ) -> list[Tensor]:
     """The latents [1, 16, f, h, w] of videos of one size, with the experts and settings of `plan`."""
     experts = Experts(plan, stages, residency, len(videos), together, keep)

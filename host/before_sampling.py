@@ -100,7 +100,11 @@ def _of_another_solver(sampler, sigmas: Tensor) -> str:
 
 
 def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
-    patcher, used = guider.model_patcher, _used(guider)
+    patcher, used = guider.model_patcher, guider.conds
+    asked = guider.model_options.get("disable_cfg1_optimization") or used.keys() != {"positive", "negative"}
+    scales = guider.cfg, getattr(guider, "low", guider).cfg
+    if not asked and all(math.isclose(scale, 1) for scale in scales):  # the negative prompt is left out
+        used = {"positive": used["positive"]}
     config = patcher.model.diffusion_model.config
     for side, entries in used.items():
         for entry in entries:
@@ -110,7 +114,8 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
         show_warning(words)
     show_warning(words_for(not_read((entry for entries in guider.conds.values() for entry in entries), BY_SAMPLERS)))
     without = _sides_without(used, "concat_latent_image")
-    if _same_text(used):
+    texts = [entry["cross_attn"] for entries in used.values() for entry in entries]
+    if len(used) == len(texts) == 2 and texts[0].device == texts[1].device and torch.equal(*texts):
         show_warning("The prompt and the negative prompt are the same text: guidance changes nothing. Connect the "
                      "negative output of the text node.")  # fmt: skip
     show_warning(_one_sided("start image", used, without, "WanImageToVideo"))
@@ -121,20 +126,6 @@ def _check_conditioning(guider, latent: Tensor, sigmas: Tensor) -> None:
         show_warning(_one_sided("camera", used, without, "Apply LingBot-World Camera"))
         if len(without) == len(used):
             show_note("No camera is connected: the model chooses how it moves.")
-
-
-def _used(guider) -> dict[str, list[dict]]:
-    """Each side's prompts, without a negative prompt that guidance 1 leaves out."""
-    asked = guider.model_options.get("disable_cfg1_optimization") or guider.conds.keys() != {"positive", "negative"}
-    scales = guider.cfg, getattr(guider, "low", guider).cfg
-    if not asked and all(math.isclose(scale, 1) for scale in scales):
-        return {"positive": guider.conds["positive"]}
-    return guider.conds
-
-
-def _same_text(used: dict[str, list[dict]]) -> bool:
-    texts = [entry["cross_attn"] for entries in used.values() for entry in entries]
-    return len(used) == len(texts) == 2 and texts[0].device == texts[1].device and torch.equal(*texts)
 
 
 def _sides_without(used: dict[str, list[dict]], key: str) -> list[str]:

@@ -5,9 +5,8 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 
-from .prompt_values import Prompt, UnknownError, is_link
-from .queued_prompt import running_prompt
-from .wired_models import type_of
+from .before_running import type_of
+from .queued_prompt import Prompt, UnknownError, is_link, running_prompt
 
 OF_TEXT = ("CONDITIONING", "GUIDER", "CLIP")
 OURS, LIVE = "LingBotWorld", "LingBotWorldLive"
@@ -44,10 +43,12 @@ def _before(prompt: Prompt, node: str) -> list[str]:
 
 def _words(node: str, made: dict) -> Iterator[str]:
     kind, inputs = made["class_type"], made["inputs"]
+    known = import_module("nodes").NODE_CLASS_MAPPINGS.get(kind)  # ComfyUI's `nodes`
+    is_core = str(getattr(known, "RELATIVE_PYTHON_MODULE", "")).startswith("comfy_extras")
     if kind == LAST_LAYER and inputs.get("stop_at_clip_layer") != -1:
         yield (f"Node {node}, CLIP Set Last Layer, takes the prompt from a layer before the text encoder's last one, "
                "which the model was trained with: take that node out.")  # fmt: skip
-    elif kind == STYLE or (kind.startswith(("CLIPTextEncode", "TextEncode")) and kind != PLAIN and _is_core(kind)):
+    elif kind == STYLE or (kind.startswith(("CLIPTextEncode", "TextEncode")) and kind != PLAIN and is_core):
         yield (f"Node {node}, {kind}, writes prompts for another model, with words or tokens that LingBot-World was "
                "not trained with: use CLIP Text Encode.")  # fmt: skip
     by_clip = not kind.startswith(OURS) or (kind == LIVE and "positive" not in inputs)
@@ -65,9 +66,3 @@ def _crossed(prompt: Prompt, node: str) -> Iterator[str]:
             if names[link[1] : link[1] + 1] in ((other,), [other]):
                 yield (f"Node {node}: its {name} input gets the {other} output of node {link[0]}: are the wires "
                        "crossed?")  # fmt: skip
-
-
-def _is_core(kind: str) -> bool:
-    """Whether a class of nodes is of ComfyUI's own."""
-    known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
-    return str(getattr(known.get(kind), "RELATIVE_PYTHON_MODULE", "")).startswith("comfy_extras")

@@ -29,8 +29,7 @@ from .folders import PACKAGES
 from .image import as_image, pixels
 from .names import parts_of
 from .notice import show_note, show_warning
-from .prompt_values import PromptValues
-from .queued_prompt import node_in_question
+from .queued_prompt import PromptValues, node_in_question
 
 BESIDE, DEFAULT_LENS = "beside the poses", "default (79 degrees)"
 CAMERA_CONTROL, ACTION_CONTROL = "camera", "action (W, A, S, D)"

@@ -1,7 +1,8 @@
 """Prompts in ComfyUI: encoded by streaming the text encoder once, or by an ordinary CLIP that stays loaded."""
 
 import re
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +20,11 @@ from torch import Tensor
 
 from ..errors import TextError
 from ..loaders.files import read_tensors
-from ..options import Progress
 from ..text.encoder import check_vocabulary, encode
 from ..text.prompts import clean_prompt
 from ..text.tokenizer import MAX_TOKENS, Tokenizer, cut_warning, load_tokenizer
 from ..text.weights import UMT5Config, huggingface_key, open_weights
-from .kept_prompts import embeddings
+from .folders import fingerprint
 from .notice import show_warning
 
 Conditioning = list[list]
@@ -32,6 +32,10 @@ Conditioning = list[list]
 _SYNTAX = re.compile(r"\([^()]+:\s*\d*\.?\d+\s*\)|(?<!\S)embedding:\S")
 _WORKSPACE = 512 << 20
 _CORE_BUCKETS = 32
+KEPT = 8
+"""Embeddings that are kept at most, in host memory: 16 KB a token, so 8 MB each at most."""
+
+_kept: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
 
 
 def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> list[Conditioning]:
@@ -52,24 +56,42 @@ def encode_prompts(encoder: Path, tokenizer: Path, prompts: Sequence[str]) -> li
         mm.free_memory(needed, device)  # ComfyUI unloads models to make room
         device = device if mm.get_free_memory(device) >= needed else torch.device("cpu")
         dtype = torch.bfloat16 if mm.should_use_bf16(device) else torch.float32
-        return encode(texts, weights, tokenizer, device, dtype, _progress(), show_warning)
+        bar = comfy.utils.ProgressBar(1)
+
+        def report(done: int, total: int) -> None:
+            bar.update_absolute(done, total)
+            mm.throw_exception_if_processing_interrupted()
+
+        return encode(texts, weights, tokenizer, device, dtype, report, show_warning)
 
     conditionings = []
-    for made in embeddings((encoder, tokenizer), prompts, encode_some):
+    for made in _embeddings((encoder, tokenizer), prompts, encode_some):
         padded = F.pad(made, (0, 0, 0, MAX_TOKENS - len(made)))  # as core's CLIPTextEncode gives umt5 prompts
         conditionings.append([[padded[None].to(mm.intermediate_device()), {"pooled_output": None}]])
     mm.soft_empty_cache()
     return conditionings
 
 
-def _progress() -> Progress:
-    bar = comfy.utils.ProgressBar(1)
+def _embeddings(
+    files: Iterable[Path], prompts: Iterable[str], encode: Callable[[list[str]], list[Tensor]]
+) -> list[Tensor]:
+    """The embedding [tokens, dim] of each prompt. `files` are the text encoder's and the tokenizer's. `encode` makes
+    the embeddings that are not kept yet; those of a file that was written again count as not kept.
 
-    def report(done: int, total: int) -> None:
-        bar.update_absolute(done, total)
-        mm.throw_exception_if_processing_interrupted()
-
-    return report
+    A prompt that fills the 512 tokens is not kept: whether it was cut is said while it is encoded."""
+    prompts, version = list(prompts), fingerprint(files)
+    missing = [prompt for prompt in dict.fromkeys(prompts) if (version, prompt) not in _kept]
+    made = dict(zip(missing, encode(missing) if missing else [], strict=True))
+    for prompt in prompts:
+        if prompt not in made:
+            _kept.move_to_end((version, prompt))
+    found = [made[prompt] if prompt in made else _kept[version, prompt] for prompt in prompts]
+    for prompt, embedding in made.items():
+        if len(embedding) < MAX_TOKENS:
+            _kept[version, prompt] = embedding.cpu().clone()  # a view would keep the memory of all of them
+    while len(_kept) > KEPT:
+        _kept.popitem(last=False)
+    return found
 
 
 def load_clip(encoder: Path, tokenizer: Path, model_options: dict | None = None) -> comfy.sd.CLIP:
@@ -91,7 +113,13 @@ def _build_clip(encoder: Path, tokenizer: Path, model_options: dict, disable_dyn
                         "LingBot-World text node, which streams them, or the official file")  # fmt: skip
     ids = load_tokenizer(tokenizer)
     check_vocabulary(ids, weights)
-    tensors = _core_state_dict(encoder)
+    # Core reads safetensors, to know where in the file each tensor lies.
+    if encoder.suffix == ".safetensors":
+        named, metadata = comfy.utils.load_torch_file(str(encoder), safe_load=True, return_metadata=True)
+    else:
+        named, metadata = {name: entry.view() for name, entry in read_tensors(encoder).items()}, None
+    tensors = {huggingface_key(name): tensor for name, tensor in named.items()}
+    tensors = comfy.utils.convert_old_quants(tensors, metadata=metadata)[0]
     target = SimpleNamespace(
         params={},
         clip=_saying_layers(comfy.text_encoders.wan.te(**comfy.text_encoders.sd3_clip.t5_xxl_detect(tensors))),
@@ -138,16 +166,6 @@ def _core_config(config: UMT5Config) -> dict[str, int]:
     }
 
 
-def _core_state_dict(encoder: Path) -> dict[str, Tensor]:
-    """The file's tensors under core's names. Core reads safetensors, to know where in the file each tensor lies."""
-    if encoder.suffix == ".safetensors":
-        tensors, metadata = comfy.utils.load_torch_file(str(encoder), safe_load=True, return_metadata=True)
-    else:
-        tensors, metadata = {name: entry.view() for name, entry in read_tensors(encoder).items()}, None
-    named = {huggingface_key(name): tensor for name, tensor in tensors.items()}
-    return comfy.utils.convert_old_quants(named, metadata=metadata)[0]
-
-
 class PromptTokenizer(sd1_clip.SDTokenizer):
     """Core's prompt syntax (weights in parentheses, embeddings) with the official cleaning and ids; 512 tokens."""
 
@@ -174,7 +192,6 @@ class PromptTokenizer(sd1_clip.SDTokenizer):
             show_warning(cut_warning(len(tokens), text))
             tokens = [*tokens[: MAX_TOKENS - 1], tokens[-1]]
         return [tokens]
-
 
     def _try_get_embedding(self, embedding_name: str):
         found = super()._try_get_embedding(embedding_name)

@@ -3,6 +3,7 @@
 A CONDITIONING is a list of prompts: an embedding and a dict each. A sampling run gets one dict for each, with the
 embedding as `cross_attn`. What is not used is said on the running node, under the name that the user knows it by."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator
 
 import comfy.samplers
@@ -160,8 +161,9 @@ def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) 
                          "Area)")  # fmt: skip
     comfy.samplers.resolve_areas_and_cond_masks_multidim(resolved, size, "cpu")
     known: dict[tuple[int, ...], float] = {}
+    times = [_range(entry, sampling) for entry in entries]
     for sigma in sigmas:
-        active = tuple(n for n, entry in enumerate(resolved) if _counts_at(sigma, entry, sampling))
+        active = tuple(n for n, (first, last) in enumerate(times) if last <= sigma <= first)
         if active not in known:
             places = torch.zeros(size, dtype=torch.bool)
             for number in active:
@@ -170,12 +172,12 @@ def _shares(entries: list[dict], latent: Tensor, sigmas: list[float], sampling) 
         yield known[active]
 
 
-def _counts_at(sigma: float, entry: dict, sampling) -> bool:
-    """As ComfyUI reads timestep ranges."""
+def _range(entry: dict, sampling) -> tuple[float, float]:
+    """The first and the last sigma at which a prompt counts, as ComfyUI reads timestep ranges."""
     first = max(entry.get("start_percent", 0.0), entry.get("clip_start_percent", 0.0))
     last = min(entry.get("end_percent", 1.0), entry.get("clip_end_percent", 1.0))
     begins, ends = (float(sampling.percent_to_sigma(percent)) for percent in (first, last))
-    return (first == 0 or sigma <= begins) and (last == 1 or sigma >= ends)
+    return math.inf if first == 0 else begins, -math.inf if last == 1 else ends
 
 
 def _places(entry: dict, size: tuple[int, ...]) -> Tensor:

@@ -9,7 +9,7 @@ from ..camera.moves.editor import path_from_editor
 from ..camera.path import CameraPath
 from ..camera.preview import render_preview
 from ..errors import CameraError, LingBotError
-from .prompt_values import PromptValues, UnknownError
+from .queued_prompt import PromptValues, UnknownError
 
 ADDRESS, WARNINGS = "/lingbot_world/camera_preview", "/lingbot_world/camera_warnings"
 MOST_FRAMES = 10_001
@@ -39,7 +39,8 @@ def register(server) -> None:
     async def warn(request: web.Request) -> web.Response:
         """As JSON, what the model will not follow of an editor's document; 400 for what is no document."""
         try:
-            said = await asyncio.to_thread(_warnings_of, await request.json())
+            path = await asyncio.to_thread(path_from_editor, await request.json())
+            said = await asyncio.to_thread(warnings, path, len(path))
         except (CameraError, ValueError) as error:
             return web.json_response({"error": str(error)}, status=400)
         return web.json_response({"warnings": said})
@@ -62,11 +63,6 @@ def drawing_of(asked: dict[str, Any]) -> bytes:
     frames, light = int(values.of(inputs["frames"])) or len(path), bool(asked.get("light"))
     render_preview(path, None, frames, size, light).save(stream, "PNG")
     return stream.getvalue()
-
-
-def _warnings_of(document: Any) -> list[str]:
-    path = path_from_editor(document)
-    return warnings(path, len(path))
 
 
 def _within(number: Any, bounds: tuple[int, int]) -> int:

@@ -120,7 +120,7 @@ class _SwitchingSampler(comfy.samplers.Sampler):
     """Runs another sampler with a `_Switch` for its model.
 
     ComfyUI calls it with the high-noise expert prepared. It has the low guider prepare the low-noise expert in the same
-    way, by a sampling run of that guider whose sampler is `_WhenPrepared`, and starts the other sampler inside."""
+    way, by a sampling run of that guider whose sampler is `WhenPrepared`, and starts the other sampler inside."""
 
     def __init__(self, guider: ExpertGuider, sampler, raw_inputs: tuple, read_ahead_at: float):
         self.guider, self.sampler, self.read_ahead_at = guider, sampler, read_ahead_at
@@ -146,15 +146,15 @@ class _SwitchingSampler(comfy.samplers.Sampler):
             WrappersMP.PREPARE_SAMPLING, switch.postpone_loading, low.model_options, is_model_options=True
         )
         try:
-            low.sample(raw_noise, raw_latent, _WhenPrepared(run), sigmas, raw_mask, None, True, extra_args.get("seed"))
+            low.sample(raw_noise, raw_latent, WhenPrepared(run), sigmas, raw_mask, None, True, extra_args.get("seed"))
         finally:
             low.model_options = options
             switch.drop_references()
         return result
 
 
-class _WhenPrepared(comfy.samplers.Sampler):
-    """Calls `run` with its guider's prepared model instead of sampling."""
+class WhenPrepared(comfy.samplers.Sampler):
+    """Calls `run(model, its arguments)` with its guider's prepared model instead of sampling."""
 
     def __init__(self, run: Callable):
         self.run = run

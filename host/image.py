@@ -76,22 +76,13 @@ def fit_image(image: Tensor, geometry: Geometry, fit: str) -> Tensor:
     if fit not in FITS:
         raise InputError(f"fit is {fit!r}, expected one of {', '.join(FITS)}")
     pixels = image[..., :3].movedim(-1, 1).float()
-    if fit == "stretch":
-        resized = _bicubic(pixels, geometry.height, geometry.width, antialias=False)
-    else:
-        resized = _centred(pixels, geometry, cover=fit == "crop")
+    height, width = size = geometry.height, geometry.width
+    if fit != "stretch":
+        ratios = height / pixels.shape[-2], width / pixels.shape[-1]
+        scale = max(ratios) if fit == "crop" else min(ratios)
+        size = tuple(max(1, round(side * scale)) for side in pixels.shape[-2:])
+    resized = F.interpolate(pixels, size, mode="bicubic", align_corners=False, antialias=fit != "stretch")
+    if fit != "stretch":
+        top, left = (height - size[0]) // 2, (width - size[1]) // 2
+        resized = F.pad(resized.clamp(0, 1), (left, width - size[1] - left, top, height - size[0] - top))
     return resized.movedim(1, -1).contiguous()
-
-
-def _bicubic(pixels: Tensor, height: int, width: int, *, antialias: bool) -> Tensor:
-    return F.interpolate(pixels, size=(height, width), mode="bicubic", align_corners=False, antialias=antialias)
-
-
-def _centred(pixels: Tensor, geometry: Geometry, *, cover: bool) -> Tensor:
-    ratios = geometry.height / pixels.shape[-2], geometry.width / pixels.shape[-1]
-    scale = max(ratios) if cover else min(ratios)
-    height, width = (max(1, round(side * scale)) for side in pixels.shape[-2:])
-    resized = _bicubic(pixels, height, width, antialias=True).clamp(0, 1)
-    top, left = (geometry.height - height) // 2, (geometry.width - width) // 2
-    bottom, right = geometry.height - height - top, geometry.width - width - left
-    return F.pad(resized, (left, right, top, bottom))

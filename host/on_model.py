@@ -83,7 +83,9 @@ def raise_for_node(error: Exception) -> None:
     if comfy.model_management.is_oom(error):
         return
     frames = traceback.extract_tb(error.__traceback__)
-    packs = [number for number, frame in enumerate(frames) if _is_of_a_pack(Path(frame.filename))]
+    files = [Path(frame.filename) for frame in frames]
+    packs = [number for number, file in enumerate(files)
+             if PACK in file.parents or {"comfy_extras", "custom_nodes"}.intersection(file.parts)]  # fmt: skip
     last, calls_patch = frames[packs[-1]], "patch(" in (frames[packs[-1]].line or "")
     if PACK in Path(last.filename).parents and calls_patch:
         if last is not frames[-1]:
@@ -94,10 +96,6 @@ def raise_for_node(error: Exception) -> None:
     if PACK not in Path(last.filename).parents:
         raise InputError(f"what a node of {Path(last.filename).name} does in this run failed ({error}): it may be for "
                          "models of another kind; take the node off") from error  # fmt: skip
-
-
-def _is_of_a_pack(file: Path) -> bool:
-    return PACK in file.parents or bool({"comfy_extras", "custom_nodes"}.intersection(file.parts))
 
 
 def not_called(options: Mapping[str, Any], blocks: int) -> list[str]:

@@ -83,16 +83,13 @@ class ExactPatches(_AnyPatcher):
             super().load(device_to, *args, **kwargs)
         self._patch_bare_parameters(device_to)
         self._attach_patches()
-        self._log_layers_left_out()
-        if not comfy.model_management.is_device_cpu(device_to):
-            self.keep_loras_on(device_to)
-
-    def _log_layers_left_out(self) -> None:
-        layers = [layer for layer in self.model.modules() if getattr(layer, "arithmetic", None) in DTYPES]
+        layers = [layer for layer in network.modules() if getattr(layer, "arithmetic", None) in DTYPES]
         patched = sum(not layer.computes_in_8_bits for layer in layers)
         if patched:
             logging.info("%d of %d layers have a LoRA and compute in the weight dtype, not in %s",
                          patched, len(layers), layers[0].arithmetic)  # fmt: skip
+        if not comfy.model_management.is_device_cpu(device_to):
+            self.keep_loras_on(device_to)
 
     def partially_unload(self, device_to, memory_to_free=0, *args, **kwargs):
         freed = self.model.free_camera_cache()

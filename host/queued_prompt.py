@@ -1,4 +1,5 @@
-"""The prompt that ComfyUI is validating.
+"""The prompt that ComfyUI is validating or running, and what its nodes will make where that is known before it runs:
+numbers, and camera paths that depend on values and files alone.
 
 ComfyUI gives a node's validation that node's own values only, and repeats a message for each of them. So the prompt is
 kept while ComfyUI looks at it: its server hands every prompt to `on_prompt` handlers first, and validates it in the
@@ -7,13 +8,24 @@ same task.
 
 from collections.abc import Mapping
 from contextvars import ContextVar
+from importlib import import_module
 from typing import Any
 
 from comfy_execution.utils import get_executing_context
 
-from .notice import running_node
-from .prompt_values import Prompt, UnknownError, is_link
+from .notice import quiet, running_node
 
+CAMERA_MAKERS = tuple(
+    f"LingBotWorld{name}"
+    for name in ("LoadPoses", "CameraImport", "CameraPreset", "CameraKeys", "CameraChain", "CameraEditor")
+)
+"""Nodes that compute a path in milliseconds."""
+NUMBERS = ("PrimitiveInt", "PrimitiveFloat")
+PICTURES = ("image",)
+"""Inputs of camera makers that change nothing of the path."""
+
+Prompt = Mapping[str, Mapping[str, Any]]
+"""Nodes by id, each with its `class_type` and its `inputs`, as ComfyUI's queue takes them."""
 PRESET = "LingBotWorldCameraPreset"
 _queued: ContextVar[Prompt] = ContextVar("lingbot_world_queued_prompt", default={})  # noqa: B039, never written to
 
@@ -22,21 +34,17 @@ def register(server) -> None:
     """`server` is ComfyUI's PromptServer."""
 
     def keep(request: dict) -> dict:
+        """The seed of a camera without shake changes nothing, and becomes 0. A canvas draws a new seed for each run,
+        and ComfyUI would make everything behind the camera again."""
         prompt = request.get("prompt") or {}
-        _still_seeds(prompt)
+        for node in prompt.values():
+            inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
+            if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
+                inputs["seed"] = 0
         _queued.set(prompt)
         return request
 
     server.add_on_prompt_handler(keep)
-
-
-def _still_seeds(prompt: Prompt) -> None:
-    """Sets the seed of a camera without shake, which changes nothing, to 0. A canvas draws a new seed for each run, and
-    ComfyUI would make everything behind the camera again."""
-    for node in prompt.values():
-        inputs = node.get("inputs") if isinstance(node, dict) and node.get("class_type") == PRESET else None
-        if isinstance(inputs, dict) and inputs.get("shake") == 0 and not is_link(inputs.get("seed")):
-            inputs["seed"] = 0
 
 
 def known_inputs() -> Mapping[str, Any]:
@@ -84,3 +92,57 @@ def node_in_question() -> tuple[Prompt, str]:
     if context is None or context.node_id not in _queued.get():
         raise UnknownError
     return _queued.get(), context.node_id
+
+
+class UnknownError(Exception):
+    """A value that is known only when the prompt runs."""
+
+
+class PromptValues:
+    """The values of a prompt's inputs. A node is asked once, and shows nothing on the way."""
+
+    def __init__(self, prompt: Prompt):
+        self._prompt = prompt
+        self._made: dict[str, tuple | None] = {}
+
+    def of(self, value: Any) -> Any:
+        """An input's value. A link is followed to a number, or to a node that makes camera paths.
+
+        Raises UnknownError where it is known only when the prompt runs, and what that node raises."""
+        if not is_link(value):
+            return value
+        node, slot = value
+        if node not in self._made:
+            self._made[node] = None  # not known: what a node that depends on itself finds
+            self._made[node] = self._make(self._prompt[node]["class_type"], self._prompt[node]["inputs"])
+        made = self._made[node]
+        if made is None:
+            raise UnknownError
+        return made[slot]
+
+    def _make(self, kind: str, inputs: Mapping[str, Any]) -> tuple:
+        if kind not in (*NUMBERS, *CAMERA_MAKERS):
+            raise UnknownError
+        made_of = {name: self.of(value) for name, value in inputs.items() if name not in PICTURES}
+        if kind in NUMBERS:
+            return (made_of["value"],)
+        maker = import_module("nodes").NODE_CLASS_MAPPINGS[kind]  # ComfyUI's `nodes`
+        with quiet():
+            return maker.execute(**_nested(made_of)).args
+
+
+def is_link(value: Any) -> bool:
+    """Whether an input's value is another node's id and the place of its output."""
+    return isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _nested(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs of a list, `cameras.camera0`, as ComfyUI hands them to a node."""
+    made: dict[str, Any] = {}
+    for name, value in inputs.items():
+        group, _, member = name.rpartition(".")
+        if group:
+            made.setdefault(group, {})[member] = value
+        else:
+            made[name] = value
+    return made

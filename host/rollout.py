@@ -19,7 +19,7 @@ from ..pipeline.world import CausalModel, WorldMemory, check_causal
 from ..vae.decoding import NOT_FINITE, REACH
 from ..vae.encoding import SETTLED
 from .base_model import is_causal
-from .before_rollout import check_start
+from .before_running import check_start
 from .conditioning import text_of_rollout
 from .notice import show_warning
 from .on_model import changed_nothing, for_rollout, not_called_words, unknown
@@ -63,7 +63,10 @@ def prepare_rollout(
     from a state. `prompts`: positive and, for causal-pretrain, negative.
 
     Raises InputError and CameraError before anything is loaded."""
-    config = _config(patcher)
+    if is_causal(patcher) is None:
+        raise InputError("model is not a LingBot-World model: connect Load LingBot-World Causal Model")
+    config = patcher.model.diffusion_model.config
+    check_causal(config)
     release = patcher.model.checkpoint.release
     patcher, notes = _without_steps(patcher)
     positive, unread = text_of_rollout("positive", prompts[0], config)
@@ -79,7 +82,12 @@ def prepare_rollout(
     spec = plan_rollout(config, release, asked, camera, frame, state)
     used = [positive]
     if spec.guided:
-        used.append(_negative(prompts[1], release.name, config, notes))
+        if prompts[1] is None:
+            raise InputError(f"{release.name} is guided by a negative prompt: connect one to negative, or set "
+                             "guide_scale to 1")  # fmt: skip
+        negative, unread = text_of_rollout("negative", prompts[1], config)
+        notes += unread
+        used.append(negative)
     elif prompts[1] is not None:
         notes.append(f"{release.name} takes no negative prompt: it has no effect here.")
     if image is not None and state is not None:
@@ -129,7 +137,12 @@ class _Chunks:
     def make(self, memory: WorldMemory, model: CausalModel, device: torch.device) -> None:
         """Run the loop: a bar goes on with each forward, and a preview appears with each chunk that is new."""
         spec, done = self._run.spec, self._run.spec.made // self._run.spec.chunk
-        bar, previewer = comfy.utils.ProgressBar(spec.geometry.frames), _previewer(self._run.patcher)
+        bar, patcher = comfy.utils.ProgressBar(spec.geometry.frames), self._run.patcher
+        # Where previews are off the cheapest one: it is used only once a chunk.
+        space = patcher.model.latent_format
+        chosen: latent_preview.LatentPreviewer | None = latent_preview.get_previewer(patcher.load_device, space)
+        factors = space.latent_rgb_factors, space.latent_rgb_factors_bias
+        previewer = chosen or latent_preview.Latent2RGBPreviewer(*factors)
         forwards = len(spec.schedule.timesteps) + 1
 
         def frames(number: int) -> int:
@@ -148,30 +161,6 @@ class _Chunks:
             self.latents.append(latent.cpu())
             picture = previewer.decode_latent_to_preview_image("JPEG", latent[:, :, -1:])
             bar.update_absolute(frames(number + 1), spec.geometry.frames, picture)
-
-
-def _previewer(patcher) -> latent_preview.LatentPreviewer:
-    """The previewer that ComfyUI is set to. Where previews are off the cheapest one: it is used only once a chunk."""
-    space = patcher.model.latent_format
-    chosen = latent_preview.get_previewer(patcher.load_device, space)
-    return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
-
-
-def _config(patcher):
-    causal = is_causal(patcher)
-    if causal is None:
-        raise InputError("model is not a LingBot-World model: connect Load LingBot-World Causal Model")
-    config = patcher.model.diffusion_model.config
-    check_causal(config)
-    return config
-
-
-def _negative(prompt: list | None, release: str, config, notes: list[str]) -> list:
-    if prompt is None:
-        raise InputError(f"{release} is guided by a negative prompt: connect one to negative, or set guide_scale to 1")
-    text, unread = text_of_rollout("negative", prompt, config)
-    notes.extend(unread)
-    return text
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:

@@ -4,8 +4,7 @@ ComfyUI prepares the run for the latent frames of one chunk. What changes from c
 forward in transformer_options: the cache of keys and values, and a `ChunkInputs`, which LingBotWorldExpert gives to the
 model. So LoRAs, hooks, wrappers and memory management are ComfyUI's own."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import comfy.model_management as management
 import comfy.samplers
@@ -20,6 +19,7 @@ from ..pipeline.rollout_memory import Free, RolloutWork, choose_world
 from ..pipeline.spec import RolloutSpec
 from ..pipeline.world import CausalModel, Schedule, WorldMemory
 from .base_model import CHUNK_INPUTS, ChunkInputs
+from .guider import WhenPrepared
 from .model import CAMERA_CACHE, TIMESTEP
 
 LATENT_CHANNELS = 16
@@ -39,21 +39,10 @@ def run_prepared(
     sigmas = torch.tensor([*loop.schedule.sigmas, 0.0], dtype=torch.float32)
     patcher.model.key_value_bytes = held
     try:
-        guider.sample(chunk, chunk, _Sampler(loop.schedule, work), sigmas, disable_pbar=True, seed=seed)
+        sampler = WhenPrepared(lambda *given: work(_PreparedModel(*given, loop.schedule), patcher.load_device))
+        guider.sample(chunk, chunk, sampler, sigmas, disable_pbar=True, seed=seed)  # zeros: the chunks went to `work`
     finally:
         patcher.model.key_value_bytes = 0
-
-
-class _Sampler(comfy.samplers.Sampler):
-    def __init__(self, schedule: Schedule, work: Callable[[CausalModel, torch.device], None]):
-        self.schedule, self.work = schedule, work
-
-    def sample(
-        self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None, denoise_mask=None, disable_pbar=False
-    ):
-        """What ComfyUI gets back are zeros: the chunks went to `work`."""
-        self.work(_PreparedModel(model_wrap, extra_args, self.schedule), noise.device)
-        return torch.zeros_like(noise)
 
 
 class _PreparedModel:
@@ -69,7 +58,9 @@ class _PreparedModel:
         self._wrap, self._extra = model_wrap, extra_args
         self._sigmas = {0: 0.0, **dict(zip(schedule.timesteps, schedule.sigmas, strict=True))}
         self._made: dict[KeyValueCache | None, tuple[Tensor, Tensor]] = {}
-        self._plain = _is_plain(extra_args["model_options"].get("transformer_options", {}))
+        options = extra_args["model_options"].get("transformer_options", {})
+        around = map(options.get("wrappers", {}).get, (WrappersMP.APPLY_MODEL, WrappersMP.DIFFUSION_MODEL))
+        self._plain = not any((*around, *map(options.get, BETWEEN_BLOCKS)))
 
     def __call__(self, x: Tensor, timestep: Tensor, context: Tensor, camera: Tensor | None, options: dict, /) -> Tensor:
         latent, y = x[:, :LATENT_CHANNELS], x[:, LATENT_CHANNELS:]
@@ -97,13 +88,6 @@ class _PreparedModel:
             with torch.inference_mode(False):  # torch counts then how often it was written to
                 self._made[key] = given, make()
         return self._made[key][1]
-
-
-def _is_plain(options: Mapping[str, Any]) -> bool:
-    """Whether transformer_options put nothing between the blocks or around the model."""
-    wrappers = options.get("wrappers", {})
-    around = (wrappers.get(kind) for kind in (WrappersMP.APPLY_MODEL, WrappersMP.DIFFUSION_MODEL))
-    return not any((*around, *(options.get(name) for name in BETWEEN_BLOCKS)))
 
 
 def draws(seed: int, frames: int, size: tuple[int, int]) -> tuple[Tensor, Callable[[tuple[int, ...]], Tensor]]:

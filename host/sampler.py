@@ -10,7 +10,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..options import SolverName
-from ..sampling import SOLVERS, StepReuse, flow_sigmas, flow_timesteps
+from ..sampling import StepReuse, flow_sigmas, flow_timesteps, solve
 from ..sampling.reuse import MOST
 from .before_sampling import FULL_NOISE
 from .model import TIMESTEP, truncated_timesteps
@@ -24,7 +24,7 @@ class FlowSolver(comfy.samplers.Sampler):
     `reuse_threshold` lets steps go without the model (`sampling.StepReuse`). Raises InputError."""
 
     def __init__(self, solver: SolverName, timesteps: Tensor | None = None, reuse_threshold: float = 0.0):
-        self.solver, self.solve, self.timesteps = solver, SOLVERS[solver], timesteps
+        self.solver, self.timesteps = solver, timesteps
         self.reuse_threshold = reuse_threshold
         self.most_reused = MOST if StepReuse(reuse_threshold).threshold else 0
 
@@ -56,7 +56,8 @@ class FlowSolver(comfy.samplers.Sampler):
                 if callback is not None:
                     callback(step, denoised, x, total)
 
-            x = self.solve(denoise, initial_latent(sampling, sigmas[0], noise, latent_image), sigmas, report)
+            first = initial_latent(sampling, sigmas[0], noise, latent_image)
+            x = solve(self.solver, denoise, first, sigmas, report)
         if reuse.threshold:
             show_note(f"The model predicted {reuse.calls} of {total} steps.")
         return sampling.inverse_noise_scaling(sigmas[-1], x)

@@ -21,7 +21,6 @@ from .tensors import TensorEntry
 
 _PREFIXES = ("model.diffusion_model.", "diffusion_model.")
 _ONLY_IN_CONFIG = ("num_heads", "text_len", "eps")
-_CAMERAS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action (7 values a pixel)"}
 
 _KEYS_OF_OTHER_KINDS = (
     ("a LoRA", ("lora_A", "lora_B", "lora_down", "lora_up", "lora.up", "lora.down", "diff_b")),
@@ -124,21 +123,6 @@ class Checkpoint:
         """The tensors that make up these parameters: of one in fewer bits its values, scales and tables."""
         weights = ((name, self.quantized.get(name)) for name in names)
         return [entry for name, weight in weights for entry in (weight.entries if weight else [self.tensors[name]])]
-
-    def summary(self) -> dict:
-        """What `lingbot-world inspect` prints."""
-        dtypes = sorted({str(entry.dtype).removeprefix("torch.") for entry in self.plain.values()})
-        return {
-            "path": str(self.path),
-            "kind": self.kind,
-            "files": [file.name for file in self.files],
-            "bytes": self.nbytes,
-            "parameters": self.parameters,
-            "quantization": self.quantization or "none",
-            "plain_dtypes": dtypes,
-            "camera": _CAMERAS[self.config.control],
-            "config": dataclasses.asdict(self.config),
-        }
 
 
 def open_checkpoint(path: str | Path, loras: Sequence[LoraFile] = ()) -> Checkpoint:

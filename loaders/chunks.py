@@ -139,7 +139,9 @@ def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int)
         done = 0
         while done < entry.file_bytes:
             begin = entry.offset + done
-            if chunk is None or not _reaches(chunk, source, begin, size, item):
+            at = 0 if chunk is None else begin - chunk.start
+            near = chunk is not None and chunk.source is source and 0 <= begin - chunk.stop <= _GAP
+            if chunk is None or not near or at + item > size or at % item:  # a value lies in one chunk, aligned
                 if chunk is not None:
                     yield chunk
                 chunk = Chunk(source, begin, begin, [])
@@ -165,12 +167,6 @@ def clipped(chunks: Iterable[Chunk], first: int, stop: int, buffer: Tensor) -> I
             skipped, (last, target) = copies[0][0], copies[-1]
             moved = [(begin - skipped, each) for begin, each in copies]
             yield Chunk(chunk.source, chunk.start + skipped, chunk.start + last + target.file_bytes, moved)
-
-
-def _reaches(chunk: Chunk, source: MappedFile | Tensor, begin: int, size: int, item: int) -> bool:
-    """Whether the value of `item` bytes at byte `begin` of the source belongs in the chunk too, aligned there."""
-    at = begin - chunk.start
-    return chunk.source is source and 0 <= begin - chunk.stop <= _GAP and at + item <= size and at % item == 0
 
 
 def _add(copies: list[tuple[int, Target]], start: int, target: Target) -> None:

@@ -1,12 +1,11 @@
 """A checkpoint as a model: its weights mapped where it stays on the CPU, uploaded where it goes to a GPU."""
 
 import gc
-import io
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -208,22 +207,13 @@ def warm(checkpoint: Checkpoint) -> threading.Thread:
 
 
 def _warm_files(files: list[Path]) -> None:
-    warm_file = _advise if hasattr(os, "posix_fadvise") else _read_through
-    for file in files:
-        try:
-            with file.open("rb", buffering=0) as opened:
-                warm_file(opened)
-        except OSError:
-            return
-
-
-def _advise(file: io.FileIO) -> None:
-    # One call for a whole file that is not cached would block until most of it is read.
-    for start in range(0, os.fstat(file.fileno()).st_size, _ADVISED_BYTES):
-        os.posix_fadvise(file.fileno(), start, _ADVISED_BYTES, os.POSIX_FADV_WILLNEED)
-
-
-def _read_through(file: io.FileIO) -> None:
     buffer = bytearray(_READ_BYTES)
-    while file.readinto(buffer):
-        pass
+    for path in files:
+        with suppress(OSError), path.open("rb", buffering=0) as file:
+            if not hasattr(os, "posix_fadvise"):
+                while file.readinto(buffer):
+                    pass
+                continue
+            # One call for a whole file that is not cached would block until most of it is read.
+            for start in range(0, os.fstat(file.fileno()).st_size, _ADVISED_BYTES):
+                os.posix_fadvise(file.fileno(), start, _ADVISED_BYTES, os.POSIX_FADV_WILLNEED)

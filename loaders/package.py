@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -188,30 +189,22 @@ def _missing_experts(root: Path | None, items: list[Path], parts: dict[str, Path
                            f"{', '.join(found) or 'no part'} (the folder holds {content}).{hint}")  # fmt: skip
 
 
-def _expert(role: str) -> Callable[[list[Path]], Path | None]:
-    """Finds what is named for its role. Diffusers calls the high-noise model of two `transformer`, the other
+def _expert(role: str, items: list[Path]) -> Path | None:
+    """What is named for its role. Diffusers calls the high-noise model of two `transformer`, the other
     `transformer_2`."""
-
-    def find(items: list[Path]) -> Path | None:
-        named = [item for item in items if f"{role}_noise" in item.name.lower()
-                 and (is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES))]  # fmt: skip
-        folders = {item.name: item for item in items if is_expert_folder(item)}
-        if not named and "transformer_2" in folders:
-            return folders.get("transformer" if role == "high" else "transformer_2")
-        return min(named, key=lambda item: ("nf4" not in item.name.lower(), item.name), default=None)
-
-    return find
+    named = [item for item in items if f"{role}_noise" in item.name.lower()
+             and (is_expert_folder(item) or (item.is_file() and item.suffix in WEIGHT_SUFFIXES))]  # fmt: skip
+    folders = {item.name: item for item in items if is_expert_folder(item)}
+    if not named and "transformer_2" in folders:
+        return folders.get("transformer" if role == "high" else "transformer_2")
+    return min(named, key=lambda item: ("nf4" not in item.name.lower(), item.name), default=None)
 
 
-def _weights_named(word: str, folder: str) -> Callable[[list[Path]], Path | None]:
-    """Finds the file with `word` in its name, else the `folder` that diffusers has for it."""
-
-    def find(items: list[Path]) -> Path | None:
-        files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
-        folders = (item for item in items if item.name == folder and _is_part(item))
-        return next(chain((file for file in files if word in file.name.lower()), folders), None)
-
-    return find
+def _weights_named(word: str, folder: str, items: list[Path]) -> Path | None:
+    """The file with `word` in its name, else the `folder` that diffusers has for it."""
+    files = (item for item in items if item.is_file() and item.suffix in WEIGHT_SUFFIXES)
+    folders = (item for item in items if item.name == folder and _is_part(item))
+    return next(chain((file for file in files if word in file.name.lower()), folders), None)
 
 
 def _is_part(folder: Path) -> bool:
@@ -229,12 +222,12 @@ def _tokenizer(items: list[Path]) -> Path | None:
     return next((folder for folder in (*folders, *nested) if tokenizer_in(folder)), None)
 
 
-_FINDERS = {
-    "high": _expert("high"),
-    "low": _expert("low"),
-    "text_encoder": _weights_named("t5", PART_FOLDERS[0]),
+_FINDERS: dict[str, Callable[[list[Path]], Path | None]] = {
+    "high": partial(_expert, "high"),
+    "low": partial(_expert, "low"),
+    "text_encoder": partial(_weights_named, "t5", PART_FOLDERS[0]),
     "tokenizer": _tokenizer,
-    "vae": _weights_named("vae", PART_FOLDERS[1]),
+    "vae": partial(_weights_named, "vae", PART_FOLDERS[1]),
 }
 
 

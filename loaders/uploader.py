@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
 from itertools import count
@@ -39,7 +40,7 @@ class UploadSettings:
     sleep: bool = False
 
 
-class Uploader:
+class Uploader(AbstractContextManager["Uploader"]):
     """Reader threads for one device. Uploads are worked on in the order in which they were started.
 
     `close` ends the threads and gives the staging buffers back; so does leaving the `with` statement."""
@@ -51,9 +52,6 @@ class Uploader:
         self._threads = ThreadPoolExecutor(self.settings.threads, thread_name_prefix=_THREAD_NAME)
         self._idle: list[Lane] = []
         self._closing = threading.Event()
-
-    def __enter__(self) -> "Uploader":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -84,7 +82,11 @@ class Uploader:
         try:
             while (chunk := queue.take()) is not None:
                 if lane is None:
-                    lane = self._lane()
+                    kind = CudaLane if self.device.type == "cuda" else Lane
+                    try:
+                        lane = self._idle.pop()
+                    except IndexError:
+                        lane = kind(self.device, self.settings)
                     lane.wait_for(queue.allowed)
                 sent = lane.carry(chunk)
                 queue.count(chunk.nbytes)
@@ -95,12 +97,6 @@ class Uploader:
             if lane is not None:
                 self._idle.append(lane)
         return sent
-
-    def _lane(self) -> "Lane":
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return (CudaLane if self.device.type == "cuda" else Lane)(self.device, self.settings)
 
     def close(self) -> None:
         """Give up what is not read yet, wait for the copies that were started, end the threads."""
@@ -129,18 +125,15 @@ class Upload:
         while waiting:  # in short turns, so that Ctrl-C is noticed on every system
             done, waiting = wait(waiting, _POLL_SECONDS, return_when="FIRST_EXCEPTION")
             for reader in done:
-                self._finish(reader)
+                error = reader.exception()
+                if error is not None:
+                    # A copy: an exception that was raised holds every frame that it passed through, and so the model.
+                    raise copy(error)
+                if reader.result() is not None:
+                    torch.cuda.current_stream(self._device).wait_event(reader.result())
             if progress:
                 progress(self._queue.bytes, self._total)
         self._readers = []
-
-    def _finish(self, reader: Future) -> None:
-        error = reader.exception()
-        if error is not None:
-            # A copy: an exception that was raised holds every frame that it passed through, and so the model.
-            raise copy(error)
-        if reader.result() is not None:
-            torch.cuda.current_stream(self._device).wait_event(reader.result())
 
 
 class _ChunkQueue:

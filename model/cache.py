@@ -57,7 +57,9 @@ class BlockCache:
         """Empty the cache unless it was filled from a source with the same values. Returns whether the cache is to be
         used. If the source is the very same tensor and was not written to, its values are not compared: comparing
         would wait for the GPU."""
-        if self._source is not None and (self._is_original(source) or same(self._source, source)):
+        original, version = self._original
+        is_original = original() is source and version is not None and version == _version(source)
+        if self._source is not None and (is_original or same(self._source, source)):
             return True
         self.clear_source()
         if self.given_up:
@@ -65,10 +67,6 @@ class BlockCache:
             return False
         self._source, self._original = source.clone(), (weakref.ref(source), _version(source))
         return True
-
-    def _is_original(self, source: Tensor) -> bool:
-        original, version = self._original
-        return original() is source and version is not None and version == _version(source)
 
     def clear(self) -> int:
         """Free everything, what a subclass has beside this too; returns how many bytes of the blocks' tensors that

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import CheckpointError
 from ..options import CELL
@@ -75,6 +75,10 @@ class ModelConfig:
     @property
     def head_dim(self) -> int:
         return self.dim // self.num_heads
+
+    def shared_by(self, processes: int) -> "ModelConfig":
+        """The model as the attention of one of so many processes sees it: with its share of the heads."""
+        return replace(self, dim=self.dim // processes, num_heads=self.num_heads // processes)
 
     @property
     def control_channels(self) -> int:

@@ -19,7 +19,7 @@ from .block import Block, SelfAttention, prepared_layers, residual_mlp
 from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
 from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope, Times
-from .operations import Layer, Operations, TorchOperations, prepared
+from .operations import Operations, TorchOperations, prepared
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices
 from .rope import AS_TRAINED, RopeScale, rope_table
@@ -136,7 +136,11 @@ class LingBotWorldModel(nn.Module):
     ) -> Tensor:
         residual = residual_dtype(self.compute_dtype)
         grid = (x.shape[2], x.shape[3] // 2, x.shape[4] // 2)
-        share, options = self._share(grid, options)
+        share, parallel = WHOLE_VIDEO, options.get("sequence_parallel")
+        if parallel is not None:
+            parallel.check(self.config)
+            share = parallel.share(grid)
+            options = {**options, "token_share": share}
         camera = None if camera is None else camera.to(x.device)
         embedded = None if camera is None else self.embed_camera(camera, options.get("camera_cache"), share)
         prompts = self._embedded(context.to(x.device), len(x), None if embedded is None else embedded.cache)
@@ -182,15 +186,6 @@ class LingBotWorldModel(nn.Module):
         if cache.prompt.embedded is None or len(cache.prompt.embedded) != rows:
             cache.prompt.embedded = self.embed_text(prompts, tokens).expand(rows, -1, -1)
         return cache.prompt.embedded
-
-    def _share(self, grid: tuple[int, int, int], options: ForwardOptions) -> tuple[WholeVideo, ForwardOptions]:
-        """This process's tokens, and the options with them where other processes have the rest."""
-        parallel = options.get("sequence_parallel")
-        if parallel is None:
-            return WHOLE_VIDEO, options
-        parallel.check(self.config)
-        share = parallel.share(grid)
-        return share, {**options, "token_share": share}
 
     def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
         """What positions are scaled and shifted by. Hosts may override this."""
@@ -281,13 +276,11 @@ class Head(nn.Module):
         """Cells [B, tokens, 4*16] of the residual stream x [B, tokens, dim] and the time embedding e [B, dim]."""
         modulation = self.modulation.to(device=x.device, dtype=x.dtype) + e.unsqueeze(1)
         with prepared(self.head, x) as project:
-            return torch.stack(
-                [self._row(row, shift, 1 + scale, project) for row, (shift, scale) in zip(x, modulation, strict=True)]
-            )
-
-    def _row(self, row: Tensor, shift: Tensor, scale: Tensor, project: Layer) -> Tensor:
-        tokens = (row[part] for part in slices(len(row), EMBEDDING_TOKENS))
-        return torch.cat([project(layer_norm(part, scale, shift, self.eps, row.dtype)) for part in tokens])
+            return torch.stack([
+                torch.cat([project(layer_norm(row[part], 1 + scale, shift, self.eps, row.dtype))
+                           for part in slices(len(row), EMBEDDING_TOKENS)])
+                for row, (shift, scale) in zip(x, modulation, strict=True)
+            ])  # fmt: skip
 
 
 def sinusoid(timestep: Tensor, width: int) -> Tensor:

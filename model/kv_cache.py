@@ -165,12 +165,14 @@ class KeyValueCache:
         after = self._next = first + self._chunk
         own, past = range(first, after), [frame for frame in range(first) if self._looked_back_on(frame, first)]
         kept = [frame for frame in own if self._looked_back_on(frame, after)]
-        starts = torch.tensor([self._seen(frame) for frame in own]) * self._frame_tokens
+        starts = torch.tensor([self._slot(frame, self.window) for frame in own]) * self._frame_tokens
         rows = (starts[:, None] + torch.arange(self._frame_tokens)).flatten()
         self._own.copy_(upload(rows, self._own.device))
-        self._kept = [Kept(*run) for run in self._runs(
-            (frame - first, self._seen(frame), self._stored(frame)) for frame in kept)]  # fmt: skip
-        self._past = [Past(*run) for run in self._runs((self._stored(frame), self._seen(frame)) for frame in past)]
+        # Each frame's slot where it is stored, if that is elsewhere, and where attention sees it.
+        places = {frame: (self._slot(frame, self.window - self._chunk), self._slot(frame, self.window))
+                  for frame in (*past, *kept)}  # fmt: skip
+        self._kept = [Kept(*run) for run in self._runs((frame - first, *places[frame][::-1]) for frame in kept)]
+        self._past = [Past(*run) for run in self._runs(places[frame] for frame in past)]
         self._used = min(after, self.window) * self._frame_tokens
         self._shares[min(after, self.window) :] = -torch.inf
         self._shares[: min(after, self.window)] = 0
@@ -197,7 +199,11 @@ class KeyValueCache:
             self._put(tokens, new)
         if stay:
             assert isinstance(keys, Tensor)
-            self._keep(block, keys, values)
+            rows = [keys, values]
+            if self._place.eight_bit:
+                rows = [*encode_8bit(keys, self._heads), *encode_8bit(values, self._heads)]
+            for kept in self._kept:
+                self._storage.store(block, kept.stored, [row[kept.chunk] for row in rows])
         used = self._used if self.frame_shares is None else len(seen[0])
         return seen[0][:used], seen[1][:used]
 
@@ -229,13 +235,6 @@ class KeyValueCache:
             seen = self.window * self._frame_tokens
         return Operand(stored[0][:seen], scalings[0]), Operand(stored[1][:seen], scalings[1])
 
-    def _keep(self, block: int, keys: Tensor, values: Tensor) -> None:
-        rows = [keys, values]
-        if self._place.eight_bit:
-            rows = [*encode_8bit(keys, self._heads), *encode_8bit(values, self._heads)]
-        for kept in self._kept:
-            self._storage.store(block, kept.stored, [row[kept.chunk] for row in rows])
-
     def _decode(self, stored: Sequence[Tensor]) -> Pair:
         shape, dtype = self._decoded
         keys, values = (torch.empty(shape, dtype=dtype, device=stored[0].device) for _ in range(2))
@@ -250,14 +249,6 @@ class KeyValueCache:
     def _looked_back_on(self, frame: int, first: int) -> bool:
         """Whether the chunk that begins with the frame `first` sees this earlier one."""
         return frame < self.sink or frame >= first + self._chunk - (self.window - self.sink)
-
-    def _seen(self, frame: int) -> int:
-        """The frame's slot where attention sees it."""
-        return self._slot(frame, self.window)
-
-    def _stored(self, frame: int) -> int:
-        """The frame's slot where it is stored, if that is elsewhere."""
-        return self._slot(frame, self.window - self._chunk)
 
     def _slot(self, frame: int, slots: int) -> int:
         return frame if frame < self.sink else self.sink + (frame - self.sink) % (slots - self.sink)

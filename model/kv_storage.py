@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -21,8 +21,13 @@ class Past(NamedTuple):
     seen: slice
 
 
-class Storage(Protocol):
-    """A few tensors [tokens, ...] for every block."""
+class DeviceStorage:
+    """All blocks' tensors [tokens, ...], a few for each block, on the device. What `fetch` gives are the stored tensors
+    themselves. Other storages have the same three methods."""
+
+    def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
+        self._blocks = [[torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes]
+                        for _ in range(blocks)]  # fmt: skip
 
     def begin(self, past: Sequence[Past]) -> None:
         """From now on `fetch` is asked for these tokens."""
@@ -30,25 +35,10 @@ class Storage(Protocol):
     def fetch(self, block: int) -> Sequence[Tensor]:
         """The block's tensors on the device. The past tokens' rows hold what was stored. The caller may write to the
         others, which are zeros until then."""
-
-    def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
-        """Keep these rows as the block's `tokens`."""
-
-
-class DeviceStorage:
-    """All blocks' tensors on the device. What `fetch` gives are the stored tensors themselves."""
-
-    def __init__(self, shapes: Shapes, blocks: int, device: torch.device) -> None:
-        self._blocks = [[torch.zeros(shape, dtype=dtype, device=device) for shape, dtype in shapes]
-                        for _ in range(blocks)]  # fmt: skip
-
-    def begin(self, past: Sequence[Past]) -> None:
-        """Nothing has to be brought."""
-
-    def fetch(self, block: int) -> Sequence[Tensor]:
         return self._blocks[block]
 
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
+        """Keep these rows as the block's `tokens`."""
         for tensor, row in zip(self._blocks[block], rows, strict=True):
             tensor[tokens] = row
 
@@ -127,11 +117,11 @@ class HostStorage:
 class SplitStorage:
     """The tensors of some blocks in one storage, those of the others in host memory."""
 
-    def __init__(self, device: Storage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
+    def __init__(self, device: DeviceStorage, host: HostStorage, on_device: Collection[int], blocks: int) -> None:
         """`on_device`: the blocks, of `blocks` in all, whose tensors lie in `device`."""
         self._host = host
         counts = {True: 0, False: 0}
-        self._places: list[tuple[Storage, int]] = []
+        self._places: list[tuple[DeviceStorage | HostStorage, int]] = []
         for block in range(blocks):
             there = block in on_device
             self._places.append((device if there else host, counts[there]))
@@ -147,3 +137,6 @@ class SplitStorage:
     def store(self, block: int, tokens: slice, rows: Sequence[Tensor]) -> None:
         storage, index = self._places[block]
         storage.store(index, tokens, rows)
+
+
+Storage: TypeAlias = DeviceStorage | HostStorage | SplitStorage

@@ -48,7 +48,8 @@ def activation_bytes(
     rope = whole * config.head_dim * residual_dtype(dtype).itemsize
     shared = prompts + rope + camera * row
     residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
-    embedding = max(_time_stage(config, dtype), camera * _camera_embedding(config, tokens, size)) + prompts
+    time = 6 * config.dim**2 * (size + residual_dtype(dtype).itemsize)  # its projection's weight, decoded and in fp32
+    embedding = max(time, camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
         _self_attention(config, tokens, keys or whole, precision)
         + (4 * row if processes > 1 else 0),  # q, k and v as they are sent; y
@@ -133,8 +134,3 @@ def _camera_embedding(config: ModelConfig, tokens: int, size: int) -> int:
     weights = (4 * channels + 2 * config.dim) * config.dim * size
     parts = 3 * min(tokens, EMBEDDING_TOKENS)
     return folded + max(folded, (tokens + parts) * config.dim * size + weights)
-
-
-def _time_stage(config: ModelConfig, dtype: torch.dtype) -> int:
-    """The decoded weight of the time projection, and its fp32 copy."""
-    return 6 * config.dim**2 * (dtype.itemsize + residual_dtype(dtype).itemsize)

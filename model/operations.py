@@ -103,23 +103,20 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
     A host's layer does this in a method `prepared(reference)` of its own. A layer of an unknown class, or one with
     hooks or a replaced `forward`, is returned as it is, so that the hooks run: it prepares its weight in every call."""
     own = getattr(layer, "prepared", None)
-    if _is_patched(layer):
+    if "forward" in vars(layer) or layer._forward_hooks or layer._forward_pre_hooks:
         yield layer
     elif own is not None:
         with own(reference) as function:
             yield function
     elif isinstance(layer, Linear) and type(layer).forward is Linear.forward:
-        yield _function(layer, reference)
+        bias, dtype = _cast(layer.bias, reference), DTYPES.get(layer.arithmetic)
+        if dtype is not None and not layer.changes:
+            yield EightBitLayer(eight_bit_weight(layer.weight, reference.device, dtype), bias, reference.dtype)
+        else:
+            weight = layer.changed_weight(reference)
+            yield lambda x: F.linear(x, weight, bias)
     else:
         yield layer
-
-
-def _function(layer: Linear, reference: Tensor) -> Layer:
-    bias, dtype = _cast(layer.bias, reference), DTYPES.get(layer.arithmetic)
-    if dtype is not None and not layer.changes:
-        return EightBitLayer(eight_bit_weight(layer.weight, reference.device, dtype), bias, reference.dtype)
-    weight = layer.changed_weight(reference)
-    return lambda x: F.linear(x, weight, bias)
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -132,7 +129,3 @@ def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, 
         return own(reference)
     weight, bias = layer.get_parameter("weight"), getattr(layer, "bias", None)
     return weight.to(reference.device), None if bias is None else bias.to(reference.device)
-
-
-def _is_patched(layer: torch.nn.Module) -> bool:
-    return "forward" in vars(layer) or bool(layer._forward_hooks or layer._forward_pre_hooks)

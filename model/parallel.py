@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import cycle
 
 import torch
@@ -55,10 +55,9 @@ class SequenceParallel:
             )
 
     def local(self, config: ModelConfig) -> ModelConfig:
-        """The model as one process's attention sees it: with its share of the heads. A KeyValueCache made for it holds
-        that share of the keys and values."""
+        """`ModelConfig.shared_by` these processes. A KeyValueCache made for it holds its share of keys and values."""
         self.check(config)
-        return replace(config, dim=config.dim // self.size, num_heads=config.num_heads // self.size)
+        return config.shared_by(self.size)
 
     def share(self, grid: tuple[int, int, int]) -> TokenShare:
         """This process's tokens of a grid of frames, rows and columns. The shares are equal; where the tokens do not
@@ -124,13 +123,13 @@ class TokenShare(WholeVideo):
     def to_heads(self, q_k_v: Iterator[Tensor]) -> list[Tensor]:
         """Every token of this process's heads, [tokens, dim / size], of q, k and v [length, dim]. Each is exchanged
         while the next is computed."""
-        q = self._exchange(next(q_k_v))
-        self._now(q.start)
-        k = self._exchange(next(q_k_v))
-        self._now(k.start)
-        v = self._exchange(next(q_k_v))
-        self._now(v.start, q.wait, k.wait, v.wait)
-        return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in (q, k, v)]
+        exchanges: list[Exchange] = []
+        for share in q_k_v:
+            exchanges.append(self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1)))
+            del share  # before the next is computed
+            waits = [exchange.wait for exchange in exchanges] if len(exchanges) == 3 else []
+            self.parallel.exchanges.between(exchanges[-1].start, *waits)
+        return [exchange.received.flatten(0, 1)[: self.tokens] for exchange in exchanges]
 
     def to_tokens(self, heads: Tensor) -> Tensor:
         """This share of the tokens with all heads, [length, dim], from all tokens [tokens, dim / size] of this
@@ -138,18 +137,12 @@ class TokenShare(WholeVideo):
         padding = self.parallel.size * self.length - self.tokens
         heads = F.pad(heads, (0, 0, 0, padding)) if padding else heads
         exchange = self.parallel.exchanges.of(heads.unflatten(0, (self.parallel.size, -1)))
-        self._now(exchange.start, exchange.wait)
+        self.parallel.exchanges.between(exchange.start, exchange.wait)
         return exchange.received.transpose(0, 1).flatten(1)
 
     def recorded_by(self, between: Between) -> AbstractContextManager[None]:
         """Inside it exchanges are handed to `between` in place of being made, in memory that stays theirs."""
         return self.parallel.exchanges.recorded_by(between)
-
-    def _exchange(self, share: Tensor) -> Exchange:
-        return self.parallel.exchanges.of(share.unflatten(1, (self.parallel.size, -1)).transpose(0, 1))
-
-    def _now(self, *actions: Callable[[], object]) -> None:
-        self.parallel.exchanges.between(*actions)
 
 
 class Exchange:
@@ -187,7 +180,10 @@ class Exchanges:
         if self._turn is None:
             sent = parts.contiguous()
             return Exchange(sent, torch.empty_like(sent), self._group)
-        sent, received = self._own_memory(parts, next(self._turn))
+        key = next(self._turn), parts.shape, parts.dtype
+        if key not in self._memory:
+            self._memory[key] = parts.new_empty(parts.shape), parts.new_empty(parts.shape)
+        sent, received = self._memory[key]
         return Exchange(sent.copy_(parts), received, self._group)
 
     @contextmanager
@@ -198,12 +194,6 @@ class Exchanges:
             yield
         finally:
             self.between, self._turn = _call, None
-
-    def _own_memory(self, parts: Tensor, turn: int) -> tuple[Tensor, Tensor]:
-        key = turn, parts.shape, parts.dtype
-        if key not in self._memory:
-            self._memory[key] = parts.new_empty(parts.shape), parts.new_empty(parts.shape)
-        return self._memory[key]
 
 
 def _call(*actions: Callable[[], object]) -> None:

@@ -33,22 +33,13 @@ def rope_table(
     side = 2 * (head_dim // 6)
     widths = head_dim - 2 * side, side, side
     starts = first_frame, 0, 0
-    angles = [_angles(*axis) for axis in zip(starts, grid, widths, *scale, strict=True)]
-    cos, sin = (_table([wave(part) for part in angles], grid, device) for wave in (torch.cos, torch.sin))
+    waves: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for axis, (start, length, width, factor, shift) in enumerate(zip(starts, grid, widths, *scale, strict=True)):
+        rates = THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+        angles = torch.outer(torch.arange(start, start + length, dtype=torch.float64) * factor + shift, rates)
+        shape = [1, 1, 1, angles.shape[1]]
+        shape[axis] = length
+        for parts, wave in zip(waves, (torch.cos, torch.sin), strict=True):
+            parts.append(upload(wave(angles), device, torch.float32).view(shape).expand(*grid, -1))
+    cos, sin = (torch.cat(parts, dim=-1).flatten(0, 2) for parts in waves)
     return cos, sin
-
-
-def _table(waves: list[Tensor], grid: tuple[int, int, int], device: torch.device) -> Tensor:
-    parts = [_broadcast(upload(part, device, torch.float32), axis, grid) for axis, part in enumerate(waves)]
-    return torch.cat(parts, dim=-1).flatten(0, 2)
-
-
-def _angles(start: int, length: int, width: int, scale: float, shift: float) -> Tensor:
-    rates = THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    return torch.outer(torch.arange(start, start + length, dtype=torch.float64) * scale + shift, rates)
-
-
-def _broadcast(part: Tensor, axis: int, grid: tuple[int, int, int]) -> Tensor:
-    shape = [1, 1, 1, part.shape[1]]
-    shape[axis] = part.shape[0]
-    return part.view(shape).expand(*grid, -1)

@@ -6,11 +6,11 @@ from types import ModuleType
 from comfy_api.latest import ComfyExtension, io
 
 from .. import __version__
-from ..host import copies, folders, needs
+from ..host import folders, installed, needs
 
 MODULES = (
-    "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "camera_measure",
-    "drift", "sampling", "rollout", "live", "state", "quantize", "toy",
+    "load_models", "text", "image", "camera", "camera_make", "camera_files", "camera_preview", "measure", "sampling",
+    "rollout", "live", "state", "quantize", "toy",
 )  # fmt: skip
 
 folders.register()
@@ -26,13 +26,13 @@ class LingBotWorldExtension(ComfyExtension):
         """Called by ComfyUI, whose server runs by then."""
         from server import PromptServer
 
-        self.modules = () if copies.gives_way() else MODULES
+        self.modules = () if installed.gives_way() else MODULES
         if not self.modules:
             return
 
-        from ..host import drawing, live_route, queued_prompt, templates, uploads
+        from ..host import drawing, live_route, queued_prompt, uploads
 
-        for part in (drawing, live_route, queued_prompt, templates, uploads):
+        for part in (drawing, live_route, queued_prompt, installed, uploads):
             part.register(PromptServer.instance)
         folders.lay_out_example()
 

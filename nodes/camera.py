@@ -5,7 +5,7 @@ from comfy_api.latest import io
 from ..host import camera as host
 from ..host.folders import fingerprint
 from ..host.queued_prompt import known_inputs
-from .camera_sockets import CATEGORY, Camera, camera_outputs, frames_input, upload_to
+from .inputs import CATEGORY, Camera, camera_outputs, choice, frames_input, upload_to, whole
 from .refusal import refusal
 
 
@@ -21,30 +21,23 @@ class LingBotWorldLoadPoses(io.ComfyNode):
             "axes) and intrinsics.npy (fx, fy, cx, cy at 832x480). A short file shortens the video: wire frames on.",
             search_aliases=["lingbot", "camera path", "poses.npy", "intrinsics.npy", "trajectory", "extrinsics"],
             inputs=[
-                io.Combo.Input(
+                choice(
                     "poses",
-                    options=choices,
-                    extra_dict=upload_to("poses"),
-                    tooltip="A folder with poses.npy, or a pose file, in ComfyUI's input folder or in a package. "
+                    choices,
+                    "A folder with poses.npy, or a pose file, in ComfyUI's input folder or in a package. "
                     "Files, a folder or a zip can be dropped on the node.",
+                    extra_dict=upload_to("poses"),
+                    default=None,
                 ),
-                io.Combo.Input(
+                choice(
                     "lens",
-                    options=host.lens_choices(),
-                    default=host.BESIDE,
-                    advanced=True,
-                    tooltip="Where the lens comes from: intrinsics.npy beside the poses, the official examples' lens, "
+                    host.lens_choices(),
+                    "Where the lens comes from: intrinsics.npy beside the poses, the official examples' lens, "
                     "or another file.",
+                    advanced=True,
                 ),
                 frames_input("Frames of the video. Taken down to 4n+1, and to what the pose file has."),
-                io.Int.Input(
-                    "start",
-                    default=0,
-                    min=0,
-                    max=100_000,
-                    advanced=True,
-                    tooltip="The first pose to use, counted from 0.",
-                ),
+                whole("start", (0, 0, 100_000), "The first pose to use, counted from 0.", advanced=True),
             ],
             outputs=camera_outputs(),
         )
@@ -80,13 +73,12 @@ class LingBotWorldApplyCamera(io.ComfyNode):
                 io.Conditioning.Input("negative", tooltip="The negative prompt, as WanImageToVideo gives it."),
                 Camera.Input("camera", tooltip="The camera path, with as many frames as the latent."),
                 io.Latent.Input("latent", tooltip="The video latent of WanImageToVideo; only its size is used."),
-                io.Combo.Input(
+                choice(
                     "control",
-                    options=[host.CAMERA_CONTROL, host.ACTION_CONTROL],
-                    default=host.CAMERA_CONTROL,
-                    advanced=True,
-                    tooltip="camera: for base-cam checkpoints. action: for base-act checkpoints, which take the held "
+                    [host.CAMERA_CONTROL, host.ACTION_CONTROL],
+                    "camera: for base-cam checkpoints. action: for base-act checkpoints, which take the held "
                     "keys besides; the path must come from Camera Keys or have an action.npy.",
+                    advanced=True,
                 ),
             ],
             outputs=[

@@ -12,7 +12,7 @@ from ..camera.poses import FEWEST_POSES
 from ..host import camera as host
 from ..host.folders import fingerprint
 from ..host.queued_prompt import known_inputs
-from .camera_sockets import CATEGORY, camera_outputs, fov_input, frames_input, upload_to
+from .inputs import CATEGORY, camera_outputs, choice, fov_input, frames_input, upload_to, whole
 from .refusal import refusal
 
 BY_FORMAT = "set by the format"
@@ -20,14 +20,11 @@ RESAMPLE, CUT = "resample", "cut"
 
 
 def _recorded_side(side: str) -> io.Int.Input:
-    return io.Int.Input(
+    return whole(
         f"image_{side}",
-        display_name=f"image {side}",
-        default=0,
-        min=0,
-        max=100_000,
+        (0, 0, 100_000),
+        f"{side.title()} of the recorded video in pixels; needed for ViPE without a field of view.",
         advanced=True,
-        tooltip=f"{side.title()} of the recorded video in pixels; needed for ViPE without a field of view.",
     )
 
 
@@ -42,39 +39,35 @@ class LingBotWorldCameraImport(io.ComfyNode):
             "is; nothing is guessed.",
             search_aliases=["lingbot", "colmap", "vipe", "realestate10k", "cameractrl", "nerfstudio", "blender"],
             inputs=[
-                io.Combo.Input(
+                choice(
                     "file",
-                    options=host.camera_files(),
+                    host.camera_files(),
+                    "A file in ComfyUI's input folder. Files, a folder or a zip can be dropped on the node. For COLMAP "
+                    "choose images.txt, with cameras.txt beside it; for poses.npy, intrinsics.npy must lie beside it.",
                     extra_dict=upload_to("cameras"),
-                    tooltip="A file in ComfyUI's input folder. Files, a folder or a zip can be dropped on the node. "
-                    "For COLMAP choose images.txt, with cameras.txt beside it; for poses.npy, intrinsics.npy must lie "
-                    "beside it.",
+                    default=None,
                 ),
-                io.Combo.Input(
+                choice(
                     "format",
-                    options=list(FORMATS),
+                    FORMATS,
+                    "; ".join(f"{name}: {format.description}" for name, format in FORMATS.items()) + ".",
                     default="transforms",
-                    tooltip="; ".join(f"{name}: {format.description}" for name, format in FORMATS.items()) + ".",
                 ),
-                io.Combo.Input(
+                choice(
                     "convention",
-                    options=[BY_FORMAT, *CONVENTIONS],
-                    default=BY_FORMAT,
-                    tooltip=f"What the matrices mean. '{BY_FORMAT}': for all formats but 'matrices', unless the notes "
+                    [BY_FORMAT, *CONVENTIONS],
+                    f"What the matrices mean. '{BY_FORMAT}': for all formats but 'matrices', unless the notes "
                     "or the drawing tell that a file keeps to another convention. "
                     + "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
                     + ".",
                 ),
                 frames_input("Frames of the video. Taken down to 4n+1."),
-                io.Combo.Input(
+                choice(
                     "fit",
-                    options=[CUT, RESAMPLE],
-                    default=CUT,
-                    tooltip="cut: the first frames of the file. resample: the whole path in that many frames.",
+                    [CUT, RESAMPLE],
+                    "cut: the first frames of the file. resample: the whole path in that many frames.",
                 ),
-                io.Int.Input(
-                    "start", default=0, min=0, max=100_000, advanced=True, tooltip="The first pose used, from 0."
-                ),
+                whole("start", (0, 0, 100_000), "The first pose used, from 0.", advanced=True),
                 *map(_recorded_side, ("width", "height")),
                 fov_input(0.0, 0.0, " 0 takes the file's own lens."),
             ],
@@ -88,7 +81,7 @@ class LingBotWorldCameraImport(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, file):
-        return True if file is None else refusal(_check, file, known_inputs())
+        return refusal(_check, file, known_inputs())
 
     @classmethod
     def fingerprint_inputs(cls, file, **options):

@@ -7,7 +7,7 @@ from ..camera.moves import PRESETS, path_from_editor, path_from_keys, path_from_
 from ..camera.moves.keys import STEP, TURN_DEG
 from ..camera.moves.presets import DEFAULT_RADIUS, STEADY_NOTE
 from ..host.camera import chain, show_warnings
-from .camera_sockets import CATEGORY, Camera, camera_outputs, easing_input, fov_input, frames_input, seed_input
+from .inputs import CATEGORY, Camera, camera_outputs, choice, easing_input, fov_input, frames_input, number, seed_input
 from .refusal import refusal
 
 EMPTY_EDITOR = (
@@ -28,41 +28,33 @@ class LingBotWorldCameraPreset(io.ComfyNode):
             "orbit, arc, crane and spiral go round a subject. " + STEADY_NOTE,
             search_aliases=["lingbot", "camera move", "dolly", "pan", "orbit", "zoom", "truck", "crane", "handheld"],
             inputs=[
-                io.Combo.Input(
+                choice(
                     "preset",
-                    options=list(PRESETS),
+                    PRESETS,
+                    "The move. Left, right, up and down are the camera's own way; the picture goes the other.",
                     default="orbit_left",
-                    tooltip="The move. Left, right, up and down are the camera's own way; the picture goes the other.",
                 ),
                 frames_input("Frames of the move. Taken down to 4n+1."),
-                io.Float.Input(
+                number(
                     "amount",
-                    default=0.0,
-                    min=-10_000.0,
-                    max=10_000.0,
-                    step=0.5,
-                    tooltip="How far: world units for moves that travel, degrees for those that turn. 0 is the move's "
+                    (-10_000.0, 0.0, 10_000.0),
+                    "How far: world units for moves that travel, degrees for those that turn. 0 is the move's "
                     "own default; a negative number goes the other way. " + STEADY_NOTE,
+                    step=0.5,
                 ),
                 easing_input(),
-                io.Float.Input(
+                number(
                     "radius",
-                    default=DEFAULT_RADIUS,
-                    min=0.01,
-                    max=10_000.0,
+                    (0.01, DEFAULT_RADIUS, 10_000.0),
+                    "Distance of the subject that orbits, arcs, cranes and spirals keep in view.",
                     step=0.1,
-                    tooltip="Distance of the subject that orbits, arcs, cranes and spirals keep in view.",
                 ),
-                io.Float.Input(
-                    "shake",
-                    default=0.0,
-                    min=0.0,
-                    max=30.0,
-                    step=0.1,
-                    advanced=True,
-                    tooltip="Degrees of handheld shake on top of the move.",
+                number(
+                    "shake", (0.0, 0.0, 30.0), "Degrees of handheld shake on top of the move.", step=0.1, advanced=True
                 ),
-                seed_input("One seed is one handheld shake. Without shake it changes nothing.", 2**32 - 1, True),
+                seed_input(
+                    "One seed is one handheld shake. Without shake it changes nothing.", 2**32 - 1, advanced=True
+                ),
                 fov_input(),
             ],
             outputs=camera_outputs(),
@@ -91,25 +83,21 @@ class LingBotWorldCameraKeys(io.ComfyNode):
                     default="w-40,wl-25,none-16",
                     tooltip="Keys, a dash, a number of frames; parts divided by commas. none holds still.",
                 ),
-                io.Float.Input(
+                number(
                     "step",
-                    default=STEP,
-                    min=0.0,
-                    max=100.0,
+                    (0.0, STEP, 100.0),
+                    "World units a frame. The official value is 0.05. The model measures steps against the "
+                    "longest one, so it only counts beside another camera in a chain.",
                     step=0.01,
                     advanced=True,
-                    tooltip="World units a frame. The official value is 0.05. The model measures steps against the "
-                    "longest one, so it only counts beside another camera in a chain.",
                 ),
-                io.Float.Input(
+                number(
                     "turn_deg",
+                    (0.0, TURN_DEG, 45.0),
+                    "Degrees a frame. The official value is 2.",
                     display_name="turn",
-                    default=TURN_DEG,
-                    min=0.0,
-                    max=45.0,
                     step=0.1,
                     advanced=True,
-                    tooltip="Degrees a frame. The official value is 2.",
                 ),
                 fov_input(),
             ],
@@ -118,7 +106,7 @@ class LingBotWorldCameraKeys(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, script):
-        return True if script is None else refusal(path_from_keys, script)
+        return refusal(path_from_keys, script)
 
     @classmethod
     def execute(cls, script, step, turn_deg, fov_deg) -> io.NodeOutput:
@@ -141,18 +129,16 @@ class LingBotWorldCameraKeyframes(io.ComfyNode):
             inputs=[
                 io.Autogrow.Input("cameras", template=views, tooltip="Views in the order of the path."),
                 frames_input("Frames of the path. Taken down to 4n+1."),
-                io.Combo.Input(
+                choice(
                     "spacing",
-                    options=["even", "distance"],
-                    default="even",
-                    tooltip="even: the same time between views. distance: more time where views lie further apart.",
+                    ["even", "distance"],
+                    "even: the same time between views. distance: more time where views lie further apart.",
                 ),
-                io.Combo.Input(
+                choice(
                     "turns",
-                    options=["smooth", "direct"],
-                    default="smooth",
+                    ["smooth", "direct"],
+                    "smooth: turning speed does not jump at a view (squad). direct: shortest arcs (slerp).",
                     advanced=True,
-                    tooltip="smooth: turning speed does not jump at a view (squad). direct: shortest arcs (slerp).",
                 ),
                 easing_input(),
                 fov_input(0.0, 0.0, " 0 takes the first view's own lens."),
@@ -188,13 +174,11 @@ class LingBotWorldCameraChain(io.ComfyNode):
                 ),
                 io.Boolean.Input("reverse", default=False, tooltip="Play the chain backwards."),
                 io.Boolean.Input("loop", default=False, tooltip="There and back again: ends where it began."),
-                io.Float.Input(
+                number(
                     "smooth",
-                    default=0.0,
-                    min=0.0,
-                    max=100.0,
+                    (0.0, 0.0, 100.0),
+                    "Frames over which corners and jitter are averaged; 4 rounds the joints of a chain.",
                     step=0.5,
-                    tooltip="Frames over which corners and jitter are averaged; 4 rounds the joints of a chain.",
                 ),
                 easing_input(),
             ],

@@ -6,7 +6,7 @@ from ..camera.advice import hints, warnings
 from ..camera.explained import doubts, explained
 from ..host.camera import preview_image, show_warnings
 from ..host.drawing import MOST_FRAMES
-from .camera_sockets import CATEGORY, Camera, drawing_size
+from .inputs import CATEGORY, Camera, drawing_size, whole
 
 
 class LingBotWorldCameraPreview(io.ComfyNode):
@@ -25,12 +25,10 @@ class LingBotWorldCameraPreview(io.ComfyNode):
                 io.Image.Input(
                     "image", optional=True, tooltip="The first frame, drawn as a picture where the camera starts."
                 ),
-                io.Int.Input(
+                whole(
                     "frames",
-                    default=0,
-                    min=0,
-                    max=MOST_FRAMES,
-                    tooltip="Frames of the video, to be told when the path is shorter. 0: as many as the path has.",
+                    (0, 0, MOST_FRAMES),
+                    "Frames of the video, to be told when the path is shorter. 0: as many as the path has.",
                 ),
                 *drawing_size(),
             ],

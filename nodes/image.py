@@ -4,12 +4,13 @@ from comfy_api.latest import io
 
 from ..host.image import EXPLICIT, FITS, SIZES, check_size, fit_image, target_geometry
 from ..pipeline.geometry import LARGEST_SIDE, STEP
+from .inputs import choice, whole
 from .refusal import refusal
 
 
 def _side(name: str, pixels: int) -> io.Int.Input:
     tooltip = f"{name.title()} of the video in pixels. Used when size is '{EXPLICIT}'."
-    return io.Int.Input(name, default=pixels, min=STEP, max=LARGEST_SIDE, step=STEP, tooltip=tooltip)
+    return whole(name, (STEP, pixels, LARGEST_SIDE), tooltip, step=STEP)
 
 
 class LingBotWorldPrepareImage(io.ComfyNode):
@@ -24,21 +25,19 @@ class LingBotWorldPrepareImage(io.ComfyNode):
             search_aliases=["lingbot", "first frame", "start image", "resize image", "video size", "max area"],
             inputs=[
                 io.Image.Input("image", tooltip="The image that the video starts from."),
-                io.Combo.Input(
+                choice(
                     "size",
-                    options=list(SIZES),
-                    default=SIZES[0],
-                    tooltip="Width x height in pixels. In the image's shape: as many pixels in all, sides in the "
+                    SIZES,
+                    "Width x height in pixels. In the image's shape: as many pixels in all, sides in the "
                     "image's own aspect ratio, floored to multiples of 16, as the official code does. 16:9, 9:16 and "
                     f"1:1: exactly this size; fit says how the image gets there. '{EXPLICIT}': two numbers below.",
                 ),
                 _side("width", 832),
                 _side("height", 480),
-                io.Combo.Input(
+                choice(
                     "fit",
-                    options=list(FITS),
-                    default="stretch",
-                    tooltip="stretch: the official resize, bicubic and without a crop. crop: fill the frame and cut "
+                    FITS,
+                    "stretch: the official resize, bicubic and without a crop. crop: fill the frame and cut "
                     "what is outside. pad: show the whole image on black.",
                 ),
             ],
@@ -51,7 +50,7 @@ class LingBotWorldPrepareImage(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, size):
-        return True if size is None else refusal(check_size, size)  # also takes the names of earlier workflows
+        return refusal(check_size, size)  # also takes the names of earlier workflows
 
     @classmethod
     def execute(cls, image, size, width, height, fit) -> io.NodeOutput:

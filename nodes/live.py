@@ -3,10 +3,20 @@
 from comfy_api.latest import io
 
 from ..host.notice import show_warning
-from .camera_sockets import Camera, frames_input, seed_input
+from .inputs import (
+    UNSET,
+    Camera,
+    State,
+    choice,
+    chunk_input,
+    frames_input,
+    kv_cache_input,
+    latent_frames_input,
+    seed_input,
+    whole,
+)
 from .refusal import refusal
-from .rollout import UNSET, chunk_input, kv_cache_input, latent_frames_input, request
-from .state import State
+from .rollout import request
 
 WAIT = 30
 """Seconds."""
@@ -70,13 +80,11 @@ class LingBotWorldLive(io.ComfyNode):
                     "The noise. While it stays, and all that is connected, Run keeps the walk, and the nodes behind it "
                     "can be tried again; another seed is another walk."
                 ),
-                io.Combo.Input(
-                    "walked_by",
-                    display_name="walked by",
-                    options=[ME, PATH],
-                    default=ME,
-                    tooltip="Who steers, where a recorded path is connected: whoever has the view open, or nobody.",
-                ),
+                choice(
+"walked_by",
+[ME, PATH],
+"Who steers, where a recorded path is connected: whoever has the view open, or nobody."
+),
                 chunk_input("Latent frames, of four frames each, made at a time: 1 answers soonest, more are faster."),
                 latent_frames_input(
                     "window", f"Latent frames that a chunk looks back on. {UNSET}: as the model was trained, or 18."
@@ -85,15 +93,13 @@ class LingBotWorldLive(io.ComfyNode):
                     "sink", f"Of the window, the walk's first latent frames. {UNSET}: as the model was trained, or 6."
                 ),
                 kv_cache_input("Where the keys and values of the frames before lie. auto: by what is free."),
-                io.Int.Input(
-                    "wait",
-                    default=WAIT,
-                    min=1,
-                    max=3600,
-                    advanced=True,
-                    tooltip="Seconds in which somebody has to open the view, when the model is loaded; else the "
+                whole(
+"wait",
+(1, WAIT, 3600),
+"Seconds in which somebody has to open the view, when the model is loaded; else the "
                     "recorded path is walked, or without one the run ends with a sentence.",
-                ),
+advanced=True
+),
             ],
             outputs=[
                 io.Image.Output("images", display_name="images", tooltip="The frames of the walk."),
@@ -109,7 +115,7 @@ class LingBotWorldLive(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, model=None):
-        from ..host.before_rollout import check_rollout
+        from ..host.before_running import check_rollout
 
         return refusal(check_rollout)
 

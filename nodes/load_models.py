@@ -1,6 +1,6 @@
 """LingBotWorldLoadExperts, LingBotWorldLoadCausal and LingBotWorldLoadVAE: model files to MODEL and VAE."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from ..host import folders
 from ..host.queued_prompt import known_inputs
 from ..loaders.files import read_tensors
 from ..options import ARITHMETICS, ATTENTION_MODES, DTYPE_NAMES, PerExpert
+from .inputs import choice
 from .refusal import NamesToCheck, refusal
 
 NO_CAUSAL = "none (see the tooltip)"
@@ -23,44 +24,39 @@ TINY_VAE_KEY = "decoder.22.bias"
 
 
 def _expert_input(name: str, choices: list[str], task: str) -> io.Combo.Input:
-    return io.Combo.Input(
+    return choice(
         name,
-        display_name=name.replace("_noise_", " "),
-        options=NamesToCheck([FROM_PACKAGE, *choices]),
-        default=FROM_PACKAGE,
-        tooltip=f"{task} '{FROM_PACKAGE}', or a file of its own from models/diffusion_models or from a folder in "
+        NamesToCheck([FROM_PACKAGE, *choices]),
+        f"{task} '{FROM_PACKAGE}', or a file of its own from models/diffusion_models or from a folder in "
         "models/lingbot_world, which is then used instead of the package's.",
+        display_name=name.replace("_noise_", " "),
     )
 
 
 def _precision_inputs() -> list[io.Combo.Input]:
-    weight_dtype = io.Combo.Input(
+    weight_dtype = choice(
         "weight_dtype",
-        display_name="weight dtype",
-        options=["default", *DTYPE_NAMES],
-        default="default",
-        advanced=True,
-        tooltip="What the model computes in; 4-bit weights are decoded to it where they are used. default: bf16, or "
+        ["default", *DTYPE_NAMES],
+        "What the model computes in; 4-bit weights are decoded to it where they are used. default: bf16, or "
         "what your device is good at.",
-    )
-    arithmetic = io.Combo.Input(
-        "arithmetic",
-        options=list(ARITHMETICS),
-        default="auto",
-        optional=True,  # prompts and workflows of earlier versions lack it
         advanced=True,
-        tooltip="How the large products are computed. auto and bf16: in the weight dtype. fp8 is faster on 40 and 50 "
+    )
+    arithmetic = choice(
+        "arithmetic",
+        ARITHMETICS,
+        "How the large products are computed. auto and bf16: in the weight dtype. fp8 is faster on 40 and 50 "
         "series, H100 and later, int8 on cards since the 20 series; both are a little less exact. Weights with a LoRA "
         "stay in the weight dtype.",
-    )
-    attention = io.Combo.Input(
-        "attention",
-        options=list(ATTENTION_MODES),
-        default="auto",
         optional=True,  # prompts and workflows of earlier versions lack it
         advanced=True,
-        tooltip="Among the video's tokens. auto and exact: in the weight dtype. 8bit is faster and less exact; "
+    )
+    attention = choice(
+        "attention",
+        ATTENTION_MODES,
+        "Among the video's tokens. auto and exact: in the weight dtype. 8bit is faster and less exact; "
         "it needs a package with a kernel for your card: nvidia-cudnn-frontend, sageattention or comfy-kitchen.",
+        optional=True,  # prompts and workflows of earlier versions lack it
+        advanced=True,
     )
     return [weight_dtype, arithmetic, attention]
 
@@ -78,11 +74,10 @@ class LingBotWorldLoadExperts(io.ComfyNode):
             "GPU when sampling needs them, so this takes about a second.",
             search_aliases=["lingbot", "load model", "load checkpoint", "nf4", "wan 2.2", "unet loader", "world model"],
             inputs=[
-                io.Combo.Input(
+                choice(
                     "package",
-                    options=packages,
-                    default=packages[0],
-                    tooltip="A folder of models/lingbot_world, exactly as `hf download` leaves it. Choose "
+                    packages,
+                    "A folder of models/lingbot_world, exactly as `hf download` leaves it. Choose "
                     f"'{NO_PACKAGE}' to name two files below.",
                 ),
                 _expert_input("high_noise_expert", experts, "Predicts the first steps, where the noise is strong."),
@@ -102,9 +97,8 @@ class LingBotWorldLoadExperts(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, package):
         known = known_inputs()
-        return refusal(
-            _check_experts, package, known.get("high_noise_expert"), known.get("low_noise_expert"), *_modes(known)
-        )
+        experts = known.get("high_noise_expert"), known.get("low_noise_expert")
+        return refusal(_check, _expert_paths, package, *experts, *_modes(known))
 
     @classmethod
     def fingerprint_inputs(
@@ -136,14 +130,13 @@ class LingBotWorldLoadCausal(io.ComfyNode):
             "LingBot-World 2.0 is licensed CC BY-NC-SA 4.0, for non-commercial use; Fast is Apache-2.0.",
             search_aliases=["lingbot", "fast", "causal", "v2", "autoregressive", "load model", "load checkpoint"],
             inputs=[
-                io.Combo.Input(
+                choice(
                     "model_name",
-                    display_name="model",
-                    options=choices,
-                    default=choices[0],
-                    tooltip="A causal model's folder, with the name that it was released with: in "
+                    choices,
+                    "A causal model's folder, with the name that it was released with: in "
                     "models/diffusion_models, a package of models/lingbot_world, or a folder inside one: "
                     "lingbot_world_fast, or transformer in diffusers' layout.",
+                    display_name="model",
                 ),
                 *_precision_inputs(),
             ],
@@ -154,7 +147,7 @@ class LingBotWorldLoadCausal(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, model_name):
-        return refusal(_check_causal, model_name, *_modes(known_inputs()))
+        return refusal(_check, _causal_path, model_name, *_modes(known_inputs()))
 
     @classmethod
     def fingerprint_inputs(cls, model_name, weight_dtype, arithmetic="auto", attention="auto"):
@@ -178,13 +171,12 @@ class LingBotWorldLoadVAE(io.ComfyNode):
             description="The VAE of a package in models/lingbot_world, or one of models/vae as Load VAE reads it.",
             search_aliases=["lingbot", "vae loader", "wan vae"],
             inputs=[
-                io.Combo.Input(
+                choice(
                     "vae_name",
-                    display_name="vae",
-                    options=choices,
-                    default=choices[0],
-                    tooltip="Wan2.1_VAE.pth of a package, the vae folder of one in diffusers' layout, or any Wan 2.1 "
+                    choices,
+                    "Wan2.1_VAE.pth of a package, the vae folder of one in diffusers' layout, or any Wan 2.1 "
                     "VAE of models/vae.",
+                    display_name="vae",
                 )
             ],
             outputs=[io.Vae.Output("vae", display_name="vae", tooltip="For WanImageToVideo and VAE Decode.")],
@@ -229,16 +221,12 @@ def _modes(known: Mapping[str, Any]) -> tuple[str, str]:
     return known.get("arithmetic", "auto"), known.get("attention", "auto")
 
 
-def _check_experts(package: str, high: str, low: str, *modes: str) -> None:
+def _check(paths_of: Callable[..., PerExpert[Path] | Path], *names_and_modes: str) -> None:
     """Raises InputError, CheckpointError."""
-    paths = _expert_paths(package, high, low)
-    _check_headers(paths, folders.fingerprint(paths), *modes)
-
-
-def _check_causal(name: str, *modes: str) -> None:
-    """Raises InputError, CheckpointError."""
-    folder = _causal_path(name)
-    _check_headers(folder, folders.fingerprint([folder]), *modes)
+    *names, arithmetic, attention = names_and_modes
+    paths = paths_of(*names)
+    version = folders.fingerprint([paths] if isinstance(paths, Path) else paths)
+    _check_headers(paths, version, arithmetic, attention)
 
 
 @lru_cache(maxsize=8)

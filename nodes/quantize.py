@@ -13,6 +13,7 @@ from ..host import quantize as host
 from ..host.notice import show_text
 from ..host.queued_prompt import known_inputs
 from ..options import LoraFile
+from .inputs import choice, number
 from .refusal import NamesToCheck, refusal
 
 if TYPE_CHECKING:
@@ -35,11 +36,10 @@ class LingBotWorldQuantize(io.ComfyNode):
             search_aliases=["lingbot", "quantize", "nf4", "4-bit", "convert model", "shrink model", "merge lora"],
             is_output_node=True,
             inputs=[
-                io.Combo.Input(
+                choice(
                     "source",
-                    options=sources,
-                    default=sources[0],
-                    tooltip="Weights in bf16, fp16 or fp32: a package or a causal model of models/lingbot_world, a "
+                    sources,
+                    "Weights in bf16, fp16 or fp32: a package or a causal model of models/lingbot_world, a "
                     "model of models/diffusion_models, a T5 of models/text_encoders. Press R when you have added one.",
                 ),
                 io.String.Input(
@@ -59,30 +59,24 @@ class LingBotWorldQuantize(io.ComfyNode):
                     tooltip="Quantizes a package's text encoder as well: 11.4 GB become 3.2 GB. Otherwise it "
                     "goes along unchanged.",
                 ),
-                io.Combo.Input(
+                choice(
                     "lora",
-                    options=NamesToCheck([NO_LORA, *host.lora_choices()]),
-                    default=NO_LORA,
+                    NamesToCheck([NO_LORA, *host.lora_choices()]),
+                    "A LoRA of models/loras that is merged into the weights before; in a package of two "
+                    "experts into both.",
                     optional=True,
                     advanced=True,
-                    tooltip="A LoRA of models/loras that is merged into the weights before; in a package of two "
-                    "experts into both.",
                 ),
-                io.Float.Input(
+                number(
                     "lora_strength",
-                    display_name="lora strength",
-                    default=1.0,
-                    min=-10.0,
-                    max=10.0,
+                    (-10.0, 1.0, 10.0),
+                    "How strongly the LoRA is merged.",
                     step=0.05,
                     optional=True,
                     advanced=True,
-                    tooltip="How strongly the LoRA is merged.",
                 ),
             ],
-            outputs=[
-                io.String.Output("report", tooltip="Where the result is, and the layers that lost most.")
-            ],
+            outputs=[io.String.Output("report", tooltip="Where the result is, and the layers that lost most.")],
         )
 
     @classmethod

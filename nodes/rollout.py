@@ -7,44 +7,31 @@ from comfy_api.latest import io
 from ..errors import InputError
 from ..host.notice import show_warning
 from ..host.queued_prompt import known_inputs
-from ..options import CAUSAL_SHIFT, CHUNKS, FAST_INDICES, GUIDE_SCALE, KEY_VALUE_MODES, RELEASES, V2_INDICES
+from ..options import CAUSAL_SHIFT, FAST_INDICES, GUIDE_SCALE, RELEASES, V2_INDICES
 from ..options import STEPS as GUIDED_STEPS
-from .camera_sockets import Camera, frames_input, seed_input
+from .inputs import (
+    AS_TRAINED,
+    UNSET,
+    Camera,
+    State,
+    choice,
+    chunk_input,
+    frames_input,
+    kv_cache_input,
+    latent_frames_input,
+    number,
+    seed_input,
+    whole,
+)
 from .refusal import refusal
-from .state import State
 
 if TYPE_CHECKING:
     from ..pipeline.spec import RolloutRequest
 
-AS_TRAINED, CUSTOM = "as the model was trained", "custom"
+CUSTOM = "custom"
 STEPS = {AS_TRAINED: None, "Fast": FAST_INDICES, "2.0": V2_INDICES}
-UNSET = -1
 THE_RELEASES = 0.0
 """The shift that stands for the release's own."""
-
-
-def latent_frames_input(name: str, tooltip: str) -> io.Int.Input:
-    """The latent frames of a window or a sink; UNSET for the model's own."""
-    return io.Int.Input(name, default=UNSET, min=UNSET, max=10_000, advanced=True, tooltip=tooltip)
-
-
-def chunk_input(tooltip: str, **options: bool) -> io.Combo.Input:
-    """The latent frames of a chunk; AS_TRAINED for the model's own."""
-    return io.Combo.Input(
-        "chunk", options=[AS_TRAINED, *map(str, CHUNKS)], default=AS_TRAINED, tooltip=tooltip, **options
-    )
-
-
-def kv_cache_input(tooltip: str) -> io.Combo.Input:
-    """Where keys and values lie."""
-    return io.Combo.Input(
-        "kv_cache",
-        display_name="kv cache",
-        options=list(KEY_VALUE_MODES),
-        default=KEY_VALUE_MODES[0],
-        advanced=True,
-        tooltip=tooltip,
-    )
 
 
 def request(frames: int, chunk: str, window: int, sink: int, **others: Any) -> "RolloutRequest":
@@ -69,7 +56,14 @@ class LingBotWorldRollout(io.ComfyNode):
             "steps, for as long as you like. The newest frame is shown after every chunk. Wire the state into "
             "another Rollout to go on with another camera and prompt.",
             search_aliases=[
-                "lingbot", "fast", "causal", "autoregressive", "sampler", "long video", "infinite", "world",
+                "lingbot",
+                "fast",
+                "causal",
+                "autoregressive",
+                "sampler",
+                "long video",
+                "infinite",
+                "world",
             ],  # fmt: skip
             inputs=[
                 io.Model.Input("model", tooltip="Load LingBot-World Causal Model, with its LoRAs if you use any."),
@@ -108,22 +102,19 @@ class LingBotWorldRollout(io.ComfyNode):
                     "The noise to start from. The same seed gives the same video; while it stays, a shot is kept and "
                     "those that go on from it can be tried again."
                 ),
-                io.Combo.Input(
+                choice(
                     "steps",
-                    options=[*STEPS, CUSTOM],
-                    default=AS_TRAINED,
-                    tooltip=f"The steps of a chunk. Fast: {_told(FAST_INDICES)}. 2.0: {_told(V2_INDICES)}. Which of "
+                    [*STEPS, CUSTOM],
+                    f"The steps of a chunk. Fast: {_told(FAST_INDICES)}. 2.0: {_told(V2_INDICES)}. Which of "
                     f"them the model was trained for is told by its folder's name. {CUSTOM}: the indices below.",
                 ),
-                io.Float.Input(
+                number(
                     "shift",
-                    default=THE_RELEASES,
-                    min=THE_RELEASES,
-                    max=100.0,
+                    (THE_RELEASES, THE_RELEASES, 100.0),
+                    "Moves the steps towards strong noise. 0: what the model was made for, 10 for Fast and 2.0 "
+                    "14B, 5 for 2.0 1.3B.",
                     step=0.1,
                     round=0.0001,
-                    tooltip="Moves the steps towards strong noise. 0: what the model was made for, 10 for Fast and 2.0 "
-                    "14B, 5 for 2.0 1.3B.",
                 ),
                 io.String.Input(
                     "indices",
@@ -151,27 +142,22 @@ class LingBotWorldRollout(io.ComfyNode):
                     advanced=True,
                     optional=True,  # prompts and workflows of earlier versions lack it
                 ),
-                io.Int.Input(
+                whole(
                     "guided_steps",
-                    display_name="guided steps",
-                    default=GUIDED_STEPS,
-                    min=1,
-                    max=1000,
+                    (1, GUIDED_STEPS, 1000),
+                    "For causal-pretrain alone: steps of each chunk, in place of the few of `steps`.",
                     optional=True,  # prompts and workflows of earlier versions lack it
                     advanced=True,
-                    tooltip="For causal-pretrain alone: steps of each chunk, in place of the few of `steps`.",
                 ),
-                io.Float.Input(
+                number(
                     "guide_scale",
+                    (0.0, GUIDE_SCALE, 100.0),
+                    "For causal-pretrain alone: how far the video is led from the negative prompt; 1 leaves it "
+                    "out and halves the work.",
                     display_name="guidance scale",
-                    default=GUIDE_SCALE,
-                    min=0.0,
-                    max=100.0,
                     step=0.1,
                     optional=True,  # prompts and workflows of earlier versions lack it
                     advanced=True,
-                    tooltip="For causal-pretrain alone: how far the video is led from the negative prompt; 1 leaves it "
-                    "out and halves the work.",
                 ),
                 io.Conditioning.Input(
                     "negative",
@@ -229,7 +215,7 @@ def _indices(steps: str, custom: str) -> tuple[int, ...] | None:
 
 def _check() -> None:
     """Of the node that ComfyUI is validating. Raises InputError, CameraError."""
-    from ..host.before_rollout import check_rollout
+    from ..host.before_running import check_rollout
     from ..sampling import few_step_schedule
 
     check_rollout()

@@ -15,113 +15,106 @@ from ..options import (
     PerExpert,
     SolverName,
 )
+from .inputs import choice, number, seed_input, whole
 from .refusal import refusal
 
 CATEGORY = "LingBot-World/sampling"
+EXPERTS = ("high", "low")
 
 
-def _model(name: str, expert: str) -> io.Model.Input:
-    return io.Model.Input(
-        name,
-        display_name=name.replace("_", " "),
-        tooltip=f"The {expert} of Load LingBot-World Experts, with its LoRAs if you use any.",
-    )
+def _models_and_prompts() -> list[io.Input]:
+    """Both experts, and the prompts that both get."""
+    models = [
+        io.Model.Input(
+            f"{expert}_noise",
+            display_name=f"{expert} noise",
+            tooltip=f"The {expert}-noise expert of Load LingBot-World Experts, with its LoRAs if you use any.",
+        )
+        for expert in EXPERTS
+    ]
+    prompts = [
+        io.Conditioning.Input(name, tooltip=f"The {what}, with the start image and the camera. Both experts get it.")
+        for name, what in (("positive", "prompt"), ("negative", "negative prompt"))
+    ]
+    return [*models, *prompts]
 
 
-def _prompt(name: str, what: str) -> io.Conditioning.Input:
-    return io.Conditioning.Input(name, tooltip=f"The {what}, with the start image and the camera. Both experts get it.")
-
-
-def _cfg(name: str, expert: str) -> io.Float.Input:
-    return io.Float.Input(
-        name,
-        display_name=name.replace("_", " "),
-        default=GUIDE_SCALE,
-        min=0.0,
-        max=100.0,
-        step=0.1,
-        round=0.01,
-        tooltip=f"Guidance of the {expert} expert: how far to go from the negative prompt to the prompt. 1 leaves the "
-        "negative prompt out and halves the time; use it with step-distilled LoRAs.",
-    )
-
-
-def _boundary() -> io.Float.Input:
-    return io.Float.Input(
+def _guidance() -> list[io.Input]:
+    """Of each expert, and where the one takes over from the other."""
+    scales = [
+        number(
+            f"cfg_{expert}",
+            (0.0, GUIDE_SCALE, 100.0),
+            f"Guidance of the {expert}-noise expert: how far to go from the negative prompt to the prompt. 1 leaves "
+            "the negative prompt out and halves the time; use it with step-distilled LoRAs.",
+            step=0.1,
+            round=0.01,
+        )
+        for expert in EXPERTS
+    ]
+    boundary = number(
         "boundary",
-        default=BOUNDARY,
-        min=0.0,
-        max=1.0,
+        (0.0, BOUNDARY, 1.0),
+        f"Noise level at which the low-noise expert takes over. {BOUNDARY} is the official value.",
         step=0.001,
         round=0.0001,
-        tooltip=f"Noise level at which the low-noise expert takes over. {BOUNDARY} is the official value.",
     )
+    return [*scales, boundary]
 
 
 def _steps() -> io.Int.Input:
-    return io.Int.Input(
+    return whole(
         "steps",
-        default=STEPS,
-        min=1,
-        max=1000,
-        tooltip="Sampling steps. 40 is good; the official code takes 70; step-distilled LoRAs need 4 to 8.",
+        (1, STEPS, 1000),
+        "Sampling steps. 40 is good; the official code takes 70; step-distilled LoRAs need 4 to 8.",
     )
 
 
 def _shift() -> io.Float.Input:
-    return io.Float.Input(
+    return number(
         "shift",
-        default=SHIFT,
-        min=0.01,
-        max=100.0,
+        (0.01, SHIFT, 100.0),
+        "Moves steps towards strong noise, where motion and layout are made. 3 to 5 suit 480p, 5 to 10 720p.",
         step=0.1,
         round=0.0001,
-        tooltip="Moves steps towards strong noise, where motion and layout are made. 3 to 5 suit 480p, 5 to 10 720p.",
     )
 
 
 def _solver(tooltip: str = "", advanced: bool | None = None) -> io.Combo.Input:
-    return io.Combo.Input(
+    return choice(
         "solver",
-        options=list(SOLVER_NAMES),
-        default=SOLVER_NAMES[0],
+        SOLVER_NAMES,
+        tooltip or "unipc is the official solver. dpmpp (DPM++ 2M) is the official alternative.",
         advanced=advanced,
-        tooltip=tooltip or "unipc is the official solver. dpmpp (DPM++ 2M) is the official alternative.",
     )
 
 
 def _camera_cache() -> io.Combo.Input:
-    return io.Combo.Input(
+    return choice(
         "camera_cache",
-        display_name="camera cache",
-        options=list(CAMERA_CACHE_MODES),
-        default=CAMERA_CACHE_MODES[0],
+        CAMERA_CACHE_MODES,
+        "Keeps what the camera layers compute between steps: 7 % faster, for up to 28 GB an expert at 480x832x81. auto "
+        "uses memory that is free anyway, gpu unloads other models for it, off keeps nothing. Results are the same.",
         optional=True,
         advanced=True,
-        tooltip="Keeps what the camera layers compute between steps: 7 % faster, for up to 28 GB an expert at "
-        "480x832x81. auto uses memory that is free anyway, gpu unloads other models for it, off keeps nothing. Results "
-        "are the same.",
     )
 
 
 def _reuse_threshold() -> io.Float.Input:
-    return io.Float.Input(
+    return number(
         "reuse_threshold",
-        display_name="reuse threshold",
-        default=0.0,
-        min=0.0,
-        max=1.0,
+        (0.0, 0.0, 1.0),
+        "Above 0, steps that follow from the ones before are made without the model. 0.02 means: as long as "
+        "that is at most 2 % off. It begins anew at the switch of experts. 0 computes every step.",
         step=0.005,
         round=0.0001,
         optional=True,
         advanced=True,
-        tooltip="Above 0, steps that follow from the ones before are made without the model. 0.02 means: as long as "
-        "that is at most 2 % off. It begins anew at the switch of experts. 0 computes every step.",
     )
 
 
 def _denoise(tooltip: str, optional: bool = False) -> io.Float.Input:
-    return io.Float.Input("denoise", default=1.0, min=0.01, max=1.0, step=0.01, optional=optional, tooltip=tooltip)
+    return number("denoise", (0.01, 1.0, 1.0), tooltip, step=0.01, optional=optional)
 
 
 class LingBotWorldGuider(io.ComfyNode):
@@ -135,13 +128,8 @@ class LingBotWorldGuider(io.ComfyNode):
             "below. The solver is not interrupted at the switch, and an expert is loaded when its first step comes.",
             search_aliases=["lingbot", "dual model guider", "cfg guider", "two experts", "moe", "wan 2.2"],
             inputs=[
-                _model("high_noise", "high-noise expert"),
-                _model("low_noise", "low-noise expert"),
-                _prompt("positive", "prompt"),
-                _prompt("negative", "negative prompt"),
-                _cfg("cfg_high", "high-noise"),
-                _cfg("cfg_low", "low-noise"),
-                _boundary(),
+                *_models_and_prompts(),
+                *_guidance(),
                 _camera_cache(),
             ],
             outputs=[io.Guider.Output("guider", display_name="guider", tooltip="For Sampler Custom Advanced.")],
@@ -217,28 +205,16 @@ class LingBotWorldSampler(io.ComfyNode):
             "the switch in one node. Guider, Solver and Sigmas do the same as separate nodes.",
             search_aliases=["lingbot", "ksampler", "wan 2.2 sampler", "moe sampler", "world model"],
             inputs=[
-                _model("high_noise", "high-noise expert"),
-                _model("low_noise", "low-noise expert"),
-                _prompt("positive", "prompt"),
-                _prompt("negative", "negative prompt"),
+                *_models_and_prompts(),
                 io.Latent.Input(
                     "latent",
                     tooltip="The empty latent of WanImageToVideo: size and length of the video. With a denoise below "
                     "1 a video's latent, from VAE Encode.",
                 ),
-                io.Int.Input(
-                    "seed",
-                    default=0,
-                    min=0,
-                    max=0xFFFFFFFFFFFFFFFF,
-                    control_after_generate=True,
-                    tooltip="The noise to start from. The same seed gives the same video.",
-                ),
+                seed_input("The noise to start from. The same seed gives the same video.", control_after_generate=True),
                 _steps(),
                 _shift(),
-                _cfg("cfg_high", "high-noise"),
-                _cfg("cfg_low", "low-noise"),
-                _boundary(),
+                *_guidance(),
                 _solver(),
                 _camera_cache(),
                 _reuse_threshold(),
@@ -287,7 +263,7 @@ def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> t
 
 def _check_models() -> None:
     """Of the node that ComfyUI is validating. Raises InputError."""
-    from ..host.wired_models import check_experts
+    from ..host.before_running import check_experts
 
     check_experts("high_noise", "low_noise")
 

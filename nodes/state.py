@@ -6,9 +6,9 @@ from ..errors import InputError
 from ..host import states
 from ..host.folders import fingerprint
 from ..host.notice import show_text
+from .inputs import State, choice
 from .refusal import refusal
 
-State = io.Custom("LINGBOT_STATE")
 CATEGORY = "LingBot-World/sampling"
 NO_STATE = "none (see the tooltip)"
 
@@ -61,11 +61,10 @@ class LingBotWorldLoadState(io.ComfyNode):
             "with its video.",
             search_aliases=["lingbot", "load state", "load world", "continue video", "resume"],
             inputs=[
-                io.Combo.Input(
+                choice(
                     "file",
-                    options=choices,
-                    default=choices[0],
-                    tooltip="A .state file of ComfyUI's input folder or, marked [output], of its output folder. Press "
+                    choices,
+                    "A .state file of ComfyUI's input folder or, marked [output], of its output folder. Press "
                     "R when one was added.",
                 )
             ],

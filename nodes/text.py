@@ -10,6 +10,7 @@ from ..host.clip import encode_prompts, load_clip
 from ..text.prompts import NEGATIVE_PROMPT
 from ..text.tokenizer import find_tokenizer
 from ..text.weights import open_weights
+from .inputs import choice
 from .refusal import refusal
 
 _ALIASES = ["lingbot", "umt5", "t5", "wan", "text encoder"]
@@ -17,22 +18,19 @@ _ALIASES = ["lingbot", "umt5", "t5", "wan", "text encoder"]
 
 def _encoder_input() -> io.Combo.Input:
     choices = folders.text_encoder_choices() or ["models_t5_umt5-xxl-enc-bf16.pth"]
-    return io.Combo.Input(
+    return choice(
         "text_encoder",
-        display_name="text encoder",
-        options=choices,
-        default=choices[0],
-        tooltip="The umt5-xxl encoder: the package's models_t5_umt5-xxl-enc-bf16.pth, its text_encoder folder in "
+        choices,
+        "The umt5-xxl encoder: the package's models_t5_umt5-xxl-enc-bf16.pth, its text_encoder folder in "
         "diffusers' layout, or a file in text_encoders (umt5_xxl_fp16, umt5_xxl_fp8_e4m3fn_scaled and the like).",
     )
 
 
 def _tokenizer_input() -> io.Combo.Input:
-    return io.Combo.Input(
+    return choice(
         "tokenizer",
-        options=folders.tokenizer_choices(),
-        default=folders.AUTO,
-        tooltip="auto: the tokenizer folder beside the text encoder, else that of a package, else the one inside the "
+        folders.tokenizer_choices(),
+        "auto: the tokenizer folder beside the text encoder, else that of a package, else the one inside the "
         "encoder's own file or another umt5 file of text_encoders.",
         optional=True,
         advanced=True,
@@ -119,11 +117,10 @@ class LingBotWorldLoadTextEncoder(_WithFiles, io.ComfyNode):
             inputs=[
                 _encoder_input(),
                 _tokenizer_input(),
-                io.Combo.Input(
+                choice(
                     "device",
-                    options=["default", "cpu"],
-                    default="default",
-                    tooltip="default: where ComfyUI runs text encoders. cpu: keep it off the GPU.",
+                    ["default", "cpu"],
+                    "default: where ComfyUI runs text encoders. cpu: keep it off the GPU.",
                     optional=True,
                     advanced=True,
                 ),

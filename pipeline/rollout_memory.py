@@ -3,8 +3,6 @@
 Both fronts plan with the same numbers (`RolloutWork`). For the command everything is decided here (`RolloutPlanner`);
 ComfyUI manages the weights itself, and only what lies beside them is chosen for it (`choose_world`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -59,8 +57,7 @@ class RolloutWork:
     @property
     def local(self) -> ModelConfig:
         """The model as the attention of one of the processes sees it."""
-        shares = self.precision.processes
-        return replace(self.config, dim=self.config.dim // shares, num_heads=self.config.num_heads // shares)
+        return self.config.shared_by(self.precision.processes)
 
     def key_values(self, place: KeyValuePlace) -> KeyValueBytes:
         """Bytes of all keys and values."""
@@ -169,16 +166,17 @@ class RolloutPlanner:
         do: in host memory they are pinned, while weights are pages of the file, which the system may drop. Raises
         InputError where nothing fits; `whole_video` says that no window was asked for."""
         wishes, processes = self.wishes, self.work.precision.processes
+        weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
+        pages = cache(self._pages)
         fp8 = takes_operands(self.work.precision.attention, self.device, self.checkpoint.config)
+        places = key_value_places(wishes.kv_cache, fp8)
         if self.device.type != "cuda":
             place = KeyValuePlace(wishes.kv_cache == "8bit" and not fp8, wishes.kv_cache == "host", fp8)
             resident = 0 if wishes.shard else None
             return RolloutMemory(WorldMemory(place, 0), resident_blocks=resident, vae_tiling=wishes.vae_tiling)
         free_host = free.host // processes
-        weights = cache(lambda resident: weight_bytes(self.checkpoint, resident, processes if wishes.shard else 1))
-        pages = cache(self._pages)
         best: RolloutMemory | None = None  # of those for which the disk is read in every forward
-        for memory in self._ways(key_value_places(wishes.kv_cache, fp8)):
+        for memory in self._ways(places):
             stage = estimate_rollout(self.work, memory, weights(memory.resident_blocks), self.decoder)[0]
             room = free.device - MARGIN - stage.total
             if room < 0 or (wishes.vae_tiling and not memory.vae_tiling):

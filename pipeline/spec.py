@@ -1,16 +1,16 @@
 """A rollout that can start: what was asked of a causal model, checked once for all fronts against model and state."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..camera import CameraTrack, begin_track, pose_embedding
+from ..camera.path import CameraPath
+from ..camera.pose_folder import PoseFolder
 from ..errors import InputError
 from ..model.config import ModelConfig
 from ..options import CHUNKS, GUIDE_SCALE, STEPS, Release, SolverName, Window
@@ -21,19 +21,8 @@ from .state import Prompt, WorldState
 from .world import Schedule, check_causal, chunk_conditioning
 
 STANDING_STILL = "There is no camera path: the camera stands still."
-
-
-class PathLike(Protocol):
-    """A camera path: poses c2w [n, 4, 4], lens rows, and an action model's flags [n, 4]."""
-
-    @property
-    def c2w(self) -> np.ndarray: ...
-
-    @property
-    def intrinsics(self) -> np.ndarray: ...
-
-    @property
-    def actions(self) -> np.ndarray | None: ...
+AnyPath: TypeAlias = CameraPath | PoseFolder
+"""A camera path: poses c2w [n, 4, 4], lens rows, and an action model's flags [n, 4]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +142,7 @@ def plan_rollout(
     config: ModelConfig,
     release: Release,
     asked: RolloutRequest,
-    path: PathLike | None = None,
+    path: AnyPath | None = None,
     frame: Tensor | None = None,
     state: WorldState | None = None,
 ) -> RolloutSpec:
@@ -161,7 +150,12 @@ def plan_rollout(
     `state`. Without a `path` the camera stands still. Raises InputError and CameraError."""
     check_causal(config)
     shift, shift_notes = chosen_shift(asked.shift, release)
-    schedule = _schedule(release, asked, shift)
+    schedule: Schedule
+    if release.guided:
+        schedule = GuidedSchedule(asked.steps, shift, asked.guide_scale, asked.solver)
+        assert schedule.timesteps  # or it raises
+    else:
+        schedule = few_step_schedule(release.indices if asked.indices is None else asked.indices, shift)
     chunk = chunk_of(asked.chunk, release, state)
     window = (release if state is None else state).window.changed(asked.window, asked.sink, chunk)
     if state is not None:
@@ -192,16 +186,8 @@ def chunk_of(asked: int | None, release: Release, state: WorldState | None) -> i
     return release.chunk if state is None else state.chunk
 
 
-def _schedule(release: Release, asked: RolloutRequest, shift: float) -> Schedule:
-    if not release.guided:
-        return few_step_schedule(release.indices if asked.indices is None else asked.indices, shift)
-    schedule = GuidedSchedule(asked.steps, shift, asked.guide_scale, asked.solver)
-    assert schedule.timesteps  # or it raises
-    return schedule
-
-
 def _track(
-    config: ModelConfig, frames: int, chunk: int, path: PathLike | None, state: WorldState | None
+    config: ModelConfig, frames: int, chunk: int, path: AnyPath | None, state: WorldState | None
 ) -> CameraTrack:
     """The path over a new video's latent frames, or over those that go on from a state."""
     c2w, lens, actions = (None, None, None) if path is None else (path.c2w, path.intrinsics[0], path.actions)
@@ -219,7 +205,7 @@ def _track(
 
 
 def _notes(
-    asked: int, geometry: Geometry, chunk: int, path: PathLike | None, state: WorldState | None
+    asked: int, geometry: Geometry, chunk: int, path: AnyPath | None, state: WorldState | None
 ) -> tuple[str, ...]:
     notes = [] if path is not None else [STANDING_STILL]
     if geometry.frames != asked:

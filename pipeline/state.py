@@ -4,8 +4,6 @@ Neither keys and values nor the VAE's state are saved: they would take 27 GB at 
 the latents, to the same bits: the keys and values by one forward a chunk, the VAE's state by decoding the last frames.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

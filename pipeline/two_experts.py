@@ -1,7 +1,5 @@
 """From conditioning to latent with the base model: the high-noise expert's steps, then the low-noise expert's."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +15,7 @@ from ..model.dit import LingBotWorldModel
 from ..model.forward import ForwardOptions
 from ..model.parallel import SequenceParallel, gather_rows
 from ..options import BOUNDARY, GUIDE_SCALE, PerExpert, SolverName
-from ..sampling import SOLVER_STEPS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
+from ..sampling import SOLVERS, StepReuse, flow_sigmas, flow_timesteps, guide, guide_scales, is_high_noise
 from ..sampling.solvers import Callback, Steps
 from ..typed import checked
 
@@ -98,7 +96,7 @@ class Conditioning:
     context_null: Tensor | None
     camera: Tensor | None
 
-    def to(self, device: torch.device) -> Conditioning:
+    def to(self, device: torch.device) -> "Conditioning":
         """The same on that device."""
         null, camera = (None if each is None else each.to(device) for each in (self.context_null, self.camera))
         return Conditioning(self.y.to(device), self.context.to(device), null, camera)
@@ -142,7 +140,7 @@ def sample_videos(
 ) -> list[Tensor]:
     """The latents of several videos; each expert is fetched once, and does its steps of every video. `callback` is
     called after each step of each video; the other arguments are those of `sample`."""
-    timesteps, solver = schedule.timesteps.tolist(), SOLVER_STEPS[schedule.solver]
+    timesteps, solver = schedule.timesteps.tolist(), SOLVERS[schedule.solver]
     sigmas = flow_sigmas(schedule.steps, schedule.shift, schedule.solver)
     levels = [is_high_noise(timestep, schedule.boundary) for timestep in timesteps]
     runs = [_Run(video, solver(video.noise.float(), sigmas), timesteps, callback) for video in videos]

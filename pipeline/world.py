@@ -1,9 +1,7 @@
 """A causal model with the keys and values of the video so far, chunk by chunk."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import count, product
 from typing import Protocol
@@ -214,7 +212,8 @@ class World:
         for lane in lanes:
             lane.history.begin()
         self._begun = bool(lanes)
-        for lane, when in product(lanes, (nullcontext, KeyValueCache.as_if_full)):
+        modes: list[Callable[[KeyValueCache], AbstractContextManager]] = [nullcontext, KeyValueCache.as_if_full]
+        for lane, when in product(lanes, modes):
             with when(lane.history):
                 for _ in range(2 if lane.history.form else 0):
                     self._each_kind(lane, chunk, clean)

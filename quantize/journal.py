@@ -1,6 +1,7 @@
 """What of a file was written already, so that a quantization that was stopped goes on where it was."""
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ class Written(NamedTuple):
     error: float | None
 
 
-class Journal:
+class Journal(AbstractContextManager["Journal"]):
     """One JSON line for each parameter that was written, after a first line that says what is made out of what.
 
     A process that is killed leaves at most its last line torn, which is left out. A journal of another task is begun
@@ -26,9 +27,6 @@ class Journal:
         self._put(task)
         for name, item in self.written.items():
             self.add(name, item)
-
-    def __enter__(self) -> "Journal":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._file.close()

@@ -177,7 +177,9 @@ def _require_room(plan: QuantizePlan) -> None:
     for job in plan.jobs:
         source, options = job.source, job.options
         needed += file_bytes(source.shapes, source.quantized, options.blocksize, options.quant_type)
-        needed -= _allocated(plan.unfinished / job.file)
+        if (plan.unfinished / job.file).exists():  # written in any order, it may have holes
+            status = (plan.unfinished / job.file).stat()
+            needed -= status.st_blocks * 512 if hasattr(status, "st_blocks") else 0
     device = plan.unfinished.stat().st_dev
     for copied in plan.copies.values():
         needed += copied.stat().st_size if copied.stat().st_dev != device else 0
@@ -185,14 +187,6 @@ def _require_room(plan: QuantizePlan) -> None:
     if free < needed:
         raise InputError(f"{plan.unfinished.parent}: {needed / 1e9:.1f} GB needed, {free / 1e9:.1f} GB are free; "
                          "make room, or name a folder on another disk")  # fmt: skip
-
-
-def _allocated(file: Path) -> int:
-    """Bytes on the disk. A file that is written in any order may have holes."""
-    if not file.exists():
-        return 0
-    status = file.stat()
-    return status.st_blocks * 512 if hasattr(status, "st_blocks") else 0
 
 
 def _link(source: Path, target: Path) -> None:

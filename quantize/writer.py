@@ -1,23 +1,22 @@
-"""Experts written in the community package's format, one tensor in memory at a time."""
+"""Weights written in the community package's format, one tensor in memory at a time."""
 
 import hashlib
 import json
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError
 from ..loaders.quantized import E4M3, METADATA
 from ..loaders.release import CAUSAL_CLASS, GUIDED_CLASS
 from ..loaders.tensors import DTYPES
 from ..model.config import ModelConfig
-from ..model.quantized import scaled
-from ..model.quantized.codec import NESTED_BLOCKSIZE, Scales, components, encode
+from ..model.quantized.codec import NESTED_BLOCKSIZE, Scales, components
 
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 # More bytes than any quant_state has: it is JSON of two sizes, two block sizes and an offset.
@@ -36,7 +35,7 @@ Layout = dict[str, tuple[torch.dtype, list[int], int]]
 """Of each tensor of the file, by key: dtype, shape and byte offset."""
 
 
-class TensorFile:
+class TensorFile(AbstractContextManager["TensorFile"]):
     """A safetensors file of known shapes that is written parameter by parameter, in any order and from any thread.
 
     The parameters named in `quantized` are stored as `quant_type` ("nf4" and "fp4" with double quantization, "fp8"),
@@ -63,15 +62,12 @@ class TensorFile:
         self._header_bytes = len(_header(self._layout))
         self._file = path.open("r+b" if resume and path.exists() else "w+b")
 
-    def __enter__(self) -> "TensorFile":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def write(self, name: str, source: Source) -> dict[str, str]:
-        """Write a parameter: a float tensor, or what `codec.encode` or `scaled.encode` returned. Returns the SHA-256 of
-        its tensors by key, that of the quant_state included."""
+        """Write a parameter: a float tensor or, if quantized, what `codec.encode` or `scaled.encode` gave. Returns
+        the SHA-256 of its tensors by key, that of the quant_state included."""
         tensors = self._stored(name, source)
         digests = {}
         for key, tensor in tensors.items():
@@ -124,11 +120,7 @@ class TensorFile:
     def _stored(self, name: str, source: Source) -> dict[str, Tensor]:
         if name not in self._quantized:
             return {name: cast(Tensor, source).to(self._dtype)}
-        if isinstance(source, Tensor):
-            source = source.to(self._dtype)
-            source = (scaled.encode(source) if self._quant_type == FP8 else
-                      encode(source, self._blocksize, quant_type=self._quant_type))  # fmt: skip
-        packed, scales = source
+        packed, scales = cast(tuple[Tensor, Scales | Tensor], source)
         if isinstance(scales, Tensor):
             return {name: packed, f"{name}_scale": scales}
         parts = components(scales, self._shapes[name], self._quant_type, self._dtype)
@@ -141,55 +133,9 @@ def file_bytes(shapes: Shapes, quantized: Collection[str], blocksize: int = 64, 
     return len(_header(layout)) + sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape, _ in layout.values())
 
 
-def write_nf4_expert(path: str | Path, config: ModelConfig, tensors: Iterable[tuple[str, Source]]) -> None:
-    """Write an expert as bitsandbytes NF4 with blocks of 64 and double quantization; the rest as bf16.
-
-    `tensors` yields every parameter of `config` by its official name, in any order: float tensors, or for a
-    linear weight what `codec.encode` returned. The file appears under its name when it is complete.
-    Raises CheckpointError when the names or shapes are not those of `config`.
-    """
-    write_expert(path, config, tensors, quant_type="nf4")
-
-
-def write_expert(
-    path: str | Path,
-    config: ModelConfig,
-    tensors: Iterable[tuple[str, Source]],
-    *,
-    quant_type: str | None = "nf4",
-    blocksize: int = 64,
-    dtype: torch.dtype = torch.bfloat16,
-) -> None:
-    """Like `write_nf4_expert`, for "nf4", "fp4", "fp8" or, with None, plain weights in `dtype`."""
-    path, wanted = Path(path), config.parameter_shapes()
-    quantized = linear_weights(wanted) if quant_type else ()
-    unfinished = path.with_name(path.name + ".part")
-    try:
-        with TensorFile(unfinished, wanted, quantized, quant_type=quant_type or "nf4", blocksize=blocksize,
-                        dtype=dtype) as file:  # fmt: skip
-            _write_all(file, wanted, tensors)
-            file.finish()
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def linear_weights(shapes: Shapes) -> list[str]:
     """The parameters that are quantized: all matrices."""
     return [name for name, shape in shapes.items() if len(shape) == 2]
-
-
-def _write_all(file: TensorFile, wanted: Shapes, tensors: Iterable[tuple[str, Source]]) -> None:
-    left = dict(wanted)
-    for name, source in tensors:
-        shape = left.pop(name, None)
-        if shape is None:
-            raise CheckpointError(f"{name}: {'given twice' if name in wanted else 'not a parameter of this model'}")
-        if isinstance(source, Tensor) and tuple(source.shape) != shape:
-            raise CheckpointError(f"{name}: its shape is {list(source.shape)}, expected {list(shape)}")
-        file.write(name, source)
-    if left:
-        raise CheckpointError(f"{len(left)} parameters were not given: {', '.join(list(left)[:5])}")
 
 
 def _tensors(
@@ -248,15 +194,6 @@ def _is_state(key: str) -> bool:
 def bytes_of(tensor: Tensor) -> memoryview:
     """A tensor's bytes as a file has them."""
     return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data
-
-
-def write_expert_folder(folder: str | Path, config: ModelConfig, tensors: Iterable[tuple[str, Source]]) -> None:
-    """An NF4 expert as the community package has it: model.safetensors, config.json and quantization_meta.json."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_nf4_expert(folder / "model.safetensors", config, tensors)
-    write_json(folder / "config.json", config_json(config))
-    write_json(folder / "quantization_meta.json", {"quant": QUANT})
 
 
 def config_json(config: ModelConfig, guided: bool = False) -> dict:

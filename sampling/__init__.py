@@ -1,30 +1,13 @@
 """Schedules, solvers and the choice between the two experts: pure functions, no model and no user interface."""
 
+from .causal import FewStepSchedule, GuidedSchedule, chosen_shift, few_step_schedule, step_indices
 from .experts import first_low_step, guide, guide_scales, is_high_noise
-from .few_steps import FewStepSchedule, chosen_shift, few_step_schedule, step_indices
-from .guided import SOLVERS, GuidedSchedule
 from .reuse import StepReuse
 from .schedule import TRAIN_TIMESTEPS, flow_sigmas, flow_timesteps
-from .solvers import dpmpp_steps, sample_flow_dpmpp, sample_flow_unipc, unipc_steps
-
-SOLVER_STEPS = {"unipc": unipc_steps, "dpmpp": dpmpp_steps}
+from .solvers import SOLVERS, solve
 
 __all__ = [
-    "SOLVERS",
-    "SOLVER_STEPS",
-    "TRAIN_TIMESTEPS",
-    "FewStepSchedule",
-    "GuidedSchedule",
-    "StepReuse",
-    "chosen_shift",
-    "few_step_schedule",
-    "first_low_step",
-    "flow_sigmas",
-    "flow_timesteps",
-    "guide",
-    "guide_scales",
-    "is_high_noise",
-    "sample_flow_dpmpp",
-    "sample_flow_unipc",
-    "step_indices",
-]
+    "SOLVERS", "TRAIN_TIMESTEPS", "FewStepSchedule", "GuidedSchedule", "StepReuse", "chosen_shift",
+    "few_step_schedule", "first_low_step", "flow_sigmas", "flow_timesteps", "guide", "guide_scales", "is_high_noise",
+    "solve", "step_indices",
+]  # fmt: skip

@@ -6,8 +6,6 @@ tells in how many of the next steps the line will do. The method is our own. Eas
 2507.02860) repeats the last difference of output and input, and estimates its error from how far the input has moved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

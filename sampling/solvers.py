@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from torch import Tensor
 
 from ..errors import InputError
+from ..options import SolverName
 
 Denoise = Callable[[Tensor, Tensor], Tensor]
 Callback = Callable[[int, Tensor, Tensor, Tensor], None]
@@ -19,22 +20,12 @@ Steps = Generator[tuple[int, Tensor, Tensor], Tensor, Tensor]
 """Yields (step, x, sigma), is sent the model's x0 of them, and returns the result."""
 
 
-def sample_flow_unipc(denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None) -> Tensor:
+def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
     """UniPC (Zhao et al. 2023, arXiv 2302.04867), order 2, B(h) = expm1(-h), corrector on every step but the first.
 
     `sigmas` float [steps + 1], falling. The last one may be 0: the result is then the last x0. The first and the last
     step are of order 1. One model call a step.
     """
-    return _solve(unipc_steps(x, sigmas), denoise, callback)
-
-
-def sample_flow_dpmpp(denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None) -> Tensor:
-    """DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint. Arguments as in `sample_flow_unipc`."""
-    return _solve(dpmpp_steps(x, sigmas), denoise, callback)
-
-
-def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """The steps of `sample_flow_unipc`, for a caller that runs several videos in turns."""
     levels = _levels(sigmas)
     start, before, current, order = x, x, x, 1  # the first step has order 1 and does not read them
     for step in range(len(levels) - 1):
@@ -48,7 +39,7 @@ def unipc_steps(x: Tensor, sigmas: Tensor) -> Steps:
 
 
 def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
-    """The steps of `sample_flow_dpmpp`, for a caller that runs several videos in turns."""
+    """DPM-Solver++ 2M (Lu et al. 2022, arXiv 2211.01095), midpoint. Arguments as in `unipc_steps`."""
     levels = _levels(sigmas)
     before = x  # not read in the first step, whose order is 1
     for step in range(len(levels) - 1):
@@ -59,8 +50,14 @@ def dpmpp_steps(x: Tensor, sigmas: Tensor) -> Steps:
     return x
 
 
-def _solve(steps: Steps, denoise: Denoise, callback: Callback | None) -> Tensor:
-    denoised = None
+SOLVERS = {"unipc": unipc_steps, "dpmpp": dpmpp_steps}
+
+
+def solve(
+    solver: SolverName, denoise: Denoise, x: Tensor, sigmas: Tensor, callback: Callback | None = None
+) -> Tensor:
+    """All steps of a solver, one after the other; the arguments as in `unipc_steps`."""
+    steps, denoised = SOLVERS[solver](x, sigmas), None
     while True:
         try:
             step, x, sigma = next(steps) if denoised is None else steps.send(denoised)

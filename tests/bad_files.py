@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from lingbot_world.model.config import ModelConfig
-from lingbot_world.quantize.writer import write_expert, write_expert_folder
+from lingbot_world.toy.experts import write_expert, write_expert_folder
 from lingbot_world.toy.weights import EXPERT
 from release_cases import write_shards
 from safetensors.torch import save_file

@@ -20,13 +20,20 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SECONDS = 900  # a script that takes longer hangs
 
 
-@cache
-def missing() -> str | None:
-    """What keeps the browser tests from running, or None."""
+def missing_program() -> str | None:
+    """The program that the browser tests need and this machine lacks, or None."""
     if not (os.environ.get("CHROMIUM_PATH") or any(shutil.which(name) for name in BROWSERS)):
         return "no Chromium; install chromium or set CHROMIUM_PATH"
     if not (shutil.which("node") and shutil.which("npm")):
         return "no node and npm"
+    return None
+
+
+@cache
+def missing() -> str | None:
+    """What keeps the browser tests from running, or None."""
+    if program := missing_program():
+        return program
     with FileLock(FOLDER / ".npm.lock"):  # of the processes that run tests, one installs
         if (FOLDER / "node_modules" / "playwright-core").is_dir():
             return None

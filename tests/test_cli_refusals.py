@@ -192,7 +192,7 @@ def test_one_expert_twice_and_swapped_experts_are_refused(command, toy_package, 
 
 
 def test_a_camera_for_a_plain_wan_checkpoint_is_refused_and_without_one_it_runs(command, toy_package, tmp_path, capsys):
-    from lingbot_world.quantize.writer import write_expert_folder
+    from lingbot_world.toy.experts import write_expert_folder
     from lingbot_world.toy.weights import EXPERT, expert_tensors
 
     plain = EXPERT.__class__(**vars(EXPERT) | {"control": None})

@@ -109,7 +109,7 @@ def test_every_method_that_is_overridden_is_listed():
 
 
 def test_every_module_of_nodes_has_its_list():
-    helpers = {"__init__", "camera_sockets", "refusal"}
+    helpers = {"__init__", "inputs", "refusal"}
     assert {path.stem for path in PACK.glob("nodes/*.py")} - helpers == set(needs.NEEDS)
 
 

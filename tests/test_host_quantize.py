@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from comfy_server import ComfyServer, FailedPromptError, RejectedPromptError, Run
 from lingbot_world import __version__
-from lingbot_world.quantize.writer import config_json, write_expert, write_json
+from lingbot_world.quantize.writer import config_json, write_json
+from lingbot_world.toy.experts import write_expert
 from lingbot_world.toy.weights import EXPERT, expert_tensors
 from quantize_cases import run as quantize
 from safetensors.torch import load_file

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 import torch
 from comfy_server import ComfyServer, FailedPromptError, Run
@@ -178,13 +176,6 @@ def with_every_sampler(toy: ToyPrompt) -> ToyPrompt:
     for kind in ("KSampler", "Guider", "Sampler", "Rollout"):
         prompt = prompt.add(f"{kind} kept", "SaveLatent", samples=[f"by {kind}", 0], filename_prefix="by")
     return prompt
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++"), reason="TORCH COMPILE SKIPPED: inductor needs a C++ compiler")
-def test_a_compiled_expert_gives_the_same(comfy_server, plain):
-    compiled = latent(comfy_server, with_node(comfy_server, "TorchCompileModel", ("low_noise",), backend="inductor"))
-    assert gap(compiled, plain) < 1e-4
 
 
 @pytest.mark.parametrize("experts", [("high_noise",), ("low_noise",), ("high_noise", "low_noise")])

@@ -21,7 +21,7 @@ import av
 import numpy as np
 import pytest
 import torch
-from browser_runner import run_script
+from browser_runner import missing_program, run_script
 from comfy_server import PACK_NAME, ComfyServer
 from release_cases import write_toy_shards
 from safetensors.torch import load_file, save_file
@@ -79,8 +79,9 @@ def server(comfy_server: ComfyServer) -> Iterator[ComfyServer]:
     shutil.rmtree(small)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES if missing_program() else ["camera"])
 def test_it_runs_and_gives_a_video(server, name):
+    """From its API file; the others' are what the canvas queues (below), where each is run if there is a browser."""
     run = server.queue(as_toy(name))
     (path,) = (file for file in run.files(server.base / "output") if file.suffix == ".mp4")
     with av.open(str(path)) as video:

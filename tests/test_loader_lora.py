@@ -9,8 +9,8 @@ from lingbot_world.loaders import load_expert, open_checkpoint
 from lingbot_world.loaders.lora import read_loras
 from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.options import LoraFile
-from lingbot_world.quantize import writer
 from lingbot_world.quantize.writer import linear_weights
+from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state, with_state
 from safetensors.torch import save_file
 
@@ -42,7 +42,7 @@ def files(tmp_path_factory):
     (folder / "config.json").write_text('{"text_len": 24, "num_heads": 2}')
     paths = {kind: folder / f"{kind}.safetensors" for kind in KINDS}
     for kind, options in KINDS.items():
-        writer.write_expert(paths[kind], CONFIG, random_state(CONFIG).items(), **options)
+        write_expert(paths[kind], CONFIG, random_state(CONFIG).items(), **options)
     tensors = {key: 0.1 * torch.randn(SHAPES[parameter_of(key)], generator=random) for key in WHOLE}
     for layer in LINEAR:
         rows, columns = SHAPES[f"{layer}.weight"]

@@ -13,7 +13,7 @@ from lingbot_world.errors import CheckpointError
 from lingbot_world.loaders import load_expert, offload, open_checkpoint
 from lingbot_world.loaders.uploader import CudaLane, Lane, Uploader, UploadSettings
 from lingbot_world.model.cache import CameraCache
-from lingbot_world.quantize import writer
+from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -42,7 +42,7 @@ def files(tmp_path_factory):
     (folder / "config.json").write_text('{"text_len": 24, "num_heads": 2}')
     paths = {kind: folder / f"{kind}.safetensors" for kind in KINDS}
     for kind, options in KINDS.items():
-        writer.write_expert(paths[kind], CONFIG, state.items(), **options)
+        write_expert(paths[kind], CONFIG, state.items(), **options)
     torch.save(state, folder / "state.pt")
     return paths | {"pt": folder / "state.pt"}
 

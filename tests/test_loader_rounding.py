@@ -9,7 +9,7 @@ from lingbot_world.loaders.chunks import buffer_bytes, chunks_of, clipped, targe
 from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.loaders.tensors import read_safetensors
 from lingbot_world.loaders.uploader import Lane, UploadSettings
-from lingbot_world.quantize import writer
+from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state
 from safetensors.torch import save_file
 
@@ -27,7 +27,7 @@ def state():
 def file(state, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fp32")
     (folder / "config.json").write_text('{"text_len": 24, "num_heads": 2}')
-    writer.write_expert(folder / "model.safetensors", CONFIG, state.items(), quant_type=None, dtype=torch.float32)
+    write_expert(folder / "model.safetensors", CONFIG, state.items(), quant_type=None, dtype=torch.float32)
     return folder / "model.safetensors"
 
 
@@ -78,7 +78,7 @@ def test_rounding_takes_the_memory_of_the_rounded_model(file, state):
 @pytest.mark.parametrize("resident", [None, 0, 1])
 def test_a_model_has_the_same_bits_wherever_it_was_rounded(file, state, resident, device, tmp_path):
     (tmp_path / "config.json").write_text('{"text_len": 24, "num_heads": 2}')
-    writer.write_expert(tmp_path / "model.safetensors", CONFIG, state.items(), quant_type=None, dtype=torch.bfloat16)
+    write_expert(tmp_path / "model.safetensors", CONFIG, state.items(), quant_type=None, dtype=torch.bfloat16)
     inputs = {name: tensor.to(device) for name, tensor in random_inputs(CONFIG, 1, (2, 4, 4)).items()}
     outputs = [load_expert(path, device, torch.bfloat16, resident_blocks=resident, copy=True)(**inputs)
                for path in (file, tmp_path)]  # fmt: skip

@@ -19,7 +19,7 @@ from lingbot_world.model.pointwise import encode_8bit, layer_norm_8bit
 from lingbot_world.model.quantized import codec
 from lingbot_world.model.quantized.parameters import FourBitParameter
 from lingbot_world.options import Precision
-from lingbot_world.quantize import writer
+from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state, with_state
 from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms
 
@@ -206,7 +206,7 @@ def test_the_camera_cache_and_the_rows_change_no_bit(arithmetic):
 def file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("expert")
     (folder / "config.json").write_text('{"text_len": 24, "num_heads": 2}')
-    writer.write_expert(folder / "model.safetensors", SMALL, random_state(SMALL).items(), quant_type="nf4")
+    write_expert(folder / "model.safetensors", SMALL, random_state(SMALL).items(), quant_type="nf4")
     return folder / "model.safetensors"
 
 

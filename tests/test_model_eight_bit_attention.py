@@ -23,7 +23,7 @@ from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValueCache, KeyValuePlace
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.options import Precision, Window
-from lingbot_world.quantize import writer
+from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state, with_state
 from test_model_accuracy import attend_in_parts, peak_bytes_on_meta, relative_rms
 from test_model_eight_bit import CONFIG, GRID, in_four_bits, with_outliers
@@ -122,7 +122,7 @@ def test_the_camera_cache_changes_no_bit(arithmetic):
 def test_a_loaded_expert_and_one_whose_blocks_are_streamed(tmp_path):
     (tmp_path / "config.json").write_text('{"text_len": 24, "num_heads": 2}')
     file = tmp_path / "model.safetensors"
-    writer.write_expert(file, SMALL, random_state(SMALL).items(), quant_type="nf4")
+    write_expert(file, SMALL, random_state(SMALL).items(), quant_type="nf4")
     inputs = random_inputs(SMALL, 2, (2, 8, 8))
     plain = load_expert(file, dtype=torch.float32)(**inputs)
     want = load_expert(file, dtype=torch.float32, attention_mode="8bit")(**inputs)

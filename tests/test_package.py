@@ -119,7 +119,7 @@ def test_files_are_plain_ascii_without_what_scanners_refuse(path):
     assert not {"eval", "exec", "__import__"} & {name for name, _ in calls(path)}
 
 
-ANSWERING = {f"host/{name}.py" for name in ("drawing", "live_route", "templates", "uploads")}
+ANSWERING = {f"host/{name}.py" for name in ("drawing", "live_route", "installed", "uploads")}
 LIVE = {*(f"headless/live/{name}.py" for name in ("running", "serving", "measuring")), "live/wire/connection.py"}
 
 

@@ -1,11 +1,10 @@
-"""Experts that are written: read back as they were, as the community's files, and whole or not at all."""
+"""Experts that are written: read back as they were, as the community's files."""
 
 import pytest
 import torch
 from checkpoint_cases import NF4
-from lingbot_world.errors import CheckpointError
 from lingbot_world.loaders import load_expert, open_checkpoint, state_tensors
-from lingbot_world.quantize import writer
+from lingbot_world.toy.experts import write_expert, write_expert_folder
 from safetensors.torch import load_file
 
 
@@ -14,7 +13,7 @@ def test_what_is_written_is_read_back(golden, beside_config, quant_type):
     source = load_expert(golden / "model/high_noise_model_fp32.safetensors", dtype=torch.bfloat16)
     file = beside_config / "model.safetensors"
     state = source.state_dict()
-    writer.write_expert(file, source.config, state.items(), quant_type=quant_type)
+    write_expert(file, source.config, state.items(), quant_type=quant_type)
     checkpoint = open_checkpoint(file)
     assert checkpoint.quantization == quant_type
     for name, tensor in state_tensors(checkpoint, torch.float32).items():
@@ -27,25 +26,9 @@ def test_what_is_written_is_read_back(golden, beside_config, quant_type):
 
 def test_the_written_file_holds_the_community_packages_tensors(golden, tmp_path):
     source = load_expert(golden / "model/high_noise_model_fp32.safetensors", dtype=torch.float32)
-    writer.write_expert_folder(tmp_path / "high", source.config, source.state_dict().items())
+    write_expert_folder(tmp_path / "high", source.config, source.state_dict().items())
     ours, theirs = load_file(tmp_path / "high/model.safetensors"), load_file(golden / NF4 / "model.safetensors")
     assert ours.keys() == theirs.keys()
     differing = [key for key in theirs if not torch.equal(ours[key], theirs[key])]
     assert len(differing) <= 1  # a nested scale that lies between two table values
     assert open_checkpoint(tmp_path / "high").config.num_heads == 2
-
-
-def test_nothing_half_written_remains(golden, tmp_path):
-    source = load_expert(golden / "model/high_noise_model_fp32.safetensors", dtype=torch.float32)
-
-    def interrupted():
-        yield from list(source.state_dict().items())[:5]
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        writer.write_nf4_expert(tmp_path / "x.safetensors", source.config, interrupted())
-    with pytest.raises(CheckpointError, match="parameters were not given"):
-        writer.write_nf4_expert(tmp_path / "x.safetensors", source.config, list(source.state_dict().items())[:-1])
-    with pytest.raises(CheckpointError, match="nonsense: not a parameter"):
-        writer.write_nf4_expert(tmp_path / "x.safetensors", source.config, [("nonsense", torch.zeros(1))])
-    assert not list(tmp_path.iterdir())

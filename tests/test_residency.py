@@ -14,7 +14,7 @@ from lingbot_world.loaders.offload import weight_bytes
 from lingbot_world.options import PerExpert
 from lingbot_world.pipeline.memory import MARGIN, Residency, choose_residency, estimate_camera_cache, estimate_sampling
 from lingbot_world.pipeline.two_experts import ParallelGroups
-from lingbot_world.quantize.writer import write_expert
+from lingbot_world.toy.experts import write_expert
 from lingbot_world.toy.weights import EXPERT, Weights
 
 

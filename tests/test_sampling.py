@@ -16,6 +16,7 @@ from lingbot_world.sampling import (
     guide,
     guide_scales,
     is_high_noise,
+    solve,
 )
 
 CASES = json.loads((Path(__file__).parent / "golden/scheduler/manifest.json").read_text())
@@ -54,8 +55,9 @@ def test_states_equal_the_official_ones(case, golden):
         return x - sigma * (a * x + b * torch.sin(c * next(timesteps) / 1000) + d)
 
     states = []
-    sampled = SOLVERS[case["solver"]](
-        denoise, torch.from_numpy(inputs["x0"]), flow_sigmas(*settings), lambda step, x, *_: states.append(x)
+    sampled = solve(
+        case["solver"], denoise, torch.from_numpy(inputs["x0"]), flow_sigmas(*settings),
+        lambda step, x, *_: states.append(x),
     )
     states = [*states[1:], sampled]
     for index, state in zip(expected["x_step_index"], expected["x_after_step"], strict=True):
@@ -74,7 +76,7 @@ def test_equal_neighbouring_timesteps_are_no_obstacle(steps, shift):
     timesteps, sigmas = flow_timesteps(steps, shift), flow_sigmas(steps, shift)
     assert (timesteps.diff() == 0).any()
     noise = torch.randn(64, generator=torch.Generator().manual_seed(0))
-    x = SOLVERS["unipc"](to_data, noise, sigmas)
+    x = solve("unipc", to_data, noise, sigmas)
     torch.testing.assert_close(x, noise / variance(sigmas[0]).sqrt(), rtol=5e-2, atol=0)
 
 
@@ -82,7 +84,7 @@ def test_equal_neighbouring_timesteps_are_no_obstacle(steps, shift):
 def test_the_error_falls_with_the_square_of_the_steps(solver):
     def error(steps):
         sigmas = torch.linspace(0.95, 0.05, steps + 1, dtype=torch.float64)
-        x = SOLVERS[solver](to_data, torch.ones(1, dtype=torch.float64), sigmas)
+        x = solve(solver, to_data, torch.ones(1, dtype=torch.float64), sigmas)
         return (x - (variance(sigmas[-1]) / variance(sigmas[0])).sqrt()).abs().item()
 
     assert error(64) < 2e-4
@@ -94,7 +96,7 @@ def test_any_shape_is_sampled_and_nothing_is_written_into(solver):
     for shape in [(), (5,), (2, 16, 3, 4, 6)]:
         noise, sigmas = torch.ones(shape), flow_sigmas(4, 3.0, solver)
         kept = noise.clone(), sigmas.clone()
-        x = SOLVERS[solver](to_data, noise, sigmas)
+        x = solve(solver, to_data, noise, sigmas)
         assert x.shape == noise.shape
         assert x.dtype == torch.float32
         assert x.isfinite().all()
@@ -106,7 +108,7 @@ def test_any_shape_is_sampled_and_nothing_is_written_into(solver):
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.set_grad_enabled(False)])
 def test_every_way_of_having_no_gradient_works(solver, mode):
     with mode():
-        x = SOLVERS[solver](to_data, torch.ones(3), flow_sigmas(3, 5.0, solver))
+        x = solve(solver, to_data, torch.ones(3), flow_sigmas(3, 5.0, solver))
     assert x.isfinite().all()
     assert not x.requires_grad
 
@@ -114,15 +116,16 @@ def test_every_way_of_having_no_gradient_works(solver, mode):
 @EVERY_SOLVER
 def test_a_schedule_from_pure_noise_or_cut_short_stays_finite(solver):
     for sigmas in ([1.0, 0.9, 0.5, 0.2, 0.0], [0.6, 0.3, 0.1], [0.7, 0.0], [0.7]):
-        x = SOLVERS[solver](to_data, torch.full((3,), 0.4), torch.tensor(sigmas))
+        x = solve(solver, to_data, torch.full((3,), 0.4), torch.tensor(sigmas))
         assert x.isfinite().all()
 
 
 @EVERY_SOLVER
 def test_the_last_step_returns_the_data_itself(solver):
     seen = []
-    x = SOLVERS[solver](
-        to_data, torch.ones(3), flow_sigmas(5, 3.0, solver), lambda step, x, denoised, sigma: seen.append(denoised)
+    x = solve(
+        solver, to_data, torch.ones(3), flow_sigmas(5, 3.0, solver),
+        lambda step, x, denoised, sigma: seen.append(denoised),
     )
     assert len(seen) == 5
     assert torch.equal(x, seen[-1])
@@ -138,7 +141,7 @@ def test_an_exception_in_the_callback_stops_the_loop(solver):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        SOLVERS[solver](to_data, torch.ones(3), flow_sigmas(9, 3.0, solver), interrupt)
+        solve(solver, to_data, torch.ones(3), flow_sigmas(9, 3.0, solver), interrupt)
     assert calls == [0, 1, 2]
 
 
@@ -146,7 +149,7 @@ def test_an_exception_in_the_callback_stops_the_loop(solver):
 def test_sigmas_that_do_not_fall_are_refused(solver):
     for sigmas in ([0.5, 0.5, 0.0], [0.2, 0.4], [1.5, 0.0], [float("nan"), 0.0]):
         with pytest.raises(InputError, match="fall"):
-            SOLVERS[solver](to_data, torch.ones(3), torch.tensor(sigmas))
+            solve(solver, to_data, torch.ones(3), torch.tensor(sigmas))
 
 
 @pytest.mark.parametrize(

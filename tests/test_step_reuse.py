@@ -3,7 +3,7 @@
 import pytest
 import torch
 from lingbot_world.errors import InputError
-from lingbot_world.sampling import StepReuse, flow_sigmas, sample_flow_unipc
+from lingbot_world.sampling import StepReuse, flow_sigmas, solve
 from lingbot_world.sampling.reuse import FIRST, LAST, MOST
 
 STEPS = 40
@@ -98,7 +98,7 @@ def test_the_solver_gives_nearly_the_same_with_half_of_the_calls():
 
             return x - sigma * reuse.velocity(float(sigma), True, next(steps_left), ask)
 
-        return sample_flow_unipc(denoise, noise, SIGMAS), reuse.calls
+        return solve("unipc", denoise, noise, SIGMAS), reuse.calls
 
     (wanted, all_calls), (got, calls) = run(0.0), run(0.03)
     assert (all_calls, calls <= 26) == (STEPS, True)

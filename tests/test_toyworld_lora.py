@@ -14,12 +14,13 @@ from lingbot_world.loaders.package import open_experts
 from lingbot_world.options import LoraFile, PerExpert
 from lingbot_world.pipeline import sample
 from lingbot_world.pipeline.geometry import image_conditioning
-from lingbot_world.quantize.writer import config_json, write_expert, write_json
+from lingbot_world.quantize.writer import config_json, write_json
 from lingbot_world.text import encode
 from lingbot_world.tools.toyworld.lora import LORA_SHAPES, with_lora
 from lingbot_world.tools.toyworld.render import HEIGHT, LENS, WIDTH, night, render
 from lingbot_world.tools.toyworld.rooms import random_scenes
 from lingbot_world.toy import write_toy_world
+from lingbot_world.toy.experts import write_expert
 from lingbot_world.vae import decode_latent, encode_first_frame, load_vae
 from PIL import Image
 from quantize_cases import run

@@ -46,8 +46,10 @@ def encode(
         weights = encoder if isinstance(encoder, UMT5Weights) else open_weights(encoder)
         check_vocabulary(tokenizer, weights)
         return encode_ids([tokenizer.encode(prompt, warn) for prompt in prompts], weights, device, dtype, progress)
-    finally:
-        _return_freed_memory()
+    finally:  # glibc keeps freed memory for later: a tokenizer's vocabulary leaves 250 MB
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+        if trim is not None:
+            trim(0)
 
 
 def check_vocabulary(tokenizer: Tokenizer, weights: UMT5Weights) -> None:
@@ -101,11 +103,3 @@ def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dic
             del tensors
             yield parameters
             del parameters
-
-
-def _return_freed_memory() -> None:
-    """glibc keeps freed memory for later: a tokenizer's vocabulary leaves 250 MB. Other C libraries return it."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)

@@ -38,10 +38,6 @@ class Tokenizer:
     eos: int
     vocab_size: int
 
-    def count(self, text: str) -> int:
-        """Tokens of the whole prompt, its eos included, before any cut."""
-        return len(self.to_ids(clean_prompt(text))) + 1
-
     def encode(self, text: str, warn: Callable[[str], None] = log.warning) -> list[int]:
         """At most 512 ids of the cleaned `text`, the last one the eos. `warn` is told of a longer prompt, which is
         cut."""
@@ -69,7 +65,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     try:
         if file.suffix == ".json":
             return _from_json(file)
-        return _from_sentencepiece(file.name, _sentencepiece_bytes(file))
+        return _from_sentencepiece(file)
     except LingBotError:
         raise
     except BaseException as error:  # tokenizers raises bare Exception; sentencepiece RuntimeError and OSError
@@ -107,19 +103,15 @@ def _from_json(file: Path) -> Tokenizer:
     return Tokenizer(str(file), to_ids, eos, tokenizer.get_vocab_size(with_added_tokens=True))
 
 
-def _from_sentencepiece(name: str, model: bytes) -> Tokenizer:
-    processor = require("sentencepiece").SentencePieceProcessor(model_proto=model)
+def _from_sentencepiece(file: Path) -> Tokenizer:
+    model = read_tensors(file).get("spiece_model") if file.suffix == ".safetensors" else file.read_bytes()
+    if model is None:
+        raise TextError(f"{file} has no spiece_model tensor, so it holds no tokenizer; give a tokenizer folder")
+    content = model if isinstance(model, bytes) else model.view().numpy().tobytes()
+    processor = require("sentencepiece").SentencePieceProcessor(model_proto=content)
     log.info(
         "%s is read with sentencepiece: ids may differ from the official ones where a prompt holds special literals "
-        "such as </s>, or characters that the vocabulary does not know. A tokenizer.json gives them exactly.", name,
-    )  # fmt: skip
-    return Tokenizer(name, processor.encode, processor.eos_id(), processor.vocab_size())
-
-
-def _sentencepiece_bytes(file: Path) -> bytes:
-    if file.suffix != ".safetensors":
-        return file.read_bytes()
-    entry = read_tensors(file).get("spiece_model")
-    if entry is None:
-        raise TextError(f"{file} has no spiece_model tensor, so it holds no tokenizer; give a tokenizer folder")
-    return entry.view().numpy().tobytes()
+        "such as </s>, or characters that the vocabulary does not know. A tokenizer.json gives them exactly.",
+        file.name,
+    )
+    return Tokenizer(file.name, processor.encode, processor.eos_id(), processor.vocab_size())

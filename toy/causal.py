@@ -12,7 +12,8 @@ from ..loaders.lora import read_loras
 from ..loaders.quantized import FourBitWeight
 from ..model.quantized.codec import decode, encode
 from ..options import LoraFile
-from ..quantize.writer import config_json, write_expert, write_json
+from ..quantize.writer import config_json, write_json
+from .experts import write_expert
 
 ROUNDED = frozenset(f"{layer}.weight" for layer in (
     "c2ws_hidden_states_layer1", "c2ws_hidden_states_layer2", "patch_embedding_wancamctrl", "text_embedding.0",

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from ..errors import InputError
-from ..quantize.writer import write_expert_folder
 from . import scene
+from .experts import write_expert_folder
 from .tokenizer import write_tokenizer
 from .weights import EXPERT, expert_tensors, text_tensors, vae_tensors
 

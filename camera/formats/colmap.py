@@ -15,32 +15,21 @@ from .reading import Recording, float_fields, in_name_order, lens_notes, lens_ro
 
 LARGEST_BINARY = 4 * 2**30  # most of images.bin is points, which are passed over
 
-# camera models: how many focal lengths; then cx, cy; the rest is distortion
-COLMAP_FOCALS = {
-    "SIMPLE_PINHOLE": 1,
-    "PINHOLE": 2,
-    "SIMPLE_RADIAL": 1,
-    "RADIAL": 1,
-    "OPENCV": 2,
-    "OPENCV_FISHEYE": 2,
-    "FULL_OPENCV": 2,
-    "SIMPLE_RADIAL_FISHEYE": 1,
-    "RADIAL_FISHEYE": 1,
-    "THIN_PRISM_FISHEYE": 2,
+# camera models by their number in binary files: name, how many numbers, and how many of these are focal lengths, which
+# come first; then cx, cy; the rest is distortion
+COLMAP_MODELS = {
+    0: ("SIMPLE_PINHOLE", 3, 1),
+    1: ("PINHOLE", 4, 2),
+    2: ("SIMPLE_RADIAL", 4, 1),
+    3: ("RADIAL", 5, 1),
+    4: ("OPENCV", 8, 2),
+    5: ("OPENCV_FISHEYE", 8, 2),
+    6: ("FULL_OPENCV", 12, 2),
+    8: ("SIMPLE_RADIAL_FISHEYE", 4, 1),
+    9: ("RADIAL_FISHEYE", 5, 1),
+    10: ("THIN_PRISM_FISHEYE", 12, 2),
 }
-# of the models in binary files: name, and how many numbers it has
-COLMAP_IDS = {
-    0: ("SIMPLE_PINHOLE", 3),
-    1: ("PINHOLE", 4),
-    2: ("SIMPLE_RADIAL", 4),
-    3: ("RADIAL", 5),
-    4: ("OPENCV", 8),
-    5: ("OPENCV_FISHEYE", 8),
-    6: ("FULL_OPENCV", 12),
-    8: ("SIMPLE_RADIAL_FISHEYE", 4),
-    9: ("RADIAL_FISHEYE", 5),
-    10: ("THIN_PRISM_FISHEYE", 12),
-}
+COLMAP_FOCALS = {name: focals for name, _, focals in COLMAP_MODELS.values()}
 POINT = struct.calcsize("<ddq")
 
 
@@ -120,10 +109,9 @@ def _binary_cameras(path: Path) -> dict[str, tuple]:
     with path.open("rb") as file:
         for _ in range(_take(file, "Q", path)[0]):
             camera, model, width, height = _take(file, "iiQQ", path)
-            if model not in COLMAP_IDS:
-                known = ", ".join(name for name, _ in COLMAP_IDS.values())
-                raise CameraError(f"{path}: camera {camera} is of model {model}, expected {known}")
-            name, count = COLMAP_IDS[model]
+            if model not in COLMAP_MODELS:
+                raise CameraError(f"{path}: camera {camera} is of model {model}, expected {', '.join(COLMAP_FOCALS)}")
+            name, count, _ = COLMAP_MODELS[model]
             values = [float(width), float(height), *_take(file, f"{count}d", path)]
             cameras[str(camera)] = _colmap_lens(name, values, f"{path}: camera {camera}")
     return cameras

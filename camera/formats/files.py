@@ -67,7 +67,10 @@ def read_camera(
     if format not in FORMATS:
         raise CameraError(f"camera format {format!r}: expected one of {', '.join(FORMATS)}")
     wants, own = FORMATS[format].wants, FORMATS[format].convention
-    _check_suffix(path, format)
+    suffix = path.suffix.lower()
+    fitting = [name for name, other in FORMATS.items() if suffix in other.suffixes]
+    if fitting and format not in fitting:
+        raise CameraError(f"{path}: the `format` is {format}; a {suffix} file is {' or '.join(fitting)}: choose that")
     taken = convention or own
     if taken not in CONVENTIONS or (own and CONVENTIONS[taken].by_column):
         fitting = [name for name, each in CONVENTIONS.items() if not (own and each.by_column)]
@@ -98,14 +101,6 @@ def _read_as_it_looks(
         return read_camera(path, format, convention=convention, image_size=image_size, fov_deg=fov_deg)
     except CameraError as error:
         raise CameraError(f"{error} (read as {format}; `format` names another one)") from error
-
-
-def _check_suffix(path: Path, format: str) -> None:
-    """CameraError for a file whose name says that it is of another format."""
-    suffix = path.suffix.lower()
-    fitting = [name for name, other in FORMATS.items() if suffix in other.suffixes]
-    if fitting and format not in fitting:
-        raise CameraError(f"{path}: the `format` is {format}; a {suffix} file is {' or '.join(fitting)}: choose that")
 
 
 def write_camera(path: CameraPath, target: str | Path) -> None:

@@ -1,7 +1,5 @@
 """The camera of a video, found in its pictures: it turns on the spot, or it moves and is mapped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -70,9 +68,9 @@ class VideoCamera:
 
     def parallax(self, first: int, last: int) -> float:
         """Pixels that the turn between two keyframes leaves at least of a quarter of the points that both see."""
-        before, after = _shared_rays(self.tracks, self.lens, first, last)
-        turn = self.c2w[first, :3, :3].T @ self.c2w[last, :3, :3]
-        return float(np.quantile(_apart(before, after, turn), 0.75)) * self.focal
+        turn = np.eye(4)
+        turn[:3, :3] = self.c2w[first, :3, :3].T @ self.c2w[last, :3, :3]
+        return self.left(first, last, turn, 0.75)
 
     def left(self, first: int, last: int, motion: np.ndarray, share: float = 0.5) -> float:
         """Pixels that the points of two keyframes are off what a motion [4, 4] between them allows: `share` of them are
@@ -88,8 +86,13 @@ class VideoCamera:
     def flat(self) -> bool:
         """Whether all that a moving camera sees lies on one plane: two motions fit that, one along the camera's way and
         one along the plane's normal (Faugeras and Lustman, 1988)."""
-        apart = min(FAR_APART, len(self.c2w) - 1)
-        shares = [_share_on_a_plane(self.tracks, first, first + apart) for first in range(0, len(self.c2w) - apart, 4)]
+        apart, shares = min(FAR_APART, len(self.c2w) - 1), []
+        for first in range(0, len(self.c2w) - apart, 4):
+            before, after = self.tracks.points[[first, first + apart]][:, self.tracks.both(first, first + apart)]
+            agree = None
+            if len(before) >= FEWEST_TRACKS:
+                _, agree = opencv().findHomography(before, after, opencv().RANSAC, NEAR / 2 * self.tracks.blown)
+            shares.append(0.0 if agree is None else float(agree.mean()))
         return self.moves and bool(np.median(shares) > ON_A_PLANE)
 
     def off(self) -> float:
@@ -117,12 +120,21 @@ def find_camera(
     stride = stride or max(min(STRIDE, (len(pictures) - 1) // (FEWEST_KEYFRAMES - 1)), 1)
     tracks = follow(pictures, max(stride, -(-len(pictures) // MOST_KEYFRAMES)))
     tracks = replace(tracks, blown=max(1.0, SHORTER_SIDE / min(height, width)))
-    found = VideoCamera(np.empty(0), False, _lens_in_pixels(lens, tracks.size), tracks, len(pictures), height, width)
+    if isinstance(lens, np.ndarray):
+        pixels = scaled_intrinsics(lens[None], tracks.size[1], tracks.size[0])
+    else:
+        focal = lens_from_fov(DEFAULT_FOV_DEG if lens is None else lens)[0] * tracks.size[0] / LENS_WIDTH
+        pixels = np.array([focal, focal, tracks.size[0] / 2, tracks.size[1] / 2])
+    found = VideoCamera(np.empty(0), False, pixels, tracks, len(pictures), height, width)
     turned = _only_turning(found, lens is None)
     if not turned.moves:
         return turned
-    if lens is None and (mapped := _with_its_lens(found)) is not None:
-        return mapped
+    if lens is None:
+        c2w, own = map_cameras(tracks, found.lens, known=False)
+        mapped = replace(found, c2w=c2w, lens=own, moves=True, lens_found=True)
+        plausible = FOCALS[0] < own[0] / tracks.size[0] < FOCALS[1] and mapped.registered.all()
+        if plausible and mapped.turned_deg >= LEAST_TURN_DEG:
+            return mapped
     mapped = replace(turned, c2w=map_cameras(tracks, found.lens, known=True)[0], moves=True)
     return turned if turned.registered.all() and mapped.off() > turned.off() / LEAST_GAIN else mapped
 
@@ -155,23 +167,6 @@ def _turning_lens(tracks: Tracks, lens: np.ndarray) -> np.ndarray:
 
     bounds = np.log(np.array(FOCALS) * tracks.size[0])
     return with_focal(minimize_scalar(left, bounds=bounds, method="bounded", options={"xatol": 0.005}).x)
-
-
-def _with_its_lens(camera: VideoCamera) -> VideoCamera | None:
-    """The camera mapped with the lens that the points show; None if they show none."""
-    c2w, lens = map_cameras(camera.tracks, camera.lens, known=False)
-    found = replace(camera, c2w=c2w, lens=lens, moves=True, lens_found=True)
-    plausible = FOCALS[0] < lens[0] / camera.tracks.size[0] < FOCALS[1] and found.registered.all()
-    return found if plausible and found.turned_deg >= LEAST_TURN_DEG else None
-
-
-def _lens_in_pixels(lens: np.ndarray | float | None, size: tuple[int, int]) -> np.ndarray:
-    """fx, fy, cx, cy [4] in pixels of a picture of this size (width, height); None: of 79 degrees across."""
-    width, height = size
-    if isinstance(lens, np.ndarray):
-        return scaled_intrinsics(lens[None], height, width)
-    focal = lens_from_fov(DEFAULT_FOV_DEG if lens is None else lens)[0] * width / LENS_WIDTH
-    return np.array([focal, focal, width / 2, height / 2])
 
 
 def _read(frames: Iterable[np.ndarray]) -> tuple[list[np.ndarray], tuple[int, int]]:
@@ -217,7 +212,9 @@ def _turn(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.n
     if len(one) < FEWEST_TRACKS:
         return None
     draws = np.random.default_rng(0).integers(0, len(one), (DRAWS, 2))
-    candidates = nearest_rotation(np.einsum("dki,dkj->dij", *(_with_normal(rays[draws]) for rays in (one, two))))
+    drawn = (rays[draws] for rays in (one, two))  # with what is perpendicular to both, two rays fix a rotation
+    three = (np.concatenate([pair, np.cross(pair[:, 0], pair[:, 1])[:, None]], axis=1) for pair in drawn)
+    candidates = nearest_rotation(np.einsum("dki,dkj->dij", *three))
     left = np.linalg.norm(one - np.einsum("dij,nj->dni", candidates, two), axis=-1)
     rotation = candidates[np.median(left, axis=1).argmin()]
     for _ in range(5):  # each time the half that agrees best is fitted again
@@ -225,20 +222,6 @@ def _turn(tracks: Tracks, lens: np.ndarray, first: int, last: int) -> tuple[np.n
         kept = left <= np.median(left)
         rotation = nearest_rotation(one[kept].T @ two[kept])
     return rotation, _apart(one, two, rotation)
-
-
-def _share_on_a_plane(tracks: Tracks, first: int, last: int) -> float:
-    """Of the points that two keyframes see: how many agree with one plane."""
-    before, after = tracks.points[[first, last]][:, tracks.both(first, last)]
-    if len(before) < FEWEST_TRACKS:
-        return 0.0
-    _, agree = opencv().findHomography(before, after, opencv().RANSAC, NEAR / 2 * tracks.blown)
-    return 0.0 if agree is None else float(agree.mean())
-
-
-def _with_normal(rays: np.ndarray) -> np.ndarray:
-    """Pairs of rays [d, 2, 3] with what is perpendicular to both: three that fix a rotation."""
-    return np.concatenate([rays, np.cross(rays[:, 0], rays[:, 1])[:, None]], axis=1)
 
 
 def _apart(before: np.ndarray, after: np.ndarray, rotation: np.ndarray) -> np.ndarray:

@@ -1,7 +1,5 @@
 """The cameras of keyframes from the points that they share, by pycolmap's global mapper (GLOMAP)."""
 
-from __future__ import annotations
-
 import signal
 import tempfile
 import threading

@@ -1,7 +1,5 @@
 """How well a video follows a camera path: each pair of keyframes against the poses, the errors of all, a verdict."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -81,7 +79,9 @@ class Pair:
         if self.turn_error_deg > max(TURN_DEG, TURN_SHARE * self.turn_asked_deg):
             return "turns otherwise"
         if not self.goes:
-            return "moves, and is not to" if self._moves_unasked() else ""
+            turn = np.deg2rad(self.turn_asked_deg) * self.focal
+            unasked = self.found[:3, 3].any() and self.parallax > max(UNASKED_PARALLAX, UNASKED_SHARE * turn)
+            return "moves, and is not to" if unasked else ""
         if not self.found[:3, 3].any():
             return "no parallax: stands, or all is far away"
         return "goes elsewhere" if self.direction_error_deg > DIRECTION_DEG else ""
@@ -100,11 +100,6 @@ class Pair:
             return "cannot be told, the path fits the tracks about as well" if self.fits_both else self.fault
         few = f"fewer than {FEWEST_TRACKS} tracks"
         return few if self.tracks < FEWEST_TRACKS else "the tracks agree on no motion"
-
-    def _moves_unasked(self) -> bool:
-        assert self.found is not None
-        turn = np.deg2rad(self.turn_asked_deg) * self.focal
-        return bool(self.found[:3, 3].any()) and self.parallax > max(UNASKED_PARALLAX, UNASKED_SHARE * turn)
 
 
 @dataclass(frozen=True)
@@ -167,19 +162,11 @@ class Measurement:
         return np.linalg.norm(asked[:, :3, 3] - found[:, :3, 3], axis=1)
 
 
-def median_turn_error_deg(pairs: Sequence[Pair]) -> float:
-    """NaN where none was judged."""
-    return _median([pair.turn_error_deg for pair in pairs])
-
-
-def median_direction_error_deg(pairs: Sequence[Pair]) -> float:
-    """NaN where none was judged."""
-    return _median([pair.direction_error_deg for pair in pairs])
-
-
-def _median(values: list[float]) -> float:
-    known = [value for value in values if not np.isnan(value)]
-    return float(np.median(known)) if known else np.nan
+def median_errors_deg(pairs: Sequence[Pair]) -> tuple[float, float]:
+    """Of turn and direction; NaN where none was judged."""
+    errors = np.array([(pair.turn_error_deg, pair.direction_error_deg) for pair in pairs]).reshape(-1, 2).T
+    turn, direction = (float(np.median(known)) if len(known := each[~np.isnan(each)]) else np.nan for each in errors)
+    return turn, direction
 
 
 def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | None = None) -> Measurement:
@@ -191,7 +178,15 @@ def measure_camera(frames: Iterable[np.ndarray], path: CameraPath, every: int | 
     """
     if every is not None and every < 1:
         raise CameraError(f"keyframes every {every} frames: expected at least 1")
-    return compared(find_camera(_no_more_than(frames, path), path.intrinsics[0], every), path, every or EVERY)
+
+    def no_more_than_poses() -> Iterable[np.ndarray]:
+        for number, frame in enumerate(frames):
+            if number == len(path):
+                raise CameraError(f"the video has more frames than the path has poses, {len(path)}: give the path that "
+                                  "it was made with")  # fmt: skip
+            yield frame
+
+    return compared(find_camera(no_more_than_poses(), path.intrinsics[0], every), path, every or EVERY)
 
 
 def compared(camera: VideoCamera, path: CameraPath, every: int = EVERY) -> Measurement:
@@ -218,12 +213,3 @@ def _pair(camera: VideoCamera, path: CameraPath, first: int, last: int, least: f
         left = [camera.left(first, last, motion) for motion in (found, wanted)]
         figures = camera.parallax(first, last), camera.focal, left[0], left[1]
     return Pair(int(frames[first]), int(frames[last]), asked, goes, tracks, found, *figures)
-
-
-def _no_more_than(frames: Iterable[np.ndarray], path: CameraPath) -> Iterable[np.ndarray]:
-    for number, frame in enumerate(frames):
-        if number == len(path):
-            raise CameraError(
-                f"the video has more frames than the path has poses, {len(path)}: give the path that it was made with"
-            )
-        yield frame

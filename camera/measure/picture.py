@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image
 
 from ..preview import drawing
-from ..preview.drawing import FROM_ABOVE, FROM_THE_SIDE, Color, frustum
+from ..preview.drawing import FROM_ABOVE, FROM_THE_SIDE, frustum
 from ..preview.sheet import Sheet, camera_depth
 from .measurement import DIRECTION_DEG, TURN_DEG, Measurement
 from .words import error_words, summary
@@ -17,7 +17,12 @@ def render_measurement(measured: Measurement, size: tuple[int, int] = (800, 500)
     sheet.header(f"{measured.camera.frames} frames, {len(measured.pairs)} pairs of keyframes",
                  "white: asked for; green to red: found")  # fmt: skip
     _draw_paths(sheet, measured)
-    _draw_errors(sheet, measured)
+    for rows, name, least, color in (((0, 0.5), "turn", TURN_DEG, drawing.TURN),
+                                     ((0.5, 1), "direction", DIRECTION_DEG, drawing.STEP)):  # fmt: skip
+        degrees = np.array([getattr(pair, f"{name}_error_deg") for pair in measured.pairs])
+        known = degrees[~np.isnan(degrees)]  # a column for each pair, none where it was not judged
+        title = f"{name}: up to {known.max():.1f} degrees off" if len(known) else f"{name}: not judged"
+        sheet.chart((0.5, 1), rows, title, np.nan_to_num(degrees), max(least, *known, 0.0), color)
     verdict, *more = summary(measured)
     color = drawing.START if measured.follows else drawing.WARNING
     words = [(sentence, drawing.QUIET) for sentence in (*more, error_words(measured))]
@@ -39,17 +44,3 @@ def _draw_paths(sheet: Sheet, measured: Measurement) -> None:
         sheet.path(view, found[:, :3, 3], seen, measured.path.fps / apart)
         view.line(asked[:, :3, 3], drawing.INK, round(sheet.unit))
         view.frustum(wanted[-1], drawing.INK, round(sheet.unit))
-
-
-def _draw_errors(sheet: Sheet, measured: Measurement) -> None:
-    turns = np.array([pair.turn_error_deg for pair in measured.pairs])
-    directions = np.array([pair.direction_error_deg for pair in measured.pairs])
-    _chart(sheet, (0, 0.5), "turn", turns, TURN_DEG, drawing.TURN)
-    _chart(sheet, (0.5, 1), "direction", directions, DIRECTION_DEG, drawing.STEP)
-
-
-def _chart(sheet: Sheet, rows: tuple[float, float], name: str, values: np.ndarray, least: float, color: Color) -> None:
-    """Degrees off, a column for each pair; none where a pair was not judged."""
-    known = values[~np.isnan(values)]
-    title = f"{name}: up to {known.max():.1f} degrees off" if len(known) else f"{name}: not judged"
-    sheet.chart((0.5, 1), rows, title, np.nan_to_num(values), max(least, *known, 0.0), color)

@@ -1,7 +1,5 @@
 """Points of a video followed from keyframe to keyframe, by OpenCV."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -56,26 +54,19 @@ def follow(frames: Sequence[np.ndarray], stride: int) -> Tracks:
     to where they were are lost. New ones begin in every keyframe where there are none.
     """
     keys = np.unique([*range(0, len(frames), stride), len(frames) - 1])
-    here, numbers = _corners(frames[0], np.empty((0, 2), np.float32)), np.arange(0)
-    numbers = np.arange(len(here))
-    rows = [_row(here, numbers, len(here))]
-    total = len(here)
+    here = _corners(frames[0], np.empty((0, 2), np.float32))
+    numbers, total = np.arange(len(here)), len(here)
+    seen = [(numbers, here)]
     for before, after in zip(keys[:-1], keys[1:], strict=True):
         here, kept = _between(frames[before : after + 1], here)
         new = _corners(frames[after], here)
         numbers = np.concatenate([numbers[kept], total + np.arange(len(new))])
         here, total = np.concatenate([here, new]), total + len(new)
-        rows.append(_row(here, numbers, total))
+        seen.append((numbers, here))
     points = np.full((len(keys), total, 2), np.nan)
-    for row, seen in zip(points, rows, strict=True):
-        row[: len(seen)] = seen
+    for row, (numbers, places) in zip(points, seen, strict=True):
+        row[numbers] = places + 0.5
     return Tracks(keys, points, frames[0].shape[::-1])
-
-
-def _row(points: np.ndarray, numbers: np.ndarray, total: int) -> np.ndarray:
-    row = np.full((total, 2), np.nan)
-    row[numbers] = points + 0.5
-    return row
 
 
 def _corners(picture: np.ndarray, taken: np.ndarray) -> np.ndarray:

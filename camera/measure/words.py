@@ -1,7 +1,5 @@
 """A measurement in words: a summary, a table, and the same as plain values for JSON."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
@@ -9,11 +7,12 @@ import numpy as np
 
 from ..path import CameraPath
 from .found import LEAST_TURN_DEG, VideoCamera
-from .measurement import Measurement, Pair, median_direction_error_deg, median_turn_error_deg
+from .measurement import Measurement, Pair, median_errors_deg
 
 HEADER = "  frames      tracks   turn: asked   found     off   direction off   parallax"
 FLAT = ("All that is seen lies on one plane, which two motions fit: the camera's, and one along the wall's normal. "
         "Directions may be off by as much as the wall is slanted.")  # fmt: skip
+PAIR_ANGLES = ("turn_asked_deg", "turn_found_deg", "turn_error_deg", "direction_error_deg")
 VERDICTS = {True: "The video follows its path", False: "The video does not follow its path",
             None: "It cannot be told whether the video follows its path"}  # fmt: skip
 
@@ -58,9 +57,10 @@ def summary(measured: Measurement) -> list[str]:
     said = [f"{VERDICTS[measured.follows]}: {measured.following} of {len(judged)} judged pairs of keyframes do, of "
             f"{len(pairs)} in {measured.camera.frames} frames."]  # fmt: skip
     if found:
-        apart = np.median([pair.last - pair.first for pair in found])
-        turn = median_turn_error_deg(found)
-        said.append(f"{_medians(found).capitalize()}; the turn {turn / apart:.3f} degrees a frame.")
+        apart, (turn, direction) = np.median([pair.last - pair.first for pair in found]), median_errors_deg(found)
+        directed = sum(not np.isnan(pair.direction_error_deg) for pair in found)
+        also = f", direction {direction:.1f} degrees off in {directed} pairs" if directed else ""
+        said.append(f"Turn {turn:.2f} degrees off in the median{also}; the turn {turn / apart:.3f} degrees a frame.")
     notes = Counter(pair.note for pair in pairs if pair.note).most_common()
     said += [f"{count} {'pair' if count == 1 else 'pairs'}: {note}." for note, count in notes]
     if not any(pair.goes for pair in pairs):
@@ -74,14 +74,6 @@ def summary(measured: Measurement) -> list[str]:
     return said
 
 
-def _medians(pairs: tuple[Pair, ...]) -> str:
-    directions = [pair for pair in pairs if not np.isnan(pair.direction_error_deg)]
-    words = f"turn {median_turn_error_deg(pairs):.2f} degrees off in the median"
-    if not directions:
-        return words
-    return f"{words}, direction {median_direction_error_deg(directions):.1f} degrees off in {len(directions)} pairs"
-
-
 def _line(pair: Pair) -> str:
     parallax = "" if pair.found is None else f"{pair.parallax:.2f}"
     direction = "" if np.isnan(pair.direction_error_deg) else f"{pair.direction_error_deg:.1f}"
@@ -93,6 +85,7 @@ def _line(pair: Pair) -> str:
 
 def as_values(measured: Measurement) -> dict[str, Any]:
     """The measurement as JSON can hold it: angles in degrees, parallax in pixels, null where nothing was judged."""
+    turn, direction = median_errors_deg(measured.found)
     return {
         "follows": measured.follows,
         "frames": measured.camera.frames,
@@ -100,8 +93,8 @@ def as_values(measured: Measurement) -> dict[str, Any]:
         "height": measured.camera.height,
         "pairs_following": measured.following,
         "pairs_judged": len(measured.judged),
-        "median_turn_error_deg": _known(median_turn_error_deg(measured.found)),
-        "median_direction_error_deg": _known(median_direction_error_deg(measured.found)),
+        "median_turn_error_deg": _known(turn),
+        "median_direction_error_deg": _known(direction),
         "keyframes": len(measured.camera.registered),
         "keyframes_registered": int(measured.camera.registered.sum()),
         "rot_err_rad": float(np.deg2rad(measured.rotation_errors_deg).sum()),
@@ -112,20 +105,12 @@ def as_values(measured: Measurement) -> dict[str, Any]:
                 measured.poses[0], measured.rotation_errors_deg, measured.translation_errors, strict=True
             )
         ],
-        "pairs": [_pair_values(pair) for pair in measured.pairs],
-    }
-
-
-def _pair_values(pair: Pair) -> dict[str, Any]:
-    return {
-        "frames": [pair.first, pair.last],
-        "tracks": pair.tracks,
-        "turn_asked_deg": pair.turn_asked_deg,
-        "turn_found_deg": _known(pair.turn_found_deg),
-        "turn_error_deg": _known(pair.turn_error_deg),
-        "direction_error_deg": _known(pair.direction_error_deg),
-        "parallax": None if pair.found is None else pair.parallax,
-        "note": pair.note,
+        "pairs": [
+            {"frames": [pair.first, pair.last], "tracks": pair.tracks}
+            | {name: _known(getattr(pair, name)) for name in PAIR_ANGLES}
+            | {"parallax": None if pair.found is None else pair.parallax, "note": pair.note}
+            for pair in measured.pairs
+        ],
     }
 
 

@@ -12,7 +12,7 @@ tests/data/editor_cases.json is run by the tests of both.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,10 @@ def path_from_editor(state: str | Mapping) -> CameraPath:
     *columns, easings = zip(*keyframes, strict=True)
     knots, positions, quaternions = (np.array(column, dtype=np.float64) for column in columns)
     times = (frames - 1) * eased(state.get("ease", "linear"), np.arange(frames) / (frames - 1))
-    _ease_between(knots, easings, times)
+    for start, end, ease in zip(knots[:-1], knots[1:], easings[:-1], strict=True):
+        between = (start < times) & (times < end)
+        if ease != "linear" and between.any():
+            times[between] = start + (end - start) * eased(ease, (times[between] - start) / (end - start))
     lens = lens_from_fov(_float(state.get("fov_deg", DEFAULT_FOV_DEG), "fov_deg"))
     rotations, fps = from_quaternions(quaternions), _float(state.get("fps", FPS), "fps")
     return path_through(knots, positions, rotations, times, lens=lens, fps=fps)
@@ -70,14 +73,6 @@ def _keyframes(entries: Any, frames: int) -> list[tuple]:
         if keyframes[index][0] <= keyframes[index - 1][0]:
             raise CameraError(f"camera editor: keyframe {index} does not come after the one before it in time")
     return keyframes
-
-
-def _ease_between(knots: np.ndarray, easings: Sequence[str], times: np.ndarray) -> None:
-    """Moves the `times` between two keyframes by the easing of the first of the two."""
-    for start, end, ease in zip(knots[:-1], knots[1:], easings[:-1], strict=True):
-        between = (start < times) & (times < end)
-        if ease != "linear" and between.any():
-            times[between] = start + (end - start) * eased(ease, (times[between] - start) / (end - start))
 
 
 def _keyframe(entry: Any, name: str, frames: int) -> tuple[int, list[float], list[float], str]:

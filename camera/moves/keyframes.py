@@ -36,16 +36,10 @@ def turn(knots: np.ndarray, rotations: np.ndarray, times: np.ndarray, *, smooth:
     direct = slerp(rotations[start], rotations[start + 1], fraction)
     if not smooth or len(knots) == 2:
         return direct
-    controls = _squad_controls(rotations)
-    return slerp(direct, slerp(controls[start], controls[start + 1], fraction), 2 * fraction * (1 - fraction))
-
-
-def _squad_controls(rotations: np.ndarray) -> np.ndarray:
-    """Each rotation [k, 3, 3] turned away from the middle of its two neighbours; the first and the last as they are."""
-    controls, back = rotations.copy(), rotations[1:-1].swapaxes(1, 2)
+    controls, back = rotations.copy(), rotations[1:-1].swapaxes(1, 2)  # away from the middle of their neighbours
     bend = to_vectors(rotations[:-2] @ back) + to_vectors(rotations[2:] @ back)
     controls[1:-1] = from_vectors(-bend / 4) @ rotations[1:-1]
-    return controls
+    return slerp(direct, slerp(controls[start], controls[start + 1], fraction), 2 * fraction * (1 - fraction))
 
 
 def path_through(

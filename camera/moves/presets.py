@@ -117,11 +117,8 @@ def _swing(axis: str, sign: float) -> Move:
 
 
 def _crane(sign: float) -> Move:
-    def move(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:
-        rise = sign * amount * u[:, None] * np.array([0.0, 1.0, 0.0])
-        return _from_first(facing(rise, subject))
-
-    return move
+    rise = np.array([0.0, sign, 0.0])
+    return lambda u, amount, subject: _from_first(facing(amount * u[:, None] * rise, subject))
 
 
 def _spiral(u: np.ndarray, amount: float, subject: np.ndarray) -> np.ndarray:

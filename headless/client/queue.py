@@ -3,8 +3,6 @@
 Values are filled in by name, and files are uploaded, so the server may be another machine. This is the one part of the
 pack that opens a connection, to the server that `--server` names (`server.py`)."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

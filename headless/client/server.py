@@ -1,7 +1,5 @@
 """What `lingbot-world queue` sends to a ComfyUI server, at the address that the user names and nowhere else."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import mimetypes

@@ -1,7 +1,5 @@
 """The `lingbot-world` command. Each sub-command imports what it needs itself, so that `--help` needs no torch."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import logging

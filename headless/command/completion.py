@@ -1,7 +1,5 @@
 """`lingbot-world completion`: a script by which a shell completes the command's words, made by shtab."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 
@@ -14,14 +12,14 @@ def add_completion_command(commands: Any, parser: argparse.ArgumentParser) -> No
     """Adds `completion`, which sets `run(arguments)`, of all that `parser` reads."""
     command = commands.add_parser("completion", help="print a script that completes the command's words in a shell",
                                   description='For instance: eval "$(lingbot-world completion bash)"')  # fmt: skip
-    command.set_defaults(run=lambda arguments: _print(parser, arguments.shell))
     command.add_argument("shell", choices=SHELLS)
 
+    def run(arguments: argparse.Namespace) -> None:
+        shtab = require("shtab", '"lingbot-world[cli]"')
+        _complete_files(parser, shtab.FILE)
+        print(shtab.complete(parser, arguments.shell))
 
-def _print(parser: argparse.ArgumentParser, shell: str) -> None:
-    shtab = require("shtab", '"lingbot-world[cli]"')
-    _complete_files(parser, shtab.FILE)
-    print(shtab.complete(parser, shell))
+    command.set_defaults(run=run)
 
 
 def _complete_files(parser: argparse.ArgumentParser, file: dict) -> None:

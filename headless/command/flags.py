@@ -1,7 +1,5 @@
 """GenerateOptions as flags of the command. This imports no torch."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from dataclasses import MISSING, fields

@@ -22,6 +22,7 @@ from ...text.weights import open_weights
 from ...vae import read_vae, vae_width
 
 PACKAGE_VAE_WIDTH = 96
+CONTROLS = {None: "none (plain Wan)", 6: "camera (6 values a pixel)", 7: "action (7 values a pixel)"}
 
 
 @dataclass(frozen=True)
@@ -105,12 +106,12 @@ def _package(folder: Path, work: _Work, where: dict[str, str | None]) -> Report:
 
 
 def _expert(role: str, checkpoint: Checkpoint) -> Report:
-    summary, config = checkpoint.summary(), checkpoint.config
+    config = checkpoint.config
     line = (
-        f"{role}: {summary['kind']}, {summary['parameters'] / 1e6:,.1f} M parameters, {_amount(summary['bytes'])}, "
-        f"quantization {summary['quantization']}, control: {summary['camera']}"
+        f"{role}: {checkpoint.kind}, {checkpoint.parameters / 1e6:,.1f} M parameters, {_amount(checkpoint.nbytes)}, "
+        f"quantization {checkpoint.quantization or 'none'}, control: {CONTROLS[config.control]}"
     )
-    first, *more = summary["files"]
+    first, *more = (file.name for file in checkpoint.files)
     files = f"{first} and {len(more)} more" if len(more) > 1 else ", ".join((first, *more))
     sizes = f"  {config.num_layers} blocks of {config.dim}, {config.num_heads} heads, in {files}"
     return Report([line, sizes], [])

@@ -1,7 +1,5 @@
 """`lingbot-world live`: walk through a world while it is made, in the browser."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import secrets

@@ -1,7 +1,5 @@
 """`lingbot-world quantize | verify`: 4-bit files out of official weights, and files checked against their checksums."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

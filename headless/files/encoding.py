@@ -1,11 +1,9 @@
 """Frames as H.264, as a whole video or part by part."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -63,7 +61,11 @@ class VideoParts:
         """Encodes frames uint8 [F, H, W, 3], a part."""
         if not self._stream.is_open:
             self._stream.height, self._stream.width = frames.shape[1:3]
-        encoder, packets = self._encoder(), []
+        # An encoder like the stream's own, which only writes the video's header.
+        encoder, like, packets = self._new_encoder("libx264", "w"), self._stream.codec_context, []
+        encoder.width, encoder.height, encoder.pix_fmt = like.width, like.height, like.pix_fmt
+        encoder.framerate, encoder.time_base = Fraction(self._fps), Fraction(1, self._fps)
+        encoder.flags, encoder.options = like.flags, self._options
         for pixels in frames:
             frame = self._frame(pixels, format="rgb24")
             frame.pts, frame.time_base = self.frames, Fraction(1, self._fps)
@@ -82,14 +84,6 @@ class VideoParts:
         self._pipe.flush()
         self._made.seek(0)
         self._made.truncate()
-
-    def _encoder(self) -> Any:
-        """An encoder like the stream's own, which only writes the video's header."""
-        encoder, like = self._new_encoder("libx264", "w"), self._stream.codec_context
-        encoder.width, encoder.height, encoder.pix_fmt = like.width, like.height, like.pix_fmt
-        encoder.framerate, encoder.time_base = Fraction(self._fps), Fraction(1, self._fps)
-        encoder.flags, encoder.options = like.flags, self._options
-        return encoder
 
     def close(self) -> None:
         """Sends what is left."""

@@ -1,7 +1,5 @@
 """What is there already is not replaced without a word. This imports no torch."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ...errors import InputError

@@ -1,7 +1,5 @@
 """Reads an image, and a video or a folder of PNG files as frames, one after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Where the frames of a run go. It is checked before the run."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

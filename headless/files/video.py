@@ -1,7 +1,5 @@
 """Writes frames to a video, a pipe or PNG files, at once or as they come."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Callable
@@ -44,7 +42,7 @@ class _Frames(Protocol):
     def abandon(self) -> None: ...
 
 
-class FrameWriter:
+class FrameWriter(AbstractContextManager["FrameWriter"]):
     """Writes a video as its frames come; a thread of its own encodes while the caller makes the next ones.
 
     Nothing has its own name before it is whole, so that an interrupted run leaves nothing and an older video stays.
@@ -70,9 +68,6 @@ class FrameWriter:
         if target.pattern is not None:
             return _PngFiles(target, first, self._keep_partial)
         return (_GrowingVideo if self._keep_partial else _VideoFile)(target, fps)
-
-    def __enter__(self) -> FrameWriter:
-        return self
 
     def write(self, frames: np.ndarray) -> None:
         """Frames uint8 [F, H, W, 3]. Waits where the thread is two parts behind; raises what it met before."""
@@ -121,15 +116,15 @@ class _PngFiles:
         files = self._target.files(self._next, len(frames))
         self._next += len(frames)
         self._waiting += files
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(self._save, files, frames))
-        if self._at_once:
-            self.close()
-
-    def _save(self, file: Path, frame: np.ndarray) -> None:
         from PIL import Image
 
-        Image.fromarray(frame).save(_part(file), format="PNG", compress_level=4)
+        def save(file: Path, frame: np.ndarray) -> None:
+            Image.fromarray(frame).save(_part(file), format="PNG", compress_level=4)
+
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(save, files, frames))
+        if self._at_once:
+            self.close()
 
     def close(self) -> None:
         """Gives the files their names."""
@@ -148,7 +143,9 @@ class _VideoFile:
     def __init__(self, target: Target, fps: int) -> None:
         self._path, self._part = target.path, _part(target.path)
         self._video = WholeVideo(self._part, target.path.suffix, fps)
-        self.write = self._video.write
+
+    def write(self, frames: np.ndarray) -> None:
+        self._video.write(frames)
 
     def close(self) -> None:
         """Gives the file its name."""
@@ -169,11 +166,10 @@ class _GrowingVideo(_VideoFile):
         self._growing = target.growing
         self._file = self._growing.open("wb")
         self._parts = VideoParts(self._file, fps, preset="ultrafast")
-        self.write = self._write
 
-    def _write(self, frames: np.ndarray) -> None:
+    def write(self, frames: np.ndarray) -> None:
         self._parts.write(frames)
-        self._video.write(frames)
+        super().write(frames)
 
     def close(self) -> None:
         """Gives the whole video its name."""

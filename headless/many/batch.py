@@ -1,8 +1,6 @@
 """`lingbot-world batch`: many videos, one manifest. Videos of one size are made together, so that each expert is loaded
 once for all of them. Done jobs are skipped; a job that fails is noted and passed over."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time
@@ -21,16 +19,15 @@ from ...camera.moves import path_from_keys, preset_path
 from ...errors import LingBotError
 from ...options import ShowProgress
 from ...pipeline.memory import choose_residency
-from ...pipeline.two_experts import Conditioning, Video
+from ...pipeline.two_experts import Video
 from ...sampling import StepReuse
 from ..files.existing import refuse_existing
 from ..files.video import write_frames
 from ..options import GenerateOptions
-from ..plan import SamplingPlan, make_plan
+from ..plan import AnyPlan, SamplingPlan, make_plan
 from ..profile import StageRecorder, silent
-from ..rollout_plan import RolloutPlan
 from ..run import run
-from ..stages import camera_map, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
+from ..stages import conditioning, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
 from .jobs import CHANGED, DONE, Job, Manifest, Outcome, alone_in
 from .kept import Kept, OpenFiles
 
@@ -79,8 +76,9 @@ def run_batch(
         waiting = _waiting(jobs, manifest, tell)
         manifest.path.touch()
         groups, failed = _planned(waiting, folder, tell)
-        run_groups, done = run_groups or partial(_run_here, show=show), 0
-        for outcome in chain(failed, run_groups([group for _, group in groups], folder)):
+        given, kept, done = [group for _, group in groups], Kept(), 0
+        here = (outcome for group in given for outcome in run_group(group, folder, kept, show))
+        for outcome in chain(failed, here if run_groups is None else run_groups(given, folder)):
             manifest.note(outcome)
             done += outcome.error is None
             if outcome.error is not None:
@@ -119,11 +117,11 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
 
 def _planned(
     waiting: Sequence[Job], folder: Path, tell: Callable[[str], None]
-) -> tuple[list[tuple[SamplingPlan | RolloutPlan, list[Seeded]]], list[Outcome]]:
+) -> tuple[list[tuple[AnyPlan, list[Seeded]]], list[Outcome]]:
     """The jobs in groups that are made together, each with the plan of one of them, and those that cannot start.
     Pose folders are written below `folder`."""
     likenesses: dict[str, list[Seeded]] = {}
-    plans: dict[str, SamplingPlan | RolloutPlan] = {}
+    plans: dict[str, AnyPlan] = {}
     failed: list[Outcome] = []
     notes: dict[str, list[str]] = {}
     files = OpenFiles()
@@ -147,12 +145,6 @@ def _planned(
     return groups, failed
 
 
-def _run_here(groups: list[list[Seeded]], folder: Path, *, show: ShowProgress) -> Iterator[Outcome]:
-    kept = Kept()
-    for group in groups:
-        yield from run_group(group, folder, kept, show)
-
-
 def _with_camera(job: Job, folder: Path) -> GenerateOptions:
     """The job's options, with the pose folder of its preset or keys written beside the videos."""
     if job.camera is None or job.camera[0] == "action_path":
@@ -164,7 +156,7 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
     return replace(job.options, action_path=poses)
 
 
-def _likeness(job: Job, plan: SamplingPlan | RolloutPlan) -> str:
+def _likeness(job: Job, plan: AnyPlan) -> str:
     """Equal for jobs whose steps can be done together: they have the same settings, size and models."""
     own = ("image", "prompt", "negative", "seed", "camera", "fps")
     settings = {name: value for name, value in job.settings().items() if name not in own}
@@ -220,8 +212,8 @@ def _latents(plans: list[SamplingPlan], stages: StageRecorder, kept: Kept) -> li
     for plan, y in zip(plans, encoded, strict=True):
         assert plan.options.seed is not None  # every job has one by now
         noise = draw_noise(plan.geometry, torch.Generator(plan.options.noise_device).manual_seed(plan.options.seed))
-        conditioning = partial(_conditioning, plan, y, prompts)
-        videos.append(Video(noise.to(plan.device), conditioning, StepReuse(first.options.reuse_threshold)))
+        given = partial(conditioning, plan, y, [prompts[text] for text in prompts_of(plan)])  # freed with its last step
+        videos.append(Video(noise.to(plan.device), given, StepReuse(first.options.reuse_threshold)))
     return [latent.cpu() for latent in run_steps(first, videos, stages, residency, keep=kept.expert)]
 
 
@@ -234,9 +226,3 @@ def _prompts(plans: list[SamplingPlan], stages: StageRecorder) -> dict[str, Tens
         rows = encode_prompts(part, plans[0], stages.begin("text", "block"))
         found |= {text: row.cpu() for text, row in zip(part, rows, strict=True)}
     return found
-
-
-def _conditioning(plan: SamplingPlan, y: Tensor, prompts: dict[str, Tensor]) -> Conditioning:
-    """On the plan's device: made when an expert begins with the video, and freed with its last step."""
-    context, *negative = (prompts[text] for text in prompts_of(plan))
-    return Conditioning(y, context, negative[0] if negative else None, camera_map(plan)).to(plan.device)

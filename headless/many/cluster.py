@@ -4,8 +4,6 @@ The files have to be found under the same paths on all machines. An actor that i
 the videos it was making: they are made again by another one.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import queue
@@ -151,7 +149,12 @@ def _serve(
             outcomes.put(error)
         except ray.exceptions.RayError as error:
             worker = None
-            _try_again(attempt, list(left.values()), waiting, outcomes, error)
+            for seeded in left.values():  # each on its own: one that ends its workers takes the others not along
+                if attempt.number < MOST_TRIES:
+                    waiting.put(_Try([seeded], attempt.number + 1))
+                else:
+                    why = f"{MOST_TRIES} workers were lost while they made it ({type(error).__name__})"
+                    outcomes.put(Outcome(seeded.job, seeded.seed, error=why))
 
 
 def _placed(worker: Any, done: threading.Event) -> Any:
@@ -165,16 +168,3 @@ def _placed(worker: Any, done: threading.Event) -> Any:
             ray.get(answer)
             return worker
     return None
-
-
-def _try_again(
-    attempt: _Try, left: list[Seeded], waiting: queue.Queue, outcomes: queue.Queue, error: Exception
-) -> None:
-    """Puts back the jobs that a worker was lost with, each on its own: if one of them ends its workers, the others
-    are not taken along."""
-    for seeded in left:
-        if attempt.number < MOST_TRIES:
-            waiting.put(_Try([seeded], attempt.number + 1))
-        else:
-            why = f"{MOST_TRIES} workers were lost while they made it ({type(error).__name__})"
-            outcomes.put(Outcome(seeded.job, seeded.seed, error=why))

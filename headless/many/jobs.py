@@ -1,7 +1,5 @@
 """The jobs of `lingbot-world batch`: a file with one a line, and the manifest that says what became of each."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """What a process keeps from one group of videos to the next: open files, and where memory has room, models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast

@@ -2,14 +2,13 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { inBothRenderers, WITHOUT_EDITORS } from "./editor.mjs";
+import { clearGraph, inBothRenderers } from "./editor.mjs";
 
 const VIEW = ".lbw-live:visible";
 
 /** A graph that walks on the toy at its smallest and shows the frames; the page has the nodes as window.live, window.shown. */
-const addWalk = (page) => page.evaluate(() => {
+const addWalk = (page) => clearGraph(page).then(() => page.evaluate(() => {
   const { app, LiteGraph } = window;
-  app.graph.clear();
   const add = (type, position, values = {}) => {
     const node = LiteGraph.createNode(type);
     node.pos = position;
@@ -32,7 +31,7 @@ const addWalk = (page) => page.evaluate(() => {
   app.graph.setDirtyCanvas(true, true);
   shown.onExecuted = (output) => { window.shown = output.images.length; };
   Object.assign(window, { live, shown: 0 });
-});
+}));
 
 const text = (page, part) => page.locator(`${VIEW} ${part}`).textContent();
 const frames = (page) => page.waitForFunction(() => {
@@ -74,7 +73,7 @@ inBothRenderers((it) => {
     assert.equal(saved.length, 10);
   });
 
-  it("a node that is taken off ends its walk's view", async (page) => {
+  it.once("a node that is taken off ends its walk's view", async (page) => {
     await addWalk(page);
     await page.evaluate(() => window.app.queuePrompt(0, 1));
     await frames(page);
@@ -84,4 +83,4 @@ inBothRenderers((it) => {
       return running.length === 0;
     });
   });
-}, WITHOUT_EDITORS);
+});

@@ -2,16 +2,15 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { eventually, inBothRenderers } from "./editor.mjs";
+import { clearGraph, eventually, inBothRenderers } from "./editor.mjs";
 
 const PACKAGE = "lingbot-world-base-cam-nf4";
 const LEVELS = ["high", "low"];
 const WIDTH = 340; // of the node in the shipped workflows
 
 /** Adds the experts' loader, with two files chosen, to an otherwise empty graph; `isThere`: the server has the files. */
-const addLoader = (page, isThere) => page.evaluate(([levels, folder, width, areThere]) => {
+const addLoader = (page, isThere) => clearGraph(page).then(() => page.evaluate(([levels, folder, width, areThere]) => {
   const { app, LiteGraph } = window;
-  app.graph.clear();
   const node = LiteGraph.createNode("LingBotWorldLoadExperts");
   node.pos = [200, 120];
   app.graph.add(node);
@@ -23,7 +22,7 @@ const addLoader = (page, isThere) => page.evaluate(([levels, folder, width, areT
   node.setSize([width, node.size[1]]);
   Object.assign(app.canvas.ds, { scale: 1, offset: [0, 0] });
   app.graph.setDirtyCanvas(true, true);
-}, [LEVELS, PACKAGE, WIDTH, isThere]);
+}, [LEVELS, PACKAGE, WIDTH, isThere]));
 
 /** Every text that the classic renderer draws in the next frames. */
 const drawnTexts = (page) => page.evaluate(async () => {

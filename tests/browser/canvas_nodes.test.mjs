@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 import { settle } from "./canvas.mjs";
-import { eventually, inBothRenderers, WITHOUT_EDITORS } from "./editor.mjs";
+import { clearGraph, eventually, inBothRenderers } from "./editor.mjs";
 
 const PACK_TITLE = "LingBot-World";
 
@@ -17,16 +17,15 @@ function standing(count) {
 }
 
 /** Adds a node at a place of an otherwise empty graph; returns nothing: the page has it as window.node. */
-const addNode = (page, type) => page.evaluate((id) => {
+const addNode = (page, type) => clearGraph(page).then(() => page.evaluate((id) => {
   const { app, LiteGraph } = window;
-  app.graph.clear();
   const node = LiteGraph.createNode(id);
   node.pos = [200, 120];
   app.graph.add(node);
   Object.assign(app.canvas.ds, { scale: 1, offset: [0, 0] });
   app.graph.setDirtyCanvas(true, true);
   window.node = node;
-}, type);
+}, type));
 
 const value = (page, name) => page.evaluate((wanted) => window.node.widgets.find((one) => one.name === wanted).value, name);
 
@@ -60,7 +59,7 @@ inBothRenderers((it, vue) => {
     assert.deepEqual(buttons, ["choose files to upload"]);
   });
 
-  it("what is no camera path is refused in words", async (page) => {
+  it.once("what is no camera path is refused in words", async (page) => {
     await addNode(page, "LingBotWorldCameraImport");
     await settle(page);
     const before = await value(page, "file");
@@ -140,7 +139,7 @@ inBothRenderers((it, vue) => {
     await eventually(async () => assert.equal(await page.evaluate(() => window.node.mode), 2));
   });
 
-  it("Quantize shows on the node what it made", async (page) => {
+  it.once("Quantize shows on the node what it made", async (page) => {
     await addNode(page, "LingBotWorldQuantize");
     await page.evaluate((name) => {
       const widget = (wanted) => window.node.widgets.find((one) => one.name === wanted);
@@ -151,7 +150,7 @@ inBothRenderers((it, vue) => {
     await page.getByText(/zz-.* is ready\. Press R/).first().waitFor();
   });
 
-  it("templates come under the pack's name, in the order of their numbers", async (page) => {
+  it.once("templates come under the pack's name, in the order of their numbers", async (page) => {
     const names = await page.evaluate(async () => Object.values(await window.app.api.getWorkflowTemplates()).flat());
     const ours = names.filter((name) => /^\d\d /.test(name));
     assert.ok(ours.length > 5);
@@ -159,4 +158,4 @@ inBothRenderers((it, vue) => {
     const { en } = await page.evaluate(async () => (await window.app.api.fetchApi("/i18n")).json());
     assert.equal(en.templateWorkflows.category["lingbot-world-comfyui"], PACK_TITLE);
   });
-}, WITHOUT_EDITORS);
+});

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { loadWorkflow, settle } from "./canvas.mjs";
-import { eventually, inBothRenderers, WITHOUT_EDITORS } from "./editor.mjs";
+import { clearGraph, eventually, inBothRenderers } from "./editor.mjs";
 
 const PREVIEW = "LingBotWorldCameraPreview";
 const READABLE = 600; // pixels across; a drawing's letters are 13 pixels high where it is 650 wide, so 12 here
@@ -14,7 +14,7 @@ const face = (page) => page.locator(".lbw-preview:visible");
 
 /** An otherwise empty graph with one node before a preview; the page has them as window.made and window.preview. */
 async function addPair(page, type) {
-  await page.evaluate(() => window.app.graph.clear());
+  await clearGraph(page);
   await face(page).waitFor({ state: "detached" });
   await page.evaluate(makePair, [type, PREVIEW]);
 }
@@ -58,7 +58,7 @@ inBothRenderers((it) => {
     assert.equal(await queued(page), runs);
   });
 
-  it("what is wrong with a path stands in the drawing's place", async (page) => {
+  it.once("what is wrong with a path stands in the drawing's place", async (page) => {
     await addPair(page, "LingBotWorldCameraKeys");
     await eventually(async () => assert.ok(await picture(page)));
     await set(page, "script", "walk on");
@@ -67,7 +67,7 @@ inBothRenderers((it) => {
     await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
   });
 
-  it("without a camera, and with one that only a run tells, it says so", async (page) => {
+  it.once("without a camera, and with one that only a run tells, it says so", async (page) => {
     await addPair(page, "LingBotWorldCameraPreset");
     await eventually(async () => assert.ok(await picture(page)));
     await page.evaluate(() => window.preview.disconnectInput(0));
@@ -88,7 +88,7 @@ inBothRenderers((it) => {
     await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
   });
 
-  it("it follows the page's theme, also with what a run drew", async (page) => {
+  it.once("it follows the page's theme, also with what a run drew", async (page) => {
     const theme = (name) => page.evaluate((to) => window.app.extensionManager.setting.set("Comfy.ColorPalette", to), name);
     const brightness = () => face(page).locator("img:visible").evaluate((image) => {
       const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }), pen = canvas.getContext("2d");
@@ -119,4 +119,4 @@ inBothRenderers((it) => {
     }, PREVIEW);
     await eventually(async () => assert.ok((await picture(page)).across >= READABLE, JSON.stringify(await picture(page))));
   });
-}, WITHOUT_EDITORS);
+});

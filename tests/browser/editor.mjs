@@ -10,7 +10,8 @@ export const EDITOR = ".lbw-editor:visible"; // ComfyUI keeps the hidden widgets
 export const LIMIT = { timeout: 2 * PATIENCE }; // of a case
 
 /** A page on an empty graph; errors thrown in it are collected in its `faults`. */
-async function openPage(browser, vue, { settings = {} } = {}) {
+async function openPage(vue, settings) {
+  browser ??= await launch();
   const more = { "Comfy.Workflow.WorkflowTabsPosition": "Topbar", "Comfy.UserConsent": true, "Comfy.EnableTooltips": true, ...settings };
   await choose(process.env.COMFY_URL, vue, more);
   const permissions = ["clipboard-read", "clipboard-write"];
@@ -25,52 +26,63 @@ async function openPage(browser, vue, { settings = {} } = {}) {
 }
 
 let browser;
-const shared = new Map();
+const pages = new Map();
 after(() => browser?.close());
 
-/** Options of files that share a page on which no editor has been: what editors leave on it counts in them. */
-export const WITHOUT_EDITORS = {};
-
-/** The page of a renderer. Files with the same options, or none, share it in one process (all.mjs): to open one takes
+/** The page of a renderer. Files share it in one process (all.mjs), but for one with settings of its own: to open one takes
  * longer than many a file's cases. */
-async function pageOf(vue, options) {
-  browser ??= await launch();
-  if (!isShared(options)) return openPage(browser, vue, options);
-  const name = `${vue} ${options === WITHOUT_EDITORS}`;
-  if (!shared.has(name)) shared.set(name, await openPage(browser, vue));
-  return shared.get(name);
+async function pageOf(vue, settings) {
+  if (settings) return openPage(vue, settings);
+  if (!pages.has(vue)) pages.set(vue, await openPage(vue));
+  return pages.get(vue);
 }
 
-const isShared = (options) => !options || options === WITHOUT_EDITORS;
-
-/** Runs `cases(it, vue)` in both renderers: `it(name, async (page) => ...)`. Whatever is thrown in the page fails the case. */
-export function inBothRenderers(cases, options) {
+/**
+ * Runs `cases(it, vue)` in both renderers: `it(name, async (page) => ...)`. Whatever is thrown in the page fails the case.
+ * What has nothing to do with how nodes are drawn, `it.once(...)`, runs in one of them, by turns; with LINGBOT_CANVAS=all in both.
+ */
+export function inBothRenderers(cases, settings) {
   for (const vue of [false, true]) {
     describe(vue ? "Nodes 2.0" : "classic nodes", () => {
-      let page;
-      before(async () => { page = await pageOf(vue, options); });
-      after(() => isShared(options) || page.context().close());
-      cases((name, body) => test(name, LIMIT, async () => {
+      let page, turns = 0;
+      before(async () => { page = await pageOf(vue, settings); });
+      after(() => settings && page.context().close());
+      const it = (name, body) => test(name, LIMIT, async () => {
         await body(page);
         assert.deepEqual(page.faults, []);
-      }), vue);
+      });
+      it.once = (...given) => {
+        turns += 1;
+        if (process.env.LINGBOT_CANVAS === "all" || vue === (turns % 2 === 0)) it(...given);
+      };
+      cases(it, vue);
     });
   }
 }
 
 /** The same with cases that each start with one editor node: `it(name, async (page, editor) => ...)`. */
-export function editorInBothRenderers(cases, options) {
-  inBothRenderers((it, vue) => cases((name, body) => it(name, async (page) => {
-    await clearGraph(page);
-    await body(page, await addEditorNode(page));
-  }), vue), options);
+export function editorInBothRenderers(cases, settings) {
+  inBothRenderers((plain, vue) => {
+    const withEditor = (body) => async (page) => {
+      await clearGraph(page);
+      await body(page, await addEditorNode(page));
+    };
+    const it = (name, body) => plain(name, withEditor(body));
+    it.once = (name, body) => plain.once(name, withEditor(body));
+    cases(it, vue);
+  }, settings);
 }
 
-/** An empty graph on the canvas, without what an earlier test left in it. */
+/**
+ * An empty graph on the canvas, without what an earlier test left in it. Ids go on: the front-end keeps what stands in fields by
+ * their nodes' ids, so that after a clearing a new node of any type has what stood in fields of these names before.
+ */
 export async function clearGraph(page) {
   await page.evaluate(() => {
     window.app.canvas.setGraph(window.app.rootGraph ?? window.app.graph);
+    const { last_node_id: last } = window.app.graph;
     window.app.graph.clear();
+    window.app.graph.last_node_id = last;
   });
   await page.locator(EDITOR).waitFor({ state: "detached" });
 }

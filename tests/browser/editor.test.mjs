@@ -41,13 +41,13 @@ editorInBothRenderers((it) => {
     assert.deepEqual(await graphState(page), before_);
   });
 
-  it("turns the camera by its handle", async (page, editor) => {
+  it.once("turns the camera by its handle", async (page, editor) => {
     await drag(page, await pointIn(editor, "top", [0, 0, 0.35]), await pointIn(editor, "top", [1, 0, 0]));
     const { quaternion } = (await savedState(page)).keyframes[0];
     near(quaternion, [0, Math.SQRT1_2, 0, Math.SQRT1_2], 0.02);
   });
 
-  it("snaps to the grid when asked", async (page, editor) => {
+  it.once("snaps to the grid when asked", async (page, editor) => {
     await editor.getByRole("button", { name: "Snap to the grid" }).click();
     await moveEnd(page, editor, 0.27);
     const [x] = (await savedState(page)).keyframes[1].position;
@@ -89,7 +89,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual([await savedState(page), await graphState(page)], [start, graph]);
   });
 
-  it("scrubs and retimes on the time line, by mouse and keys", async (page, editor) => {
+  it.once("scrubs and retimes on the time line, by mouse and keys", async (page, editor) => {
     const line = await editor.locator("[data-view=time]").boundingBox(), readout = editor.locator("output");
     await page.mouse.click(line.x + line.width / 2, line.y + 8);
     await settle(page);
@@ -120,7 +120,7 @@ editorInBothRenderers((it) => {
     assert.equal((await graphState(page)).count, 1);
   });
 
-  it("types numbers and choices into fields", async (page, editor) => {
+  it.once("types numbers and choices into fields", async (page, editor) => {
     await editor.getByLabel("Yaw").fill("45");
     await editor.getByLabel("Yaw").press("Enter");
     await editor.getByLabel("Length in frames").fill("161");
@@ -132,7 +132,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual([state.frames, state.ease, state.keyframes[1].frame], [161, "ease_in_out", 160]);
   });
 
-  it("records a flight by held keys", async (page, editor) => {
+  it.once("records a flight by held keys", async (page, editor) => {
     await editor.focus();
     await page.keyboard.press("r");
     await page.keyboard.down("w");
@@ -154,7 +154,7 @@ editorInBothRenderers((it) => {
     assert.equal((await savedState(page)).keyframes.length, 2);
   });
 
-  it("looks around with the mouse in flight, and Enter keeps the view", async (page, editor) => {
+  it.once("looks around with the mouse in flight, and Enter keeps the view", async (page, editor) => {
     await editor.focus();
     await page.keyboard.press("f");
     await settle(page);
@@ -166,13 +166,13 @@ editorInBothRenderers((it) => {
     assert.ok((await savedState(page)).keyframes[0].quaternion[1] > 0.1);
   });
 
-  it("loops: there and back again", async (page, editor) => {
+  it.once("loops: there and back again", async (page, editor) => {
     await editor.getByRole("button", { name: "Loop" }).click();
     const { loop, keyframes } = await savedState(page);
     assert.deepEqual([loop, keyframes.map((key) => [key.frame, key.position[2]])], [true, [[0, 0], [40, 2]]]);
   });
 
-  it("plays", async (page, editor) => {
+  it.once("plays", async (page, editor) => {
     const rate = playRate(editor, 32);
     await editor.getByRole("button", { name: "Play", exact: true }).click();
     assert.ok(await rate > 8 && await rate < 20, `${await rate} frames a second`);
@@ -200,7 +200,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual([(await savedState(page, 1)).fps, (await savedState(page, 0)).fps, (await graphState(page)).count], [24, 16, 2]);
   });
 
-  it("keeps a document it cannot read and says so", async (page, editor) => {
+  it.once("keeps a document it cannot read and says so", async (page, editor) => {
     const future = '{"version": 2, "keyframes": "elsewhere"}';
     await setText(page, future);
     assert.match(await editor.locator(".lbw-status").textContent(), /version is 2/);
@@ -263,7 +263,7 @@ editorInBothRenderers((it) => {
     assert.ok((await savedState(page)).keyframes.some((key) => key.frame === 80 && key.position[2] > 2.2));
   });
 
-  it("has a name for everything that takes the focus", async (page, editor) => {
+  it.once("has a name for everything that takes the focus", async (page, editor) => {
     const nameless = await editor.evaluate((root) => [...root.querySelectorAll("button, input, select, textarea, canvas")]
       .filter((control) => !control.getAttribute("aria-label") && !control.textContent.trim()).map((control) => control.outerHTML));
     assert.deepEqual(nameless, []);

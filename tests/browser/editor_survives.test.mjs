@@ -27,7 +27,7 @@ const enter = (page, inner) => page.evaluate(([type, down]) => {
 }, [NODE, inner]);
 
 editorInBothRenderers((it) => {
-  it("a refresh of the page", async (page, editor) => {
+  it.once("a refresh of the page", async (page, editor) => {
     await moveEnd(page, editor);
     const moved = await savedState(page);
     const end = `[${moved.keyframes[1].position}]`; // in the draft that the front-end stores a while after a change
@@ -112,7 +112,7 @@ editorInBothRenderers((it) => {
     assert.deepEqual(await queuedKeyframes(page), [edited]);
   });
 
-  it("a second editor beside it: edits, undo and views of one leave the other alone", async (page, editor) => {
+  it.once("a second editor beside it: edits, undo and views of one leave the other alone", async (page, editor) => {
     const second = await addEditorNode(page, [600, 80]), start = await savedState(page, 1);
     const picture = (one) => one.locator("[data-view=world]").evaluate((canvas) => canvas.toDataURL());
     await moveEnd(page, editor, 0.5);
@@ -130,4 +130,4 @@ editorInBothRenderers((it) => {
     assert.deepEqual(await savedState(page, 1), start);
     assert.equal((await queuedKeyframes(page)).length, 2);
   });
-}, { settings: { "Comfy.Workflow.Persist": true } });
+}, { "Comfy.Workflow.Persist": true });

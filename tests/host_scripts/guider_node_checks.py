@@ -22,8 +22,8 @@ from common import (
 )
 from lingbot_world.host.sampler import FlowSolver
 from lingbot_world.loaders import open_checkpoint
-from lingbot_world.quantize.writer import write_expert_folder
 from lingbot_world.sampling import flow_sigmas
+from lingbot_world.toy.experts import write_expert_folder
 
 
 @check

@@ -28,8 +28,8 @@ from lingbot_world.options import Window
 from lingbot_world.pipeline import World
 from lingbot_world.pipeline.two_experts import sample
 from lingbot_world.pipeline.world import WorldMemory
-from lingbot_world.quantize.writer import write_expert
 from lingbot_world.sampling import StepReuse, few_step_schedule
+from lingbot_world.toy.experts import write_expert
 from lingbot_world.vae import decode_latent, load_vae
 from model_cases import SMALL, golden_inputs, golden_model, random_inputs, random_state, with_state
 from rollout_cases import FEW_STEPS, GUIDED, PLACES, arrays, run

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 
 from ...camera.moves.presets import preset_path
-from ...quantize.writer import config_json, write_expert, write_json
+from ...quantize.writer import config_json, write_json
+from ...toy.experts import write_expert
 from ...toy.package import CAUSAL, EXAMPLE
 from ..toyworld import pack
 from ..toyworld.parameters import lacking, load_weights

@@ -32,8 +32,7 @@ from drift_faults import FAULTS as DRIFTS
 from lingbot_world.camera.measure import find_camera, video_path
 from lingbot_world.camera.measure.measurement import (
     compared,
-    median_direction_error_deg,
-    median_turn_error_deg,
+    median_errors_deg,
 )
 from lingbot_world.drift import find_faults, measure_frames
 
@@ -83,8 +82,8 @@ def _camera(frames: np.ndarray, move: str) -> dict[str, Any]:
         "own": VERDICTS[own.follows],
         "others": Counter(VERDICTS[compared(camera, path_of(other)).follows] for other in AMOUNTS if other != move),
         "registered": float(camera.registered.mean()),
-        "turn off": median_turn_error_deg(own.found),
-        "direction off": median_direction_error_deg(own.found),
+        "turn off": median_errors_deg(own.found)[0],
+        "direction off": median_errors_deg(own.found)[1],
         "seconds": took,
         "from-video": made,
         "focal off": float(found.lens[0] / camera.lens[0] - 1) if found.lens_found else None,

@@ -18,7 +18,7 @@ from torch import Tensor
 from ...model.quantized.codec import decode as decode_4bit
 from ...model.quantized.codec import encode as encode_4bit
 from ...quantize.writer import linear_weights
-from ...sampling import flow_sigmas, flow_timesteps, is_high_noise, sample_flow_unipc
+from ...sampling import flow_sigmas, flow_timesteps, is_high_noise, solve
 from .camera_map import camera_patches, ray_patches
 from .expert_training import image_conditioning
 from .pack import QUANTIZED
@@ -81,7 +81,7 @@ def generate(
             predicted = without + guidance * (predicted - without)
         return x - sigma.to(x.device) * predicted
 
-    return sample_flow_unipc(denoise, noise, flow_sigmas(steps, SHIFT))
+    return solve("unipc", denoise, noise, flow_sigmas(steps, SHIFT))
 
 
 Way = Callable[[Weights, Weights, HeldOut, int], Tensor]

@@ -22,7 +22,8 @@ from ...camera.moves.presets import preset_path
 from ...model.config import ModelConfig
 from ...quantize.model import QuantizeOptions
 from ...quantize.package import QuantizePlan, plan_quantize, quantize
-from ...quantize.writer import config_json, linear_weights, write_expert, write_expert_folder, write_json
+from ...quantize.writer import config_json, linear_weights, write_json
+from ...toy.experts import write_expert, write_expert_folder
 from ...toy.world import CHANGE, PACKED
 from .parameters import lacking, load_weights
 from .paths import FRAMES, STEP

@@ -1,6 +1,5 @@
-"""The schedule of the causal models (LingBot-World Fast and 2.0): a few unguided steps for each chunk of the video."""
-
-from __future__ import annotations
+"""The schedules of the causal models, for each chunk of a video: a few unguided steps (LingBot-World Fast and 2.0), or
+many guided ones (causal-pretrain, the quality release)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,8 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from ..errors import InputError
-from ..options import FAST_INDICES, SCHEDULES, V2_INDICES, Release
+from ..options import FAST_INDICES, GUIDE_SCALE, SCHEDULES, STEPS, V2_INDICES, Release, SolverName
 from .schedule import flow_sigmas, flow_timesteps
+from .solvers import solve
 
 TABLE_STEPS = 1000
 """The few steps are taken from UniPC's schedule of this many steps."""
@@ -42,6 +42,35 @@ class FewStepSchedule:
             velocity = predict(x, timestep)
             denoised = (x.double() - self.sigmas[step] * velocity.double()).float()
         return denoised
+
+
+@dataclass(frozen=True)
+class GuidedSchedule:
+    """A solver that begins anew with each chunk. `guide_scale`: of the negative prompt; at 1 there is none."""
+
+    steps: int = STEPS
+    shift: float = 5.0
+    guide_scale: float = GUIDE_SCALE
+    solver: SolverName = "unipc"
+
+    @property
+    def timesteps(self) -> tuple[int, ...]:
+        """Each step's timestep. Raises InputError for steps, a shift and a solver that are not possible."""
+        return tuple(flow_timesteps(self.steps, self.shift, self.solver).tolist())
+
+    @property
+    def sigmas(self) -> tuple[float, ...]:
+        """Each step's sigma, float32."""
+        return tuple(flow_sigmas(self.steps, self.shift, self.solver).tolist()[:-1])
+
+    def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:  # noqa: ARG002
+        """The clean latent (float32) that `predict`, which is guided, makes of the noise `x`; no noise is added."""
+        timesteps = iter(self.timesteps)
+
+        def denoised(x: Tensor, sigma: Tensor) -> Tensor:
+            return x - sigma * predict(x, next(timesteps))
+
+        return solve(self.solver, denoised, x, flow_sigmas(self.steps, self.shift, self.solver).to(x.device))
 
 
 def few_step_schedule(indices: Sequence[int], shift: float) -> FewStepSchedule:

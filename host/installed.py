@@ -1,8 +1,10 @@
-"""Two folders of this pack among ComfyUI's custom nodes: the one that loads first works, the other keeps still.
+"""This pack among ComfyUI's custom nodes: two folders of it, and the order of its templates.
 
-Without that ComfyUI would take some nodes from the one, and addresses and the canvas's scripts from both."""
+Of two folders the one that loads first works, the other keeps still. Without that ComfyUI would take some nodes from
+the one, and addresses and the canvas's scripts from both."""
 
 import inspect
+import json
 import logging
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from .. import __version__
 PREFIX = "LingBotWorld"
 """How the ids of this pack's nodes begin, and of no other's."""
 HERE = Path(__file__).parent.parent
+TEMPLATES = ("/workflow_templates", "/api/workflow_templates")
 
 
 def gives_way() -> bool:
@@ -29,3 +32,20 @@ def gives_way() -> bool:
         "or move it out of custom_nodes, and restart ComfyUI", first, HERE, __version__,
     )  # fmt: skip
     return True
+
+
+def register(server) -> None:
+    """Sorts the pack's templates by their numbers, as ComfyUI lists them as the file system has them; `server` is its
+    PromptServer."""
+    from aiohttp import web
+
+    @web.middleware
+    async def sort(request: web.Request, handler) -> web.StreamResponse:
+        answer = await handler(request)
+        if request.path not in TEMPLATES or answer.status != web.HTTPOk.status_code:
+            return answer
+        listed = json.loads(answer.body)
+        listed.get(HERE.name, []).sort()
+        return web.json_response(listed)
+
+    server.app.middlewares.append(sort)

@@ -1,14 +1,18 @@
-"""What can be said of a Rollout before anything of its prompt runs. The rest is said by `plan_rollout`, which runs."""
+"""What can be said of a sampler and of a Rollout before anything of their prompt runs. What kind of model a link brings
+is told by the node that has opened it. The rest of a Rollout is said by `plan_rollout`, which runs."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from ..camera.poses import frame_count
 from ..errors import InputError
 from ..options import CHUNK, CHUNKS, Window
-from .prompt_values import Prompt, PromptValues, UnknownError, is_link
-from .queued_prompt import node_in_question
-from .wired_models import LOAD_EXPERTS, loader_of
+from .base_model import ONLY_ROLLOUT
+from .queued_prompt import Prompt, PromptValues, UnknownError, is_link, node_in_question
+
+LOAD_EXPERTS, LOAD_CAUSAL = "LingBotWorldLoadExperts", "LingBotWorldLoadCausal"
+MODEL, ANYTHING = "MODEL", "*"
 
 
 def check_rollout() -> None:
@@ -60,3 +64,40 @@ def _frames_from_elsewhere(prompt: Prompt, inputs: Mapping[str, Any]) -> int | N
     except Exception:  # what is not known yet, or wrong with another node, which says so itself
         return None
     return min(lengths, default=None)
+
+
+def check_experts(*names: str) -> None:
+    """Raises InputError where the node that ComfyUI is validating gets a causal model on one of these inputs."""
+    try:
+        prompt, node = node_in_question()
+    except UnknownError:
+        return
+    for name in names:
+        if loader_of(prompt, prompt[node]["inputs"].get(name)) == LOAD_CAUSAL:
+            raise InputError(f"{name}: {ONLY_ROLLOUT}")
+
+
+def loader_of(prompt: Prompt, link: Any) -> str | None:
+    """The class of the node that has opened a MODEL: LOAD_EXPERTS, LOAD_CAUSAL, or None where that is not known.
+
+    A node that takes one MODEL and gives out one, such as a LoRA loader, passes it on."""
+    passed = set()
+    while type_of(prompt, link) == MODEL and link[0] not in passed:
+        passed.add(link[0])
+        node = prompt[link[0]]
+        if node["class_type"] in (LOAD_EXPERTS, LOAD_CAUSAL):
+            return node["class_type"]
+        links = [value for value in node["inputs"].values() if type_of(prompt, value) in (MODEL, ANYTHING)]
+        link = links[0] if len(links) == 1 else None
+    return None
+
+
+def type_of(prompt: Prompt, link: Any) -> str | None:
+    """The type of what a link brings, as its node declares it; None for a value and for a link that leads nowhere."""
+    if not is_link(link):
+        return None
+    known = import_module("nodes").NODE_CLASS_MAPPINGS  # ComfyUI's `nodes`
+    try:
+        return known[prompt[link[0]]["class_type"]].RETURN_TYPES[link[1]]
+    except (KeyError, IndexError, TypeError):
+        return None

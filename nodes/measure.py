@@ -1,11 +1,13 @@
-"""LingBotWorldMeasureCamera, LingBotWorldCameraFromVideo: whether a video follows its path; the path of a video."""
+"""LingBotWorldMeasureCamera, LingBotWorldCameraFromVideo, LingBotWorldMeasureDrift: what a video shows: whether it
+follows its path, the path of its camera, and when it falls apart."""
 
 from comfy_api.latest import io, ui
 
 from ..camera.measure import opencv, pycolmap
-from ..host.measure import measure_image, path_of_video
+from ..host.measure import measure_drift, measure_image, path_of_video
 from ..host.notice import show_text
-from .camera_sockets import CATEGORY, Camera, camera_outputs, drawing_size, fov_input
+from ..options import FPS
+from .inputs import CATEGORY, Camera, camera_outputs, drawing_size, fov_input, number, whole
 from .refusal import refusal
 
 
@@ -23,13 +25,7 @@ class LingBotWorldMeasureCamera(io.ComfyNode):
             inputs=[
                 io.Image.Input("images", tooltip="The frames of the video, all of them."),
                 Camera.Input("camera", tooltip="The camera path that the video was made with."),
-                io.Int.Input(
-                    "every",
-                    default=0,
-                    min=0,
-                    max=10_000,
-                    tooltip="Frames from one keyframe of a pair to the other. 0: eight.",
-                ),
+                whole("every", (0, 0, 10_000), "Frames from one keyframe of a pair to the other. 0: eight."),
                 *drawing_size(),
             ],
             outputs=[
@@ -78,6 +74,39 @@ class LingBotWorldCameraFromVideo(io.ComfyNode):
         path, notes = path_of_video(images, fov_deg)
         show_text("\n".join(notes))
         return io.NodeOutput(path, len(path), "\n".join(notes))
+
+
+class LingBotWorldMeasureDrift(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="LingBotWorldMeasureDrift",
+            display_name="LingBot-World Measure Drift",
+            category="LingBot-World",
+            description="Says when a video falls apart: sharpness, colours, flicker, seams, repeats and frozen "
+            "stretches over time. Needs opencv-python-headless.",
+            search_aliases=["lingbot", "quality", "flicker", "sharpness", "blur", "colour shift", "seams"],
+            is_output_node=True,
+            inputs=[
+                io.Image.Input("images", tooltip="The frames of the video, all of them."),
+                number("fps", (1.0, float(FPS), 240.0), "Frames a second of the video."),
+                *drawing_size(),
+            ],
+            outputs=[
+                io.Image.Output("drawing", display_name="image", tooltip="Charts of all figures."),
+                io.String.Output("report", tooltip="What was found, with its second, and a line for each second."),
+            ],
+        )
+
+    @classmethod
+    def validate_inputs(cls, fps):
+        return refusal(opencv)  # a missing package is said before the video is made
+
+    @classmethod
+    def execute(cls, images, fps, width, height) -> io.NodeOutput:
+        drawing, said, figures = measure_drift(images, fps, (width, height))
+        show_text("\n".join(said))
+        return io.NodeOutput(drawing, "\n".join([*said, *figures]), ui=ui.PreviewImage(drawing, cls=cls))
 
 
 def _libraries() -> None:
