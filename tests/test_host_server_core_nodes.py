@@ -31,7 +31,7 @@ def latent(server: ComfyServer, prompt: ToyPrompt) -> torch.Tensor:
     """What the sampler gives; the weights compute in fp32, so that only the node can make a difference."""
     prompt = prompt.set(SAMPLER, seed=3, steps=STEPS).set(EXPERTS, weight_dtype="fp32").without("SaveVideo")
     prompt = prompt.add("900", "SaveLatent", samples=prompt.link(SAMPLER), filename_prefix="core_nodes/latent")
-    run = server.queue(prompt, timeout=1200)
+    run = server.queue(prompt)
     (path,) = Run(run.prompt_id, {"900": run.outputs["900"]}).files(server.base / "output")
     return load_file(path)["latent_tensor"]
 
