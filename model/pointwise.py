@@ -18,20 +18,13 @@ from torch import Tensor
 from ..options import T
 from . import matrix_8bit, pointwise_plain
 from .matrix_8bit import LARGEST, Activation, EightBit
+from .pointwise_plain import Turning
 
 EAGER_TOKENS = 2048
 
 R = TypeVar("R", bound=Tensor | EightBit)
 Rows: TypeAlias = Tensor | EightBit
 """Activations [tokens, width] as a layer takes them."""
-
-class Turning(NamedTuple):
-    """What `rms_rope_` is given beside x."""
-
-    weight: Tensor
-    cos: Tensor
-    sin: Tensor
-    eps: float
 
 
 class Unturned(NamedTuple):
@@ -92,7 +85,7 @@ def add_norm(
     """`gated_add_` of what is `added` to x, then, unless it is None, `affine_`, then the `layer_norm` of x: as `dtype`,
     or in 8 bits with one scale a token."""
     out = empty_rows(x, dtype)
-    _run("add_norm_", x, *_values_and_scales(out), *added, *affine, weight, bias, eps)
+    _run("add_norm_", x, *_values_and_scales(out), added, affine, (weight, bias, eps))
     return out
 
 
@@ -160,7 +153,7 @@ def put_turned_(
 ) -> Tensor:
     """The `rows` (int64 [tokens]) of `out` become what is `given`, normed and turned; with `scaling`, shift and factor,
     what `to_fp8_` makes of that. What is given may be written over."""
-    return _run("put_turned_", out, rows, given.x, *given.turning, *scaling)
+    return _run("put_turned_", out, rows, given.x, given.turning, *scaling)
 
 
 def turned_fp8(given: Unturned) -> tuple[Tensor, Tensor, Tensor]:
@@ -168,7 +161,7 @@ def turned_fp8(given: Unturned) -> tuple[Tensor, Tensor, Tensor]:
     two with which no token becomes too large: a norm bounds its result. What is given may be written over."""
     scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
     out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
-    return _run("turned_fp8_", out, scale, factor, given.x, *given.turning), scale, factor
+    return _run("turned_fp8_", out, scale, factor, given.x, given.turning), scale, factor
 
 
 def merge_fp8_(
@@ -274,7 +267,10 @@ _EAGER: dict[str, Callable[..., Tensor]] = {
 
 
 def _tokens_of(argument: Any, part: slice) -> Any:
-    """These tokens of an argument that has a row for each token; other arguments as they are."""
+    """These tokens of an argument that has a row for each token, or of a tuple's; other arguments as they are."""
+    if isinstance(argument, tuple):
+        parts = (_tokens_of(each, part) for each in argument)
+        return Turning(*parts) if isinstance(argument, Turning) else tuple(parts)
     return argument[part] if isinstance(argument, Tensor) and argument.ndim == 2 else argument
 
 

@@ -1,10 +1,21 @@
 """The functions of pointwise.py in plain torch, which says what they compute; those in 8 bits are in matrix_8bit.py."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from .matrix_8bit import LARGEST, encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
+
+
+class Turning(NamedTuple):
+    """What `rms_rope_` is given beside x: the norm's weight [dim], and angles [tokens, head_dim / 2]."""
+
+    weight: Tensor
+    cos: Tensor
+    sin: Tensor
+    eps: float
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
@@ -62,34 +73,32 @@ def merge_(
 
 
 def add_norm_(
-    x: Tensor, out: Tensor, scales: Tensor | None, y: Tensor, gate: Tensor | None, scale: Tensor | None,
-    shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
+    x: Tensor, out: Tensor, scales: Tensor | None, added: tuple[Tensor, Tensor | None],
+    affine: tuple[Tensor | None, Tensor | None], norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:  # fmt: skip
-    gated_add_(x, y, gate)
+    gated_add_(x, *added)
+    scale, shift = affine
     if scale is not None and shift is not None:
         affine_(x, scale, shift)
     if scales is None:
-        out.copy_(layer_norm(x, weight, bias, eps, out.dtype))
+        out.copy_(layer_norm(x, *norm, out.dtype))
     else:
-        layer_norm_8bit_(out, scales, x, weight, bias, eps)
+        layer_norm_8bit_(out, scales, x, *norm)
     return x
 
 
 def put_turned_(
-    out: Tensor, rows: Tensor, x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float, shift: Tensor | None,
-    factor: Tensor | None,
-) -> Tensor:  # fmt: skip
-    rms_rope_(x, weight, cos, sin, eps)
+    out: Tensor, rows: Tensor, x: Tensor, turning: Turning, shift: Tensor | None, factor: Tensor | None
+) -> Tensor:
+    rms_rope_(x, *turning)
     return put_(out, rows, x) if shift is None or factor is None else put_fp8_(out, rows, x, shift, factor)
 
 
-def turned_fp8_(
-    out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float
-) -> Tensor:
-    bound = weight.float().abs().amax().clamp_min(1e-30) * (x.shape[-1] ** 0.5 / LARGEST[out.dtype])
+def turned_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, turning: Turning) -> Tensor:
+    bound = turning.weight.float().abs().amax().clamp_min(1e-30) * (x.shape[-1] ** 0.5 / LARGEST[out.dtype])
     scale.copy_(torch.exp2(torch.log2(bound).ceil()))
     factor.copy_(1 / scale)
-    return to_fp8_(out, rms_rope_(x, weight, cos, sin, eps), torch.zeros_like(scale), factor)
+    return to_fp8_(out, rms_rope_(x, *turning), torch.zeros_like(scale), factor)
 
 
 def merge_fp8_(

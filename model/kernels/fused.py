@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..matrix_8bit import LARGEST
+from ..pointwise_plain import Turning
 from . import matrix_8bit as in_8_bits
 from . import pointwise
 from .launch import Kernel
@@ -121,60 +122,59 @@ def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, 
     """See pointwise.layer_norm_8bit."""
     if x.shape[1] > SHORT:
         return in_8_bits.layer_norm_8bit_(values, scales, x, weight, bias, eps)
-    add_norm_(x, values, scales, None, None, None, None, weight, bias, eps)
+    add_norm_(x, values, scales, (None, None), (None, None), (weight, bias, eps))
     return values
 
 
 def add_norm_(
-    x: Tensor, out: Tensor, scales: Tensor | None, y: Tensor | None, gate: Tensor | None, scale: Tensor | None,
-    shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
+    x: Tensor, out: Tensor, scales: Tensor | None, added: tuple[Tensor | None, Tensor | None],
+    affine: tuple[Tensor | None, Tensor | None], norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:  # fmt: skip
     """See pointwise.add_norm."""
+    (y, gate), (weight, bias, eps) = added, norm
     if x.shape[1] > SHORT and y is not None:
-        return _add_norm_in_steps(x, out, scales, y, gate, scale, shift, weight, bias, eps)
+        return _add_norm_in_steps(x, out, scales, (y, gate), affine, norm)
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):
         _add_norm[(len(x),)](
-            x, out, scales, y, gate, scale, shift, weight.contiguous(), bias.contiguous(), x.shape[1], eps,
+            x, out, scales, y, gate, *affine, weight.contiguous(), bias.contiguous(), x.shape[1], eps,
             **_whole_row(x.shape[1]),
         )  # fmt: skip
     return x
 
 
 def _add_norm_in_steps(
-    x: Tensor, out: Tensor, scales: Tensor | None, y: Tensor, gate: Tensor | None, scale: Tensor | None,
-    shift: Tensor | None, weight: Tensor, bias: Tensor, eps: float,
+    x: Tensor, out: Tensor, scales: Tensor | None, added: tuple[Tensor, Tensor | None],
+    affine: tuple[Tensor | None, Tensor | None], norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:  # fmt: skip
-    pointwise.gated_add_(x, y, gate)
+    pointwise.gated_add_(x, *added)
+    scale, shift = affine
     if scale is not None and shift is not None:
         pointwise.affine_(x, scale, shift)
     if scales is None:
-        pointwise.layer_norm_(out, x, weight, bias, eps)
+        pointwise.layer_norm_(out, x, *norm)
     else:
-        in_8_bits.layer_norm_8bit_(out, scales, x, weight, bias, eps)
+        in_8_bits.layer_norm_8bit_(out, scales, x, *norm)
     return x
 
 
 def put_turned_(
-    out: Tensor, rows: Tensor | None, x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float,
-    shift: Tensor | None, factor: Tensor | None,
-) -> Tensor:  # fmt: skip
-    """See pointwise.put_turned_."""
-    return _turn(out, rows, x, weight, cos, sin, eps, (shift, factor, None, None))
-
-
-def turned_fp8_(
-    out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float
+    out: Tensor, rows: Tensor | None, x: Tensor, turning: Turning, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
+    """See pointwise.put_turned_."""
+    return _turn(out, rows, x, turning, (shift, factor, None, None))
+
+
+def turned_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, turning: Turning) -> Tensor:
     """See pointwise.turned_fp8."""
-    return _turn(out, None, x, weight, cos, sin, eps, (None, None, scale, factor))
+    return _turn(out, None, x, turning, (None, None, scale, factor))
 
 
 def _turn(
-    out: Tensor, rows: Tensor | None, x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float,
-    scaling: tuple[Tensor | None, ...],
-) -> Tensor:  # fmt: skip
+    out: Tensor, rows: Tensor | None, x: Tensor, turning: Turning, scaling: tuple[Tensor | None, ...]
+) -> Tensor:
     dim, bounded = x.shape[1], scaling[2] is not None
+    weight, cos, sin, eps = turning
     bound = dim**0.5 / LARGEST[torch.float8_e4m3fn]
     with torch.cuda.device_of(x):
         _turned[(len(x),)](

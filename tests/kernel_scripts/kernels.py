@@ -114,20 +114,20 @@ def several_in_one(dtype: torch.dtype) -> None:
         eight_bit = torch.empty(2, 7, 96).to(FP8), torch.empty(2, 7, 1)
         for (got, want), scales in ((torch.empty(2, 7, 96, dtype=dtype), (None, None)), eight_bit):
             given = x.clone(), x.clone()
-            kernels_of_several.add_norm_(given[0], got, scales[0], y, gate, *affine, weight, bias, 1e-6)
-            plain.add_norm_(given[1], want, scales[1], y, gate, *affine, weight, bias, 1e-6)
+            kernels_of_several.add_norm_(given[0], got, scales[0], (y, gate), affine, (weight, bias, 1e-6))
+            plain.add_norm_(given[1], want, scales[1], (y, gate), affine, (weight, bias, 1e-6))
             same(*given)
             same(*((got, want) if scales[0] is None else scales))
     angles, rows, y = torch.randn(7, 12), torch.randperm(20)[:7], torch.cat([y, scale], 1)[:, :96]  # rows are apart
-    turning = weight, angles.cos(), angles.sin(), 1e-6
+    turning = plain.Turning(weight, angles.cos(), angles.sin(), 1e-6)
     for kind, scaling in ((dtype, (None, None)), (FP8, (bias, torch.full((1,), 3.0)))):
         got, want = torch.zeros(2, 20, 96).to(kind)
-        kernels_of_several.put_turned_(got, rows, y.clone(), *turning, *scaling)
-        plain.put_turned_(want, rows, y.clone(), *turning, *scaling)
+        kernels_of_several.put_turned_(got, rows, y.clone(), turning, *scaling)
+        plain.put_turned_(want, rows, y.clone(), turning, *scaling)
         near(got, want)
     got, want = ((torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) for _ in range(2))
-    kernels_of_several.turned_fp8_(*got, y.clone(), *turning)
-    plain.turned_fp8_(*want, y.clone(), *turning)
+    kernels_of_several.turned_fp8_(*got, y.clone(), turning)
+    plain.turned_fp8_(*want, y.clone(), turning)
     same(got[1], want[1])
     same(got[2], want[2])
     near(got[0], want[0])
