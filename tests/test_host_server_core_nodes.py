@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from comfy_server import ComfyServer, FailedPromptError, Run
@@ -31,7 +33,7 @@ def latent(server: ComfyServer, prompt: ToyPrompt) -> torch.Tensor:
     """What the sampler gives; the weights compute in fp32, so that only the node can make a difference."""
     prompt = prompt.set(SAMPLER, seed=3, steps=STEPS).set(EXPERTS, weight_dtype="fp32").without("SaveVideo")
     prompt = prompt.add("900", "SaveLatent", samples=prompt.link(SAMPLER), filename_prefix="core_nodes/latent")
-    run = server.queue(prompt)
+    run = server.queue(prompt, timeout=1200)
     (path,) = Run(run.prompt_id, {"900": run.outputs["900"]}).files(server.base / "output")
     return load_file(path)["latent_tensor"]
 
@@ -176,6 +178,13 @@ def with_every_sampler(toy: ToyPrompt) -> ToyPrompt:
     for kind in ("KSampler", "Guider", "Sampler", "Rollout"):
         prompt = prompt.add(f"{kind} kept", "SaveLatent", samples=[f"by {kind}", 0], filename_prefix="by")
     return prompt
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="TORCH COMPILE SKIPPED: inductor needs a C++ compiler")
+def test_a_compiled_expert_gives_the_same(comfy_server, plain):
+    compiled = latent(comfy_server, with_node(comfy_server, "TorchCompileModel", ("low_noise",), backend="inductor"))
+    assert gap(compiled, plain) < 1e-4
 
 
 @pytest.mark.parametrize("experts", [("high_noise",), ("low_noise",), ("high_noise", "low_noise")])
