@@ -5,6 +5,7 @@ import threading
 from collections.abc import Hashable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, NamedTuple
+from weakref import WeakSet
 
 import comfy.conds
 import comfy.context_windows
@@ -113,7 +114,7 @@ class LingBotWorldExpert(comfy.model_base.WAN21):
         self.told = ""
         self.key_value_bytes = 0  # of the running rollout's cache, on the device
         self.camera_cache = CameraCache()
-        self.kept_by_rollout: set[ForwardGraphs | CameraCache] = set()
+        self.kept_by_rollout: WeakSet[ForwardGraphs | CameraCache] = WeakSet()  # they go with their world
         management.archive_model_dtypes(model)
 
     def _apply_model(self, x, t, c_concat=None, c_crossattn=None, control=None, transformer_options=None, **kwargs):

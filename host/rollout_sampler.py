@@ -5,6 +5,7 @@ forward in transformer_options: the cache of keys and values, and a `ChunkInputs
 model. So LoRAs, hooks, wrappers and memory management are ComfyUI's own."""
 
 from collections.abc import Callable
+from weakref import WeakKeyDictionary
 
 import comfy.model_management as management
 import comfy.samplers
@@ -12,7 +13,7 @@ import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..model.kv_cache import HOST_SHARE, KeyValueCache
+from ..model.kv_cache import HOST_SHARE
 from ..options import KeyValueMode, Precision
 from ..pipeline.chunk_loop import ChunkLoop
 from ..pipeline.rollout_memory import Free, RolloutWork, choose_world
@@ -57,7 +58,7 @@ class _PreparedModel:
         self.attention_mode = model.diffusion_model.attention_mode
         self._wrap, self._extra = model_wrap, extra_args
         self._sigmas = {0: 0.0, **dict(zip(schedule.timesteps, schedule.sigmas, strict=True))}
-        self._made: dict[KeyValueCache | None, tuple[Tensor, Tensor]] = {}
+        self._made: WeakKeyDictionary[object, tuple[Tensor, Tensor]] = WeakKeyDictionary()
         options = extra_args["model_options"].get("transformer_options", {})
         around = map(options.get("wrappers", {}).get, (WrappersMP.APPLY_MODEL, WrappersMP.DIFFUSION_MODEL))
         self._plain = not any((*around, *map(options.get, BETWEEN_BLOCKS)))
@@ -70,7 +71,7 @@ class _PreparedModel:
         history = options["kv_cache"]  # a prompt's own
         context = self._kept(history, context, lambda: model.padded(context.to(x.device, self.compute_dtype)))
         if camera is not None:
-            camera = self._kept(None, camera, lambda: camera.to(self.compute_dtype, copy=True))
+            camera = self._kept(self, camera, lambda: camera.to(self.compute_dtype, copy=True))
         inner = {
             **given.get("transformer_options", {}), TIMESTEP: step, "kv_cache": history,
             CHUNK_INPUTS: ChunkInputs(y, context, camera),
@@ -82,8 +83,9 @@ class _PreparedModel:
         denoised = self._wrap(latent, sigma, model_options=model_options, seed=self._extra.get("seed"))
         return (latent - denoised) / sigma if step else torch.zeros_like(latent)
 
-    def _kept(self, key: KeyValueCache | None, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """What is made of a tensor: the same one where the same comes back, which the camera cache knows."""
+    def _kept(self, key: object, given: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """What is made of a tensor: the same one where the same comes back, which the camera cache knows. `key` says
+        whose it is: a cache of keys and values, which is not kept for that, or this model."""
         if key not in self._made or self._made[key][0] is not given:
             with torch.inference_mode(False):  # torch counts then how often it was written to
                 self._made[key] = given, make()

@@ -25,6 +25,10 @@ def test_the_latents_are_the_official_ones(found):
     assert max(found["golden"].values()) < 1
 
 
+def test_keys_and_values_are_gone_when_a_walk_is_over(found):
+    assert found["left_behind"] == [9, 0]
+
+
 def test_forwards_are_recorded_where_nothing_stands_between_their_kernels(found):
     result = found["recorded_forwards"]
     assert result["plain"]["forwards"] > 10

@@ -2,6 +2,7 @@
 
 Arguments: the toy package, the state of a video that the command made of it, and of one that goes on from there."""
 
+import gc
 import sys
 
 from embed import embed
@@ -25,13 +26,15 @@ from comfy_extras.nodes_multigpu import MultiGPUCFGSplitNode  # noqa: E402
 from common import FP32, GOLDEN, check, experts, gap, refused, report  # noqa: E402
 from lingbot_world.camera.path import CameraPath  # noqa: E402
 from lingbot_world.host.guider import ExpertGuider  # noqa: E402
+from lingbot_world.host.live import prepare_live, run_live  # noqa: E402
+from lingbot_world.host.live_view import live_view  # noqa: E402
 from lingbot_world.host.loading import load_causal, load_patcher  # noqa: E402
 from lingbot_world.host.patcher import ExpertPatcher  # noqa: E402
 from lingbot_world.host.rollout import prepare_rollout, run_rollout  # noqa: E402
 from lingbot_world.host.rollout_sampler import plan_memory, run_prepared  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.model.cache import CameraCache  # noqa: E402
-from lingbot_world.model.kv_cache import KeyValuePlace  # noqa: E402
+from lingbot_world.model.kv_cache import KeyValueCache, KeyValuePlace  # noqa: E402
 from lingbot_world.options import PerExpert, Window  # noqa: E402
 from lingbot_world.pipeline.chunk_loop import Chunk, ChunkLoop  # noqa: E402
 from lingbot_world.pipeline.spec import RolloutRequest  # noqa: E402
@@ -178,6 +181,22 @@ def recorded_forwards():
                        "cleared": recorder.cleared, "kept": len(model.model.kept_by_rollout),
                        "waited": len(recorder.waited)}  # fmt: skip
     return found
+
+
+@check
+def left_behind():
+    """Caches of keys and values that are there right behind a walk, before Python looks for what holds itself."""
+    asked = RolloutRequest(frames=9, chunk=1, window=7, sink=2)
+    run = prepare_live(toy_model(), positive(), asked, image=IMAGE, state=None, path=PATH, steered=False, text="",
+                       seed=0, kv_cache="auto")  # fmt: skip
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.inference_mode(), live_view(0) as view:
+            frames = len(run_live(run, VAE, view).images)
+        return frames, sum(type(each) is KeyValueCache for each in gc.get_objects())
+    finally:
+        gc.enable()
 
 
 @check
