@@ -15,11 +15,12 @@ from ..errors import CameraError, InputError
 from ..options import Arithmetic, AttentionMode
 from .attention import Attention, sdpa
 from .attention_8bit import attend_8bit
-from .block import Block, SelfAttention, prepared_layers, residual_mlp
+from .attention_layers import SelfAttention
+from .block import Block, residual_mlp
 from .cache import CameraCache
 from .config import CONTROLS, PATCH, ModelConfig
 from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope, Times
-from .operations import Operations, TorchOperations, prepared
+from .operations import Operations, TorchOperations, prepared, prepared_layers
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices
 from .rope import AS_TRAINED, RopeScale, rope_table

@@ -5,7 +5,7 @@ device, in another dtype or quantized, and may add LoRAs to them. So the model n
 `prepared` for a linear layer and `norm_parameters` for a norm. Both prepare a weight once for several uses."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias
 
 import torch
@@ -117,6 +117,13 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
             yield lambda x: F.linear(x, weight, bias)
     else:
         yield layer
+
+
+@contextmanager
+def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tuple[Layer, ...]]:
+    """Several layers, each `prepared`, freed together."""
+    with ExitStack() as stack:
+        yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:

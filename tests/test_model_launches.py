@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.loaders.load import _keep_decoded
-from lingbot_world.model import block, linear_8bit, pointwise
+from lingbot_world.model import attention_layers, linear_8bit, pointwise
 from lingbot_world.model.attention import sdpa
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.kv_cache import KeyValueCache, KeyValuePlace
@@ -48,7 +48,7 @@ def launched(monkeypatch):
 
     for module, kernel, name in (
         (pointwise, "_run", None), (linear_8bit, "gelu_", "gelu_"), (linear_8bit, "product", "linear"),
-        (torch.nn.functional, "linear", "linear"), (block, "attend_operands", "attention"),
+        (torch.nn.functional, "linear", "linear"), (attention_layers, "attend_operands", "attention"),
     ):  # fmt: skip
         monkeypatch.setattr(module, kernel, telling(getattr(module, kernel), name))
     return names, telling

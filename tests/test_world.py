@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from lingbot_world.errors import CameraError, InputError
-from lingbot_world.model import attention, block, forward_graphs
+from lingbot_world.model import attention, attention_layers, forward_graphs
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValuePlace
@@ -251,7 +251,7 @@ def test_attention_to_frames_of_which_some_are_empty(monkeypatch, case):
         asked.append(given[-1].isinf().sum())
         return attend(*given)
 
-    monkeypatch.setattr(block, "attend_to_frames", told)
+    monkeypatch.setattr(attention_layers, "attend_to_frames", told)
     monkeypatch.setattr(World, "_lane", lane_that_sees_all_frames(World._lane))
     torch.testing.assert_close(by_chunk(case), want, atol=1e-4, rtol=1e-4)
     assert asked[0] > 0

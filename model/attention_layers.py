@@ -1,0 +1,157 @@
+"""The attention layers of a block: among a row's tokens, and to the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from .attention import Attention, attend_to_frames, attend_to_padded
+from .attention_8bit import attend_8bit, attend_operands
+from .attention_fp8_cudnn import Operand, operand, turned_operand
+from .cache import Pair
+from .config import ModelConfig
+from .forward import ForwardOptions, Rope
+from .linear_8bit import input_dtype, joined
+from .operations import Layer, Operations, norm_parameters, prepared_layers
+from .pointwise import Rows, Turning, Unturned, rms_norm_
+from .residual import Residual
+
+Extend = Callable[[Tensor | Unturned, Tensor], "Pair | tuple[Operand, Operand]"]
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
+        super().__init__()
+        self.heads, self.head_dim, self.eps, self.attention = config.num_heads, config.head_dim, config.eps, attention
+        self.q, self.k, self.v, self.o = (operations.Linear(config.dim, config.dim, **factory) for _ in range(4))
+        self.norm_q = operations.RMSNorm(config.dim, eps=config.eps, **factory)
+        self.norm_k = operations.RMSNorm(config.dim, eps=config.eps, **factory)
+
+
+class SelfAttention(_Attention):
+    """Attention among a row's tokens; q and k are normed over all heads together and rotated by position."""
+
+    def update_(
+        self,
+        rows: Sequence[Residual],
+        modulation: Tensor,
+        rope: Rope,
+        reference: Tensor,
+        options: ForwardOptions,
+        extend: Extend | None = None,
+    ) -> None:
+        """x += gate * attention(norm(x) * scale + shift) of every row; modulation [rows, 3, dim] has the three.
+
+        GEMMs and attention run in the dtype of `reference`. A causal model has one row; `extend(keys, values)` returns
+        the row's own keys and values together with those of earlier frames. Where several processes compute a forward
+        together, x has this process's tokens, options["token_share"]; attention and `extend` get its heads."""
+        norms = self._norms(rows[0].stream)
+        with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
+            for row, (shift, scale, gate) in zip(rows, modulation, strict=True):
+                y = row.normed(scale, shift, self.eps, reference.dtype, *layers)
+                projected = self._projected(y, layers, norms, rope, options)
+                del y
+                y = self._attended(projected, extend, options, input_dtype(to_out) or reference.dtype)
+                row.add(to_out(y), gate)
+                del y
+
+    def give(self, row: Residual, modulation: Tensor, rope: Rope, reference: Tensor, extend: Extend) -> None:
+        """Compute keys and values of the one row, for `extend` alone. The arguments are those of `update_`."""
+        shift, scale, _ = modulation[0]
+        with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
+            y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
+            keys, values = projections(y, to_keys, to_values, at_once=True)
+            extend(Unturned(keys, Turning(self._norms(row.stream)[1], *rope, self.eps)), values)
+
+    def _norms(self, x: Tensor) -> Pair:
+        return norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
+
+    def _projected(
+        self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
+    ) -> Iterator[Any]:
+        """q, k and v of y [tokens, dim], each computed when it is asked for. Of a causal model's row that no other
+        process has a share of, who takes q and k norms and turns them."""
+        history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
+        in_8_bits = history is not None and history.in_fp8 and self.attention is attend_8bit
+        made = projections(y, *layers, at_once=in_8_bits)
+        q, k = (partial(Unturned, turning=Turning(norm, *rope, self.eps)) for norm in norms)
+        yield turned_operand(q(next(made))) if in_8_bits else q(next(made)).turned()
+        yield k(next(made)).turned() if history is None else k(next(made))
+        yield next(made)
+
+    def _attended(
+        self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype
+    ) -> Rows:
+        """Of this process's tokens, by all processes that have a share of them. `dtype`: of what the next layer takes,
+        where attention can give 8 bits."""
+        share = options.get("token_share")
+        q, k, v = projected if share is None else share.to_heads(projected)
+        keys, values = cast(tuple[Any, Any], (k, v) if extend is None else extend(k, v))
+        shares = None if extend is None else options["kv_cache"].frame_shares
+        if isinstance(q, Operand):
+            return attend_operands(q, keys, values, self.heads, dtype, shares)
+        heads = q.shape[1] // self.head_dim
+        out: Any
+        if shares is None:
+            out = self.attention(q[None], _as_row(keys), _as_row(values), heads, options)[0]
+        elif isinstance(keys, Operand):
+            out = attend_operands(operand(q), keys, values, heads, q.dtype, shares)
+        else:
+            out = attend_to_frames(q, keys, values, heads, shares)
+        del q, k, v, keys, values  # before the exchange takes memory
+        return out if share is None else share.to_tokens(out)
+
+
+class CrossAttention(_Attention):
+    """Attention to the prompt's tokens: to all of them, padding included, as in training. Where there are fewer than
+    text_len, the last one stands for those that are missing."""
+
+    def __init__(self, config: ModelConfig, operations: Operations, attention: Attention, **factory: Any) -> None:
+        super().__init__(config, operations, attention, **factory)
+        self._text_len = config.text_len
+
+    def project(self, context: Tensor, stream: Tensor) -> Pair:
+        """Normed keys and values of the prompts [rows, text_len, dim], each of the same shape. The norm is computed in
+        the dtype of the residual stream."""
+        norm_k = norm_parameters(self.norm_k, stream)[0]
+        with prepared_layers(context, self.k, self.v) as (to_k, to_v):
+            keys = [rms_norm_(to_k(prompt), norm_k, self.eps) for prompt in context]
+            return torch.stack(keys), torch.stack([to_v(prompt) for prompt in context])
+
+    def update_(
+        self, rows: Sequence[Residual], norm: Pair, keys_values: Pair, context: Tensor, options: ForwardOptions
+    ) -> None:
+        """x += attention(norm(x), prompts) of every row. `norm` is the norm's weight and bias, `keys_values` are
+        those of the prompts `context`. GEMMs run in the dtype of `context`."""
+        norm_q = norm_parameters(self.norm_q, rows[0].stream)[0]
+        with prepared_layers(context, self.q, self.o) as (to_q, to_out):
+            for row, k, v in zip(rows, *keys_values, strict=True):
+                y = row.normed(*norm, self.eps, context.dtype, to_q)
+                q = rms_norm_(to_q(y), norm_q, self.eps)
+                del y
+                if (missing := self._text_len - len(k)) > 0:
+                    y = attend_to_padded(q, k, v, self.heads, missing)
+                else:
+                    y = self.attention(q[None], k[None], v[None], self.heads, options)[0]
+                del q
+                row.add(to_out(y))
+                del y
+
+
+def projections(y: Rows, *layers: Layer, at_once: bool) -> Iterator[Tensor]:
+    """What each layer makes of y. In one product, if they are joined: then rows lie apart. Else each when it is asked
+    for."""
+    whole = joined(*layers) if at_once else None
+    if whole is None:
+        yield from (layer(y) for layer in layers)
+    else:
+        yield from whole(y).chunk(len(layers), dim=1)
+
+
+def _as_row(x: Tensor | Operand) -> Any:
+    """Keys or values [tokens, columns] as attention takes them, with a row; an Operand as it is."""
+    return x[None] if isinstance(x, Tensor) else x
