@@ -81,15 +81,30 @@ def line(capsys):
     return error
 
 
+def open_files():
+    """Mapped and open files of this process; elsewhere than on Linux none."""
+    if sys.platform != "linux":
+        return []
+    opened = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
+    return [*Path("/proc/self/maps").read_text().splitlines(), *opened]
+
+
+@pytest.fixture(autouse=True)
+def before():
+    """Files that are open already: other tests keep a world from one to the next."""
+    BEFORE.clear()
+    BEFORE.update(open_files())
+
+
+BEFORE: set[str] = set()
+
+
 def left_over(*folders):
     """What a run that ended has not freed: models, and mapped or open files of these folders."""
     gc.collect()
     left = [type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, LingBotWorldModel | VAE)]
-    if sys.platform == "linux":
-        mapped = Path("/proc/self/maps").read_text().splitlines()
-        opened = [os.readlink(entry) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()]
-        left += [entry for entry in (*mapped, *opened) if any(str(folder) in entry for folder in folders)]
-    return left
+    own = (entry for entry in open_files() if entry not in BEFORE)
+    return left + [entry for entry in own if any(str(folder) in entry for folder in folders)]
 
 
 class Fault:

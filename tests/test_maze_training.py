@@ -31,7 +31,7 @@ from lingbot_world.vae import encode_first_frame, load_vae
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SEVERAL = chunks(12, 3), chunks(12, 1, 4, 2), chunks(12, 4, 6, 1, 6), chunks(12, 3)
 CONFIG = ModelConfig(dim=96, ffn_dim=128, num_heads=2, num_layers=2, freq_dim=64, text_dim=32)
 
@@ -130,9 +130,9 @@ def test_one_kernel_attends_as_the_spans_do():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_kernel_on_a_gpu_attends_as_the_spans_do():
     random = torch.Generator().manual_seed(6)
-    given = torch.randn(3, 2, 2, 24 * 144, 64, generator=random).to("cuda", torch.bfloat16).requires_grad_()
+    given = torch.randn(3, 2, 2, 24 * 144, 64, generator=random).to(GPU, torch.bfloat16).requires_grad_()
     for attends in SEVERAL:
-        slope = torch.randn(given.shape[1:], generator=random).to("cuda", torch.bfloat16)
+        slope = torch.randn(given.shape[1:], generator=random).to(GPU, torch.bfloat16)
         spans = given.detach().float().requires_grad_()
         own = [([144 * first, 144 * end], [(144 * start, 144 * stop) for start, stop in seen])
                for (first, end), seen in attends]  # fmt: skip
