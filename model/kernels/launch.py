@@ -11,6 +11,8 @@ import torch
 import triton
 from torch import Tensor
 
+ON_GPU = torch.cuda.is_available()  # else Triton interprets
+
 
 class Kernel:
     """A kernel, launched as Triton's are: `kernel[grid](*arguments)`.
@@ -23,7 +25,7 @@ class Kernel:
         self._signature = inspect.signature(function)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing() and _allocates_by_cuda():
+        if ON_GPU and torch.cuda.is_current_stream_capturing() and _allocates_by_cuda():
             return partial(self._launch, (*grid, 1, 1)[:3])
         launch: Callable[..., object] = self._triton[grid]
         return launch
