@@ -20,6 +20,7 @@ import random_package
 import torch
 from bench_gpu import FULL, play_card
 from bench_kernels import print_profile
+from bench_official import bench_official_causal
 from bench_parts import geometry_of
 from bench_report import GB, Report, free
 from lingbot_world.loaders import load_expert
@@ -93,9 +94,9 @@ def bench_rollout(
         if index < len(seconds):
             report.add(f"{name}: chunk {index + 1}", seconds[index], "s")
     report.add(f"{name}: peak on the GPU", peak, "GB", f"{peak - held / GB:.2f} GB over the weights")
-    reserved = (torch.cuda.max_memory_reserved() - held) / GB
-    report.add(f"{name}: reserved over the weights", reserved, "GB",
-               f"planned {_planned(model, options, size, memory) / GB:.2f}")  # fmt: skip
+    reserved, planned = torch.cuda.max_memory_reserved(), held + _planned(model, options, size, memory)
+    report.add(f"{name}: reserved over the weights", (reserved - held) / GB, "GB",
+               f"planned {(planned - held) / GB:.2f}; with the weights {reserved / GB:.2f} and {planned / GB:.2f}")
     if not chunk.isfinite().all():
         raise SystemExit("the chunk is not finite")
     return chunk
@@ -172,6 +173,7 @@ def main() -> None:
     parser.add_argument("--decoded", action="store_true", help="decoded weights stay")
     parser.add_argument("--slow-cpu", action="store_true", help="chunks of a CPU at a third of its clock, too")
     parser.add_argument("--profile", action="store_true", help="what a chunk is made of")
+    parser.add_argument("--official", type=Path, help="a checkout of lingbot-world-v2: a chunk of its Fast class, too")
     parser.add_argument("--cap", type=float, help="GB of GPU memory to play with")
     parser.add_argument("--runs", action="store_true", help="time the command instead")
     parser.add_argument("generate", nargs="*", help="options of `generate`, behind --")
@@ -210,6 +212,12 @@ def main() -> None:
         chunk = bench_rollout(report, model, options, name, memory)
         error = ((chunk - first).norm() / first.norm()).item()
         report.add(f"{name}: last chunk against bf16", error, "", "relative RMS")
+    if options.official:
+        config = model.config
+        del model, chunk, first
+        free()
+        window = Window(options.window, options.sink)
+        bench_official_causal(report, options.official, config, geometry_of(options.size, 81), window, options.chunk, 3)
     print(report.table())
 
 

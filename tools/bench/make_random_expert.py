@@ -44,14 +44,16 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator, devic
 
 def write_random_expert(folder: Path, config: ModelConfig, *, bf16: bool = False, **options) -> Path:
     """Write the folder of an expert and return the path of its weights."""
-    tensors = random_tensors(config, quantized=not bf16, **options)
-    file = folder / "model.safetensors"
-    if bf16:
-        folder.mkdir(parents=True, exist_ok=True)
-        writer.write_expert(file, config, tensors, quant_type=None)
-    else:
-        writer.write_expert_folder(folder, config, tensors)
-    return file
+    folder.mkdir(parents=True, exist_ok=True)
+    path, shapes = folder / "model.safetensors", config.parameter_shapes()
+    with writer.TensorFile(path, shapes, () if bf16 else writer.linear_weights(shapes)) as file:
+        for name, value in random_tensors(config, quantized=not bf16, **options):
+            file.write(name, value)
+        file.finish()
+    if not bf16:
+        writer.write_json(folder / "config.json", writer.config_json(config))
+        writer.write_json(folder / "quantization_meta.json", {"quant": writer.QUANT})
+    return path
 
 
 def add_size_arguments(parser: argparse.ArgumentParser) -> None:
