@@ -62,13 +62,18 @@ class Plan:
         return self.geometry.lat_h, self.geometry.lat_w
 
     @property
+    def decoding_device(self) -> torch.device:
+        """Where frames are decoded."""
+        return self.device
+
+    @property
     def decodes_in_half(self) -> bool:
         """Whether one process decodes in fp16. By default it does so on GPUs that are made for it. Convolutions in fp32
         are computed in TF32 there, the official code's too, and that has no more bits of mantissa."""
         if self.options.vae_dtype != "auto":
             return self.options.vae_dtype == "fp16"
-        on_gpu = self.device.type == "cuda" and torch.cuda.is_available()
-        return on_gpu and torch.cuda.get_device_capability(self.device) >= (7, 0)
+        on_gpu = self.decoding_device.type == "cuda" and torch.cuda.is_available()
+        return on_gpu and torch.cuda.get_device_capability(self.decoding_device) >= (7, 0)
 
 
 def many(count: int, thing: str) -> str:
@@ -125,6 +130,18 @@ def find_device(name: str | None) -> torch.device:
             found = str(error).splitlines()[0]
             raise InputError(f"`device` {name}: torch cannot use it here ({found:.80}); use cpu or cuda") from error
     return device
+
+
+def find_decoding_device(name: str | None, device: torch.device) -> torch.device:
+    """Where frames are decoded: on the run's device, or on another CUDA GPU that is named. Raises InputError."""
+    if name is None:
+        return device
+    gpus = range(torch.cuda.device_count()) if device.type == "cuda" else ()
+    others = [f"cuda:{index}" for index in gpus if index != (device.index or 0)]
+    if name not in others:
+        raise InputError(f"`decoder_device` {name}: expected another CUDA GPU beside `device` {device}; here there is "
+                         f"{' or '.join(others) or 'none: leave it out'}")  # fmt: skip
+    return torch.device(name)
 
 
 def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | None:

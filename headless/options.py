@@ -61,7 +61,8 @@ GUIDED = ("negative", "sampling_steps", "guide_scale", "solver")
 FEW_STEPS_ONLY = ("schedule",)
 """The options that say nothing to causal-pretrain."""
 
-CAUSAL_ONLY = ("release", "chunk", "window", "sink", "schedule", "kv_cache", "save_state", "continue_from")
+CAUSAL_ONLY = ("release", "chunk", "window", "sink", "decoder_device", "schedule", "kv_cache", "save_state",
+               "continue_from")  # fmt: skip
 """The options that say nothing to the base model's two experts."""
 
 
@@ -88,9 +89,10 @@ class GenerateOptions:
     model none of CAUSAL_ONLY. `release` names one of RELEASES where the model's files leave a doubt which it is.
     `chunk` is the latent frames that are made at a time, 1 to 4. `schedule` is "v1", "v2" or the indices of the steps;
     `window` and `sink` count latent frames, a window of 0 is the whole video. None takes what the checkpoint was
-    trained for. `continue_from` names a file that `save_state` wrote; `image` is then not needed, and the video has the
-    frames that come after the state's; PNG files are numbered on. Its path begins where the camera stood, with the
-    path's own first pose, in the units of the first path that moved.
+    trained for. `decoder_device` is another CUDA GPU than `device`, such as "cuda:1": it decodes a chunk's frames while
+    the next chunk is made. `continue_from` names a file that `save_state` wrote; `image` is then not needed, and the
+    video has the frames that come after the state's; PNG files are numbered on. Its path begins where the camera stood,
+    with the path's own first pose, in the units of the first path that moved.
     """
 
     ckpt_dir: str | Path
@@ -130,6 +132,7 @@ class GenerateOptions:
     sink: int | None = None
     schedule: str | tuple[int, ...] | None = None
     kv_cache: KeyValueMode = "auto"
+    decoder_device: str | None = None
     save_state: str | Path | None = None
     continue_from: str | Path | None = None
     fps: int = FPS

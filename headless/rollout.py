@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..model.host_memory import queued_on
 from ..options import Progress
 from ..pipeline.chunk_loop import Chunk
 from ..pipeline.memory import MARGIN, estimate_vae, free_memory
@@ -177,11 +177,12 @@ class _Delivery:
                 self._deliver(frames)
 
     def _decoded(self, latent: Tensor) -> _Queued:
-        frames = None if self._decoder is None else self._decoder.decode(latent, later=True)
-        if latent.device.type != "cuda":
-            return _Queued(latent.cpu(), frames, None)
-        copy = latent.to("cpu", non_blocking=True)
-        return _Queued(copy, frames, torch.cuda.current_stream(latent.device).record_event().synchronize)
+        on_gpu, decoder = latent.device.type == "cuda", self._decoder
+        copy = latent.to("cpu", non_blocking=on_gpu)
+        frames = None if decoder is None else decoder.decode(latent, later=True)
+        if not on_gpu:
+            return _Queued(copy, frames, None)
+        return _Queued(copy, frames, queued_on(latent.device, *(() if decoder is None else (decoder.device,))))
 
     def _checked(self, chunk: _Queued) -> Tensor | None:
         """The chunk's frames, decoded again if a number in the VAE was too large for fp16."""
@@ -199,11 +200,11 @@ class _Delivery:
         """From now on: with a decoder that has seen what was made so far. There may be no room for more than tiles."""
         log.warning(AGAIN, reason)
         plan, self._decoder = self._plan, None
-        vae, chunk = load_vae(plan.vae, device=plan.device), plan.spec.chunk
-        needed = estimate_vae(vae.width, replace(plan.geometry, frames=4 * chunk))[1].work + MARGIN
-        vae.use_tiling = plan.options.vae_tiling or needed > free_memory(plan.device)
+        vae = load_vae(plan.vae, device=plan.decoding_device)
+        needed = estimate_vae(vae.width, plan.chunk_geometry)[1].work + MARGIN
+        vae.use_tiling = plan.options.vae_tiling or needed > free_memory(vae.device)
         self._decoder = VideoDecoder(vae, *plan.cells, park=True)
-        self._show([*self._before, *self.latents][-REACH // chunk :])
+        self._show([*self._before, *self.latents][-REACH // plan.spec.chunk :])
 
     def _show(self, latents: list[Tensor]) -> None:
         """Have the decoder see chunks whose frames were made before."""

@@ -1,10 +1,11 @@
 """A run of a causal model (LingBot-World Fast, 2.0) that can start: the engine's spec with this front's files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from ..camera.pose_folder import PoseFolder
@@ -13,13 +14,13 @@ from ..loaders import Checkpoint
 from ..model.attention_8bit import check_8_bits
 from ..model.config import ModelConfig
 from ..options import Release
-from ..pipeline.geometry import first_frame
+from ..pipeline.geometry import Geometry, first_frame
 from ..pipeline.rollout_memory import Decoder, RolloutPlanner, RolloutWork
 from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, load_state
 from ..sampling import guide_scales, step_indices
 from ..vae import vae_width
-from .checks import Plan, camera_of, geometry_of, lora_notes, many, refuse_options, text_notes
+from .checks import Plan, camera_of, find_decoding_device, geometry_of, lora_notes, many, refuse_options, text_notes
 from .files.pictures import image_notes
 from .files.target import check_folder
 from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
@@ -41,8 +42,17 @@ class RolloutPlan(Plan):
         return self.spec.guided
 
     @property
+    def decoding_device(self) -> torch.device:
+        return find_decoding_device(self.options.decoder_device, self.device)
+
+    @property
     def work(self) -> str:
         return many(self.spec.geometry.lat_f // self.spec.chunk, "chunk")
+
+    @property
+    def chunk_geometry(self) -> Geometry:
+        """Of the frames that are decoded at a time."""
+        return replace(self.geometry, frames=4 * self.spec.chunk)
 
     @property
     def frames_before(self) -> int:
@@ -55,7 +65,7 @@ class RolloutPlan(Plan):
         work = RolloutWork(
             self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
         )
-        decoder = Decoder(vae_width(self.vae), self.decodes_in_half)
+        decoder = Decoder(vae_width(self.vae), self.decodes_in_half, self.decoding_device != self.device)
         return RolloutPlanner(work, self.checkpoint, decoder, self.wishes, self.device)
 
 
@@ -70,6 +80,7 @@ def plan_causal(
     of_others = [name for name in BASE_ONLY if not (release.guided and name in GUIDED)]
     refuse_options(options, of_others, "a causal model takes a few unguided steps a chunk, and is one model")
     eight_bit = check_8_bits(options.arithmetic, options.attention, opened["device"], checkpoint.config)
+    find_decoding_device(options.decoder_device, opened["device"])  # raises
     state = None if options.continue_from is None else load_state(options.continue_from)
     chunk = chunk_of(options.chunk, release, state)
     if options.save_state is not None:

@@ -2,6 +2,7 @@
 
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import torch
@@ -14,6 +15,18 @@ def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = Non
     """The tensor on the device. Python does not ask to wait for what is queued on a CUDA device. For others it waits:
     some, such as MPS, would read the host memory when it has other contents already."""
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
+
+
+def queued_on(*devices: torch.device) -> Callable[[], None]:
+    """Waits, when it is called, for what is queued on these devices now. Only CUDA devices queue anything."""
+    queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]
+    events = [queue.record_event() for queue in queues]
+
+    def wait() -> None:
+        for event in events:
+            event.synchronize()
+
+    return wait
 
 
 def pin(owner: object, tensors: list[Tensor], device: torch.device) -> None:

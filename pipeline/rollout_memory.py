@@ -140,10 +140,11 @@ class RolloutMemory:
 
 
 class Decoder(NamedTuple):
-    """The VAE that decodes: its width, and whether in fp16."""
+    """The VAE that decodes: its width, whether in fp16, and whether on another GPU than the model's."""
 
     width: int
     half: bool = False
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -266,12 +267,14 @@ def estimate_rollout(
 ) -> tuple[StageEstimate, int]:
     """A causal run's chunks: `weights` (`offload.weight_bytes`), keys and values, the VAE and a forward's work, without
     the camera cache; and the bytes of host memory that are pinned. Processes share tokens, heads and, but in tiles, the
-    frames. The bytes are those of the first. One process decodes in fp16 if `decoder` says so."""
+    frames. The bytes are those of the first. One process decodes in fp16, and elsewhere, if `decoder` says so."""
     place, processes = memory.place, work.precision.processes
     held, forward = work.key_values(place), work.forward(place)
     chunk = Geometry(8 * work.size[0], 8 * work.size[1], 4 * work.chunk)
     half = decoder.half and (processes == 1 or memory.vae_tiling)
     vae = estimate_vae(decoder.width, chunk, tiling=memory.vae_tiling, processes=processes, half=half)[1]
+    if decoder.elsewhere and processes == 1:
+        vae = StageEstimate(vae.name, 0, 0)
     state = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
     where = "in 8 bits " * (place.eight_bit or place.fp8)
     where += "in host memory" if place.on_host else "on the GPU"

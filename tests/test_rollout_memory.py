@@ -131,6 +131,17 @@ def test_memory_is_chosen_by_what_is_free(gigabytes, host, mode, chosen):
     assert pinned <= host * 1e9
 
 
+def test_a_decoder_on_another_gpu_leaves_its_room():
+    """On a card where the VAE's state would have to wait in host memory."""
+    here, elsewhere = Decoder(96, half=True), Decoder(96, half=True, elsewhere=True)
+    stages = [estimate_rollout(work_of(), RolloutMemory(), 0, decoder)[0] for decoder in (here, elsewhere)]
+    assert stages[0].weights > stages[1].weights == 0
+    assert stages[0].work - stages[1].work > 1e9
+    planners = [RolloutPlanner(work_of(), FULL_SIZE, each, MemoryWishes(), CUDA) for each in (here, elsewhere)]
+    parked = [planner.choose(Free(int(15e9), int(64e9))).park_decoder for planner in planners]
+    assert parked == [True, False]
+
+
 @pytest.mark.parametrize(("free", "host", "mode", "place", "blocks"), [
     (6, 64, "auto", {"on_host": True, "device_blocks": 20}, 0),
     (6, 10, "auto", {"on_host": True, "device_blocks": 20}, 0),

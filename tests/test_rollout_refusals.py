@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from lingbot_world.errors import CameraError, InputError, LingBotError
+from lingbot_world.headless.checks import find_decoding_device
 from lingbot_world.headless.options import lora_of
 from lingbot_world.headless.plan import make_plan
 from rollout_run_cases import pose_folder, toy_lora
@@ -31,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
         ({"save_state": "/proc"}, "`save_state` /proc is a folder; name a file in it"),
         ({"save_state": "/proc/a/b.state"}, r"`save_state` /proc/a/b.state cannot be written: .* \(/proc\)"),
         ({"kv_cache": "disk"}, "`kv_cache` disk: expected one of auto, gpu, 8bit, host"),
+        ({"decoder_device": "cuda:7"}, "`decoder_device` cuda:7: expected another CUDA GPU .* none: leave it out"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -40,11 +43,22 @@ def test_what_makes_no_sense_for_a_causal_model_is_refused(changes, said, causal
 
 
 def test_the_base_model_refuses_what_belongs_to_causal_ones(causal, toy_package):
-    for given in ({"window": 9}, {"chunk": 1}):
+    for given in ({"window": 9}, {"chunk": 1}, {"decoder_device": "cuda:1"}):
         with pytest.raises(
             InputError, match=f"`{[*given][0]}` does not belong here: the base model makes a video as a"
         ):
             make_plan(causal(ckpt_dir=toy_package, **given))
+
+
+def test_frames_are_decoded_by_another_gpu_that_is_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    first, second = torch.device("cuda"), torch.device("cuda:1")
+    assert find_decoding_device(None, first) == first
+    assert find_decoding_device("cuda:1", first) == second
+    assert find_decoding_device("cuda:0", second).index == 0
+    for name, device in (("cuda:0", first), ("cuda:1", second), ("cuda:3", first), ("cpu", first)):
+        with pytest.raises(InputError, match=r"another CUDA GPU beside `device` .* cuda:\d or cuda:\d"):
+            find_decoding_device(name, device)
 
 
 @pytest.mark.parametrize(("changes", "said"), [

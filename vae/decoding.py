@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from itertools import count
 
 import torch
@@ -43,16 +44,27 @@ class VideoDecoder:
     A VAE in fp16 takes half the memory. Where a number is too large for it, `check` raises OverflowError; where
     one is not finite in fp32, InputError.
 
-    `height` and `width` are the latent's. With `park` that state lies in host memory between the parts, pinned for a
-    GPU; in tiles it always does. With a `stripe` that part of each frame is decoded, not in tiles."""
+    `height` and `width` are the latent's, which may lie on another device than the VAE. With `park` that state lies in
+    host memory between the parts, pinned for a GPU; in tiles it always does. With a `stripe` that part of each frame is
+    decoded, not in tiles."""
 
     def __init__(self, vae: VAE, height: int, width: int, *, park: bool = False, stripe: Stripe | None = None) -> None:
         self._vae, self._tiling = vae, Tiling.of(height, width, vae.use_tiling and stripe is None)
         self._stripe, self._size = stripe, (height, width) if stripe is None else stripe.size(height, width)
         self._park = park or len(self._tiling.corners) > 1
-        self._decoders = {corner: self._new() for corner in self._tiling.corners}
+        with self._on_its_gpu():
+            self._decoders = {corner: self._new() for corner in self._tiling.corners}
         self._parked: dict[Corner, State] = {corner: {} for corner in self._tiling.corners}
         self._finite: list[Tensor] = []
+
+    @property
+    def device(self) -> torch.device:
+        """Where it decodes."""
+        return self._vae.device
+
+    def _on_its_gpu(self) -> AbstractContextManager[object]:
+        """Triton launches kernels on the current GPU alone."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def anew(self, height: int, width: int) -> VideoDecoder:
         """A decoder of another video, by the same VAE and in the same way."""
@@ -68,6 +80,13 @@ class VideoDecoder:
         decoder cannot go on. With `later` the frames are there, and can be checked, when a GPU has done what is queued
         now; else they are there and checked.
         """
+        with self._on_its_gpu():
+            video = self._decode(latent, progress, last, later)
+        if not later:
+            self.check()
+        return video
+
+    def _decode(self, latent: Tensor, progress: Progress | None, last: bool, later: bool) -> Tensor:
         vae, tiling = self._vae, self._tiling
         latents = [vae.denormalized(each) for each in latent.unbind(2)]
         length = 4 * len(latents) - (0 if self._decoders[0, 0].past else 3)
@@ -93,8 +112,6 @@ class VideoDecoder:
             else:
                 decoder.past = self._kept(corner, decoder.past)
         self._finite.append(finite.to("cpu", non_blocking=queued))
-        if not later:
-            self.check()
         return video
 
     def _new(self) -> Decoder:

@@ -66,6 +66,7 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     add("schedule", "v1, v2, or the indices of the steps, such as 0,250,500,750")
     add("kv_cache", "where keys and values are kept: on the GPU, there in 8 bits, or in host memory; auto: by what "
         "is free")  # fmt: skip
+    add("decoder_device", "another GPU, such as cuda:1, that decodes a chunk's frames while the next is made")
     return causal
 
 

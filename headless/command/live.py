@@ -49,6 +49,7 @@ def _add_model(add: Callable[..., None]) -> None:
     add("shift", "of the noise schedule", type=float)
     for name in ("kv_cache", "camera_cache", "residency", "arithmetic", "attention", "dtype", "vae_dtype", "device"):
         add(name, "see `generate`")
+    add("decoder_device", "another GPU, such as cuda:1, that decodes a chunk's frames while the next is made")
     add("vae_tiling", "less memory, more time", action="store_true")
     add("lora", "added to the weights", type=lora_of, nargs="+", metavar=LORA)
     add("release", "where the files leave a doubt which it is: see `generate`")

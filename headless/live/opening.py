@@ -122,8 +122,8 @@ class Opened:
         if not exact:
             assert self._made.decoder is not None  # the only process decodes
             return self._made.decoder.anew(*size)
-        vae = load_vae(self.plan.vae, device=self.plan.device)
-        vae.use_tiling = self.plan.device.type == "cuda"
+        vae = load_vae(self.plan.vae, device=self.plan.decoding_device)
+        vae.use_tiling = vae.device.type == "cuda"
         return VideoDecoder(vae, *size, park=True)
 
     def _encode_image(self, frame: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ MANIFEST = "manifest.jsonl"
 LOCK = "manifest.lock"
 DONE, FAILED, CHANGED = "done", "failed", "changed"
 FOR_ALL = ("ckpt_dir", "assets_dir", "release", "output", "device", "dtype", "residency", "camera_cache", "vae_tiling",
-           "vae_dtype", "lora", "shard", "kv_cache", "save_state", "overwrite")  # fmt: skip
+           "vae_dtype", "lora", "shard", "kv_cache", "decoder_device", "save_state", "overwrite")  # fmt: skip
 """The options that a batch has once, not for each job."""
 _WHOLE = ("width", "height", "frame_num", "sampling_steps", "seed", "window", "sink", "fps")
 _NUMBERS = ("shift", "boundary", "reuse_threshold")
