@@ -158,12 +158,20 @@ def pose_embedding(
     """`camera_embedding` of latent frames [f, 4, 4] as `model_poses` gives them: all of a video's, or some of them.
     With the `flags` [f, 4] of an action model it is their `action_embedding`."""
     _check_size(height, width)
+    rays = pixel_rays(intrinsics, height, width)
     if flags is not None:
-        return _action_embedding(poses, intrinsics, flags, height, width)
-    embedding = np.empty((6, CELL * CELL, len(poses), height // CELL * (width // CELL)), np.float32)
+        return _action_embedding(poses, rays, flags, height, width)
+    embedding = torch.empty(1, 6 * CELL * CELL, len(poses), height // CELL, width // CELL)
+    write_embedding(embedding, poses, rays)
+    return embedding
+
+
+def write_embedding(out: torch.Tensor, poses: np.ndarray, rays: np.ndarray) -> None:
+    """Into `out`, float32 [1, 384, f, height/8, width/8] in host memory: `pose_embedding` of these poses, with the rays
+    that `pixel_rays` gave. New memory would take longer than the numbers: a walk has both already."""
+    embedding = out.numpy().reshape(6, CELL * CELL, len(poses), -1)
     embedding[:3] = poses[:, :3, 3].T[:, None, :, None]
-    _write_directions(embedding[3:], poses, pixel_rays(intrinsics, height, width))
-    return _folded(embedding, height, width)
+    _write_directions(embedding[3:], poses, rays)
 
 
 def action_embedding(
@@ -180,16 +188,16 @@ def action_embedding(
     flags = rows[::4][: len(poses)]
     if len(flags) < len(poses):
         raise CameraError(f"actions: {len(rows)} rows, expected at least {4 * len(poses) - 3}, as many as poses")
-    return _action_embedding(poses, intrinsics, flags, height, width)
+    return _action_embedding(poses, pixel_rays(intrinsics, height, width), flags, height, width)
 
 
 def _action_embedding(
-    poses: np.ndarray, intrinsics: ArrayLike, flags: np.ndarray, height: int, width: int
+    poses: np.ndarray, rays: np.ndarray, flags: np.ndarray, height: int, width: int
 ) -> torch.Tensor:
-    embedding = np.empty((7, CELL * CELL, len(poses), height // CELL * (width // CELL)), np.float32)
-    _write_directions(embedding[:3], poses, pixel_rays(intrinsics, height, width))
+    embedding = np.empty((7, CELL * CELL, len(poses), rays.shape[-1]), np.float32)
+    _write_directions(embedding[:3], poses, rays)
     embedding[3:] = flags.T[:, None, :, None]
-    return _folded(embedding, height, width)
+    return torch.from_numpy(embedding.reshape(1, 7 * CELL * CELL, len(poses), height // CELL, width // CELL))
 
 
 def _check_size(height: int, width: int) -> None:
@@ -201,8 +209,3 @@ def _write_directions(out: np.ndarray, poses: np.ndarray, rays: np.ndarray) -> N
     rotations = poses[:, :3, :3].transpose(1, 0, 2).reshape(-1, 3)
     for pixel in range(rays.shape[1]):  # one pixel of the cells at a time: the float64 product stays small
         out[:, pixel] = (rotations @ rays[:, pixel]).reshape(3, len(poses), -1)
-
-
-def _folded(embedding: np.ndarray, height: int, width: int) -> torch.Tensor:
-    channels, latent_frames = embedding.shape[0] * CELL * CELL, embedding.shape[2]
-    return torch.from_numpy(embedding.reshape(1, channels, latent_frames, height // CELL, width // CELL))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..camera import pose_embedding
 from ..camera.path import lens_from_fov
+from ..camera.plucker import pixel_rays, write_embedding
 from ..errors import InputError
+from ..model.host_memory import queued_on
+from ..options import CELL
 from ..pipeline.spec import made_chunks
 from ..pipeline.state import WorldState
 from ..pipeline.world import World, chunk_conditioning
@@ -53,11 +55,16 @@ class Frames:
         return self.part == self.parts - 1
 
 
+Part = tuple[Tensor, Callable[[], object]]
+"""Frames, which are there when the function has returned."""
+
+
 class _Made(NamedTuple):
-    """A chunk's `latent`, the camera's `steps` and `poses` in it, its `number`, the last input, and when that was
-    taken."""
+    """A chunk's `latent`, its `copy` in host memory, which is there when its frames are, the camera's `steps` and
+    `poses` in it, its `number`, the last input, and when that was taken."""
 
     latent: Tensor
+    copy: Tensor
     steps: np.ndarray
     poses: np.ndarray
     number: int
@@ -82,6 +89,7 @@ class Walk:
         self.frame = start.frame
         lens, scale = (start.lens, 0.0) if isinstance(start, Start) else (start.lens[-1].numpy(), start.scale)
         self._lens = lens_from_fov() if lens is None else lens
+        self._rays = pixel_rays(self._lens[None], *engine.size)
         pose = None if before is None else before.last_pose.numpy()
         self.camera = WalkingCamera(pose, scale or WALKING_UNIT, speed) if path is None else RecordedCamera(
             path, pose, scale)
@@ -115,20 +123,28 @@ class Walk:
 
     def chunk(self) -> Iterator[Frames]:
         """The next chunk: the inputs are taken, the model makes it, its frames are handed out, the first latent frame's
-        before the others are decoded. The chunk is kept when its last frames are, and remembered after that."""
+        before the others are decoded. The chunk is kept when its last frames are, and remembered after that.
+
+        A GPU that replays recorded forwards is asked to remember the chunk before its frames are waited for. So it has
+        work while Python hands the frames out, and another GPU decodes meanwhile, if the decoder is there."""
         made = self._next_chunk()
-        for frames in self._handed_out(made):
+        parts = self._parts(made.latent)
+        ahead = self._world.replays
+        if ahead:
+            self.remember()
+        for frames in self._handed_out(made, parts):
             if frames.last:
                 self._keep(made)
             yield frames
-        self.remember()
+        if not ahead:
+            self.remember()
         self._check_frames()
 
     def chunk_ahead(self) -> Iterator[Frames]:
         """The next chunk, made and kept when this returns. What is returned decodes its frames when it is asked for
         them: in order, and while nothing else is asked of this walk but to `remember` and to make the next chunk."""
         made = self._next_chunk()
-        frames = self._handed_out(made)
+        frames = self._handed_out(made, self._parts(made.latent))
         self._keep(made)
         return frames
 
@@ -149,20 +165,21 @@ class Walk:
         steps = model_steps(world, before, self.camera.unit)
         latent = self._world.chunk(
             self._chunk_noise(), self._pinned(next(self._conditioning)),
-            self._pinned(self._camera(steps)), self.engine.schedule, self._noise,
+            self._camera(steps), self.engine.schedule, self._noise,
         )  # fmt: skip
-        return _Made(latent, steps, poses, self._made, wishes.event, began)
+        copy = latent.to("cpu", non_blocking=latent.device.type == "cuda")
+        return _Made(latent, copy, steps, poses, self._made, wishes.event, began)
 
-    def _handed_out(self, made: _Made) -> Iterator[Frames]:
-        parts = min(made.latent.shape[2], 2)
-        for part, pixels in enumerate(self._decoded(made.latent)):
-            seconds = time.perf_counter() - made.began
-            frames = Frames(pixels, made.number, self.frames, part, parts, made.event, seconds)
+    def _handed_out(self, made: _Made, parts: Iterable[Part]) -> Iterator[Frames]:
+        for part, (pixels, wait) in enumerate(parts):
+            wait()
+            seconds, count = time.perf_counter() - made.began, min(made.latent.shape[2], 2)
+            frames = Frames(pixels.numpy(), made.number, self.frames, part, count, made.event, seconds)
             self.frames += len(pixels)
             yield frames
 
     def _keep(self, made: _Made) -> None:
-        self.kept.append(made.latent.cpu(), made.steps, made.poses)
+        self.kept.append(made.copy, made.steps, made.poses)
         self._made += 1
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False) -> None:
@@ -224,20 +241,12 @@ class Walk:
                 decoder.decode(latent)
         return decoder
 
-    def _decoded(self, latent: Tensor) -> Iterator[np.ndarray]:
-        """The frames of the first latent frame, then of the others. On a GPU all is queued before any is waited for."""
-        parts = [part for part in latent.split((1, latent.shape[2] - 1), dim=2) if part.shape[2]]
-        on_gpu = latent.device.type == "cuda"
-        queue = [self._queued(part) for part in parts] if on_gpu else (self._queued(part) for part in parts)
-        for frames, wait in queue:
-            wait()
-            yield frames.numpy()
-
-    def _queued(self, latent: Tensor) -> tuple[Tensor, Callable[[], object]]:
-        frames = self._decoder.decode(latent, later=True)
-        if latent.device.type != "cuda":
-            return frames, lambda: None
-        return frames, torch.cuda.current_stream(latent.device).record_event().synchronize
+    def _parts(self, latent: Tensor) -> Iterable[Part]:
+        """The frames of the first latent frame, then of the others. A GPU is asked for all of them now; a processor
+        decodes each when it is asked for."""
+        parts = (part for part in latent.split((1, latent.shape[2] - 1), dim=2) if part.shape[2])
+        queue = ((self._decoder.decode(part, later=True), queued_on(self._decoder.device)) for part in parts)
+        return list(queue) if latent.device.type == "cuda" else queue
 
     def _check_frames(self) -> None:
         """From now on in fp32 if a number was too large for fp16. The chunk whose frames show it was handed out."""
@@ -266,6 +275,8 @@ class Walk:
     def _pinned(self, tensor: Tensor) -> Tensor:
         return tensor.contiguous().pin_memory() if self.engine.device.type == "cuda" else tensor
 
-    def _camera(self, poses: np.ndarray) -> Tensor:
-        height, width = self.engine.size
-        return pose_embedding(poses, self._lens[None], height=height, width=width)
+    def _camera(self, steps: np.ndarray) -> Tensor:
+        on_gpu = self.engine.device.type == "cuda"
+        camera = torch.empty(1, 6 * CELL * CELL, len(steps), *self.engine.cells, pin_memory=on_gpu)
+        write_embedding(camera, steps, self._rays)
+        return camera

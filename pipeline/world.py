@@ -186,6 +186,12 @@ class World:
         self._made, self._begun, self._forgetful = (chunk, clean.clone()), False, [*self._lanes]
         return clean
 
+    @property
+    def replays(self) -> bool:
+        """Whether a GPU replays recorded forwards, which Python queues in little time."""
+        graphs = [lane.options.get("graphs") for lane in self._lanes]
+        return all(isinstance(each, ForwardGraphs) and each.recorded > 0 for each in graphs)
+
     @torch.no_grad()
     def remember(self) -> None:
         """Remember the chunk that was made last now, and not when the next one begins. Where forwards are recorded, the
@@ -245,11 +251,14 @@ class World:
     def _uploaded(self, camera: Tensor) -> Tensor:
         """The camera on the device. One in host memory is compared with that of the chunk before: if they are the same,
         the one that was uploaded then is given again, and the camera cache knows it. The cache would compare their
-        values on the GPU, and Python would wait for all that is queued there."""
+        values on the GPU, and Python would wait for all that is queued there. New memory would take longer than the
+        comparison, so the copy that it needs is written over the one before."""
         if camera.device.type == self._device.type:
             return camera.clone()
         if self._camera is None or not same(self._camera[0], camera):
-            self._camera = camera.clone(), upload(camera, self._device)
+            before = None if self._camera is None else self._camera[0]
+            room = before if before is not None and before.shape == camera.shape else torch.empty_like(camera)
+            self._camera = room.copy_(camera), upload(camera, self._device)
             for lane in self._lanes:
                 if lane.cache is not None:
                     lane.cache.clear_source()  # the prompt's keys and values stay

@@ -33,12 +33,14 @@ class FewStepSchedule:
     def denoise(self, predict: Predict, x: Tensor, renoise: Callable[..., Tensor]) -> Tensor:
         """The clean latent x0 (float32) that `predict` makes of the noise `x` (float32) in these steps.
 
-        `renoise(shape)` gives fresh standard normal noise; it is called before every step but the first."""
+        `renoise(shape)` gives fresh standard normal noise; it is called before every step but the first. In pinned
+        memory a GPU reads it when its turn comes, and Python does not wait."""
         denoised = x
         for step, timestep in enumerate(self.timesteps):
             if step > 0:
                 sigma = self.renoise_sigmas[step - 1]
-                x = (1 - sigma) * denoised + sigma * renoise(tuple(x.shape)).to(x)
+                noise = renoise(tuple(x.shape)).to(x, non_blocking=x.device.type == "cuda")
+                x = (1 - sigma) * denoised + sigma * noise
             velocity = predict(x, timestep)
             denoised = (x.double() - self.sigmas[step] * velocity.double()).float()
         return denoised

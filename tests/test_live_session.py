@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from lingbot_world.live.camera import WALKING_UNIT, WalkingCamera, model_steps
 from lingbot_world.live.controls import MOST_ROWS, Wishes
 from lingbot_world.live.pace import SPARE, Pace
 from lingbot_world.live.walk import Walk
+from lingbot_world.pipeline.world import World
 from lingbot_world.vae import VideoDecoder
 from live_cases import chunks, opened, walking
 
@@ -328,6 +330,62 @@ def test_on_a_processor_a_chunk_is_decoded_while_the_next_one_is_made(toy_packag
         assert session.walk.frames == sum(len(each.pixels) for each in frames)
     assert [each.first for each in frames] == [0, *np.cumsum([len(each.pixels) for each in frames])[:-1]]
     assert cores == [1, 1, 2]
+
+
+def test_what_is_replayed_is_asked_for_before_frames_are_waited_for(toy_package, tmp_path, monkeypatch):
+    """The clean forward of a chunk is queued behind its decoding, and the frames are the same."""
+    order, frames = [], {}
+    remember, decode = World.remember, VideoDecoder.decode
+
+    def noted(name, call):
+        def run(*arguments, **options):
+            order.append(name)
+            return call(*arguments, **options)
+
+        return run
+
+    monkeypatch.setattr(World, "remember", noted("remember", remember))
+    monkeypatch.setattr(VideoDecoder, "decode", noted("decode", decode))
+    for replays in (False, True):
+        monkeypatch.setattr(World, "replays", property(lambda _, replays=replays: replays))
+        order.clear()
+        with walking(toy_package, tmp_path) as session:
+            frames[replays] = [each.pixels for each in chunks(session, 3)]
+        first = "remember" if replays else "decode"
+        assert order[:4] == [first, *{"remember", "decode"} - {first}] * 2
+    for before, ahead in zip(*frames.values(), strict=True):
+        assert np.array_equal(before, ahead)
+
+
+needs_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@needs_a_gpu
+def test_on_a_gpu_a_chunk_waits_for_its_frames_alone(toy_package, tmp_path):
+    """CUDA is not asked to wait for anything else, which would leave the GPU without work."""
+    with walking(toy_package, tmp_path, device="cuda") as session:
+        chunks(session, 12)
+        assert session.walk._world.replays
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            with warnings.catch_warnings(record=True) as waits:
+                warnings.simplefilter("always")
+                chunks(session, 3)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert [f"{each.filename}:{each.lineno}: {each.message}" for each in waits] == []
+
+
+@needs_a_gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_another_gpu_decodes_to_the_same_frames(toy_package, tmp_path, chunk):
+    frames = []
+    for other in (None, "cuda:1"):
+        with walking(toy_package, tmp_path, device="cuda", chunk=chunk, decoder_device=other) as session:
+            assert session.walk._decoder.device.index == int(other is not None)
+            frames.append(np.concatenate([each.pixels for each in chunks(session, 12)]))
+    assert np.array_equal(*frames)
 
 
 def test_memory_does_not_grow_with_the_walk(toy_package, tmp_path):
