@@ -9,7 +9,8 @@ from functools import partial
 
 import numpy as np
 import pytest
-from lingbot_world.headless import preparation, stages
+import torch
+from lingbot_world.headless import preparation, rollout, rollout_plan, stages
 from lingbot_world.headless import run as run_module
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.plan import make_plan
@@ -81,6 +82,34 @@ def test_a_number_too_large_for_fp16_has_the_frames_decoded_in_fp32(causal, tmp_
         right = 12 * max(0, bad - 2)
         np.testing.assert_array_equal(mixed, np.concatenate([half[:right], exact[right:]]))
     assert caplog.text.count("decoded again, in fp32: too large. With `vae_dtype` fp32") == 2
+
+
+def test_another_device_decodes_the_same_frames(causal, tmp_path, monkeypatch, caplog):
+    """The processor by its number stands for another GPU. A number too large for fp16 has that one decode in fp32."""
+    run(make_plan(causal()))
+    want, check, load = frames_of(tmp_path / "video"), VideoDecoder.check, preparation.load_vae
+    other, checks, devices = torch.device("cpu", 0), [], []
+    monkeypatch.setattr(rollout_plan, "find_decoding_device", lambda *_: other)
+    plan = make_plan(causal(output=tmp_path / "other" / "*.png"))
+    assert plan.planner().decoder.elsewhere
+
+    def load_vae(weights, *, device):
+        devices.append(device)
+        return load(weights, device=device)
+
+    def overflow(decoder):
+        checks.append(1)
+        if len(checks) == 1:
+            raise OverflowError("too large")
+        check(decoder)
+
+    for module in (preparation, rollout):
+        monkeypatch.setattr(module, "load_vae", load_vae)
+    monkeypatch.setattr(VideoDecoder, "check", overflow)
+    run(plan)
+    assert "decoded again, in fp32: too large" in caplog.text
+    assert devices == [plan.device, other, other]
+    assert np.array_equal(frames_of(tmp_path / "other"), want)
 
 
 def test_a_video_can_go_into_a_pipe(causal, monkeypatch):
