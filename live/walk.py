@@ -60,11 +60,12 @@ Part = tuple[Tensor, Callable[[], object]]
 
 
 class _Made(NamedTuple):
-    """A chunk's `latent`, its `copy` in host memory, which is there when its frames are, the camera's `steps` and
-    `poses` in it, its `number`, the last input, and when that was taken."""
+    """A chunk's `latent`, its `copy` in host memory, which is there after `wait()` or when its frames are, the camera's
+    `steps` and `poses` in it, its `number`, the last input, and when that was taken."""
 
     latent: Tensor
     copy: Tensor
+    wait: Callable[[], object]
     steps: np.ndarray
     poses: np.ndarray
     number: int
@@ -126,11 +127,13 @@ class Walk:
         before the others are decoded. The chunk is kept when its last frames are, and remembered after that.
 
         A GPU that replays recorded forwards is asked to remember the chunk before its frames are waited for. So it has
-        work while Python hands the frames out, and another GPU decodes meanwhile, if the decoder is there."""
+        work while Python hands the frames out, and beside another GPU that decodes them."""
         made = self._next_chunk()
-        parts = self._parts(made.latent)
-        ahead = self._world.replays
-        if ahead:
+        ahead, apart = self._world.replays, self._decoder.device != made.latent.device
+        if ahead and apart:
+            self.remember()
+        parts = self._parts(made)
+        if ahead and not apart:
             self.remember()
         for frames in self._handed_out(made, parts):
             if frames.last:
@@ -144,7 +147,7 @@ class Walk:
         """The next chunk, made and kept when this returns. What is returned decodes its frames when it is asked for
         them: in order, and while nothing else is asked of this walk but to `remember` and to make the next chunk."""
         made = self._next_chunk()
-        frames = self._handed_out(made, self._parts(made.latent))
+        frames = self._handed_out(made, self._parts(made))
         self._keep(made)
         return frames
 
@@ -168,7 +171,7 @@ class Walk:
             self._camera(steps), self.engine.schedule, self._noise,
         )  # fmt: skip
         copy = latent.to("cpu", non_blocking=latent.device.type == "cuda")
-        return _Made(latent, copy, steps, poses, self._made, wishes.event, began)
+        return _Made(latent, copy, queued_on(latent.device), steps, poses, self._made, wishes.event, began)
 
     def _handed_out(self, made: _Made, parts: Iterable[Part]) -> Iterator[Frames]:
         for part, (pixels, wait) in enumerate(parts):
@@ -241,12 +244,17 @@ class Walk:
                 decoder.decode(latent)
         return decoder
 
-    def _parts(self, latent: Tensor) -> Iterable[Part]:
+    def _parts(self, made: _Made) -> Iterable[Part]:
         """The frames of the first latent frame, then of the others. A GPU is asked for all of them now; a processor
-        decodes each when it is asked for."""
+        decodes each when it is asked for. Another GPU than the model's gets the latent by way of host memory, for which
+        Python waits: a copy from one to the other would come behind all that the first is asked for meanwhile."""
+        latent = made.latent
+        if self._decoder.device != latent.device:
+            made.wait()
+            latent = made.copy
         parts = (part for part in latent.split((1, latent.shape[2] - 1), dim=2) if part.shape[2])
         queue = ((self._decoder.decode(part, later=True), queued_on(self._decoder.device)) for part in parts)
-        return list(queue) if latent.device.type == "cuda" else queue
+        return list(queue) if self._decoder.device.type == "cuda" else queue
 
     def _check_frames(self) -> None:
         """From now on in fp32 if a number was too large for fp16. The chunk whose frames show it was handed out."""
