@@ -3,9 +3,6 @@
 Functions import scipy when they are called: importing it takes longer than most of what is done here.
 """
 
-from collections.abc import Iterable
-from itertools import accumulate
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -18,11 +15,6 @@ def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
     transforms = np.tile(np.eye(4), (len(positions), 1, 1))
     transforms[:, :3, :3], transforms[:, :3, 3] = rotations, positions
     return transforms
-
-
-def chained(steps: Iterable[np.ndarray]) -> np.ndarray:
-    """Poses [n + 1, 4, 4]: the identity, then each a step [4, 4] further than the one before."""
-    return np.stack(list(accumulate(steps, np.matmul, initial=np.eye(4))))
 
 
 def nearest_rotation(matrices: np.ndarray) -> np.ndarray:

@@ -94,19 +94,10 @@ def _embeddings(
     return found
 
 
-def load_clip(encoder: Path, tokenizer: Path, model_options: dict | None = None) -> comfy.sd.CLIP:
+def load_clip(
+    encoder: Path, tokenizer: Path, model_options: dict | None = None, disable_dynamic: bool = False
+) -> comfy.sd.CLIP:
     """An ordinary CLIP of an encoder of any size, with the official or the Hugging Face key names. Raises TextError."""
-    clip = _build_clip(encoder, tokenizer, model_options or {})
-    clip.patcher.cached_patcher_init = (_load_patcher, (encoder, tokenizer, model_options or {}))
-    return clip
-
-
-def _load_patcher(encoder: Path, tokenizer: Path, model_options: dict, disable_dynamic: bool = False):
-    """ComfyUI calls this to make the patcher of a loaded CLIP anew."""
-    return _build_clip(encoder, tokenizer, model_options, disable_dynamic).patcher
-
-
-def _build_clip(encoder: Path, tokenizer: Path, model_options: dict, disable_dynamic: bool = False) -> comfy.sd.CLIP:
     weights = open_weights(encoder)
     if weights.four_bit:
         raise TextError(f"{encoder}: a CLIP that stays in memory cannot be made of 4-bit weights; use the "
@@ -125,15 +116,22 @@ def _build_clip(encoder: Path, tokenizer: Path, model_options: dict, disable_dyn
         clip=_saying_layers(comfy.text_encoders.wan.te(**comfy.text_encoders.sd3_clip.t5_xxl_detect(tensors))),
         tokenizer=comfy.text_encoders.wan.WanT5Tokenizer,
     )
-    return comfy.sd.CLIP(
+    clip = comfy.sd.CLIP(
         target,
         embedding_directory=folder_paths.get_folder_paths("embeddings"),
         tokenizer_data={"clip_umt5xxl_tokenizer_class": partial(PromptTokenizer, ids, weights.config.dim)},
         parameters=comfy.utils.calculate_parameters(tensors),
         state_dict=[tensors],
-        model_options={**model_options, "umt5xxl_model_config": _core_config(weights.config)},
+        model_options={**(model_options or {}), "umt5xxl_model_config": _core_config(weights.config)},
         disable_dynamic=disable_dynamic,
     )
+    clip.patcher.cached_patcher_init = (_load_patcher, (encoder, tokenizer, model_options))
+    return clip
+
+
+def _load_patcher(*arguments, disable_dynamic: bool = False):
+    """ComfyUI calls this to make the patcher of a loaded CLIP anew."""
+    return load_clip(*arguments, disable_dynamic=disable_dynamic).patcher
 
 
 def _saying_layers(encoder: type) -> type:

@@ -111,14 +111,14 @@ class HostModel(LingBotWorldModel):
         first, as long as nothing here depends on the index."""
         comfy.model_management.throw_exception_if_processing_interrupted()
         options["block_index"] = index
-        run = _run_with_attn2_patches if options.get("patches", {}).get("attn2_patch") else _run_plain
+        run = partial(_run_with_attn2_patches, block) if options.get("patches", {}).get("attn2_patch") else block
         replacements = options.get("patches_replace", {}).get("dit")
         replace = replacements.get(("double_block", index)) if replacements else None
         if replace is None:
-            x = run(block, x, e0, context, camera, rope, options)
+            x = run(x, e0, context, camera, rope, options)
         else:
             given = {"img": x, "txt": context, "vec": e0, "pe": rope, "transformer_options": options}
-            x = replace(given, {"original_block": partial(_original, partial(run, block), camera)})["img"]
+            x = replace(given, {"original_block": partial(_original, run, camera)})["img"]
         for patch in options.get("patches", {}).get("double_block", ()):
             x = patch({"img": x, "x": options[_LATENT], "vec": e0, "block_index": index, "img_offset": 0,
                        "transformer_options": options})["img"]  # fmt: skip
@@ -128,10 +128,6 @@ class HostModel(LingBotWorldModel):
 def truncated_timesteps(sigmas: Tensor) -> Tensor:
     """sigma * 1000 as int64, truncated in float32: exactly UniPC's official integers, but not always DPM++'s."""
     return (sigmas.detach().float() * 1000).long()
-
-
-def _run_plain(block, x, e0, context, camera, rope, options, inplace=True):
-    return block(x, e0, context, camera, rope, options, inplace=inplace)
 
 
 def _run_with_attn2_patches(block, x, e0, context, camera, rope, options, inplace=True):

@@ -44,7 +44,9 @@ class FlowSolver(comfy.samplers.Sampler):
         timesteps = iter(self.timesteps_of(sigmas).tolist())
 
         def denoise(x: Tensor, sigma: Tensor) -> Tensor:
-            options = with_timestep(extra_args["model_options"], next(timesteps))
+            given = extra_args["model_options"]
+            told = {**given.get("transformer_options", {}), TIMESTEP: next(timesteps)}  # to the model and the guider
+            options = {**given, "transformer_options": told}
             rows = sigma.to(x).expand(len(x))
             return model(x, rows, denoise_mask=denoise_mask, model_options=options, seed=extra_args.get("seed"))
 
@@ -92,12 +94,6 @@ def initial_latent(model_sampling, sigma: Tensor, noise: Tensor, latent: Tensor 
         scale = getattr(model_sampling, "noise_scale", 1.0)
         return noise if scale == 1 else noise * scale
     return model_sampling.noise_scaling(sigma, noise, latent)
-
-
-def with_timestep(model_options: dict, timestep: int) -> dict:
-    """Model options that tell the model and the guider this step's integer timestep."""
-    inner = {**model_options.get("transformer_options", {}), TIMESTEP: timestep}
-    return {**model_options, "transformer_options": inner}
 
 
 def schedule_timesteps(sigmas: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
-from ..model.quantized.codec import CODES, NESTED_BLOCKSIZE, Scales, decode_rows, is_standard_code
+from ..model.quantized.codec import CODES, NESTED_BLOCKSIZE, Scales, decode_rows
 from ..model.quantized.parameters import FourBitParameter, ScaledParameter, frozen_parameter, load_layouts
 from ..options import BLOCK_SIZES
 from .tensors import MappedFile, TensorEntry
@@ -86,7 +86,8 @@ class FourBitWeight:
             return FourBitParameter.of(tensors[self.packed.name], scales, self.shape)
         return frozen_parameter(load_layouts().four_bit_tensor(
             tensors[self.packed.name], scales, self.shape, self.quant_type, state_dtype=self.state_dtype, dtype=dtype,
-            standard_code=is_standard_code(self.code.view(), self.quant_type),  # of the file: it asks no GPU
+            # The file's own table is looked at, not its copy on a GPU, which would have to be waited for.
+            standard_code=torch.equal(self.code.view(), torch.tensor(CODES[self.quant_type])),
         ))  # fmt: skip
 
 

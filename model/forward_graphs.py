@@ -120,6 +120,8 @@ class ForwardGraphs:
         fixed = self._inputs.setdefault(given.shapes, given.clone())
         recording, share = _Recording(self._pool, self._seen.pop(kind)), options.get("token_share")
         cache = _cache_of(given)
+        if fixed.camera is not None:
+            fixed = fixed._replace(camera=replace(fixed.camera, cache=cache))
         self._stream.wait_stream(torch.cuda.current_stream(given.x.device))
         try:
             with (
@@ -129,7 +131,7 @@ class ForwardGraphs:
             ):
                 recording.begin()
                 try:
-                    recording.out.copy_(compute(_with_cache(fixed, cache), options))
+                    recording.out.copy_(compute(fixed, options))
                 finally:
                     recording.end()
         except RuntimeError as reason:
@@ -159,10 +161,6 @@ def _kind(given: ForwardInputs, history: KeyValueCache) -> Hashable:
     cache = _cache_of(given)
     kept = None if cache is None else (cache.addresses, cache.prompt.addresses)
     return given.shapes, history.form, history.keep, kept
-
-
-def _with_cache(fixed: ForwardInputs, cache: CameraCache | None) -> ForwardInputs:
-    return fixed if fixed.camera is None else fixed._replace(camera=replace(fixed.camera, cache=cache))
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """ComfyUI's V3 node classes: words and sockets, no maths."""
 
 from importlib import import_module
-from types import ModuleType
 
 from comfy_api.latest import ComfyExtension, io
 
@@ -38,9 +37,6 @@ class LingBotWorldExtension(ComfyExtension):
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         modules = [import_module(f".{name}", __name__) for name in needs.usable(self.modules, __version__)]
-        return [node for module in modules for node in _nodes_of(module)]
-
-
-def _nodes_of(module: ModuleType) -> list[type[io.ComfyNode]]:
-    public = (thing for name, thing in vars(module).items() if not name.startswith("_") and isinstance(thing, type))
-    return [thing for thing in public if issubclass(thing, io.ComfyNode) and thing.__module__ == module.__name__]
+        own = [thing for module in modules for name, thing in vars(module).items()
+               if not name.startswith("_") and getattr(thing, "__module__", None) == module.__name__]  # fmt: skip
+        return [thing for thing in own if isinstance(thing, type) and issubclass(thing, io.ComfyNode)]

@@ -24,7 +24,7 @@ def components_of(tensors, name):
 def four_bit_tensor(packed, scales, shape, state_dtype, dtype, quant_type="nf4"):
     return parameters.load_layouts().four_bit_tensor(
         packed, scales, tuple(shape), quant_type, state_dtype=state_dtype, dtype=dtype,
-        standard_code=codec.is_standard_code(scales.code, quant_type),
+        standard_code=torch.equal(scales.code, torch.tensor(codec.CODES[quant_type])),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from ..errors import TextError
 from ..loaders.uploader import Uploader, UploadSettings
 from ..options import Progress
 from .tokenizer import Tokenizer, load_tokenizer
-from .umt5 import encoder_block, position_buckets, rms_norm
+from .umt5 import bucket_of, encoder_block, rms_norm
 from .weights import UMT5Weights, open_weights
 
 log = logging.getLogger(__name__)
@@ -73,21 +73,18 @@ def encode_ids(
     if not ids:
         return []
     device, layers = torch.device(device), weights.config.num_layers
-    buckets = [position_buckets(len(row), weights.config.buckets).to(device) for row in ids]
+    positions = [torch.arange(len(row)) for row in ids]
+    buckets = [bucket_of(each[None, :] - each[:, None], weights.config.buckets).to(device) for each in positions]
     prompts = [weights.embed(torch.tensor(row)).to(device) for row in ids]
-    with closing((_mapped_blocks if device.type == "cpu" else uploaded_blocks)(weights, device)) as blocks:
+    mapped = (weights.parameters({entry.name: entry.view() for entry in weights.block(index)}, device)
+              for index in range(layers))  # fmt: skip
+    with closing(mapped if device.type == "cpu" else uploaded_blocks(weights, device)) as blocks:
         for done in range(1, layers + 1):
             prompts = encoder_block(prompts, next(blocks), buckets, dtype)
             if progress is not None:
                 progress(done, layers)
     norm = weights.tensors["norm.weight"].view().to(device)
     return [rms_norm(x, norm) for x in prompts]
-
-
-def _mapped_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:
-    """The tensors of each block as views of the mapped file."""
-    for index in range(weights.config.num_layers):
-        yield weights.parameters({entry.name: entry.view() for entry in weights.block(index)}, device)
 
 
 def uploaded_blocks(weights: UMT5Weights, device: torch.device) -> Generator[dict[str, Tensor], None, None]:

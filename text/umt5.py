@@ -22,15 +22,9 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight.float()
 
 
-def position_buckets(length: int, buckets: int) -> Tensor:
-    """int64 [length, length]: bucket of (query, key) by key - query; half the buckets for each direction, of which
-    half are exact distances and half grow logarithmically up to 128."""
-    positions = torch.arange(length)
-    return bucket_of(positions[None, :] - positions[:, None], buckets)
-
-
 def bucket_of(relative: Tensor, buckets: int) -> Tensor:
-    """Bucket (int64) of each relative position, key minus query."""
+    """Bucket (int64) of each relative position, key minus query; half the buckets for each direction, of which half
+    are exact distances and half grow logarithmically up to 128."""
     half, exact = buckets // 2, buckets // 4
     distance = relative.abs()
     growth = torch.log(distance.clamp(min=1).float() / exact) / math.log(MAX_DISTANCE / exact)
@@ -59,7 +53,7 @@ def encoder_block(
     prompts: Sequence[Tensor], block: Mapping[str, Tensor], buckets: Sequence[Tensor], dtype: torch.dtype
 ) -> list[Tensor]:
     """The float32 residual streams [len, dim] of several prompts through one block. Each is computed by itself, so that
-    its numbers do not depend on the others. `buckets` holds the `position_buckets` of each."""
+    its numbers do not depend on the others. `buckets` holds those of each, int64 [len, len] (`bucket_of`)."""
     h = [rms_norm(x, block["norm1.weight"]) for x in prompts]
     qkv = [project(h, block, f"attn.{name}", dtype) for name in "qkv"]
     bias = block["pos_embedding.embedding.weight"].float()

@@ -20,12 +20,8 @@ STEP, TURN = (96, 165, 250), (222, 150, 250)
 # rows: how far to the right and how far down the panel a world point goes, for three ways of looking at the path
 FROM_ABOVE = np.array([[1.0, 0, 0], [0, 0, -1]])
 FROM_THE_SIDE = np.array([[0.0, 0, 1], [0, 1, 0]])
-
-
-def at_an_angle(azimuth_deg: float = 32.0, elevation_deg: float = 24.0) -> np.ndarray:
-    """Rows of a parallel projection from behind, the right and above."""
-    a, e = np.deg2rad(azimuth_deg), np.deg2rad(elevation_deg)
-    return np.array([[np.cos(a), 0, np.sin(a)], [np.sin(e) * np.sin(a), np.cos(e), -np.sin(e) * np.cos(a)]])
+_A, _E = np.deg2rad([32.0, 24.0])  # azimuth and elevation: from behind, the right and above
+AT_AN_ANGLE = np.array([[np.cos(_A), 0, np.sin(_A)], [np.sin(_E) * np.sin(_A), np.cos(_E), -np.sin(_E) * np.cos(_A)]])
 
 
 def color_at(fraction: float) -> Color:

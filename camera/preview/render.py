@@ -1,5 +1,7 @@
 """A picture of a camera path: what was asked, what the model will receive of it, and what to know beforehand."""
 
+from itertools import accumulate
+
 import numpy as np
 from PIL import Image
 
@@ -8,15 +10,14 @@ from ..explained import doubts, in_short
 from ..path import CameraPath
 from ..plucker import latent_poses, model_poses
 from ..poses import LENS_HEIGHT, LENS_WIDTH, frame_count
-from ..rotation import chained
 from . import drawing
-from .drawing import FROM_ABOVE, FROM_THE_SIDE, at_an_angle, frustum, in_light
+from .drawing import AT_AN_ANGLE, FROM_ABOVE, FROM_THE_SIDE, frustum, in_light
 from .sheet import Sheet, camera_depth, ground, tick_seconds
 
 
 def received_poses(path: CameraPath, frames: int) -> np.ndarray:
     """The path as the model receives it, float64 [f, 4, 4]: its steps one after the other, the longest of length 1."""
-    return chained(model_poses(path.c2w, frames)[1:])
+    return np.stack(list(accumulate(model_poses(path.c2w, frames)[1:], np.matmul, initial=np.eye(4))))
 
 
 def render_preview(
@@ -64,7 +65,7 @@ def _draw_asked(sheet: Sheet, path: CameraPath, first_frame: Image.Image | None)
         sheet.path(view, path.positions, cameras, path.fps)
     grid = ground(np.concatenate([*cameras, card]))
     box = sheet.panel((0.27, 0.69), (0, 1), "asked: at an angle")
-    view = sheet.view(box, at_an_angle(), [*cameras, card, *grid])
+    view = sheet.view(box, AT_AN_ANGLE, [*cameras, card, *grid])
     for line in grid:
         view.line(line, drawing.GRID)
     if first_frame is not None:

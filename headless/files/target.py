@@ -4,10 +4,8 @@ import re
 import shutil
 import sys
 import tempfile
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -33,10 +31,6 @@ class Target:
     def is_pipe(self) -> bool:
         """Whether the video goes to standard output ("-") or into a named pipe."""
         return str(self.path) == STDOUT or self.path.is_fifo()
-
-    def open_pipe(self) -> AbstractContextManager[IO[bytes]]:
-        """The pipe, open for writing."""
-        return nullcontext(sys.stdout.buffer) if str(self.path) == STDOUT else self.path.open("wb")
 
     @property
     def growing(self) -> Path:
@@ -91,7 +85,9 @@ def check_target(target: Target, geometry: Geometry) -> None:
     if target.is_pipe or target.kept is not None:
         return
     folder = check_folder("output", target.path, target.folder)
-    needed, free = largest_size(target, geometry), shutil.disk_usage(folder).free
+    pixels = geometry.frames * geometry.height * geometry.width
+    needed = pixels * 3 if target.pattern else pixels * 3 // 2  # at most: as RGB; a video as uncompressed YUV 4:2:0
+    free = shutil.disk_usage(folder).free
     if free < needed:
         raise InputError(
             f"`output` {target.path}: {needed / 1e6:.0f} MB may be needed, the disk has {free / 1e6:.0f} MB free; "
@@ -126,9 +122,3 @@ def files_left(target: Target, frames: int) -> list[str]:
     if name is None or not (target.path / name).exists():
         return []
     return [f"{target.path} holds a longer video: its files from {name} on stay beside this one's."]
-
-
-def largest_size(target: Target, geometry: Geometry) -> int:
-    """An upper bound of the output's bytes: uncompressed YUV 4:2:0 for a video, RGB for PNG files."""
-    pixels = geometry.frames * geometry.height * geometry.width
-    return pixels * 3 if target.pattern else pixels * 3 // 2

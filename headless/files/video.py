@@ -1,6 +1,7 @@
 """Writes frames to a video, a pipe or PNG files, at once or as they come."""
 
 import os
+import sys
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +14,7 @@ import numpy as np
 
 from ...options import FPS, Progress
 from ..interrupts import LaterInterruptsWait
+from ..options import STDOUT
 from .encoding import VideoParts, WholeVideo
 from .target import Target
 
@@ -63,7 +65,9 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
         if target.kept is not None:
             return _Kept(target.kept)
         if target.is_pipe:
-            return _Pipe(VideoParts(self._stack.enter_context(target.open_pipe()), fps))
+            to_stdout = str(target.path) == STDOUT
+            pipe = sys.stdout.buffer if to_stdout else self._stack.enter_context(target.path.open("wb"))
+            return _Pipe(VideoParts(pipe, fps))
         target.folder.mkdir(parents=True, exist_ok=True)
         if target.pattern is not None:
             return _PngFiles(target, first, self._keep_partial)

@@ -12,6 +12,8 @@ import triton
 from torch import Tensor
 
 ON_GPU = torch.cuda.is_available()  # else Triton interprets
+CUDAS_OWN = "cudaMallocAsync"
+"""The allocator that is CUDA's, by torch's name for it."""
 
 
 class Kernel:
@@ -25,7 +27,7 @@ class Kernel:
         self._signature = inspect.signature(function)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
-        if ON_GPU and torch.cuda.is_current_stream_capturing() and _allocates_by_cuda():
+        if ON_GPU and torch.cuda.is_current_stream_capturing() and torch.cuda.get_allocator_backend() == CUDAS_OWN:
             return partial(self._launch, (*grid, 1, 1)[:3])
         launch: Callable[..., object] = self._triton[grid]
         return launch
@@ -35,7 +37,3 @@ class Kernel:
         own = {name: value for name, value in options.items() if name in self._signature.parameters}
         bound = self._signature.bind(*arguments, **own).arguments.values()
         compiled[grid](*(each.data_ptr() if isinstance(each, Tensor) else each for each in bound))
-
-
-def _allocates_by_cuda() -> bool:
-    return torch.cuda.get_allocator_backend() == "cudaMallocAsync"

@@ -62,11 +62,6 @@ class Scales(NamedTuple):
         return scales * outer + self.offset
 
 
-def is_standard_code(code: Tensor, quant_type: str) -> bool:
-    """Whether a table [16] on the CPU is the one that bitsandbytes has built in for "nf4" or "fp4"."""
-    return torch.equal(code, torch.tensor(CODES[quant_type]))
-
-
 def decode(packed: Tensor, scales: Scales, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """The weight `shape` in `dtype`: the float32 product rounded once, bit-equal to bitsandbytes."""
     count = math.prod(shape)

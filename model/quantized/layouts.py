@@ -159,8 +159,8 @@ def four_bit_tensor(
     """A 4-bit weight of `shape` that calls itself `dtype`.
 
     No byte is copied: the tensors given are kept as they are (views of a mapped file, slices of a GPU buffer).
-    `standard_code` says whether the table is the format's own (`codec.is_standard_code`). `state_dtype` is the dtype
-    that the weight had when it was quantized; `state_dict` writes it back.
+    `standard_code` says whether the table is the format's own, which bitsandbytes has built in (`codec.CODES`).
+    `state_dtype` is the dtype that the weight had when it was quantized; `state_dict` writes it back.
     """
     # bitsandbytes ignores the file's table, and its CPU kernels (0.50.2) are wrong for rows that are not whole blocks.
     native = standard_code and shape[-1] % scales.blocksize == 0 and bitsandbytes_functional() is not None
