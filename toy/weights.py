@@ -39,10 +39,10 @@ class Weights:
         return self.uniform(shape, gain / math.sqrt(math.prod(shape[1:])))
 
 
-def expert_tensors(seed: int) -> Iterator[tuple[str, Tensor]]:
+def expert_tensors(seed: int, config: ModelConfig = EXPERT) -> Iterator[tuple[str, Tensor]]:
     """Every parameter of a toy expert. Its velocity is of scale 1 and depends on prompt, camera and image."""
     weights = Weights(seed)
-    for name, shape in EXPERT.parameter_shapes().items():
+    for name, shape in config.parameter_shapes().items():
         if "modulation" in name:
             yield name, weights.uniform(shape, 0.3)
         else:

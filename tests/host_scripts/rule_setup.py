@@ -17,7 +17,6 @@ from lingbot_world.nodes.camera import LingBotWorldApplyCamera
 from lingbot_world.nodes.rollout import LingBotWorldRollout
 from lingbot_world.nodes.sampling import LingBotWorldGuider, LingBotWorldSampler
 from lingbot_world.options import PerExpert
-from lingbot_world.toy.weights import EXPERT
 
 import nodes
 
@@ -38,6 +37,7 @@ MASK = torch.zeros(1, HEIGHT, WIDTH)
 MASK[..., : WIDTH // 2] = 1
 FILES = PerExpert(*(PACKAGE / f"{role}_noise_model_bnb_nf4" for role in ("high", "low")))
 EXPERTS = tuple(load_experts(FILES, "fp32"))
+EXPERT = EXPERTS[0].model.diffusion_model.config
 CAUSAL = load_causal(PACKAGE / "lingbot_world_fast", "fp32")
 
 

@@ -1,5 +1,5 @@
 """The smallest models of ComfyUI's own classes, with random weights, for nodes that take one: vision encoders, patches,
-a style model, a hypernetwork, a training set. Import after `embed`."""
+a style model, a hypernetwork, a training set. Import after `embed`, as `rule_setup`."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import folder_paths
 import torch
 from comfy.ldm.flux.redux import ReduxImageEncoder
 from comfy.model_patcher import CoreModelPatcher
-from lingbot_world.toy.weights import EXPERT
+from rule_setup import EXPERT
 
 CPU = torch.device("cpu")
 LAYERS = {"device": CPU, "dtype": torch.float32, "operations": comfy.ops.manual_cast}
@@ -39,8 +39,8 @@ def patcher(module):
     return CoreModelPatcher(filled(module), load_device=CPU, offload_device=CPU)
 
 
-def clip_vision(model_type):
-    made = comfy.clip_vision.ClipVisionModel({**VISION, "model_type": model_type})
+def clip_vision(model_type, **changes):
+    made = comfy.clip_vision.ClipVisionModel({**VISION, "model_type": model_type, **changes})
     filled(made.model)
     return made
 
@@ -146,7 +146,8 @@ FILES = {"HypernetworkLoader": ("hypernetwork_name", hypernetwork),
          "LoadTrainingDataset": ("folder_name", training_set)}  # fmt: skip
 MODELS = {
     "clip_vision": lambda name: clip_vision("dinov3" if name == "TripoSplatConditioning" else "clip_vision_model"),
-    "clip_vision_model": lambda _: clip_vision("dinov3"),
+    # A picture of 1024 pixels has 4,096 patches; of these nodes one takes any number.
+    "clip_vision_model": lambda name: clip_vision("dinov3", patch_size=128 if name == "Trellis2Conditioning" else 16),
     "model_patch": lambda name: patcher(PATCHES[name]()),
     "photomaker": lambda _: photo_maker(),
     "style_model": lambda _: style_model(),
