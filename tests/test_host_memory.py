@@ -47,10 +47,10 @@ def groups(count):
     return [[torch.full((10,), 7.0), torch.full((10,), 7.0)] for _ in range(count)]
 
 
-def ended(runtime, count):
-    """Waits until so many tensors were freed, whoever does it."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and thread.daemon is False:
+def ended(runtime, count, before):
+    """Waits until so many tensors were freed, whoever does it of the threads that were not there `before`."""
+    for thread in set(threading.enumerate()).difference(before):
+        if thread.daemon is False:
             thread.join(5)
     return len(runtime.freed) == count
 
@@ -94,7 +94,7 @@ def test_an_owner_that_goes_early_stops_the_thread(cuda):
 
 
 def test_an_owner_that_is_collected_in_the_thread_itself(cuda):
-    gone = threading.Event()
+    gone, before = threading.Event(), threading.enumerate()
     runtime, owner = cuda(None, lambda: gone.wait(5) and gc.collect()), Owner()
     owner.own = owner  # as an error's traceback holds what it passed
     pinning = Pinning(owner, groups(2), GPU)
@@ -105,7 +105,7 @@ def test_an_owner_that_is_collected_in_the_thread_itself(cuda):
         pinning._thread.join(5)
     finally:
         gc.enable()
-    assert ended(runtime, len(runtime.registered))
+    assert ended(runtime, len(runtime.registered), before)
     assert runtime.registered
 
 
