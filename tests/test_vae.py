@@ -146,7 +146,7 @@ def test_the_pooled_decoder_gives_nearly_the_frames_of_the_plain_one(way):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_a_latent_may_lie_on_another_gpu():
     """In the plain decoder's fp32, and in fp16 by the kernels of Hopper GPUs."""
-    random, latent = Weights(0), noise(1, 16, 4, 20, 22).to("cuda:0")
+    random, latent = Weights(0), noise(1, 16, 4, 20, 22).to(torch.device("cuda", 0))
     tensors = {name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(96).items()}
     for half in (False, True):
         vaes = [load_vae(tensors, device=f"cuda:{index}") for index in range(2)]
