@@ -146,10 +146,11 @@ def test_the_pooled_decoder_gives_nearly_the_frames_of_the_plain_one(way):
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_a_latent_may_lie_on_another_gpu():
     """In the plain decoder's fp32, and in fp16 by the kernels of Hopper GPUs."""
-    random, latent = Weights(0), noise(1, 16, 4, 20, 22).to(torch.device("cuda", 0))
+    random = Weights(0)
     tensors = {name: random.layer(name, shape, gain=1.0) for name, shape in vae_shapes(96).items()}
+    vaes = [load_vae(tensors, device=f"cuda:{index}") for index in range(2)]
+    latent = noise(1, 16, 4, 20, 22).to(vaes[0].device)
     for half in (False, True):
-        vaes = [load_vae(tensors, device=f"cuda:{index}") for index in range(2)]
         made = [decode_latent(vae.decoding_in_half() if half else vae, latent) for vae in vaes]
         assert torch.equal(*made)
 
