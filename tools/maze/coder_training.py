@@ -13,6 +13,7 @@ from ..toyworld.coder_training import with_statistics
 from ..toyworld.fit import Log, Phase
 from ..toyworld.parameters import Parameters
 from ..toyworld.settings import compute_dtype
+from ..toyworld.team import Team
 from .fit import fit, recorded
 from .pool import TRIES
 from .render import render
@@ -43,13 +44,15 @@ def videos(count: int, seed: int, sizes: Sizes, device: torch.device) -> Tensor:
     return torch.cat(parts)
 
 
-def train_coder(start: Parameters, phase: Phase, sizes: Sizes, seed: int, rate: float, log: Log) -> Parameters:
-    """A VAE whose latents have no particular mean and deviation yet: on cut-outs, then on whole pictures."""
-    device = start.flat.device
-    pool = videos(sizes.videos, seed, sizes, device)
+def train_coder(
+    start: Parameters, team: Team, phase: Phase, sizes: Sizes, seed: int, rate: float, log: Log
+) -> Parameters:
+    """A VAE whose latents have no particular mean and deviation yet: on cut-outs, then on whole pictures. Each process
+    renders videos of its own."""
+    pool = videos(sizes.videos, seed + 100_000 * team.rank, sizes, team.device)
     log.write(phase="vae", rendered=len(pool))
     start.flat.requires_grad_()
-    choice = torch.Generator().manual_seed(seed)
+    choice = torch.Generator().manual_seed(seed + team.rank)
     whole = replace(sizes, clips=sizes.whole, clip_frames=sizes.whole_frames, crop=(sizes.height, sizes.width))
     slopes = [recorded(start, _loss, _clips(pool, part, choice)) for part in (sizes, whole)]
     log.write(phase="vae", recorded=len(slopes))
@@ -58,7 +61,7 @@ def train_coder(start: Parameters, phase: Phase, sizes: Sizes, seed: int, rate: 
         last = progress >= WHOLE_FROM
         return slopes[last](_clips(pool, whole if last else sizes, choice))
 
-    return fit("vae", start, slope, phase, RATE * rate, log, most_decay=0.999)
+    return fit("vae", start, slope, team, phase, RATE * rate, log, most_decay=0.999)
 
 
 def _loss(weights: dict[str, Tensor], pixels: Tensor) -> Tensor:
@@ -70,7 +73,7 @@ def _loss(weights: dict[str, Tensor], pixels: Tensor) -> Tensor:
     noise = torch.randn_like(mean)
     latent = mean + (0.5 * log_variance).exp() * noise
     error = decode(weights, latent.to(clips.dtype)).float() - clips.float()
-    weight = F.pad(torch.ones(error.shape[1] - 1, device=error.device), (1, 0), value=2.0)
+    weight = F.pad(torch.ones(error.shape[1] - 1, device=error.device), (1, 0), value=3.0)
     each = 4 * error.square() + 0.3 * error.abs()
     edges = error.diff(dim=2).abs().mean((0, 2, 3, 4)) + error.diff(dim=3).abs().mean((0, 2, 3, 4))
     divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()

@@ -22,6 +22,7 @@ from ..toyworld.fit import Keep, Log, Phase
 from ..toyworld.parameters import Parameters, Weights
 from ..toyworld.prompts import draw
 from ..toyworld.settings import compute_dtype
+from ..toyworld.team import Team
 from .camera_map import camera_patches
 from .fit import fit, slope_of
 from .pool import Pool, given
@@ -64,11 +65,13 @@ class Given(NamedTuple):
 
 
 def train_denoiser(
-    start: Parameters, phase: Phase, data: Given, sizes: Sizes, rate: float, log: Log, keep: Keep, seed: int
+    start: Parameters, team: Team, phase: Phase, data: Given, sizes: Sizes, rate: float, log: Log, keep: Keep | None,
+    seed: int,
 ) -> Parameters:
-    """The denoiser, from `start`."""
-    device = data.texts.device
-    random, choice = torch.Generator(device).manual_seed(4000 + seed), torch.Generator().manual_seed(seed)
+    """The denoiser, from `start`. What a step is of is the same in all processes, so that none waits for another."""
+    device = team.device
+    random = torch.Generator(device).manual_seed(4000 + seed + 100_000 * team.rank)
+    choice = torch.Generator().manual_seed(seed)
     dtype, parts = compute_dtype(device), fastest(device)
     rays = ray_patches(sizes.height, sizes.width, device)
 
@@ -78,7 +81,7 @@ def train_denoiser(
             return _base_loss(ready, data, sizes, rays, random, dtype, parts)
         return _walk_loss(ready, data, sizes, rays, random, choice, dtype, parts)
 
-    return fit("denoiser", start, slope_of(start, loss), phase, RATE * rate, log, 0.999, keep)
+    return fit("denoiser", start, slope_of(start, loss), team, phase, RATE * rate, log, 0.999, keep)
 
 
 def cast_once(weights: Weights, dtype: torch.dtype) -> Weights:

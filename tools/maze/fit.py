@@ -9,8 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..toyworld.fit import KEEP_EVERY, Keep, Log, Loss, Phase, learning_rate
+from ..toyworld.fit import AGREE_EVERY, KEEP_EVERY, Keep, Log, Loss, Phase, learning_rate
 from ..toyworld.parameters import Parameters
+from ..toyworld.team import Team
 
 LOG_EVERY = 200
 MOMENTUM, LENGTH = 0.95, 0.2
@@ -25,18 +26,24 @@ Slope = Callable[[float], tuple[Tensor, Tensor]]
 
 
 def fit(
-    name: str, parameters: Parameters, slope: Slope, phase: Phase, rate: float, log: Log, most_decay: float,
-    keep: Keep | None = None,
+    name: str, parameters: Parameters, slope: Slope, team: Team, phase: Phase, rate: float, log: Log,
+    most_decay: float, keep: Keep | None = None,
 ) -> Parameters:
-    """Trains `parameters` until the phase ends; returns their moving average, which is kept at the end and now and then
-    before, so that a run that is stopped can be resumed."""
+    """Trains `parameters` with the team until the phase ends; returns their moving average, which is kept at the end
+    and now and then before, so that a run that is stopped can be resumed. Where steps are limited by time, the first
+    process's clock counts for all."""
     flat = parameters.flat.requires_grad_()
     average = flat.detach().clone()
     optimizer = Optimizer(parameters)
-    step, kept = 0, 0.0
+    step, progress, kept = 0, 0.0, 0.0
     result = Parameters(parameters.shapes, average)
-    while (progress := phase.progress(step)) < 1:
+    while True:
+        if step % AGREE_EVERY == 0 or phase.steps is not None:
+            progress = team.agree(phase.progress(step))
+            if progress >= 1:
+                break
         value, gradient = slope(progress)
+        team.average_(gradient)
         norm = _clip_(gradient)
         optimizer.step(gradient, rate * learning_rate(step, progress, phase.hold))
         average.lerp_(flat.detach(), 1 - min(most_decay, (step + 1) / (step + 10)))
@@ -54,32 +61,56 @@ def fit(
 
 class Optimizer:
     """Muon for the matrices of blocks and the convolutions between a VAE's outermost ones, Adam for all else. Muon's
-    steps are as long as Adam's are, so one rate does for both (Liu et al., Muon is scalable for LLM training, 2025)."""
+    steps are as long as Adam's are, so one rate does for both (Liu et al., Muon is scalable for LLM training, 2025).
+
+    On a GPU a step is a recording: its thousand kernels are as small as a VAE's."""
 
     def __init__(self, parameters: Parameters) -> None:
-        self.parameters, self.momentum = parameters, torch.zeros_like(parameters.flat)
-        self.adam = torch.optim.AdamW([parameters.flat], betas=(0.9, 0.98), weight_decay=0.0,
-                                      fused=parameters.flat.device.type == "cuda")  # fmt: skip
+        self.parameters, flat = parameters, parameters.flat
+        on_gpu = flat.device.type == "cuda"
+        self.momentum, self.gradient = torch.zeros_like(flat), torch.zeros_like(flat, requires_grad=False)
+        self.rate = torch.zeros((), device=flat.device)
+        self.adam = torch.optim.AdamW([flat], lr=self.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=on_gpu,
+                                      capturable=on_gpu)  # fmt: skip
         self.groups: dict[tuple[int, int], list[str]] = {}
         for name, shape in parameters.shapes.items():
             if name.startswith("blocks.") and len(shape) == 2 or len(shape) > 3 and name not in OUTERMOST:
                 self.groups.setdefault((shape[0], math.prod(shape[1:])), []).append(name)
+        self.run = _replayed(self._move) if on_gpu else self._move
+
+    def step(self, gradient: Tensor, rate: float) -> None:
+        """Moves the parameters against a flat gradient."""
+        self.gradient.copy_(gradient)
+        self.rate.fill_(rate)
+        self.run()
 
     @torch.no_grad()
-    def step(self, gradient: Tensor, rate: float) -> None:
-        """Moves the parameters against a flat gradient, which is overwritten."""
-        flat, shapes = self.parameters.flat, self.parameters.shapes
+    def _move(self) -> None:
+        flat, shapes, gradient = self.parameters.flat, self.parameters.shapes, self.gradient
         self.momentum.mul_(MOMENTUM).add_(gradient)
         ahead = Parameters(shapes, torch.add(gradient, self.momentum, alpha=MOMENTUM)).named()
         weights, slopes = (Parameters(shapes, part).named() for part in (flat.detach(), gradient))
         for shape, names in self.groups.items():
             turned = orthogonal(torch.stack([ahead[name].view(shape) for name in names]))
+            turned *= self.rate * LENGTH * max(shape) ** 0.5
             for name, change in zip(names, turned.unbind(), strict=True):
-                weights[name].view(shape).sub_(change, alpha=rate * LENGTH * max(shape) ** 0.5)
+                weights[name].view(shape).sub_(change)
                 slopes[name].zero_()
         flat.grad = gradient
-        self.adam.param_groups[0]["lr"] = rate
         self.adam.step()
+
+
+def _replayed(work: Callable[[], None]) -> Callable[[], None]:
+    """A recording of what `work` asks of a GPU, which is done some times before."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others watch over the team
+        work()
+    return graph.replay
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
@@ -122,7 +153,7 @@ def recorded(parameters: Parameters, loss: Callable[[dict[str, Tensor], Tensor],
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others watch over the team
             result = once(held)
     except RuntimeError as error:
         print("not recorded:", str(error)[:600], flush=True)

@@ -1,0 +1,100 @@
+"""A whole training in this process and its like: a part of the toy, and what is measured of it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from functools import partial
+
+import torch
+import torch._dynamo
+from torch import Tensor
+
+from ..toyworld.fit import Log, Phase
+from ..toyworld.parameters import Parameters, Weights, keep, load_weights, save_weights
+from ..toyworld.pool import pictures_of
+from ..toyworld.prompts import embeddings
+from ..toyworld.team import Team, join
+from .coder_training import SHAPES as VAE_SHAPES
+from .coder_training import normalised, train_coder
+from .denoiser import SHAPES, Given, train_denoiser
+from .pool import Pool, encoded, later_walks, settled, walks
+from .rooms import CAPTIONS, WORDS, random_scenes
+from .settings import TINY, Sizes
+from .walks import random_walks
+
+HELD_OUT = 987_654_321
+WALK_SEED = 1_000_000
+RENDERED = 0.15
+"""The share of the denoiser's time after which no more walks are rendered."""
+AT_ONCE = 512
+MEASURED = 33
+"""Frames of the videos that the VAE is measured with."""
+
+
+def work(rank: int, size: int, options: argparse.Namespace) -> None:
+    """What process `rank` of `size` does; `options` are the command's."""
+    torch.manual_seed(options.seed + rank)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
+    torch._dynamo.config.recompile_limit = 64
+    torch.set_num_threads(1 if options.device == "cpu" else 4)
+    team = join(rank, size, options.device, 29_400 + int(options.begun) % 500)[0]
+    sizes = TINY if options.tiny else Sizes()
+    log = Log(options.out / "log.jsonl" if team.leads else None, options.begun)
+    log.write(part=options.part, seed=options.seed, minutes=options.minutes, processes=size, torch=torch.__version__)
+    (vae_part if options.part == "vae" else denoiser_part)(options, sizes, team, log)
+    team.wait()
+
+
+def vae_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Log) -> None:
+    """Trains the VAE; its latents get Wan's mean and deviation."""
+    start = Parameters.resumed(options.out, "vae", VAE_SHAPES, options.seed, team.device)
+    trained = train_coder(start, team, _left(options), sizes, options.seed, options.rate, log)
+    if team.leads:
+        trained = normalised(trained, sizes, options.seed + 50_000)
+        save_weights(trained.stored(torch.float32), options.out / "vae.pt")
+        weights = {name: tensor.detach() for name, tensor in trained.named().items()}
+        log.write(measured="vae", **measured_vae(weights, sizes, team.device))
+
+
+@torch.no_grad()
+def measured_vae(weights: Weights, sizes: Sizes, device: torch.device) -> dict[str, float]:
+    """PSNR of what the VAE makes of videos that it has not seen: of first frames, and of later ones."""
+    frames = min(MEASURED, 8 * sizes.half - 3)
+    scenes = random_scenes(min(32, sizes.held_out), HELD_OUT, frames, random_walks).to(device)
+    pictures, latent = encoded(weights, scenes, sizes)
+    error = ((pictures_of(weights, latent, sizes) - pictures) / 2).square().mean((2, 3, 4))
+    return {"first": decibels(error[:, 0].mean()), "later": decibels(error[:, 1:].mean())}
+
+
+def decibels(error: Tensor) -> float:
+    """Of a mean square error of colours from 0 to 1."""
+    return round(float(-10 * torch.log10(error.clamp(min=1e-10))), 2)
+
+
+def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Log) -> None:
+    """Trains the denoiser on walks that are rendered first, by each process its own."""
+    vae, texts = load_weights(options.out / "vae.pt", team.device), embeddings(CAPTIONS, WORDS).to(team.device)
+    data = rendered(vae, texts, options, sizes, team)
+    log.write(phase="walks", count=len(data.walks), later=len(data.later))
+    start = Parameters.resumed(options.out, "denoiser", SHAPES, options.seed, team.device)
+    kept = partial(keep, options.out / "denoiser.pt") if team.leads else None
+    train_denoiser(start, team, _left(options), data, sizes, options.rate, log, kept, options.seed)
+
+
+def rendered(vae: Weights, texts: Tensor, options: argparse.Namespace, sizes: Sizes, team: Team) -> Given:
+    """Walks as latents, until there are enough, or their share of the time is over."""
+    made: tuple[list[Pool], list[Pool]] = ([], [])
+    phase, most = Phase(RENDERED * options.minutes, options.steps and 1), options.walks or sizes.walks
+    at_once = min(AT_ONCE, most // 2)
+    while not made[0] or (phase.progress(len(made[0])) < 1 and len(made[0]) * at_once * 2 < most):
+        seed = WALK_SEED * options.seed + 100_000 * team.rank + 10 * len(made[0])
+        for into, render_some in zip(made, (walks, later_walks), strict=True):
+            into.append(render_some(vae, at_once, seed, sizes, team.device))
+    return Given(texts, settled(vae, sizes, team.device), *map(Pool.joined, made))
+
+
+def _left(options: argparse.Namespace) -> Phase:
+    """The phase that ends with the command's minutes."""
+    return Phase(max(0.01, options.minutes - (time.time() - options.begun) / 60), options.steps, options.hold)
