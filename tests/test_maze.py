@@ -20,7 +20,10 @@ from lingbot_world.tools.maze.rooms import (
     random_rooms,
     random_scenes,
 )  # fmt: skip
+from lingbot_world.tools.maze.settings import Sizes
+from lingbot_world.tools.maze.train import measured_vae, take_vae
 from lingbot_world.tools.maze.walks import MOST_PITCH, TURN, key_walks, random_walks
+from lingbot_world.tools.toyworld.parameters import load_weights
 from lingbot_world.tools.toyworld.paths import STEP
 from lingbot_world.tools.toyworld.render import camera_rays, lens_pixels
 
@@ -152,3 +155,15 @@ def test_rays_meet_what_is_nearest():
     assert (distance.item(), surface.item()) == (pytest.approx(PITCH / 2 - BOXES[0][3], abs=1e-5), 2)
     distance, surface = trace(torch.tensor([[PITCH / 2, -EYE, PITCH / 2]]), ahead)
     assert distance.item() > CROSSINGS * PITCH / 2, "through all doors"
+
+
+def test_the_kept_vae_restores_what_it_has_not_seen_and_is_not_put_over_another(tmp_path):
+    """Of 32 walks of 33 frames it restored first frames to 34.2 dB and later ones to 30.3."""
+    take_vae(tmp_path)
+    weights = load_weights(tmp_path / "vae.pt")
+    found = measured_vae(weights, Sizes(half=1, held_out=3), torch.device("cpu"))
+    assert found["first"] > 33
+    assert found["later"] > 27  # of their first four alone
+    (tmp_path / "vae.pt").write_bytes(b"mine")
+    take_vae(tmp_path)
+    assert (tmp_path / "vae.pt").read_bytes() == b"mine"

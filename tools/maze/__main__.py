@@ -1,6 +1,7 @@
 """`python -m lingbot_world.tools.maze OUT PART`: trains a part of the toy, for `--minutes`, and measures it.
 
-PART is vae, then denoiser. What OUT has of an earlier run of it is trained on. Writes checkpoints and log.jsonl."""
+PART is vae, then denoiser, which takes the kept VAE where OUT has none. What OUT has of an earlier run of a part is
+trained on. Writes checkpoints and log.jsonl."""
 
 from __future__ import annotations
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import lzma
+import shutil
 import time
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch._dynamo
@@ -28,6 +31,8 @@ WALK_SEED = 1_000_000
 RENDERED = 0.15
 """The share of the denoiser's time after which no more walks are rendered."""
 AT_ONCE = 512
+KEPT_VAE = Path(__file__).with_name("trained") / "vae.pt.xz"
+"""The VAE of docs/quality.md, so that a training may begin with the denoiser."""
 MEASURED = 33
 """Frames of the videos that the VAE is measured with."""
 
@@ -74,13 +79,25 @@ def decibels(error: Tensor) -> float:
 
 
 def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Log) -> None:
-    """Trains the denoiser on walks that are rendered first, by each process its own."""
+    """Trains the denoiser on walks that are rendered first, by each process its own; without a VAE in the folder, the
+    kept one is put there."""
+    if team.leads:
+        take_vae(options.out)
+    team.wait()
     vae, texts = load_weights(options.out / "vae.pt", team.device), embeddings(CAPTIONS, WORDS).to(team.device)
     data = rendered(vae, texts, options, sizes, team)
     log.write(phase="walks", count=len(data.walks), later=len(data.later))
     start = Parameters.resumed(options.out, "denoiser", SHAPES, options.seed, team.device)
     kept = partial(keep, options.out / "denoiser.pt") if team.leads else None
     train_denoiser(start, team, _left(options), data, sizes, options.rate, log, kept, options.seed)
+
+
+def take_vae(folder: Path) -> None:
+    """Unpacks the kept VAE into a folder that has none."""
+    if (folder / "vae.pt").exists():
+        return
+    with lzma.open(KEPT_VAE) as packed, (folder / "vae.pt").open("wb") as plain:
+        shutil.copyfileobj(packed, plain)
 
 
 def rendered(vae: Weights, texts: Tensor, options: argparse.Namespace, sizes: Sizes, team: Team) -> Given:
