@@ -6,7 +6,8 @@ import { after, afterEach, before, describe, test } from "node:test";
 import { launch, PATIENCE } from "./canvas.mjs";
 
 const LIMIT = { timeout: 2 * PATIENCE };
-const HELD_BATCHES = Number(process.env.HELD_BATCHES ?? 5); // of frames that come while W is held
+const HELD_BATCHES = Number(process.env.HELD_BATCHES ?? 5); // of frames that come while a key is held
+const HELD_MS = 10_000; // so long at least W is held
 let browser;
 before(async () => { browser = await launch(); });
 after(() => browser?.close());
@@ -64,7 +65,8 @@ describe("live", () => {
     await walk(page);
     const before = await seen(page);
     await page.keyboard.down("w");
-    for (const begun = page.batches; page.batches < begun + HELD_BATCHES;) await page.waitForTimeout(50);
+    const pressed = Date.now();
+    for (const begun = page.batches; page.batches < begun + HELD_BATCHES || Date.now() < pressed + HELD_MS;) await page.waitForTimeout(50);
     await page.keyboard.up("w");
     assert.notDeepEqual(await seen(page), before);
     await answered(page);
