@@ -68,7 +68,7 @@ class Optimizer:
     def __init__(self, parameters: Parameters) -> None:
         self.parameters, flat = parameters, parameters.flat
         on_gpu = flat.device.type == "cuda"
-        self.momentum, self.gradient = torch.zeros_like(flat), torch.zeros_like(flat, requires_grad=False)
+        self.momentum, self.gradient = torch.zeros_like(flat), torch.zeros_like(flat)
         self.rate = torch.zeros((), device=flat.device)
         self.adam = torch.optim.AdamW([flat], lr=self.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=on_gpu,
                                       capturable=on_gpu)  # fmt: skip
