@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from .denoiser import OWN
 from .train import work
 
 
@@ -34,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--minutes", type=float, default=9.0, help="for the whole part")
     add("--rate", type=float, default=1.0, help="factor on the learning rates; smaller to go on with what is trained")
     add("--hold", type=float, default=0.0, help="share of the time at the full learning rate; then it falls")
+    add("--own", type=float, default=OWN, help="share of walks in which the denoiser goes on from its own chunks")
     add("--walks", type=int, help="to render at most, instead of the sizes' own")
     add("--seed", type=int, default=1)
     add("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")

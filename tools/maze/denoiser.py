@@ -8,6 +8,7 @@ wrong. Chunks are asked at the noise levels of the few steps above all."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from ..toyworld.prompts import draw
 from ..toyworld.settings import compute_dtype
 from ..toyworld.team import Team
 from .camera_map import camera_patches
-from .fit import fit, slope_of
+from .fit import fit, replayed, slope_of
 from .pool import Pool, given
 from .rooms import CAPTIONS
 from .settings import CONFIG, SHIFT, SINK, WINDOW, Sizes
@@ -40,7 +41,7 @@ BASE_EVERY = 8
 BASE_MORE = 3
 LATER_SHARE = 0.35
 """Of the steps: walks whose second half is later."""
-LATER = (1, 3, 10, 30, 100, 300)
+LATER = (2, 10, 50, 250)
 MOST_NOISE = 0.35
 """Added to the chunks before, at most: a share of 1."""
 OWN = 0.5
@@ -64,24 +65,111 @@ class Given(NamedTuple):
     later: Pool
 
 
+class Layout(NamedTuple):
+    """What a step is of: chunks of so many latent frames, with a window or without one, and how many latent frames
+    later the second half is (0: it goes on)."""
+
+    chunk: int
+    windowed: bool
+    gap: int
+
+
+WHOLE = Layout(0, False, 0)
+"""A step of whole videos."""
+
+
+def drawn(choice: Generator) -> Layout:
+    """A random layout; `choice` is a CPU generator."""
+    whole, is_later, windowed, chunk, gap = torch.rand(5, generator=choice).tolist()
+    if whole < 1 / BASE_EVERY:
+        return WHOLE
+    later = LATER[int(gap * len(LATER))] if is_later < LATER_SHARE else 0
+    return Layout(CHUNKS[int(chunk * len(CHUNKS))], bool(later) or windowed < 0.5, later)
+
+
 def train_denoiser(
     start: Parameters, team: Team, phase: Phase, data: Given, sizes: Sizes, rate: float, log: Log, keep: Keep | None,
-    seed: int,
+    seed: int, own: float = OWN,
 ) -> Parameters:
-    """The denoiser, from `start`. What a step is of is the same in all processes, so that none waits for another."""
+    """The denoiser, from `start`. What a step is of is the same in all processes, so that none waits for another. On a
+    GPU each layout's step is a recording. own: `OWN`, for another share of the walks."""
     device = team.device
-    random = torch.Generator(device).manual_seed(4000 + seed + 100_000 * team.rank)
-    choice = torch.Generator().manual_seed(seed)
-    dtype, parts = compute_dtype(device), fastest(device)
-    rays = ray_patches(sizes.height, sizes.width, device)
+    random = Generator(device).manual_seed(4000 + seed + 100_000 * team.rank)
+    steps = Steps(start, data, sizes, random, own)
+    choice = Generator().manual_seed(seed)
 
-    def loss(weights: Weights, _progress: float) -> Tensor:
-        ready = cast_once(weights, dtype)
-        if float(torch.rand((), generator=choice)) < 1 / BASE_EVERY:
-            return _base_loss(ready, data, sizes, rays, random, dtype, parts)
-        return _walk_loss(ready, data, sizes, rays, random, choice, dtype, parts)
+    def slope(_progress: float) -> tuple[Tensor, Tensor]:
+        return steps.slope(drawn(choice))
 
-    return fit("denoiser", start, slope_of(start, loss), team, phase, RATE * rate, log, 0.999, keep)
+    return fit("denoiser", start, slope, team, phase, RATE * rate, log, 0.999, keep)
+
+
+class Steps:
+    """The loss and its gradient for random walks of `data`, of each layout."""
+
+    def __init__(self, parameters: Parameters, data: Given, sizes: Sizes, random: Generator, own: float = OWN) -> None:
+        """random: a generator of the parameters' device."""
+        self.device = parameters.flat.device
+        self.parameters, self.data, self.sizes, self.random, self.own = parameters, data, sizes, random, own
+        parameters.flat.requires_grad_()
+        self.dtype, self.parts = compute_dtype(self.device), fastest(self.device)
+        self.rays = ray_patches(sizes.height, sizes.width, self.device)
+        self.runs: dict[Layout, Callable[[], tuple[Tensor, Tensor]]] = {}
+        self.memory = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
+
+    def slope(self, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Loss and gradient of a batch, true until the next call."""
+        if layout not in self.runs:
+            once = partial(slope_of, self.parameters, partial(self.loss, layout))
+            self.runs[layout] = once if self.memory is None else replayed(once, self.random, self.memory)
+        return self.runs[layout]()
+
+    def loss(self, layout: Layout, weights: Weights) -> Tensor:
+        """Of a batch."""
+        ready = cast_once(weights, self.dtype)
+        return self._of_whole(ready) if layout == WHOLE else self._of_chunks(ready, layout)
+
+    def _of_whole(self, weights: Weights) -> Tensor:
+        """Of whole videos: the beginnings of walks."""
+        sizes, data, random, count = self.sizes, self.data, self.random, BASE_MORE * self.sizes.batch
+        batch = data.walks[_some(data.walks, count, random)]
+        clean = batch.latent[:, :, : sizes.base].float()
+        sigma = shifted(torch.rand(count, device=clean.device, generator=random), SHIFT)
+        noise = _like(clean, random)
+        x = torch.cat([torch.lerp(clean, noise, sigma[:, None, None, None, None]),
+                       given(batch.first, data.grey, sizes.base)], 1)  # fmt: skip
+        camera = camera_patches(batch.steps[:, : sizes.base], self.rays)
+        text = data.texts[draw(batch.kinds[:, 0], len(CAPTIONS))]
+        made = velocity(weights, CONFIG, x, (1000 * sigma).floor(), text, camera, self.dtype, self.parts)
+        return F.mse_loss(made, noise - clean)
+
+    def _of_chunks(self, weights: Weights, layout: Layout) -> Tensor:
+        """Of walks, chunk by chunk."""
+        sizes, data, random, chunk = self.sizes, self.data, self.random, layout.chunk
+        frames, half = 2 * sizes.half, sizes.half
+        pool = data.later if layout.gap else data.walks
+        batch = pool[_some(pool, sizes.batch, random)]
+        window, sink = (WINDOW * half // 12, SINK * half // 12) if layout.windowed else (None, 0)
+        attends = chunks(frames, chunk, window, sink, half if layout.gap else 0)
+        image, camera = given(batch.first, data.grey, frames), camera_patches(batch.steps, self.rays)
+        text = data.texts[draw(batch.kinds.flatten(), len(CAPTIONS))].unflatten(0, (-1, 2))
+        same = batch.kinds[:, 0] == batch.kinds[:, 1]
+        text[:, 1] = torch.where(same[:, None, None], text[:, 0], text[:, 1])
+
+        def model(past: Tensor, now: Tensor, sigma: Tensor) -> Tensor:
+            some = slice(len(past))
+            past, now = (torch.cat([part, image[some]], 1) for part in (past, now))
+            return causal_velocity(weights, CONFIG, past, now, (1000 * sigma).floor(), text[some], camera[some],
+                                   attends, layout.gap, self.dtype, self.parts)  # fmt: skip
+
+        clean = batch.latent.float()
+        past = _past(clean, chunk, self.own, random, model)
+        now, sigma, noise = _noised(clean, chunk, 0.0, random)
+        error = model(past, now, sigma) - (noise - clean)
+        learned = torch.ones(frames, device=clean.device)
+        if layout.gap:
+            learned[half : half + -(-BLIND // chunk) * chunk] = 0
+        return (_robust(error) * learned[:, None, None]).mean() / learned.mean()
 
 
 def cast_once(weights: Weights, dtype: torch.dtype) -> Weights:
@@ -98,57 +186,6 @@ def fastest(device: torch.device) -> Parts:
             or_else(torch.compile(finished, dynamic=False), finished, "finished"))  # fmt: skip
 
 
-def _base_loss(
-    weights: Weights, data: Given, sizes: Sizes, rays: Tensor, random: Generator, dtype: torch.dtype, parts: Parts
-) -> Tensor:
-    """Of whole videos: the beginnings of walks."""
-    count = BASE_MORE * sizes.batch
-    batch = data.walks[_some(data.walks, count, random)]
-    clean = batch.latent[:, :, : sizes.base].float()
-    sigma = shifted(torch.rand(count, device=clean.device, generator=random), SHIFT)
-    noise = _like(clean, random)
-    x = torch.cat([torch.lerp(clean, noise, sigma[:, None, None, None, None]),
-                   given(batch.first, data.grey, sizes.base)], 1)  # fmt: skip
-    camera = camera_patches(batch.steps[:, : sizes.base], rays)
-    text = data.texts[draw(batch.kinds[:, 0], len(CAPTIONS))]
-    made = velocity(weights, CONFIG, x, (1000 * sigma).floor(), text, camera, dtype, parts)
-    return F.mse_loss(made, noise - clean)
-
-
-def _walk_loss(
-    weights: Weights, data: Given, sizes: Sizes, rays: Tensor, random: Generator, choice: Generator,
-    dtype: torch.dtype, parts: Parts,
-) -> Tensor:
-    """Of walks, chunk by chunk."""
-    frames, half = 2 * sizes.half, sizes.half
-    draws = torch.rand(4, generator=choice).tolist()
-    is_later, windowed = draws[0] < LATER_SHARE, draws[1] < 0.5
-    chunk, gap = CHUNKS[int(draws[2] * len(CHUNKS))], LATER[int(draws[3] * len(LATER))]
-    pool = data.later if is_later else data.walks
-    batch = pool[_some(pool, sizes.batch, random)]
-    window, sink = (WINDOW * half // 12, SINK * half // 12) if is_later or windowed else (None, 0)
-    attends = chunks(frames, chunk, window, sink, half if is_later else 0)
-    image, camera = given(batch.first, data.grey, frames), camera_patches(batch.steps, rays)
-    text = data.texts[draw(batch.kinds.flatten(), len(CAPTIONS))].unflatten(0, (-1, 2))
-    same = batch.kinds[:, 0] == batch.kinds[:, 1]
-    text[:, 1] = torch.where(same[:, None, None], text[:, 0], text[:, 1])
-
-    def model(past: Tensor, now: Tensor, sigma: Tensor) -> Tensor:
-        some = slice(len(past))
-        past, now = (torch.cat([part, image[some]], 1) for part in (past, now))
-        return causal_velocity(weights, CONFIG, past, now, (1000 * sigma).floor(), text[some], camera[some], attends,
-                               gap if is_later else 0, dtype, parts)  # fmt: skip
-
-    clean = batch.latent.float()
-    past = _past(clean, chunk, random, model)
-    now, sigma, noise = _noised(clean, chunk, 0.0, random)
-    error = model(past, now, sigma) - (noise - clean)
-    learned = torch.ones(frames, device=clean.device)
-    if is_later:
-        learned[half : half + -(-BLIND // chunk) * chunk] = 0
-    return (_robust(error) * learned[:, None, None]).mean() / learned.mean()
-
-
 def _robust(error: Tensor) -> Tensor:
     """What is to become small [n, f, h / 2, w / 2] of errors [n, 16, f, h, w]: for each token, its length."""
     square = F.avg_pool2d(error.square().mean(1), 2)
@@ -156,14 +193,15 @@ def _robust(error: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _past(clean: Tensor, chunk: int, random: Generator, model: Callable[..., Tensor]) -> Tensor:
+def _past(clean: Tensor, chunk: int, own: float, random: Generator, model: Callable[..., Tensor]) -> Tensor:
     """The chunks before: of some walks the true ones, of the others the model's own; some noise is added to all."""
     share = MOST_NOISE * torch.rand(len(clean), 1, 1, 1, 1, device=clean.device, generator=random) ** 2
     past = torch.lerp(clean, _like(clean, random), share)
-    own = slice(round(OWN * len(clean)))
-    now, sigma, _ = _noised(clean[own], chunk, LEAST_NOISE, random)
-    made = now - sigma[:, None, :, None, None] * model(past[own], now, sigma)
-    past[own] = torch.lerp(made, _like(made, random), share[own])
+    some = slice(round(own * len(clean)))
+    if some.stop:
+        now, sigma, _ = _noised(clean[some], chunk, LEAST_NOISE, random)
+        made = now - sigma[:, None, :, None, None] * model(past[some], now, sigma)
+        past[some] = torch.lerp(made, _like(made, random), share[some])
     return past
 
 
@@ -173,12 +211,18 @@ def _noised(clean: Tensor, chunk: int, least: float, random: Generator) -> tuple
     count, device = -(-clean.shape[2] // chunk), clean.device
     shape = len(clean), count
     any_level = least + (1 - least) * shifted(torch.rand(shape, device=device, generator=random), SHIFT)
-    steps = torch.tensor(few_step_schedule(FAST_INDICES, CAUSAL_SHIFT).sigmas, device=device, dtype=torch.float32)
+    steps = _few_steps(device)
     few = steps[torch.randint(0, len(steps), shape, device=device, generator=random)]
     asked = torch.where(torch.rand(shape, device=device, generator=random) < FEW_STEPS, few, any_level)
     sigma = asked.repeat_interleave(chunk, 1)[:, : clean.shape[2]]
     noise = _like(clean, random)
     return torch.lerp(clean, noise, sigma[:, None, :, None, None]), sigma, noise
+
+
+@cache
+def _few_steps(device: torch.device) -> Tensor:
+    """The noise levels of the few steps."""
+    return torch.tensor(few_step_schedule(FAST_INDICES, CAUSAL_SHIFT).sigmas, device=device, dtype=torch.float32)
 
 
 def _some(pool: Pool, count: int, random: Generator) -> Tensor:

@@ -5,22 +5,25 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from ..toyworld.fit import AGREE_EVERY, KEEP_EVERY, Keep, Log, Loss, Phase, learning_rate
+from ..toyworld.fit import AGREE_EVERY, KEEP_EVERY, Keep, Log, Phase, learning_rate
 from ..toyworld.parameters import Parameters
 from ..toyworld.team import Team
 
 LOG_EVERY = 200
+"""Steps, whose mean is told."""
 MOMENTUM, LENGTH = 0.95, 0.2
 """Of Muon: how much of the steps before is kept, and the root mean square of a step at a rate of 1."""
 OUTERMOST = "patch_embedding.weight", "encoder.conv1.weight", "conv1.weight", "conv2.weight", "decoder.head.2.weight"
 """Layers from or to pixels or latents."""
-WARM_UPS = 3
+WARM_UPS = 2
 """Runs before a recording."""
 
+R = TypeVar("R")
 Slope = Callable[[float], tuple[Tensor, Tensor]]
 """(progress from 0 to 1) -> the loss and its gradient by the flat parameters."""
 
@@ -35,7 +38,7 @@ def fit(
     flat = parameters.flat.requires_grad_()
     average = flat.detach().clone()
     optimizer = Optimizer(parameters)
-    step, progress, kept = 0, 0.0, 0.0
+    step, progress, kept, total = 0, 0.0, 0.0, torch.zeros(2, device=flat.device)
     result = Parameters(parameters.shapes, average)
     while True:
         if step % AGREE_EVERY == 0 or phase.steps is not None:
@@ -44,11 +47,13 @@ def fit(
                 break
         value, gradient = slope(progress)
         team.average_(gradient)
-        norm = _clip_(gradient)
+        total += torch.stack([value, _clip_(gradient)])
         optimizer.step(gradient, rate * learning_rate(step, progress, phase.hold))
         average.lerp_(flat.detach(), 1 - min(most_decay, (step + 1) / (step + 10)))
-        if step % LOG_EVERY == 0:
-            log.write(phase=name, step=step, progress=round(progress, 4), loss=value.item(), gradient=norm.item())
+        if step % LOG_EVERY == LOG_EVERY - 1:
+            mean = dict(zip(("loss", "gradient"), (total / LOG_EVERY).tolist(), strict=True))
+            log.write(phase=name, step=step + 1, progress=round(progress, 4), **mean)
+            total.zero_()
         if keep is not None and progress >= kept + KEEP_EVERY:
             kept = progress
             keep(result)
@@ -76,7 +81,7 @@ class Optimizer:
         for name, shape in parameters.shapes.items():
             if name.startswith("blocks.") and len(shape) == 2 or len(shape) > 3 and name not in OUTERMOST:
                 self.groups.setdefault((shape[0], math.prod(shape[1:])), []).append(name)
-        self.run = _replayed(self._move) if on_gpu else self._move
+        self.run = replayed(self._move) if on_gpu else self._move
 
     def step(self, gradient: Tensor, rate: float) -> None:
         """Moves the parameters against a flat gradient."""
@@ -100,19 +105,6 @@ class Optimizer:
         self.adam.step()
 
 
-def _replayed(work: Callable[[], None]) -> Callable[[], None]:
-    """A recording of what `work` asks of a GPU, which is done some times before."""
-    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM_UPS):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others watch over the team
-        work()
-    return graph.replay
-
-
 def orthogonal(matrices: Tensor) -> Tensor:
     """The matrices [n, rows, columns] with singular values of about 1, float32: five Newton-Schulz iterations."""
     wide = matrices.mT if matrices.shape[1] > matrices.shape[2] else matrices
@@ -124,47 +116,51 @@ def orthogonal(matrices: Tensor) -> Tensor:
     return (x.mT if wide is not matrices else x).float()
 
 
-def slope_of(parameters: Parameters, loss: Loss) -> Slope:
-    """By backpropagation."""
-
-    def slope(progress: float) -> tuple[Tensor, Tensor]:
-        value = loss(parameters.named(), progress)
-        return value.detach(), torch.autograd.grad(value, parameters.flat)[0]
-
-    return slope
-
-
-def recorded(parameters: Parameters, loss: Callable[[dict[str, Tensor], Tensor], Tensor], example: Tensor) -> Callable[
-        [Tensor], tuple[Tensor, Tensor]]:
+def recorded(
+    parameters: Parameters, loss: Callable[[dict[str, Tensor], Tensor], Tensor], example: Tensor,
+) -> Callable[[Tensor], tuple[Tensor, Tensor]]:  # fmt: skip
     """(input) -> the loss (named parameters, input) and its gradient; on a GPU a recording of the kernels that an input
-    like `example` needs, which are too many and too small to be asked for one by one."""
-
-    def once(given: Tensor) -> tuple[Tensor, Tensor]:
-        value = loss(parameters.named(), given)
-        return value.detach(), torch.autograd.grad(value, parameters.flat)[0]
-
+    like `example` needs."""
     if example.device.type != "cuda":
-        return once
-    held, stream = example.clone(), torch.cuda.Stream()
+        return lambda given: slope_of(parameters, lambda weights: loss(weights, given))
+    held = example.clone()
+    replay = replayed(lambda: slope_of(parameters, lambda weights: loss(weights, held)))
+
+    def run(given: Tensor) -> tuple[Tensor, Tensor]:
+        held.copy_(given)
+        return replay()
+
+    return run
+
+
+def slope_of(parameters: Parameters, loss: Callable[[dict[str, Tensor]], Tensor]) -> tuple[Tensor, Tensor]:
+    """The loss (named parameters) and its gradient by the flat ones."""
+    value = loss(parameters.named())
+    return value.detach(), torch.autograd.grad(value, parameters.flat)[0]
+
+
+def replayed(work: Callable[[], R], random: Generator | None = None, memory: Any = None) -> Callable[[], R]:
+    """A recording of the kernels that `work` asks a GPU for, which are too many and too small to be asked for one by
+    one. It is done some times before. What a run gives is true until the next one.
+
+    random: what `work` draws from, if not from torch's own. memory: of `torch.cuda.graph_pool_handle`, for recordings
+    that share it; then it is true until any of them runs."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(WARM_UPS):
-            once(held)
+            work()
     torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # others watch over the team
-            result = once(held)
-    except RuntimeError as error:
-        print("not recorded:", str(error)[:600], flush=True)
-        return once
+    if random is not None:
+        graph.register_generator_state(random)
+    with torch.cuda.graph(graph, memory, capture_error_mode="thread_local"):  # others watch over the team
+        result = work()
 
-    def replayed(given: Tensor) -> tuple[Tensor, Tensor]:
-        held.copy_(given)
+    def run() -> R:
         graph.replay()
         return result
 
-    return replayed
+    return run
 
 
 def _clip_(gradient: Tensor) -> Tensor:

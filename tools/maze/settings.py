@@ -38,8 +38,8 @@ class Sizes:
     base: int = 9
     fill: int = 32
     encoded: int = 16
-    walks: int = 6144
-    batch: int = 16
+    walks: int = 65_536
+    batch: int = 8
     held_out: int = 64
 
 

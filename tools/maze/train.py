@@ -20,7 +20,7 @@ from ..toyworld.prompts import embeddings
 from ..toyworld.team import Team, join
 from .coder_training import SHAPES as VAE_SHAPES
 from .coder_training import normalised, train_coder
-from .denoiser import SHAPES, Given, train_denoiser
+from .denoiser import SHAPES, Given, Layout, Steps, train_denoiser
 from .pool import Pool, encoded, later_walks, settled, walks
 from .rooms import CAPTIONS, WORDS, random_scenes
 from .settings import TINY, Sizes
@@ -28,8 +28,11 @@ from .walks import random_walks
 
 HELD_OUT = 987_654_321
 WALK_SEED = 1_000_000
-RENDERED = 0.15
-"""The share of the denoiser's time after which no more walks are rendered."""
+RENDERED = 0.4
+"""The share of the denoiser's time after which no more walks are rendered: new ones help more than the same ones
+again."""
+ASKED, BATCHES = Layout(3, True, 0), 8
+"""What the trained denoiser is measured with."""
 AT_ONCE = 512
 KEPT_VAE = Path(__file__).with_name("trained") / "vae.pt.xz"
 """The VAE of docs/quality.md, so that a training may begin with the denoiser."""
@@ -47,7 +50,8 @@ def work(rank: int, size: int, options: argparse.Namespace) -> None:
     team = join(rank, size, options.device, 29_400 + int(options.begun) % 500)[0]
     sizes = TINY if options.tiny else Sizes()
     log = Log(options.out / "log.jsonl" if team.leads else None, options.begun)
-    log.write(part=options.part, seed=options.seed, minutes=options.minutes, processes=size, torch=torch.__version__)
+    log.write(part=options.part, seed=options.seed, minutes=options.minutes, rate=options.rate, hold=options.hold,
+              own=options.own, processes=size, torch=torch.__version__)
     (vae_part if options.part == "vae" else denoiser_part)(options, sizes, team, log)
     team.wait()
 
@@ -89,7 +93,23 @@ def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Lo
     log.write(phase="walks", count=len(data.walks), later=len(data.later))
     start = Parameters.resumed(options.out, "denoiser", SHAPES, options.seed, team.device)
     kept = partial(keep, options.out / "denoiser.pt") if team.leads else None
-    train_denoiser(start, team, _left(options), data, sizes, options.rate, log, kept, options.seed)
+    phase = _left(options)
+    trained = train_denoiser(start, team, phase, data, sizes, options.rate, log, kept, options.seed, options.own)
+    if team.leads:
+        unseen = walks(vae, sizes.held_out, HELD_OUT, sizes, team.device)
+        log.write(measured="denoiser", **measured_denoiser(trained, data, unseen, sizes))
+
+
+@torch.no_grad()
+def measured_denoiser(trained: Parameters, data: Given, unseen: Pool, sizes: Sizes) -> dict[str, float]:
+    """The loss on walks that it was trained on, and on those that it has never seen, after true chunks."""
+    found = {}
+    for name, pool in (("seen", data.walks), ("unseen", unseen)):
+        random = torch.Generator(trained.flat.device).manual_seed(HELD_OUT)
+        steps = Steps(trained, data._replace(walks=pool), sizes, random, own=0.0)
+        losses = [steps.loss(ASKED, trained.named()).item() for _ in range(BATCHES)]
+        found[name] = round(sum(losses) / BATCHES, 4)
+    return found
 
 
 def take_vae(folder: Path) -> None:
@@ -101,7 +121,8 @@ def take_vae(folder: Path) -> None:
 
 
 def rendered(vae: Weights, texts: Tensor, options: argparse.Namespace, sizes: Sizes, team: Team) -> Given:
-    """Walks as latents, until there are enough, or their share of the time is over."""
+    """Walks as latents, until there are enough, or their share of the time is over; and those that an earlier run has
+    left in the folder, as this one does."""
     made: tuple[list[Pool], list[Pool]] = ([], [])
     phase, most = Phase(RENDERED * options.minutes, options.steps and 1), options.walks or sizes.walks
     at_once = min(AT_ONCE, most // 2)
@@ -109,7 +130,13 @@ def rendered(vae: Weights, texts: Tensor, options: argparse.Namespace, sizes: Si
         seed = WALK_SEED * options.seed + 100_000 * team.rank + 10 * len(made[0])
         for into, render_some in zip(made, (walks, later_walks), strict=True):
             into.append(render_some(vae, at_once, seed, sizes, team.device))
-    return Given(texts, settled(vae, sizes, team.device), *map(Pool.joined, made))
+    own = [Pool.joined(part) for part in made]
+    pools = [own]
+    for file in sorted(options.out.glob(f"walks-{team.rank}-*.pt")):
+        pools.append([Pool(**part) for part in torch.load(file, team.device)])
+    torch.save([vars(pool) for pool in own], options.out / f"walks-{team.rank}-{options.seed}.pt")
+    all_walks, all_later = (Pool.joined(part) for part in zip(*pools, strict=True))
+    return Given(texts, settled(vae, sizes, team.device), all_walks, all_later)
 
 
 def _left(options: argparse.Namespace) -> Phase:

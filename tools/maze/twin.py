@@ -6,6 +6,7 @@ causal model's of a single chunk. Cameras are of the frames; copies of these see
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -22,7 +23,6 @@ from ..toyworld.twin import (
     patches,
     prompt_tokens,
     rms,
-    rotated,
     time_embedding,
     velocity_of,
 )  # fmt: skip
@@ -69,6 +69,14 @@ def finished(
 
 
 PLAIN: Parts = (projected, finished)
+
+
+def rotated(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """x [B, tokens, dim] with every head's pairs turned by the cosines and sines of `_rope`: a sum of x and of its
+    pairs the other way round, since a stack becomes slow kernels."""
+    heads = x.unflatten(-1, (-1, rope[0].shape[-1]))
+    other = heads.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+    return (heads * rope[0][:, None] + other * rope[1][:, None]).flatten(2)
 
 
 def velocity(
@@ -118,18 +126,23 @@ def _forward(
     return velocity_of(weights, config, tokens.flatten(1, 2), e, (frames, height, width))
 
 
+@cache
 def _rope(
     config: ModelConfig, grid: tuple[int, int, int], copies: int, later: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Angles of all tokens of so many copies of the frames; with `later`, their second half is so many later."""
+    """Cosines and sines [tokens, head_dim] of all tokens of so many copies of the frames, a pair's one after another,
+    the first of its sines negative; with `later`, their second half is so many later. Recordings read them, so they are
+    kept."""
     frames, *size = grid
-    cos, sin = rope_table(grid, config.head_dim, device)
+    tables = rope_table(grid, config.head_dim, device)
     if later:
         half = frames // 2
         rest = rope_table((frames - half, size[0], size[1]), config.head_dim, device, half + later)
         kept = half * size[0] * size[1]
-        cos, sin = (torch.cat([early[:kept], late]) for early, late in zip((cos, sin), rest, strict=True))
-    return cos.repeat(copies, 1), sin.repeat(copies, 1)
+        tables = torch.cat([tables[0][:kept], rest[0]]), torch.cat([tables[1][:kept], rest[1]])
+    cos, sin = (part.repeat(copies, 1).repeat_interleave(2, 1) for part in tables)
+    sin[:, ::2] *= -1
+    return cos, sin
 
 
 def _cross_attention(weights: Weights, y: Tensor, text: Tensor, bias: Tensor, heads: int, eps: float) -> Tensor:

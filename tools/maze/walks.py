@@ -55,7 +55,7 @@ def _wishes(pitch: Tensor, generator: Generator) -> Tensor:
         return (torch.rand(len(pitch), 1, generator=generator) > bounds).sum(1)
 
     walk = torch.tensor([[1.0, 0], [-1, 0], [0, 1], [0, -1], [0.7, 0.7], [0, 0]])[chance(0.5, 0.1, 0.06, 0.06, 0.04)]
-    mouse = 0.3 + 2.2 * torch.rand(len(pitch), generator=generator)
+    mouse = 0.3 + 1.6 * torch.rand(len(pitch), generator=generator)
     turn = torch.tensor([0.0, 1, -1])[chance(0.4, 0.3)] * torch.where(mouse < 1.4, torch.ones_like(mouse), mouse)
     tilt = torch.stack([torch.zeros_like(pitch), -pitch.sign(), torch.ones_like(pitch), -torch.ones_like(pitch)], 1)
     tilt = tilt.gather(1, chance(0.55, 0.25, 0.1)[:, None])[:, 0]
