@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ...model.pointwise import or_else
 from ..toyworld.render import camera_rays
-from .rooms import BOXES, COLOURS, FLOORS, PITCH, REACH, THICK, Rooms
+from .rooms import BOXES, COLOURS, FLOORS, PITCH, REACH, THICK, THINGS, Rooms
 
 HEIGHT, WIDTH = 144, 256
 SAMPLES = 2
@@ -21,6 +21,8 @@ CROSSINGS = 7
 """That a ray passes at most; what is behind them is as far as the sky."""
 RAYS_AT_ONCE = {"cuda": 32 * 4 * HEIGHT * WIDTH, "cpu": 300_000}
 """They bound the memory."""
+TILE, BRICK = 1.2, 0.5
+"""Sides of floor tiles, which bricks and planks are as long as; a brick's height."""
 SKY, GROUND = 0, 1
 """Surfaces of `trace`; those of BOXES follow."""
 
@@ -28,7 +30,7 @@ DAY, NIGHT, SNOW, FOG = range(4)
 LIGHT = ((1.0, 1.0, 1.0), (0.46, 0.54, 0.82), (0.95, 0.98, 1.05), (0.92, 0.92, 0.92))
 HORIZON = ((0.80, 0.88, 0.95), (0.22, 0.26, 0.44), (0.82, 0.84, 0.88), (0.74, 0.76, 0.78))
 ZENITH = ((0.30, 0.55, 0.90), (0.05, 0.06, 0.18), (0.62, 0.67, 0.75), (0.66, 0.68, 0.71))
-HAZE, CLEAR = (1 / 9, 1 / 8, 1 / 7, 1 / 3), 3.0
+HAZE, CLEAR = (1 / 7, 1 / 6, 1 / 6, 1 / 2.5), 3.0
 """Of the weathers: what they leave of colours, the sky below and above, and what distance takes away behind CLEAR. Far
 rooms are pale: their edges would be finer than a latent's cell."""
 SUN = F.normalize(torch.tensor([0.5, -0.32, 0.8]), dim=0).tolist()
@@ -54,7 +56,7 @@ def render(rooms: Rooms, c2w: Tensor, height: int = HEIGHT, width: int = WIDTH, 
     for start in range(0, count, at_once):
         own = index[start : start + at_once]
         run = _fastest(c2w.device.type) if len(own) == at_once else shaded  # other sizes would be compiled anew
-        colours = run(table[own], rooms.weather[own], rooms.brick[own], flat[start : start + at_once], rays)
+        colours = run(table[own], rooms.weather[own], flat[start : start + at_once], rays)
         parts.append(F.avg_pool2d(colours.unflatten(2, (height * samples, width * samples)), samples) * 2 - 1)
     return torch.cat(parts).unflatten(0, (-1, frames))
 
@@ -77,15 +79,15 @@ def depths(c2w: Tensor, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
 def palette(rooms: Rooms) -> Tensor:
     """Colours [n, 11, 3] of each house's surfaces, by the rows that are named above."""
     device = rooms.walls.device
-    known, floors = (torch.tensor(values, device=device) for values in (list(COLOURS.values()), FLOORS))
+    known, floors, things = (torch.tensor(values, device=device) for values in (list(COLOURS.values()), FLOORS, THINGS))
     snow, dark = rooms.weather == SNOW, rooms.weather == NIGHT
     rest = torch.tensor([TRIM, DARK, GLASS, TOP], device=device).repeat(len(rooms), 1, 1)
     rest[dark, 2] = torch.tensor(NIGHT_GLASS, device=device)
     rest[snow, 3] = torch.tensor(SNOW_TOP, device=device)
-    floor = floors[rooms.floor]
+    floor = floors[rooms.walls[:, 0] % len(FLOORS)]
     white = torch.tensor([[0.93, 0.95, 0.98], [0.80, 0.84, 0.90]], device=device)
     floor = torch.where(snow[:, None, None], white, floor)
-    return torch.cat([known[rooms.walls], floor, known[rooms.things], rest], 1)
+    return torch.cat([known[rooms.walls], floor, things.expand(len(rooms), -1, -1), rest], 1)
 
 
 def trace(origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,9 +121,9 @@ def trace(origin: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
     return distance, surface
 
 
-def shaded(table: Tensor, weather: Tensor, brick: Tensor, c2w: Tensor, rays: Tensor) -> Tensor:
+def shaded(table: Tensor, weather: Tensor, c2w: Tensor, rays: Tensor) -> Tensor:
     """Colours [n, 3, rays], 0 to 1, of what rays [rays, 3] of cameras c2w [n, 4, 4] meet. table: of `palette`; weather
-    [n] and brick [n, 2]: of their houses."""
+    [n]: of their houses."""
     direction, origin = rays @ c2w[:, :3, :3].mT, c2w[:, :3, 3]
     distance, surface = trace(origin, direction)
     x, y, z = (origin[:, None] + direction * distance[..., None]).unbind(-1)
@@ -129,7 +131,7 @@ def shaded(table: Tensor, weather: Tensor, brick: Tensor, c2w: Tensor, rays: Ten
     row, tone, face = _ground(x, z, local_x, local_z)
     for index, box in enumerate(BOXES):
         own = surface == 2 + index
-        part = _box(index, box, (x, -y, z), (local_x, local_z), brick, distance)
+        part = _box(index, box, (x, -y, z), (local_x, local_z), distance)
         row, tone, face = (torch.where(own, new, old) for new, old in zip(part, (row, tone, face), strict=True))
     light = torch.tensor(LIGHT, device=rays.device)[weather]
     bright = tone * FACES.to(rays.device)[face]
@@ -143,7 +145,7 @@ def shaded(table: Tensor, weather: Tensor, brick: Tensor, c2w: Tensor, rays: Ten
 
 def _ground(x: Tensor, z: Tensor, local_x: Tensor, local_z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Row, tone and face of the floor: tiles, with a rug in the middle of each room, darker beside walls."""
-    tile = ((x / 0.6).floor() + (z / 0.6).floor()).long() % 2
+    tile = ((x / TILE).floor() + (z / TILE).floor()).long() % 2
     from_x, from_z = PITCH / 2 - local_x.abs(), PITCH / 2 - local_z.abs()
     rug = torch.maximum(from_x / 0.95, from_z / 0.7)
     row = torch.where(rug < 1, torch.full_like(tile, THING + 2), FLOOR + tile)
@@ -155,7 +157,7 @@ def _ground(x: Tensor, z: Tensor, local_x: Tensor, local_z: Tensor) -> tuple[Ten
 
 def _box(
     index: int, box: tuple[float, ...], point: tuple[Tensor, Tensor, Tensor], local: tuple[Tensor, Tensor],
-    brick: Tensor, distance: Tensor,
+    distance: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Row, tone and face of points on a box of a crossing. point: x, height, z; local: x and z from the crossing."""
     x, height, z = point
@@ -167,7 +169,7 @@ def _box(
     face = torch.where(on_x, (from_x > 0).long(), 2 + (from_z > 0).long())
     face = torch.where(upward, torch.full_like(face, 4), face)
     if index < 2:
-        row, tone = _wall((x, height, z), (from_x, from_z), on_x, brick, distance)
+        row, tone = _wall((x, height, z), (from_x, from_z), on_x, distance)
         row = torch.where(upward, torch.full_like(row, ROW_TOP), row)
         return row, torch.where(upward, torch.ones_like(tone), tone), face
     side = torch.where(on_x, from_z, from_x).abs() / half_x
@@ -184,8 +186,7 @@ def _box(
 
 
 def _wall(
-    point: tuple[Tensor, Tensor, Tensor], local: tuple[Tensor, Tensor], on_x: Tensor, brick: Tensor,
-    distance: Tensor,
+    point: tuple[Tensor, Tensor, Tensor], local: tuple[Tensor, Tensor], on_x: Tensor, distance: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Row and tone of points on a wall: brick or panels, what hangs there, and white doorposts."""
     x, height, z = point
@@ -193,8 +194,7 @@ def _wall(
     room = ((x + aside_x) / PITCH).floor() + ((z + aside_z) / PITCH).floor()
     along, across = torch.where(on_x, z, x), torch.where(on_x, local[1], local[0]).abs()
     dark = 1 - 0.30 * torch.exp(-height / 0.2)
-    of_brick = torch.where(on_x, brick[:, :1], brick[:, 1:])
-    tone = dark * (1 + torch.exp(-((distance / 7) ** 2)) * _stones(along, height, of_brick))
+    tone = dark * (1 + torch.exp(-((distance / 7) ** 2)) * _stones(along, height, on_x))
     tone = torch.where((height < 0.12) | (height > 1.92), torch.full_like(tone, 0.55), tone)
     row, hung = _hung(WALL + room.long() % 2, across, height, on_x)
     post = across > (REACH - 0.11)
@@ -205,12 +205,12 @@ def _wall(
 
 def _stones(along: Tensor, height: Tensor, brick: Tensor) -> Tensor:
     """How much brighter than its colour a wall is: bricks of four tones with mortar between, or planks."""
-    layer = (height / 0.4).floor()
-    shifted = along / 0.8 + 0.5 * (layer % 2)
+    layer = (height / BRICK).floor()
+    shifted = along / TILE + 0.5 * (layer % 2)
     stone = 0.14 * (((shifted.floor() * 3 + layer * 5) % 4) / 3 - 0.5)
-    mortar = ((height / 0.4) % 1 < 0.10) | (shifted % 1 < 0.05)
-    plank = 0.05 * ((along / 0.6).floor() % 2)
-    planks = torch.where((along / 0.6) % 1 < 0.08, torch.full_like(stone, -0.28), plank)
+    mortar = ((height / BRICK) % 1 < 0.12) | (shifted % 1 < 0.05)
+    plank = 0.05 * ((along / TILE).floor() % 2)
+    planks = torch.where((along / TILE) % 1 < 0.05, torch.full_like(stone, -0.28), plank)
     return torch.where(brick, torch.where(mortar, torch.full_like(stone, -0.30), stone), planks)
 
 
@@ -218,7 +218,7 @@ def _hung(row: Tensor, across: Tensor, height: Tensor, on_x: Tensor) -> tuple[Te
     """The rows of a wall with pictures on what faces along x, windows on what faces along z; and where these are."""
     inside_u, inside_v = (across - 0.98).abs(), (height - 1.2).abs()
     edge = torch.maximum(inside_u / torch.where(on_x, 0.26, 0.34), inside_v / torch.where(on_x, 0.24, 0.36))
-    bars = ~on_x & ((inside_u < 0.03) | (inside_v < 0.03))
+    bars = ~on_x & ((inside_u < 0.04) | (inside_v < 0.04))
     shown = torch.where(on_x, THING + (inside_u + inside_v < 0.16).long(), torch.full_like(row, ROW_GLASS))
     framed = torch.where((edge > 0.8) | bars, torch.where(on_x, ROW_DARK, ROW_TRIM), shown)
     return torch.where(edge < 1, framed, row), edge < 1
