@@ -29,8 +29,7 @@ from .walks import random_walks
 HELD_OUT = 987_654_321
 WALK_SEED = 1_000_000
 RENDERED = 0.4
-"""The share of the denoiser's time after which no more walks are rendered: new ones help more than the same ones
-again."""
+"""The share of the denoiser's time after which no more walks are rendered. It learned some thousands by heart."""
 ASKED, BATCHES = Layout(3, True, 0), 8
 """What the trained denoiser is measured with."""
 AT_ONCE = 512
@@ -121,22 +120,22 @@ def take_vae(folder: Path) -> None:
 
 
 def rendered(vae: Weights, texts: Tensor, options: argparse.Namespace, sizes: Sizes, team: Team) -> Given:
-    """Walks as latents, until there are enough, or their share of the time is over; and those that an earlier run has
-    left in the folder, as this one does."""
+    """Walks as latents, until there are enough, or their share of the time is over; and those that earlier runs have
+    left in the folder. A run's own are others, whatever its seed, and are left there too."""
+    files = sorted(options.out.glob(f"walks-{team.rank}-*.pt"))
+    first = WALK_SEED * (options.seed + len(files)) + 100_000 * team.rank
     made: tuple[list[Pool], list[Pool]] = ([], [])
     phase, most = Phase(RENDERED * options.minutes, options.steps and 1), options.walks or sizes.walks
     at_once = min(AT_ONCE, most // 2)
     while not made[0] or (phase.progress(len(made[0])) < 1 and len(made[0]) * at_once * 2 < most):
-        seed = WALK_SEED * options.seed + 100_000 * team.rank + 10 * len(made[0])
+        seed = first + 10 * len(made[0])
         for into, render_some in zip(made, (walks, later_walks), strict=True):
             into.append(render_some(vae, at_once, seed, sizes, team.device))
     own = [Pool.joined(part) for part in made]
-    pools = [own]
-    for file in sorted(options.out.glob(f"walks-{team.rank}-*.pt")):
-        pools.append([Pool(**part) for part in torch.load(file, team.device)])
-    torch.save([vars(pool) for pool in own], options.out / f"walks-{team.rank}-{options.seed}.pt")
-    all_walks, all_later = (Pool.joined(part) for part in zip(*pools, strict=True))
-    return Given(texts, settled(vae, sizes, team.device), all_walks, all_later)
+    torch.save([vars(pool) for pool in own], options.out / f"walks-{team.rank}-{len(files)}.pt")
+    before = ([Pool(**part) for part in torch.load(file, team.device)] for file in files)
+    pools = (Pool.joined(part) for part in zip(own, *before, strict=True))
+    return Given(texts, settled(vae, sizes, team.device), *pools)
 
 
 def _left(options: argparse.Namespace) -> Phase:
