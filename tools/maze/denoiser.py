@@ -1,14 +1,16 @@
 """Training of the denoiser: of the base model's two experts, which are alike, and of the causal model, at once.
 
 It learns the velocity of flow matching for chunks of 1, 3 or 4 latent frames, each after the chunks before it, and of
-whole videos, which are a single chunk. In half of the walks the chunks before are not the true ones but what the model
-itself makes of noised ones in one step; some noise is added to all of them, so that it learns to put right what is
-wrong. Chunks are asked at the noise levels of the few steps above all."""
+whole videos, which are a single chunk. What it makes of a walk is kept (`Made`). When the walk comes again, the chunks
+before are mostly those that it made then, and what is noised is what it made then too: in a rollout each of the few
+steps begins with what the one before it made. So it learns to put its own errors right, those that have grown over
+several visits too. A first visit begins at pure noise after true chunks. Some noise is added to all chunks before."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -24,6 +26,7 @@ from ..toyworld.parameters import Parameters, Weights
 from ..toyworld.prompts import draw
 from ..toyworld.settings import compute_dtype
 from ..toyworld.team import Team
+from .adversary import Adversary
 from .camera_map import camera_patches
 from .fit import fit, replayed, slope_of
 from .pool import Pool, given
@@ -33,6 +36,9 @@ from .spans import chunks
 from .twin import PLAIN, Parts, causal_velocity, finished, projected, velocity
 
 SHAPES = CONFIG.parameter_shapes()
+SHARPER, FINER = 2.0, 8.0
+"""At the begin: the norms of queries and keys, which bound how sharply a token looks at another; the weights of camera
+patches, whose 256 rays are so alike that the camera layers would be almost linear in them."""
 RATE = 1.5e-3
 CHUNKS = (1, 3, 3, 4)
 """Drawn from for each step."""
@@ -42,14 +48,12 @@ BASE_MORE = 3
 LATER_SHARE = 0.35
 """Of the steps: walks whose second half is later."""
 LATER = (2, 10, 50, 250)
-MOST_NOISE = 0.35
+MOST_NOISE = 0.2
 """Added to the chunks before, at most: a share of 1."""
-OWN = 0.5
-"""The share of the walks whose chunks before are the model's own."""
-LEAST_NOISE = 0.7
-"""Of the noised chunks that they are made of."""
-FEW_STEPS = 0.7
-"""The share of the chunks that are asked at the noise levels of the few steps."""
+OWN = 0.75
+"""The share of the walks whose chunks before are the model's own, once it has made some."""
+MOST = 6.0
+"""What is kept of it lies between this and its negative: what goes wrong once is not to grow from visit to visit."""
 BLIND = 3
 """Latent frames of a later half that nothing near is known of: they are not learned."""
 SOFT = 0.1
@@ -65,6 +69,19 @@ class Given(NamedTuple):
     later: Pool
 
 
+class Made(NamedTuple):
+    """What the model has made of a pool's walks when they came last, as `Pool.latent`: the true latents of walks that
+    are not `known` yet, bool [n]."""
+
+    latent: Tensor
+    known: Tensor
+
+    @classmethod
+    def nothing(cls, pool: Pool) -> Made:
+        """Before the first step."""
+        return cls(pool.latent.clone(), torch.zeros(len(pool), dtype=torch.bool, device=pool.latent.device))
+
+
 class Layout(NamedTuple):
     """What a step is of: chunks of so many latent frames, with a window or without one, and how many latent frames
     later the second half is (0: it goes on)."""
@@ -78,6 +95,18 @@ WHOLE = Layout(0, False, 0)
 """A step of whole videos."""
 
 
+def begun(folder: Path, seed: int, device: torch.device) -> Parameters:
+    """The denoiser of a checkpoint in the folder, or a fresh one."""
+    parameters = Parameters.resumed(folder, "denoiser", SHAPES, seed, device)
+    if not (folder / "denoiser.pt").is_file():
+        for name, weight in parameters.named().items():
+            if "self_attn.norm_" in name:
+                weight.mul_(SHARPER)
+            elif name == "patch_embedding_wancamctrl.weight":
+                weight.mul_(FINER)
+    return parameters
+
+
 def drawn(choice: Generator) -> Layout:
     """A random layout; `choice` is a CPU generator."""
     whole, is_later, windowed, chunk, gap = torch.rand(5, generator=choice).tolist()
@@ -89,13 +118,15 @@ def drawn(choice: Generator) -> Layout:
 
 def train_denoiser(
     start: Parameters, team: Team, phase: Phase, data: Given, sizes: Sizes, rate: float, log: Log, keep: Keep | None,
-    seed: int, own: float = OWN,
+    seed: int, own: float = OWN, adversary: float = 0.0,
 ) -> Parameters:
     """The denoiser, from `start`. What a step is of is the same in all processes, so that none waits for another. On a
-    GPU each layout's step is a recording. own: `OWN`, for another share of the walks."""
+    GPU each layout's step is a recording. own: `OWN`, for another share of the walks. adversary: the share of its
+    gradient, 0 for none."""
     device = team.device
     random = Generator(device).manual_seed(4000 + seed + 100_000 * team.rank)
-    steps = Steps(start, data, sizes, random, own)
+    judge = Adversary(seed + team.rank, device, random, adversary) if adversary else None
+    steps = Steps(start, data, sizes, random, own, judge)
     choice = Generator().manual_seed(seed)
 
     def slope(_progress: float) -> tuple[Tensor, Tensor]:
@@ -107,10 +138,14 @@ def train_denoiser(
 class Steps:
     """The loss and its gradient for random walks of `data`, of each layout."""
 
-    def __init__(self, parameters: Parameters, data: Given, sizes: Sizes, random: Generator, own: float = OWN) -> None:
+    def __init__(
+        self, parameters: Parameters, data: Given, sizes: Sizes, random: Generator, own: float = OWN,
+        adversary: Adversary | None = None,
+    ) -> None:  # fmt: skip
         """random: a generator of the parameters' device."""
         self.device = parameters.flat.device
         self.parameters, self.data, self.sizes, self.random, self.own = parameters, data, sizes, random, own
+        self.adversary, self.made = adversary, (Made.nothing(data.walks), Made.nothing(data.later))
         parameters.flat.requires_grad_()
         self.dtype, self.parts = compute_dtype(self.device), fastest(self.device)
         self.rays = ray_patches(sizes.height, sizes.width, self.device)
@@ -147,8 +182,9 @@ class Steps:
         """Of walks, chunk by chunk."""
         sizes, data, random, chunk = self.sizes, self.data, self.random, layout.chunk
         frames, half = 2 * sizes.half, sizes.half
-        pool = data.later if layout.gap else data.walks
-        batch = pool[_some(pool, sizes.batch, random)]
+        pool, kept = (data.later, self.made[1]) if layout.gap else (data.walks, self.made[0])
+        some = _some(pool, sizes.batch, random)
+        batch, before, known = pool[some], kept.latent[some].float(), kept.known[some]
         window, sink = (WINDOW * half // 12, SINK * half // 12) if layout.windowed else (None, 0)
         attends = chunks(frames, chunk, window, sink, half if layout.gap else 0)
         image, camera = given(batch.first, data.grey, frames), camera_patches(batch.steps, self.rays)
@@ -156,20 +192,31 @@ class Steps:
         same = batch.kinds[:, 0] == batch.kinds[:, 1]
         text[:, 1] = torch.where(same[:, None, None], text[:, 0], text[:, 1])
 
-        def model(past: Tensor, now: Tensor, sigma: Tensor) -> Tensor:
-            some = slice(len(past))
-            past, now = (torch.cat([part, image[some]], 1) for part in (past, now))
-            return causal_velocity(weights, CONFIG, past, now, (1000 * sigma).floor(), text[some], camera[some],
-                                   attends, layout.gap, self.dtype, self.parts)  # fmt: skip
-
         clean = batch.latent.float()
-        past = _past(clean, chunk, self.own, random, model)
-        now, sigma, noise = _noised(clean, chunk, 0.0, random)
-        error = model(past, now, sigma) - (noise - clean)
+        past, (now, sigma) = _past(clean, before, self.own, random), _noised(before, known, chunk, random)
+        past, asked = (torch.cat([part, image], 1) for part in (past, now))
+        speed = causal_velocity(weights, CONFIG, past, asked, (1000 * sigma).floor(), text, camera, attends, layout.gap,
+                                self.dtype, self.parts)  # fmt: skip
+        made = now - sigma[:, None, :, None, None] * speed
         learned = torch.ones(frames, device=clean.device)
         if layout.gap:
             learned[half : half + -(-BLIND // chunk) * chunk] = 0
-        return (_robust(error) * learned[:, None, None]).mean() / learned.mean()
+        found = torch.where(learned[:, None, None] > 0, made.detach().clamp(-MOST, MOST), clean)
+        kept.latent[some] = found.to(kept.latent.dtype)
+        kept.known.index_fill_(0, some, True)
+        return self._judged(made, clean, sigma, learned)
+
+    def _judged(self, made: Tensor, clean: Tensor, sigma: Tensor, learned: Tensor) -> Tensor:
+        """The loss of the latents that were made at noise levels `sigma` [n, f], of frames that are `learned` [f]; with
+        the adversary's gradient, where there is one, for those of the last step."""
+        error = (made - clean) / sigma[:, None, :, None, None]
+        loss = (_robust(error) * learned[:, None, None]).mean() / learned.mean()
+        if self.adversary is None:
+            return loss
+        slope = torch.autograd.grad(loss, made, retain_graph=True)[0]
+        last = (sigma < _few_steps(sigma.device)[-1] + 1e-3).float() * learned
+        aim = (made * self.adversary.added(slope, made, clean, last)).sum()
+        return aim + (loss - aim).detach()
 
 
 def cast_once(weights: Weights, dtype: torch.dtype) -> Weights:
@@ -192,31 +239,23 @@ def _robust(error: Tensor) -> Tensor:
     return (square + SOFT**2).sqrt() - SOFT + 0.25 * square
 
 
-@torch.no_grad()
-def _past(clean: Tensor, chunk: int, own: float, random: Generator, model: Callable[..., Tensor]) -> Tensor:
-    """The chunks before: of some walks the true ones, of the others the model's own; some noise is added to all."""
-    share = MOST_NOISE * torch.rand(len(clean), 1, 1, 1, 1, device=clean.device, generator=random) ** 2
-    past = torch.lerp(clean, _like(clean, random), share)
-    some = slice(round(own * len(clean)))
-    if some.stop:
-        now, sigma, _ = _noised(clean[some], chunk, LEAST_NOISE, random)
-        made = now - sigma[:, None, :, None, None] * model(past[some], now, sigma)
-        past[some] = torch.lerp(made, _like(made, random), share[some])
-    return past
+def _past(clean: Tensor, before: Tensor, own: float, random: Generator) -> Tensor:
+    """The chunks before: of a share `own` of the walks what was made of them `before`, of the others the true ones;
+    some noise is added to all."""
+    shape, device = (len(clean), 1, 1, 1, 1), clean.device
+    taken = torch.rand(shape, device=device, generator=random) < own
+    share = MOST_NOISE * torch.rand(shape, device=device, generator=random) ** 2
+    return torch.lerp(torch.where(taken, before, clean), _like(clean, random), share)
 
 
-def _noised(clean: Tensor, chunk: int, least: float, random: Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Latents [n, 16, f, h, w] with noise, each chunk at a random level of the few steps or any from `least` to 1; the
-    levels [n, f]; the noise."""
-    count, device = -(-clean.shape[2] // chunk), clean.device
-    shape = len(clean), count
-    any_level = least + (1 - least) * shifted(torch.rand(shape, device=device, generator=random), SHIFT)
+def _noised(before: Tensor, known: Tensor, chunk: int, random: Generator) -> tuple[Tensor, Tensor]:
+    """Latents [n, 16, f, h, w] with noise, each chunk at the level of a random one of the few steps, those that are not
+    `known` [n] at the first one's, which leaves nothing of them; the levels [n, f]."""
+    count, device = -(-before.shape[2] // chunk), before.device
     steps = _few_steps(device)
-    few = steps[torch.randint(0, len(steps), shape, device=device, generator=random)]
-    asked = torch.where(torch.rand(shape, device=device, generator=random) < FEW_STEPS, few, any_level)
-    sigma = asked.repeat_interleave(chunk, 1)[:, : clean.shape[2]]
-    noise = _like(clean, random)
-    return torch.lerp(clean, noise, sigma[:, None, :, None, None]), sigma, noise
+    step = torch.randint(0, len(steps), (len(before), count), device=device, generator=random)
+    sigma = steps[step * known[:, None]].repeat_interleave(chunk, 1)[:, : before.shape[2]]
+    return torch.lerp(before, _like(before, random), sigma[:, None, :, None, None]), sigma
 
 
 @cache

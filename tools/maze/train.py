@@ -20,7 +20,7 @@ from ..toyworld.prompts import embeddings
 from ..toyworld.team import Team, join
 from .coder_training import SHAPES as VAE_SHAPES
 from .coder_training import normalised, train_coder
-from .denoiser import SHAPES, Given, Layout, Steps, train_denoiser
+from .denoiser import Given, Layout, Steps, begun, train_denoiser
 from .pool import Pool, encoded, later_walks, settled, walks
 from .rooms import CAPTIONS, WORDS, random_scenes
 from .settings import TINY, Sizes
@@ -50,7 +50,7 @@ def work(rank: int, size: int, options: argparse.Namespace) -> None:
     sizes = TINY if options.tiny else Sizes()
     log = Log(options.out / "log.jsonl" if team.leads else None, options.begun)
     log.write(part=options.part, seed=options.seed, minutes=options.minutes, rate=options.rate, hold=options.hold,
-              own=options.own, processes=size, torch=torch.__version__)
+              own=options.own, adversary=options.adversary, processes=size, torch=torch.__version__)
     (vae_part if options.part == "vae" else denoiser_part)(options, sizes, team, log)
     team.wait()
 
@@ -90,10 +90,11 @@ def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Lo
     vae, texts = load_weights(options.out / "vae.pt", team.device), embeddings(CAPTIONS, WORDS).to(team.device)
     data = rendered(vae, texts, options, sizes, team)
     log.write(phase="walks", count=len(data.walks), later=len(data.later))
-    start = Parameters.resumed(options.out, "denoiser", SHAPES, options.seed, team.device)
+    start = begun(options.out, options.seed, team.device)
     kept = partial(keep, options.out / "denoiser.pt") if team.leads else None
     phase = _left(options)
-    trained = train_denoiser(start, team, phase, data, sizes, options.rate, log, kept, options.seed, options.own)
+    trained = train_denoiser(start, team, phase, data, sizes, options.rate, log, kept, options.seed, options.own,
+                             options.adversary)  # fmt: skip
     if team.leads:
         unseen = walks(vae, sizes.held_out, HELD_OUT, sizes, team.device)
         log.write(measured="denoiser", **measured_denoiser(trained, data, unseen, sizes))
@@ -101,12 +102,14 @@ def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Lo
 
 @torch.no_grad()
 def measured_denoiser(trained: Parameters, data: Given, unseen: Pool, sizes: Sizes) -> dict[str, float]:
-    """The loss on walks that it was trained on, and on those that it has never seen, after true chunks."""
+    """The loss on walks that it was trained on, and on those that it has never seen, after true chunks and from pure
+    noise."""
     found = {}
-    for name, pool in (("seen", data.walks), ("unseen", unseen)):
-        random = torch.Generator(trained.flat.device).manual_seed(HELD_OUT)
-        steps = Steps(trained, data._replace(walks=pool), sizes, random, own=0.0)
-        losses = [steps.loss(ASKED, trained.named()).item() for _ in range(BATCHES)]
+    for name, pool in (("seen", data.walks[: len(unseen)]), ("unseen", unseen)):
+        random, losses = torch.Generator(trained.flat.device).manual_seed(HELD_OUT), []
+        for _ in range(BATCHES):
+            steps = Steps(trained, data._replace(walks=pool, later=pool), sizes, random, own=0.0)
+            losses.append(steps.loss(ASKED, trained.named()).item())
         found[name] = round(sum(losses) / BATCHES, 4)
     return found
 
