@@ -1,6 +1,6 @@
-"""Complete packages of tiny models, so that everything runs on a CPU without downloads: one trained, one random."""
+"""Complete packages of tiny models, so that everything runs on a CPU without downloads: two trained, one random."""
 
 from .package import write_example, write_toy_package
-from .world import write_toy_world
+from .world import write_maze, write_toy_world
 
-__all__ = ["write_example", "write_toy_package", "write_toy_world"]
+__all__ = ["write_example", "write_maze", "write_toy_package", "write_toy_world"]

@@ -1,15 +1,17 @@
-"""The trained toy: tiny models that know a little world of rooms, in which the camera moves as asked."""
+"""The trained toys: tiny models that know a little world of rooms, or a maze, in which the camera moves as asked."""
 
 import lzma
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import InputError
 from .causal import write_causal
 from .package import CAUSAL, EXAMPLE
 
-TRAINED = Path(__file__).with_name("trained")
-"""The package as it is shipped; `tools/toyworld/`, which is not shipped, made it. docs/quality.md: how good it is."""
+TRAINED, MAZE = (Path(__file__).with_name(name) for name in ("trained", "maze"))
+"""The packages as they are shipped; `tools/toyworld/` and `tools/maze/`, which are not shipped, made them.
+docs/quality.md: how good they are."""
 PACKED = ".xz"
 """At the end of the names of files that are shipped compressed."""
 LOW = "low_noise_model_bnb_nf4"
@@ -25,25 +27,39 @@ def write_toy_world(folder: str | Path) -> Path:
     About 23 MB. Files of these names are replaced. Returns the folder; raises InputError where it cannot be written.
     """
     folder = Path(folder)
-    shipped = sorted(path.relative_to(TRAINED) for path in TRAINED.rglob("*") if path.is_file())
+    return _written(TRAINED, folder, lambda: write_causal(folder / CAUSAL, folder / LOW, folder / CHANGE))
+
+
+def write_maze(folder: str | Path) -> Path:
+    """Writes a maze to walk in: a causal model in bf16, text encoder, tokenizer and VAE; in `example/` a first frame, a
+    prompt and a path through a door. It was trained at 256x144, window 18, sink 6, chunks of 1, 3 and 4.
+
+    About 17 MB. Files of these names are replaced. Returns the folder; raises InputError where it cannot be written.
+    """
+    return _written(MAZE, Path(folder))
+
+
+def _written(package: Path, folder: Path, finish: Callable[[], object] | None = None) -> Path:
+    """The files of a shipped package in a folder, and what `finish` makes of them."""
+    shipped = sorted(path.relative_to(package) for path in package.rglob("*") if path.is_file())
     try:
         for file in shipped:
             if file.parts[0] != EXAMPLE:
-                _copy(file, folder)
-        write_causal(folder / CAUSAL, folder / LOW, folder / CHANGE)
+                _copy(package / file, folder / file)
+        if finish is not None:
+            finish()
         for file in shipped:
             if file.parts[0] == EXAMPLE:  # last: whoever finds the prompt finds all
-                _copy(file, folder)
+                _copy(package / file, folder / file)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     return folder
 
 
-def _copy(file: Path, folder: Path) -> None:
-    """A shipped file, named by its path in the package, to its place in the folder; a compressed one is unpacked."""
-    source, target = TRAINED / file, folder / file
+def _copy(source: Path, target: Path) -> None:
+    """A shipped file to its place; a compressed one is unpacked."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if file.suffix != PACKED:
+    if source.suffix != PACKED:
         shutil.copyfile(source, target)
         return
     with lzma.open(source) as packed, target.with_suffix("").open("wb") as plain:

@@ -155,7 +155,9 @@ def _add_toy(commands: Any) -> None:
     parser = commands.add_parser("toy", help="write a package of tiny models, an image and a camera path")
     parser.set_defaults(run=_toy)
     parser.add_argument("folder", help="where to write it")
-    parser.add_argument(
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--maze", action="store_true", help="a maze to walk in with `live`, in place of little rooms")
+    kind.add_argument(
         "--random",
         action="store_true",
         help="random weights of every kind of model, the causal one too, in place of trained ones",
@@ -255,11 +257,12 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
 
 def _toy(arguments: argparse.Namespace) -> None:
-    from ...toy import write_toy_package, write_toy_world
+    from ...toy import write_maze, write_toy_package, write_toy_world
 
     if not arguments.folder:
         raise InputError("the folder has an empty name; say where to write")
-    write = partial(write_toy_package, seed=arguments.seed) if arguments.random else write_toy_world
+    trained = write_maze if arguments.maze else write_toy_world
+    write = partial(write_toy_package, seed=arguments.seed) if arguments.random else trained
     print(write(arguments.folder))
 
 

@@ -1,6 +1,6 @@
 """`python -m lingbot_world.tools.maze OUT PART`: trains a part of the toy, for `--minutes`, and measures it.
 
-PART is vae, then denoiser, which takes the kept VAE where OUT has none. What OUT has of an earlier run of a part is
+PART is vae, then denoiser, which takes the shipped VAE where OUT has none. What OUT has of an earlier run of a part is
 trained on. Writes checkpoints and log.jsonl."""
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--rate", type=float, default=1.0, help="factor on the learning rates; smaller to go on with what is trained")
     add("--hold", type=float, default=0.0, help="share of the time at the full learning rate; then it falls")
     add("--own", type=float, default=OWN, help="share of walks in which the denoiser goes on from chunks that it made")
+    add("--shipped", action="store_true", help="train the shipped denoiser on, where OUT has none")
     add("--adversary", type=float, default=0.0, help="the length of an adversary's gradient against the denoiser's own")
     add("--walks", type=int, help="to render at most, instead of the sizes' own")
     add("--seed", type=int, default=1)

@@ -1,31 +1,37 @@
-"""`python -m lingbot_world.tools.maze.pack CHECKPOINTS DEST`: the trained maze as a package that the engine runs.
+"""`python -m lingbot_world.tools.maze.pack CHECKPOINTS DEST`: the trained maze as a package that the engine runs;
+with `--shipped` as toy/maze is, for `lingbot-world toy --maze`.
 
 Both experts and the causal model are the one denoiser: the experts in 4 bits, the causal model in bf16."""
 
 import argparse
+import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
-from ...camera.moves.presets import preset_path
 from ...quantize.writer import config_json, write_json
 from ...toy.experts import write_expert
 from ...toy.package import CAUSAL, EXAMPLE
 from ..toyworld import pack
 from ..toyworld.parameters import lacking, load_weights
-from ..toyworld.paths import FRAMES
+from ..toyworld.paths import STEP, rotations
 from ..toyworld.render import LENS
 from .render import HEIGHT, WIDTH, render
-from .rooms import WORDS, Scenes, scenes_around
+from .rooms import EYE, PITCH, WORDS, Rooms, Scenes
 from .settings import CONFIG
+from .walks import TURN
 
 CHECKPOINTS = "vae", "denoiser"
-EXAMPLE_SEED = 3_000_000_036
-"""Of the example's house, which no training has seen."""
-EXAMPLE_MOVE = "pan_right", 40.0
+SHARDS = 2
+EXAMPLE_WALLS, EXAMPLE_PLACE = (0, 3), (PITCH / 2, -EYE, PITCH / 4)
+"""Red and blue, and where the example begins: all doors lie in a line before it."""
+EXAMPLE_FRAMES, THROUGH = 129, 96
+"""Of its path, and those in which it goes ahead."""
 
 
 def write_package(checkpoints: Path, folder: Path) -> None:
@@ -39,11 +45,41 @@ def write_package(checkpoints: Path, folder: Path) -> None:
     write_example(folder / EXAMPLE)
 
 
+def in_shards(file: Path, count: int = SHARDS) -> None:
+    """A safetensors file as so many, with their index, in its place: each is to be under 10 MB."""
+    tensors = load_file(file)
+    total, where, parts = sum(tensor.nbytes for tensor in tensors.values()), {}, [{} for _ in range(count)]
+    done = 0
+    for key, tensor in tensors.items():
+        number = min(count - 1, count * done // total)
+        where[key] = f"{file.stem}-{number + 1:05d}-of-{count:05d}.safetensors"
+        parts[number][key] = tensor
+        done += tensor.nbytes
+    for name, part in zip(sorted(set(where.values())), parts, strict=True):
+        save_file(part, file.with_name(name))
+    write_json(file.with_name(f"{file.name}.index.json"), {"metadata": {"total_size": total}, "weight_map": where})
+    file.unlink()
+
+
+def write_shipped(checkpoints: Path, destination: Path) -> None:
+    """The package as it is shipped, `toy/maze`: the causal model without the experts, compressed."""
+    with tempfile.TemporaryDirectory() as name:
+        package = Path(name, "maze")
+        write_package(checkpoints, package)
+        for expert in package.glob("*_noise_model_bnb_nf4"):
+            shutil.rmtree(expert)
+        in_shards(package / CAUSAL / "diffusion_pytorch_model.safetensors")
+        pack.compressed(package, destination)
+
+
 def example() -> Scenes:
-    """The example's house, and its camera's path."""
-    path = preset_path(EXAMPLE_MOVE[0], frames=FRAMES, amount=EXAMPLE_MOVE[1])
-    poses = torch.tensor(path.c2w[None]).float()
-    return scenes_around(poses, torch.Generator().manual_seed(EXAMPLE_SEED))
+    """The example's house, seen before an open door, and a path: through it by W, then a look to the right."""
+    ahead, turned = torch.arange(EXAMPLE_FRAMES).clamp(max=THROUGH), torch.arange(EXAMPLE_FRAMES) - THROUGH
+    path = torch.eye(4).repeat(1, EXAMPLE_FRAMES, 1, 1)
+    path[0, :, :3, 3] = torch.tensor(EXAMPLE_PLACE) + ahead[:, None] * torch.tensor([0.0, 0.0, STEP / 4])
+    angle = turned.clamp(min=0) * TURN
+    path[0, :, :3, :3] = rotations(torch.stack([0 * angle, angle, 0 * angle], 1))
+    return Scenes(Rooms(torch.tensor([EXAMPLE_WALLS]), torch.zeros(1, dtype=torch.long)), path, path)
 
 
 def write_example(folder: Path) -> None:
@@ -54,7 +90,7 @@ def write_example(folder: Path) -> None:
     pixels = ((picture + 1) * 127.5).round().byte().permute(1, 2, 0).numpy()
     Image.fromarray(pixels).save(folder / "image.png", optimize=True)
     np.save(folder / "poses.npy", (torch.linalg.inv(scene.c2w[0, :1]) @ scene.c2w[0]).numpy())
-    np.save(folder / "intrinsics.npy", np.tile(LENS, (FRAMES, 1)).astype(np.float32))
+    np.save(folder / "intrinsics.npy", np.tile(LENS, (EXAMPLE_FRAMES, 1)).astype(np.float32))
     (folder / "prompt.txt").write_text(scene.rooms.captions()[0] + "\n", encoding="utf-8")
 
 
@@ -63,12 +99,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m lingbot_world.tools.maze.pack", description=__doc__)
     parser.add_argument("checkpoints", type=Path, help="folder with vae.pt and denoiser.pt")
     parser.add_argument("destination", type=Path, help="the package's folder, which must not be there yet")
+    parser.add_argument("--shipped", action="store_true", help="without the experts and compressed, as toy/maze is")
     options = parser.parse_args()
     if problem := lacking(options.checkpoints, CHECKPOINTS):
         parser.error(problem)
     if options.destination.exists():
         parser.error(f"{options.destination} exists already; name a folder that does not, or remove it")
-    write_package(options.checkpoints, options.destination)
+    (write_shipped if options.shipped else write_package)(options.checkpoints, options.destination)
 
 
 if __name__ == "__main__":

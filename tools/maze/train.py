@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import lzma
-import shutil
+import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,12 @@ import torch
 import torch._dynamo
 from torch import Tensor
 
+from ...loaders import open_checkpoint
+from ...toy import write_maze
+from ...toy.causal import expert_weights
+from ...toy.package import CAUSAL
 from ..toyworld.fit import Log, Phase
+from ..toyworld.pack import VAE
 from ..toyworld.parameters import Parameters, Weights, keep, load_weights, save_weights
 from ..toyworld.pool import pictures_of
 from ..toyworld.prompts import embeddings
@@ -33,8 +37,6 @@ RENDERED = 0.4
 ASKED, BATCHES = Layout(3, True, 0), 8
 """What the trained denoiser is measured with."""
 AT_ONCE = 512
-KEPT_VAE = Path(__file__).with_name("trained") / "vae.pt.xz"
-"""The VAE of docs/quality.md, so that a training may begin with the denoiser."""
 MEASURED = 33
 """Frames of the videos that the VAE is measured with."""
 
@@ -82,10 +84,9 @@ def decibels(error: Tensor) -> float:
 
 
 def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Log) -> None:
-    """Trains the denoiser on walks that are rendered first, by each process its own; without a VAE in the folder, the
-    kept one is put there."""
+    """Trains the denoiser on walks that are rendered first, by each process its own."""
     if team.leads:
-        take_vae(options.out)
+        take_shipped(options.out, options.shipped)
     team.wait()
     vae, texts = load_weights(options.out / "vae.pt", team.device), embeddings(CAPTIONS, WORDS).to(team.device)
     data = rendered(vae, texts, options, sizes, team)
@@ -114,12 +115,21 @@ def measured_denoiser(trained: Parameters, data: Given, unseen: Pool, sizes: Siz
     return found
 
 
-def take_vae(folder: Path) -> None:
-    """Unpacks the kept VAE into a folder that has none."""
-    if (folder / "vae.pt").exists():
+def take_shipped(folder: Path, denoiser: bool) -> None:
+    """Puts what the folder has none of there, of the maze that is shipped: the VAE, so that a training may begin with
+    the denoiser; the `denoiser` too, where it is to be trained on."""
+    files = ["vae.pt", *(["denoiser.pt"] if denoiser else [])]
+    if all((folder / file).exists() for file in files):
         return
-    with lzma.open(KEPT_VAE) as packed, (folder / "vae.pt").open("wb") as plain:
-        shutil.copyfileobj(packed, plain)
+    with tempfile.TemporaryDirectory() as name:
+        package = write_maze(name)
+        parts = {"vae.pt": load_weights(package / VAE)}
+        if denoiser:
+            weights = expert_weights(open_checkpoint(package / CAUSAL))
+            parts["denoiser.pt"] = {key: weight.bfloat16() for key, weight in weights.items()}
+    for file, tensors in parts.items():
+        if not (folder / file).exists():
+            save_weights(tensors, folder / file)
 
 
 def rendered(vae: Weights, texts: Tensor, options: argparse.Namespace, sizes: Sizes, team: Team) -> Given:
