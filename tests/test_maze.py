@@ -21,7 +21,7 @@ from lingbot_world.tools.maze.rooms import (
     random_scenes,
 )  # fmt: skip
 from lingbot_world.tools.maze.settings import Sizes
-from lingbot_world.tools.maze.train import measured_vae, take_vae
+from lingbot_world.tools.maze.train import measured_vae, take_shipped
 from lingbot_world.tools.maze.walks import MOST_PITCH, TURN, key_walks, random_walks
 from lingbot_world.tools.toyworld.parameters import load_weights
 from lingbot_world.tools.toyworld.paths import STEP
@@ -157,13 +157,13 @@ def test_rays_meet_what_is_nearest():
     assert distance.item() > CROSSINGS * PITCH / 2, "through all doors"
 
 
-def test_the_kept_vae_restores_what_it_has_not_seen_and_is_not_put_over_another(tmp_path):
+def test_the_shipped_vae_restores_what_it_has_not_seen_and_is_not_put_over_another(tmp_path):
     """Of 32 walks of 33 frames it restored first frames to 34.2 dB and later ones to 30.3."""
-    take_vae(tmp_path)
+    take_shipped(tmp_path, denoiser=False)
     weights = load_weights(tmp_path / "vae.pt")
     found = measured_vae(weights, Sizes(held_out=4), torch.device("cpu"))
     assert found["first"] > 33
     assert found["later"] > 28
     (tmp_path / "vae.pt").write_bytes(b"mine")
-    take_vae(tmp_path)
+    take_shipped(tmp_path, denoiser=False)
     assert (tmp_path / "vae.pt").read_bytes() == b"mine"

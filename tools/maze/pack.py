@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from ...quantize.writer import config_json, write_json
 from ...toy.experts import write_expert
@@ -48,8 +49,8 @@ def write_package(checkpoints: Path, folder: Path) -> None:
 def in_shards(file: Path, count: int = SHARDS) -> None:
     """A safetensors file as so many, with their index, in its place: each is to be under 10 MB."""
     tensors = load_file(file)
-    total, where, parts = sum(tensor.nbytes for tensor in tensors.values()), {}, [{} for _ in range(count)]
-    done = 0
+    parts: list[dict[str, Tensor]] = [{} for _ in range(count)]
+    total, done, where = sum(tensor.nbytes for tensor in tensors.values()), 0, {}
     for key, tensor in tensors.items():
         number = min(count - 1, count * done // total)
         where[key] = f"{file.stem}-{number + 1:05d}-of-{count:05d}.safetensors"

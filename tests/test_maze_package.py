@@ -1,0 +1,91 @@
+"""The maze that is shipped: it is whole, doors lead to the room that is behind them, and a prompt is seen at once."""
+
+import json
+
+import pytest
+import torch
+from lingbot_world.headless.command.cli import main
+from lingbot_world.loaders import find_package, open_checkpoint
+from lingbot_world.tools.maze.camera_map import steps_of
+from lingbot_world.tools.maze.measure import Walker, decibels, sharpness, truth_of
+from lingbot_world.tools.maze.pack import CONFIG, example, in_shards
+from lingbot_world.tools.maze.train import take_shipped
+from lingbot_world.tools.toyworld.parameters import load_weights, save_weights
+from lingbot_world.toy.package import CAUSAL
+from lingbot_world.toy.world import MAZE
+from safetensors.torch import load_file, save_file
+
+STEPS = 21
+"""Latent frames of a walk: through the door, to the middle of the next room."""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("maze") / "package"
+    main(["toy", str(folder), "--maze"])
+    return folder
+
+
+class Example:
+    """The example's walk, as the model makes it after a prompt."""
+
+    def __init__(self, folder):
+        self.walker, self.scene = Walker(folder, "cpu", chunk=1), example()
+        self.truth = truth_of(self.scene, 0, self.walker.size, slice(0, 4 * STEPS - 3))
+
+    def video(self, prompt):
+        return self.walker.video(self.truth[0], steps_of(self.scene.asked[:, ::4])[0][:STEPS], prompt, 1)
+
+
+def test_the_package_is_a_causal_model_with_all_that_it_needs(package):
+    found = open_checkpoint(package / CAUSAL)
+    assert found.config.causal
+    assert found.shapes == CONFIG.parameter_shapes()
+    assert find_package(package).experts is None
+    prompt = (package / "example/prompt.txt").read_text(encoding="utf-8").strip()
+    assert [prompt] == example().rooms.captions()
+
+
+def test_what_is_shipped_is_small():
+    sizes = [path.stat().st_size for path in MAZE.parent.rglob("*") if path.is_file()]
+    assert max(sizes) < 10e6
+    assert sum(sizes) < 25e6
+
+
+@pytest.mark.slow
+def test_a_door_leads_into_the_room_behind_it_and_a_prompt_is_seen_at_once(package):
+    """The model gets neither the renderer nor the next room: what it shows there is what it has learned of mazes."""
+    walk = Example(package)
+    red, blue = walk.truth[0], walk.truth[-1]
+    day = walk.video("a maze with red and blue walls by day")
+    assert decibels(day[0], red) > 25
+    assert decibels(day[-1], blue) > decibels(red, blue) + 2, "not nearer to the next room than to stay would be"
+    assert decibels(day[-1], blue) > decibels(day[-1], red) + 2
+    assert sharpness(day[-8:]) > 0.05 * sharpness(walk.truth[-8:])
+    night = walk.video("a maze with red and blue walls at night")
+    assert day[8].mean() - night[8].mean() > 0.3
+    assert day[-1].mean() - night[-1].mean() > 0.3
+
+
+def test_a_file_in_shards_reads_as_the_whole(tmp_path):
+    tensors = {f"part.{number}": torch.full((number + 1, 8), float(number)) for number in range(7)}
+    file = tmp_path / "model.safetensors"
+    save_file(tensors, file)
+    in_shards(file, 3)
+    assert not file.exists()
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text(encoding="utf-8"))
+    parts = [load_file(path) for path in sorted(tmp_path.glob("*.safetensors"))]
+    assert len(parts) == 3
+    assert index["weight_map"].keys() == tensors.keys()
+    for key, tensor in {key: tensor for part in parts for key, tensor in part.items()}.items():
+        assert torch.equal(tensor, tensors[key])
+
+
+def test_a_training_begins_with_what_is_shipped_and_keeps_what_is_there(package, tmp_path):
+    own = {"of": torch.ones(1)}
+    save_weights(own, tmp_path / "vae.pt")
+    take_shipped(tmp_path, denoiser=True)
+    assert load_weights(tmp_path / "vae.pt").keys() == own.keys()
+    taken, shipped = load_weights(tmp_path / "denoiser.pt"), open_checkpoint(package / CAUSAL).tensors
+    assert taken.keys() == shipped.keys()
+    assert all(torch.equal(taken[name], entry.view().float()) for name, entry in shipped.items())
