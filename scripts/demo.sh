@@ -27,7 +27,8 @@ say "the video, $frames frames on the CPU"
     --image out/maze/example/image.png \
     --prompt "$(cat out/maze/example/prompt.txt)" \
     --action_path "$path" \
-    --width 256 --height 144 --frame_num $frames --chunk 1 --window 18 --sink 6 --seed 1 --device cpu --overwrite \
+    --width 256 --height 144 --frame_num $frames --chunk 1 --window 18 --sink 6 --schedule 0 --seed 1 \
+    --device cpu --overwrite \
     --output "$PWD/out/demo.mp4" "$@"
 echo
-echo "To walk in that house in the browser: .venv/bin/lingbot-world live out/maze --width 256 --height 144"
+echo "To walk in that house in the browser: .venv/bin/lingbot-world live out/maze --width 256 --height 144 --chunk 1 --schedule 0"

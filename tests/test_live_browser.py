@@ -1,5 +1,6 @@
-"""The page of a live walk in a real browser, on the trained toy; the recorded walk follows what was pressed."""
+"""The page of a live walk in a real browser, in the trained maze; the recorded walk follows what was pressed."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import lingbot_world
 import numpy as np
 import pytest
 from browser_runner import run_live
-from lingbot_world.toy import write_toy_world
+from lingbot_world.headless.command.cli import main
+from lingbot_world.toy import write_maze
 
 WEB = Path(lingbot_world.__file__).parent / "web" / "live"
 
@@ -18,9 +20,9 @@ WEB = Path(lingbot_world.__file__).parent / "web" / "live"
 def walked(tmp_path_factory):
     """What the tests in the browser say, and the folder of the walks."""
     folder = tmp_path_factory.mktemp("live")
-    package = write_toy_world(folder / "toy")
-    words = ["live", package, "--width", "160", "--height", "96", "--no_open", "--port", "0", "--walks",
-             folder / "walks"]  # fmt: skip
+    package = write_maze(folder / "maze")
+    words = ["live", package, "--width", "256", "--height", "144", "--chunk", "1", "--schedule", "0", "--no_open",
+             "--port", "0", "--walks", folder / "walks"]  # fmt: skip
     process = subprocess.Popen(
         [sys.executable, "-m", "lingbot_world", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True, env={**os.environ, "OMP_NUM_THREADS": "2"},
@@ -48,6 +50,15 @@ def test_the_walk_with_w_goes_straight_ahead(walked):
     assert moved.max() == pytest.approx(0.05)
     with av.open(str(walked[1] / "walk-1/walk.mp4")) as video:
         assert sum(1 for _ in video.decode(video=0)) == len(poses)
+
+
+def test_the_video_of_that_walk_follows_it(walked, capsys):
+    """The camera is found in what the page's walker saw, and it went straight ahead for all of the ten seconds."""
+    for library in ("cv2", "pycolmap"):
+        pytest.importorskip(library)
+    main(["camera", "measure", str(walked[1] / "walk-1/walk.mp4"), str(walked[1] / "walk-1/camera"), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["follows"], found
 
 
 def test_the_page_stays_small_and_asks_nothing_of_other_sites():
