@@ -31,4 +31,4 @@ say "the video, $frames frames on the CPU"
     --device cpu --overwrite \
     --output "$PWD/out/demo.mp4" "$@"
 echo
-echo "To walk in that house in the browser: .venv/bin/lingbot-world live out/maze --width 256 --height 144 --chunk 1 --schedule 0"
+echo "To walk in that house in the browser: .venv/bin/lingbot-world live out/maze"

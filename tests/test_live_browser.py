@@ -21,8 +21,7 @@ def walked(tmp_path_factory):
     """What the tests in the browser say, and the folder of the walks."""
     folder = tmp_path_factory.mktemp("live")
     package = write_maze(folder / "maze")
-    words = ["live", package, "--width", "256", "--height", "144", "--chunk", "1", "--schedule", "0", "--no_open",
-             "--port", "0", "--walks", folder / "walks"]  # fmt: skip
+    words = ["live", package, "--no_open", "--port", "0", "--walks", folder / "walks"]
     process = subprocess.Popen(
         [sys.executable, "-m", "lingbot_world", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         text=True, env={**os.environ, "OMP_NUM_THREADS": "2"},

@@ -1,6 +1,7 @@
 """The maze that is shipped: it is whole, doors lead to the room that is behind them, and a prompt is seen at once."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -44,6 +45,33 @@ def test_the_package_is_a_causal_model_with_all_that_it_needs(package):
     assert find_package(package).experts is None
     prompt = (package / "example/prompt.txt").read_text(encoding="utf-8").strip()
     assert [prompt] == example().rooms.captions()
+
+
+def walked(capsys, package, folder, *words):
+    """What `live` says of a walk of a moment with these words."""
+    assert main(["live", str(package), "--bench", "0.1", "--no_open", "--walks", str(folder), *words]) == 0
+    told = capsys.readouterr().out
+    return json.loads(told[told.index("{") :])
+
+
+@pytest.mark.slow
+def test_a_walk_is_as_the_package_asks_where_the_command_says_nothing(package, tmp_path, capsys):
+    wished = walked(capsys, package, tmp_path)
+    assert (wished["width"], wished["height"], wished["chunk"]) == (256, 144, 1)
+    own = walked(capsys, package, tmp_path, "--width", "96", "--height", "64", "--chunk", "3")
+    assert (own["width"], own["height"], own["chunk"]) == (96, 64, 3)
+
+
+@pytest.mark.parametrize(("text", "said"), [("{", "not JSON"), ('{"port": 1}', "expected an object of width, height")])
+def test_a_wish_that_cannot_be_read_is_named(package, tmp_path, capsys, text, said):
+    copy = tmp_path / "package"
+    shutil.copytree(package, copy)
+    (copy / "example/live.json").write_text(text, encoding="utf-8")
+    assert main(["live", str(copy), "--no_open", "--walks", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert "live.json" in told
+    assert len(told.splitlines()) == 1
 
 
 def test_what_is_shipped_is_small():

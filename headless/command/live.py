@@ -9,19 +9,21 @@ from typing import Any
 
 from ...errors import InputError, require
 from ...options import ShowProgress
-from ..options import LORA, GenerateOptions, lora_of
+from ..options import LORA, SIZE, GenerateOptions, lora_of
 from ..starting import start_cuda
 from .flags import Help, add_size, adder, settings_of
 
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
+WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
+"""A package's example may say in such a file how it is walked in best: what it may name."""
 
 
 def add_live_command(commands: Any, show: ShowProgress) -> None:
     about = "walk through a world while it is made, in the browser"
     parser = commands.add_parser("live", help=about, formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="what was walked is kept")
-    parser.add_argument("ckpt", metavar="CKPT", help="the folder of a causal model (Fast, 2.0), or of the toy package")
+    parser.add_argument("ckpt", metavar="CKPT", help="the folder of a causal model (Fast, 2.0), or of a toy package")
     parser.add_argument("--port", type=int, default=8765, help="0 picks one that is free")
     parser.add_argument("--no_open", action="store_true", help="do not open the page in the browser")
     parser.add_argument("--lan", action="store_true", help="listen to other machines; the address has a token")
@@ -95,7 +97,24 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
     if prompt is None:
         told = example / "prompt.txt"
         prompt = told.read_text(encoding="utf-8").strip() if told.is_file() and image is not None else PROMPT
+    values |= _wishes(example / WISHES, arguments)
     return values | {"image": image, "prompt": prompt, "continue_from": _state_of(arguments.continue_from)}
+
+
+def _wishes(file: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a package's file asks for of what the command leaves out; a state has its own size and chunk."""
+    if not file.is_file() or arguments.continue_from is not None:
+        return {}
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{file}: not JSON ({error}); write the package again, or remove this file") from error
+    if not isinstance(told, dict) or not told.keys() <= set(WISHED):
+        raise InputError(f"{file}: {told!r:.200}, expected an object of {', '.join(WISHED)}; write the package again, "
+                         "or remove this file")  # fmt: skip
+    sized = arguments.width or arguments.height or tuple(arguments.size) != SIZE
+    return {name: value for name, value in told.items()
+            if getattr(arguments, name) is None and not (sized and name in WISHED[:2])}  # fmt: skip
 
 
 def _state_of(path: str | None) -> Path | None:

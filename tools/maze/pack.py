@@ -92,6 +92,7 @@ def write_example(folder: Path) -> None:
     Image.fromarray(pixels).save(folder / "image.png", optimize=True)
     np.save(folder / "poses.npy", (torch.linalg.inv(scene.c2w[0, :1]) @ scene.c2w[0]).numpy())
     np.save(folder / "intrinsics.npy", np.tile(LENS, (EXAMPLE_FRAMES, 1)).astype(np.float32))
+    write_json(folder / "live.json", {"width": WIDTH, "height": HEIGHT, "chunk": 1, "schedule": "0"})
     (folder / "prompt.txt").write_text(scene.rooms.captions()[0] + "\n", encoding="utf-8")
 
 

@@ -28,7 +28,7 @@ from ...toy.world import CHANGE, PACKED
 from .parameters import lacking, load_weights
 from .paths import FRAMES, STEP
 from .prompts import ROOM_WORDS, write_text_files
-from .render import LENS, render
+from .render import HEIGHT, LENS, WIDTH, render
 from .rooms import scenes_around
 from .settings import CONFIG, MODELS
 
@@ -141,6 +141,7 @@ def write_example(folder: Path) -> None:
     Image.fromarray(pixels).save(folder / "image.png", optimize=True)
     np.save(folder / "poses.npy", path.c2w.astype(np.float32))
     np.save(folder / "intrinsics.npy", np.tile(LENS, (FRAMES, 1)).astype(np.float32))
+    write_json(folder / "live.json", {"width": WIDTH, "height": HEIGHT})
     (folder / "prompt.txt").write_text(scene.rooms.captions()[0] + "\n", encoding="utf-8")
 
 
