@@ -33,7 +33,7 @@ from .walks import random_walks
 HELD_OUT = 987_654_321
 WALK_SEED = 1_000_000
 RENDERED = 0.4
-"""The share of the denoiser's time after which no more walks are rendered. It learned some thousands by heart."""
+"""The share of the denoiser's time after which no more walks are rendered: it once learned 5,120 by heart."""
 ASKED, BATCHES = Layout(3, True, 0), 8
 """What the trained denoiser is measured with."""
 AT_ONCE = 512
