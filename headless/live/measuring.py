@@ -109,7 +109,8 @@ class Walker:
         cuts = quantiles(self._answers, n=20, method="inclusive") if len(self._answers) > 1 else [0.0] * 19
         return {
             "first_chunk_s": round(first - began, 3), "key_to_pixel_p50_s": round(cuts[9], 3),
-            "key_to_pixel_p95_s": round(cuts[18], 3), "keys": len(self._answers),
+            "key_to_pixel_p95_s": round(cuts[18], 3), "key_to_pixel_most_s": round(max(self._answers, default=0.0), 3),
+            "keys": len(self._answers),
             "frames_a_second": round(frames / max(counted[-1][0] - counted[0][0], 1e-6), 2), "stalls": stalls,
             "late_frames": late, "frames": frames, "dropped": self._stats.get("dropped_frames", 0),
         }  # fmt: skip

@@ -95,6 +95,7 @@ export class View {
       first_frame_s: first / 1000, keys: answers.length,
       key_to_pixel_p50_s: (percentile(answers, 0.5) ?? 0) / 1000,
       key_to_pixel_p95_s: (percentile(answers, 0.95) ?? 0) / 1000,
+      key_to_pixel_most_s: Math.max(0, ...answers) / 1000,
       frames_a_second: this.player.rate, stalls: this.player.stalls, format, walk: facts, server: figures,
     };
   }
