@@ -4,14 +4,15 @@ import pytest
 import torch
 from lingbot_world.tools.maze import adversary, denoiser
 from lingbot_world.tools.maze.adversary import Adversary, judged
-from lingbot_world.tools.maze.denoiser import SHAPES, Given, Layout, Steps, begun
+from lingbot_world.tools.maze.denoiser import Given, Layout, Steps, begun
 from lingbot_world.tools.maze.pool import Pool
 from lingbot_world.tools.maze.rooms import CAPTIONS, WORDS
-from lingbot_world.tools.maze.settings import TINY
+from lingbot_world.tools.maze.settings import CONFIG, TINY
 from lingbot_world.tools.toyworld.parameters import Parameters, save_weights
 from lingbot_world.tools.toyworld.prompts import embeddings
 
 CPU = torch.device("cpu")
+SHAPES = CONFIG.parameter_shapes()
 FRAMES, CELLS = 2 * TINY.half, (TINY.height // 8, TINY.width // 8)
 
 

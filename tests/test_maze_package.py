@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import find_package, open_checkpoint
 from lingbot_world.tools.maze.camera_map import steps_of
 from lingbot_world.tools.maze.measure import Walker, decibels, sharpness, truth_of
-from lingbot_world.tools.maze.pack import CONFIG, example, in_shards
+from lingbot_world.tools.maze.pack import example, in_shards
+from lingbot_world.tools.maze.settings import CONFIG
 from lingbot_world.tools.maze.train import take_shipped
 from lingbot_world.tools.toyworld.parameters import load_weights, save_weights
 from lingbot_world.toy.package import CAUSAL
@@ -41,7 +43,7 @@ class Example:
 def test_the_package_is_a_causal_model_with_all_that_it_needs(package):
     found = open_checkpoint(package / CAUSAL)
     assert found.config.causal
-    assert found.shapes == CONFIG.parameter_shapes()
+    assert found.shapes == replace(CONFIG, num_layers=found.config.num_layers).parameter_shapes()
     assert find_package(package).experts is None
     prompt = (package / "example/prompt.txt").read_text(encoding="utf-8").strip()
     assert [prompt] == example().rooms.captions()

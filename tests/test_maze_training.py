@@ -255,17 +255,18 @@ def run(monkeypatch, main, *words):
 @pytest.mark.usefixtures("one_thread")
 def test_a_whole_training_makes_a_package_in_which_the_engine_walks(tmp_path, monkeypatch):
     out = tmp_path / "out"
-    for part in ("vae", "denoiser", "denoiser"):
-        run(monkeypatch, training.main, out, part, "--tiny", "--steps", 2, "--device", "cpu")
+    for part in (["vae"], ["denoiser"], ["denoiser", "--layers", 6]):
+        run(monkeypatch, training.main, out, *part, "--tiny", "--steps", 2, "--device", "cpu")
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert [line["part"] for line in lines if "part" in line] == ["vae", "denoiser", "denoiser"]
+    assert [line["layers"] for line in lines if "part" in line] == [None, 5, 6]
     measured = [line for line in lines if "measured" in line]
     assert {"first", "later"} <= measured[0].keys()
     assert all(0 < line[name] < 10 for line in measured[1:] for name in ("seen", "unseen"))
     assert [line["count"] for line in lines if "count" in line] == [2, 4], "a run's walks are kept for the next"
     kept = [torch.load(out / f"walks-0-{run}.pt")[0]["latent"] for run in (0, 1)]
     assert not torch.equal(*kept), "which renders others"
-    assert (out / "denoiser.pt").stat().st_size < 16e6
+    assert (out / "denoiser.pt").stat().st_size < 20e6
     with monkeypatch.context() as patch:
         patch.setattr(pack, "write_example", lambda folder: folder.mkdir())  # it takes seconds, at its full size
         run(monkeypatch, pack.main, out, tmp_path / "package")
@@ -273,6 +274,7 @@ def test_a_whole_training_makes_a_package_in_which_the_engine_walks(tmp_path, mo
     assert package.experts is not None
     causal = open_checkpoint(tmp_path / "package" / "lingbot_world_fast")
     assert causal.config.causal
+    assert causal.config.num_layers == 6
     trained = load_weights(out / "denoiser.pt")
     assert all(torch.equal(entry.view().float(), trained[name]) for name, entry in causal.tensors.items())
     walker = measure.Walker(tmp_path / "package", "cpu", (TINY.height, TINY.width))

@@ -19,12 +19,12 @@ from ...quantize.writer import config_json, write_json
 from ...toy.experts import write_expert
 from ...toy.package import CAUSAL, EXAMPLE
 from ..toyworld import pack
-from ..toyworld.parameters import lacking, load_weights
+from ..toyworld.parameters import Weights, lacking, load_weights
 from ..toyworld.paths import STEP, rotations
 from ..toyworld.render import LENS
+from .depth import config_of
 from .render import HEIGHT, WIDTH, render
 from .rooms import EYE, PITCH, WORDS, Rooms, Scenes
-from .settings import CONFIG
 from .walks import TURN
 
 CHECKPOINTS = "vae", "denoiser"
@@ -38,12 +38,17 @@ EXAMPLE_FRAMES, THROUGH = 129, 96
 def write_package(checkpoints: Path, folder: Path) -> None:
     """Experts, causal model, VAE, text encoder, tokenizer and an example into a folder, which is made."""
     vae, weights = (load_weights(checkpoints / f"{name}.pt") for name in CHECKPOINTS)
-    pack.write_package(folder, vae, weights, weights, config=CONFIG, words=WORDS)
-    config, causal = replace(CONFIG, causal=True), folder / CAUSAL
-    causal.mkdir()
-    write_expert(causal / "diffusion_pytorch_model.safetensors", config, weights.items(), quant_type=None)
-    write_json(causal / "config.json", config_json(config))
+    pack.write_package(folder, vae, weights, weights, config=config_of(weights), words=WORDS)
+    write_causal(folder / CAUSAL, weights)
     write_example(folder / EXAMPLE)
+
+
+def write_causal(folder: Path, weights: Weights) -> None:
+    """The causal model in bf16 into a new folder."""
+    folder.mkdir()
+    config = replace(config_of(weights), causal=True)
+    write_expert(folder / "diffusion_pytorch_model.safetensors", config, weights.items(), quant_type=None)
+    write_json(folder / "config.json", config_json(config))
 
 
 def in_shards(file: Path, count: int = SHARDS) -> None:
