@@ -41,8 +41,10 @@ SHARPER, FINER = 2.0, 8.0
 """At the begin: the norms of queries and keys, which bound how sharply a token looks at another; the weights of camera
 patches, whose 256 rays are so alike that the camera layers would be almost linear in them."""
 RATE = 1.5e-3
-CHUNKS = (1, 3, 3, 4)
-"""Drawn from for each step."""
+CHUNKS = (1, 1, 3, 4)
+"""Drawn from for each step; chunks of 1 are what is walked with."""
+FIRST = 0.5
+"""Of so many chunks the noise level is the first of the few steps, whatever is known: one step is enough to walk."""
 BASE_EVERY = 8
 """One step in so many is of whole videos, of BASE_MORE times as many."""
 BASE_MORE = 3
@@ -213,14 +215,13 @@ class Steps:
 
     def _judged(self, made: Tensor, clean: Tensor, sigma: Tensor, learned: Tensor) -> Tensor:
         """The loss of the latents that were made at noise levels `sigma` [n, f], of frames that are `learned` [f]; with
-        the adversary's gradient, where there is one, for those of the last step."""
+        the adversary's gradient, where there is one."""
         error = (made - clean) / sigma[:, None, :, None, None]
         loss = (_robust(error) * learned[:, None, None]).mean() / learned.mean()
         if self.adversary is None:
             return loss
         slope = torch.autograd.grad(loss, made, retain_graph=True)[0]
-        last = (sigma < _few_steps(sigma.device)[-1] + 1e-3).float() * learned
-        aim = (made * self.adversary.added(slope, made, clean, last)).sum()
+        aim = (made * self.adversary.added(slope, made, clean, learned.expand_as(sigma))).sum()
         return aim + (loss - aim).detach()
 
 
@@ -254,12 +255,13 @@ def _past(clean: Tensor, before: Tensor, own: float, random: Generator) -> Tenso
 
 
 def _noised(before: Tensor, known: Tensor, chunk: int, random: Generator) -> tuple[Tensor, Tensor]:
-    """Latents [n, 16, f, h, w] with noise, each chunk at the level of a random one of the few steps, those that are not
-    `known` [n] at the first one's, which leaves nothing of them; the levels [n, f]."""
+    """Latents [n, 16, f, h, w] with noise; its levels [n, f]. Each chunk's is that of a random one of the few steps. In
+    a share FIRST of them, and in all that are not `known` [n], it is the first one's, which leaves nothing of them."""
     count, device = -(-before.shape[2] // chunk), before.device
     steps = _few_steps(device)
     step = torch.randint(0, len(steps), (len(before), count), device=device, generator=random)
-    sigma = steps[step * known[:, None]].repeat_interleave(chunk, 1)[:, : before.shape[2]]
+    later = known[:, None] & (torch.rand(step.shape, device=device, generator=random) >= FIRST)
+    sigma = steps[step * later].repeat_interleave(chunk, 1)[:, : before.shape[2]]
     return torch.lerp(before, _like(before, random), sigma[:, None, :, None, None]), sigma
 
 
