@@ -2,16 +2,23 @@
 
 import json
 import shutil
+import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from lingbot_world.headless.command.cli import main
 from lingbot_world.loaders import find_package, open_checkpoint
+from lingbot_world.options import CAUSAL_SHIFT, FAST_INDICES, RELEASES
+from lingbot_world.sampling import few_step_schedule, step_indices
+from lingbot_world.tools.maze import measure, pack
 from lingbot_world.tools.maze.camera_map import steps_of
+from lingbot_world.tools.maze.coder_training import SHAPES as VAE_SHAPES
 from lingbot_world.tools.maze.measure import Walker, decibels, sharpness, truth_of
-from lingbot_world.tools.maze.pack import CONFIG, example, in_shards
+from lingbot_world.tools.maze.pack import example, in_shards, shortened
+from lingbot_world.tools.maze.settings import CONFIG
 from lingbot_world.tools.maze.train import take_shipped
-from lingbot_world.tools.toyworld.parameters import load_weights, save_weights
+from lingbot_world.tools.toyworld.parameters import Parameters, keep, load_weights, save_weights
 from lingbot_world.toy.package import CAUSAL
 from lingbot_world.toy.world import MAZE
 from safetensors.torch import load_file, save_file
@@ -33,7 +40,7 @@ class Example:
     """The example's walk, as the model makes it after a prompt; of the renderer's, the first frame and the LAST."""
 
     def __init__(self, folder):
-        self.walker, self.scene = Walker(folder, "cpu", chunk=1), example()
+        self.walker, self.scene = Walker(folder, "cpu"), example()
         self.truth = torch.cat([truth_of(self.scene, 0, self.walker.size, part) for part in (slice(1), LAST)])
 
     def video(self, prompt):
@@ -43,7 +50,7 @@ class Example:
 def test_the_package_is_a_causal_model_with_all_that_it_needs(package):
     found = open_checkpoint(package / CAUSAL)
     assert found.config.causal
-    assert found.shapes == CONFIG.parameter_shapes()
+    assert found.shapes == replace(CONFIG, num_layers=found.config.num_layers).parameter_shapes()
     assert find_package(package).experts is None
     prompt = (package / "example/prompt.txt").read_text(encoding="utf-8").strip()
     assert [prompt] == example().rooms.captions()
@@ -109,6 +116,54 @@ def test_a_file_in_shards_reads_as_the_whole(tmp_path):
     assert index["weight_map"].keys() == tensors.keys()
     for key, tensor in {key: tensor for part in parts for key, tensor in part.items()}.items():
         assert torch.equal(tensor, tensors[key])
+
+
+def test_what_is_shortened_has_six_significant_bits_the_nearest():
+    random = torch.Generator().manual_seed(1)
+    plain = torch.randn(4000, generator=random) * 10 ** torch.randint(-9, 9, (4000,), generator=random)
+    short = shortened(plain)
+    assert ((short - plain).abs() <= 2**-6 * plain.abs()).all()
+    assert not (short.view(torch.int32) & (1 << 18) - 1).any()
+    assert torch.equal(short.bfloat16().float(), short)
+    assert torch.equal(shortened(short), short)
+    assert torch.equal(shortened(torch.tensor([0.0, 1.0, -1.5, 63.0])), torch.tensor([0.0, 1.0, -1.5, 63.0]))
+
+
+def test_matrices_of_a_causal_model_are_shortened_where_it_is_shipped_and_all_else_stays(tmp_path, monkeypatch):
+    """Of another depth than the settings'."""
+    config = replace(CONFIG, dim=64, ffn_dim=96, freq_dim=32, text_dim=32, num_layers=2)
+    for name, shapes in (("vae", VAE_SHAPES), ("denoiser", config.parameter_shapes())):
+        keep(tmp_path / f"{name}.pt", Parameters.random(shapes, 1, torch.device("cpu")))
+    monkeypatch.setattr(pack, "write_example", lambda folder: folder.mkdir())
+    monkeypatch.setattr(pack.pack, "compressed", shutil.copytree)
+    pack.write_package(tmp_path, tmp_path / "whole")
+    pack.write_shipped(tmp_path, tmp_path / "shipped")
+    whole, shipped = (open_checkpoint(tmp_path / name / CAUSAL) for name in ("whole", "shipped"))
+    assert whole.config == shipped.config == replace(config, causal=True)
+    for name, weight in load_weights(tmp_path / "denoiser.pt").items():
+        assert torch.equal(whole.tensors[name].view().float(), weight)
+        wanted = shortened(weight) if weight.ndim == 2 else weight
+        assert torch.equal(shipped.tensors[name].view().float(), wanted)
+    matrix = load_weights(tmp_path / "denoiser.pt")["blocks.1.ffn.0.weight"]
+    assert not torch.equal(shortened(matrix), matrix)
+
+
+def test_a_package_is_measured_as_it_says_that_it_is_walked_in(package):
+    wished, walker = json.loads((package / "example/live.json").read_text(encoding="utf-8")), Walker(package, "cpu")
+    assert (walker.size, walker.chunk) == ((wished["height"], wished["width"]), wished["chunk"])
+    steps = step_indices(wished["schedule"], RELEASES["v1"])
+    assert walker.schedule == few_step_schedule(steps, CAUSAL_SHIFT)
+
+
+@pytest.mark.parametrize(("words", "made"), [([], (1, (0,))), (["--chunk", "3", "--steps", "4"], (3, FAST_INDICES))])
+def test_a_measurement_is_of_the_chunks_and_steps_that_are_asked_for(package, monkeypatch, capsys, words, made):
+    asked = []
+    for name in ("short_videos", "there_and_back", "long_walks"):
+        monkeypatch.setattr(measure, name, lambda walker, *_, **__: asked.append((walker.chunk, walker.schedule)))
+    monkeypatch.setattr(sys, "argv", ["measure", str(package), "--device", "cpu", *words])
+    measure.main()
+    assert asked == 3 * [(made[0], few_step_schedule(made[1], CAUSAL_SHIFT))]
+    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 def test_a_training_begins_with_what_is_shipped_and_keeps_what_is_there(package, tmp_path):

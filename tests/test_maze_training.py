@@ -11,13 +11,11 @@ from lingbot_world.loaders import find_package, open_checkpoint
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValueCache
-from lingbot_world.options import CAUSAL_SHIFT, FAST_INDICES, Window
-from lingbot_world.sampling import few_step_schedule
+from lingbot_world.options import Window
 from lingbot_world.tools.maze import __main__ as training
-from lingbot_world.tools.maze import measure, pack
+from lingbot_world.tools.maze import measure, pack, spans
 from lingbot_world.tools.maze.camera_map import camera_patches, steps_of
 from lingbot_world.tools.maze.coder_training import SHAPES, _clips, _loss, videos
-from lingbot_world.tools.maze.denoiser import _noised, _robust
 from lingbot_world.tools.maze.fit import Optimizer, orthogonal, recorded
 from lingbot_world.tools.maze.pool import given, later_walks, settled, walks
 from lingbot_world.tools.maze.settings import TINY
@@ -29,7 +27,7 @@ from lingbot_world.tools.toyworld.paths import random_paths
 from lingbot_world.tools.toyworld.render import LENS
 from lingbot_world.vae import encode_first_frame, load_vae
 from torch.nn import functional as F
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import FlexKernelOptions, flex_attention
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SEVERAL = chunks(12, 3), chunks(12, 1, 4, 2), chunks(12, 4, 6, 1, 6), chunks(12, 3)
@@ -127,18 +125,25 @@ def test_one_kernel_attends_as_the_spans_do():
         torch.testing.assert_close(got, attended_to(q, k, v, attends, 20))
 
 
+def test_what_a_gpu_is_asked_for_has_names_and_sizes_that_its_kernels_know():
+    asked = spans.FORWARDS | spans.BACKWARDS
+    assert {name.split("_", 1)[1] for name in asked} <= FlexKernelOptions.__annotations__.keys()
+    m1, n1, m2, n2 = (spans.BACKWARDS[f"bwd_BLOCK_{name}"] for name in ("M1", "N1", "M2", "N2"))
+    assert (n1 % m1, m2 % n2) == (0, 0), "the kernel asserts it"
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_kernel_on_a_gpu_attends_as_the_spans_do():
     random = torch.Generator().manual_seed(6)
     given = torch.randn(3, 2, 2, 24 * 144, 64, generator=random).to(GPU, torch.bfloat16).requires_grad_()
     for attends in SEVERAL:
         slope = torch.randn(given.shape[1:], generator=random).to(GPU, torch.bfloat16)
-        spans = given.detach().float().requires_grad_()
+        exact = given.detach().float().requires_grad_()
         own = [([144 * first, 144 * end], [(144 * start, 144 * stop) for start, stop in seen])
                for (first, end), seen in attends]  # fmt: skip
         (mine,), (right,) = (
             torch.autograd.grad(made, part, slope.to(made.dtype))
-            for made, part in ((attended_to(*given, attends, 144), given), (_InSpans.apply(*spans, own), spans))
+            for made, part in ((attended_to(*given, attends, 144), given), (_InSpans.apply(*exact, own), exact))
         )
         assert (mine - right).abs().max() < 0.02 * right.abs().max()
 
@@ -213,22 +218,6 @@ def test_walks_of_a_pool_change_where_their_prompts_do():
     assert torch.equal(later.kinds[:, 0], later.kinds[:, 1])
 
 
-def test_a_chunk_has_the_noise_level_of_a_step_the_first_one_where_nothing_is_made_yet():
-    before, known = torch.zeros(64, 16, 12, 2, 2), torch.arange(64) < 32
-    noisy, sigma = _noised(before, known, 3, torch.Generator().manual_seed(1))
-    assert noisy.std() == pytest.approx(sigma.square().mean().sqrt().item(), rel=0.02)
-    assert torch.equal(sigma[:, ::3].repeat_interleave(3, 1), sigma)
-    steps = torch.tensor(few_step_schedule(FAST_INDICES, CAUSAL_SHIFT).sigmas)
-    assert set(sigma[:32].unique().tolist()) == set(steps.tolist())
-    assert (sigma[32:] == steps[0]).all()
-
-
-def test_small_errors_count_squared_and_large_ones_by_their_length():
-    small, large = (_robust(torch.full((1, 16, 1, 2, 2), size)).item() for size in (0.01, 3.0))
-    assert small == pytest.approx(0.01**2 / 0.2 + 0.25 * 0.01**2, rel=0.01)
-    assert large == pytest.approx(3.0 - 0.1 + 0.25 * 9, rel=0.01)
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_vaes_step_can_be_recorded_on_a_gpu():
     device = torch.device("cuda")
@@ -255,17 +244,18 @@ def run(monkeypatch, main, *words):
 @pytest.mark.usefixtures("one_thread")
 def test_a_whole_training_makes_a_package_in_which_the_engine_walks(tmp_path, monkeypatch):
     out = tmp_path / "out"
-    for part in ("vae", "denoiser", "denoiser"):
-        run(monkeypatch, training.main, out, part, "--tiny", "--steps", 2, "--device", "cpu")
+    for part in (["vae"], ["denoiser"], ["denoiser", "--layers", 6]):
+        run(monkeypatch, training.main, out, *part, "--tiny", "--steps", 2, "--device", "cpu")
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert [line["part"] for line in lines if "part" in line] == ["vae", "denoiser", "denoiser"]
+    assert [line["layers"] for line in lines if "part" in line] == [None, 5, 6]
     measured = [line for line in lines if "measured" in line]
     assert {"first", "later"} <= measured[0].keys()
     assert all(0 < line[name] < 10 for line in measured[1:] for name in ("seen", "unseen"))
     assert [line["count"] for line in lines if "count" in line] == [2, 4], "a run's walks are kept for the next"
     kept = [torch.load(out / f"walks-0-{run}.pt")[0]["latent"] for run in (0, 1)]
     assert not torch.equal(*kept), "which renders others"
-    assert (out / "denoiser.pt").stat().st_size < 16e6
+    assert (out / "denoiser.pt").stat().st_size < 20e6
     with monkeypatch.context() as patch:
         patch.setattr(pack, "write_example", lambda folder: folder.mkdir())  # it takes seconds, at its full size
         run(monkeypatch, pack.main, out, tmp_path / "package")
@@ -273,6 +263,7 @@ def test_a_whole_training_makes_a_package_in_which_the_engine_walks(tmp_path, mo
     assert package.experts is not None
     causal = open_checkpoint(tmp_path / "package" / "lingbot_world_fast")
     assert causal.config.causal
+    assert causal.config.num_layers == 6
     trained = load_weights(out / "denoiser.pt")
     assert all(torch.equal(entry.view().float(), trained[name]) for name, entry in causal.tensors.items())
     walker = measure.Walker(tmp_path / "package", "cpu", (TINY.height, TINY.width))

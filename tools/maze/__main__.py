@@ -1,7 +1,7 @@
 """`python -m lingbot_world.tools.maze OUT PART`: trains a part of the toy, for `--minutes`, and measures it.
 
 PART is vae, then denoiser, which takes the shipped VAE where OUT has none. What OUT has of an earlier run of a part is
-trained on. Writes checkpoints and log.jsonl."""
+trained on, made deeper where `--layers` asks for it. Writes checkpoints and log.jsonl."""
 
 from __future__ import annotations
 
@@ -11,15 +11,24 @@ from pathlib import Path
 
 import torch
 
+from ...errors import InputError
 from .denoiser import OWN
-from .train import work
+from .depth import depth
+from .train import take_shipped, work
 
 
 def main() -> None:
     """Starts a process for each GPU; one on the CPU."""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
     options.begun = time.time()
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.part == "denoiser":
+        take_shipped(options.out, options.shipped)
+        try:
+            options.layers = depth(options.out, options.layers)
+        except InputError as error:
+            parser.error(str(error))
     size = torch.cuda.device_count() if options.device == "cuda" else 1
     if size == 1:
         work(0, 1, options)
@@ -37,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--hold", type=float, default=0.0, help="share of the time at the full learning rate; then it falls")
     add("--own", type=float, default=OWN, help="share of walks in which the denoiser goes on from chunks that it made")
     add("--shipped", action="store_true", help="train the shipped denoiser on, where OUT has none")
+    add("--layers", type=int, help="blocks of the denoiser; more than OUT's has: it is grown")
     add("--adversary", type=float, default=0.0, help="the length of an adversary's gradient against the denoiser's own")
     add("--walks", type=int, help="to render at most, instead of the sizes' own")
     add("--seed", type=int, default=1)

@@ -12,11 +12,17 @@ from torch.nn import functional as F
 
 from ..toyworld.parameters import Parameters, Weights
 
+LAYERS = ((16, 96, 3), (96, 192, 4), (192, 192, 3), (192, 192, 4), (192, 192, 3))
+"""Channels into and out of each convolution, and its width; those of width 4 halve the size."""
+HEADS = {"near": 2, "far": 4}
+"""The convolution that each of them judges by. What the near one says of a patch is of 10x10 latents, the far one's of
+24x24."""
 SHAPES = {
-    "0.weight": (96, 16, 3, 3), "0.bias": (96,), "1.weight": (192, 96, 4, 4), "1.bias": (192,),
-    "2.weight": (192, 192, 3, 3), "2.bias": (192,), "3.weight": (1, 192, 1, 1), "3.bias": (1,),
-}  # fmt: skip
-"""Of its convolutions; the second one halves the size."""
+    **{f"{index}.weight": (out, into, size, size) for index, (into, out, size) in enumerate(LAYERS)},
+    **{f"{index}.bias": (out,) for index, (_, out, _) in enumerate(LAYERS)},
+    **{f"{head}.weight": (1, LAYERS[layer][1], 1, 1) for head, layer in HEADS.items()},
+    **{f"{head}.bias": (1,) for head in HEADS},
+}
 RATE = 2e-4
 STEP, PENALTY = 0.1, 10.0
 """A random step's size, and the weight of the squared difference along it."""
@@ -25,7 +31,7 @@ IDLE = 300
 
 
 class Adversary:
-    """Judges latent frames [n, 16, h, w], patch by patch. Each process has its own."""
+    """Judges latent frames [n, 16, h, w], by small patches and by large ones. Each process has its own."""
 
     def __init__(self, seed: int, device: torch.device, random: Generator, share: float) -> None:
         """random: a generator of the device. share: the length of its gradient against the one that it is added to."""
@@ -69,10 +75,15 @@ class Adversary:
 
 
 def judged(weights: Weights, latents: Tensor) -> Tensor:
-    """How true each patch of latents [n, 16, h, w] looks: [n, patches]."""
-    x = latents
-    for index, (stride, padding) in enumerate(((1, 1), (2, 1), (1, 1), (1, 0))):
-        if index:
-            x = F.leaky_relu(x, 0.2)
-        x = F.conv2d(x, weights[f"{index}.weight"], weights[f"{index}.bias"], stride, padding)
-    return x.flatten(1)
+    """How true each patch of latents [n, 16, h, w] looks: [n, patches], first those of the near head. Each of them has
+    a far one beside it, that of the place where it lies: so both heads have the same weight in a mean."""
+    x, found = latents, []
+    for index, (_, _, size) in enumerate(LAYERS):
+        x = F.leaky_relu(_convolved(weights, str(index), x, 2 - size % 2, 1), 0.2)
+        found.append(x)
+    near, far = (_convolved(weights, head, found[layer]) for head, layer in HEADS.items())
+    return torch.cat([near, F.interpolate(far, near.shape[2:], mode="nearest-exact")], 1).flatten(1)
+
+
+def _convolved(weights: Weights, name: str, x: Tensor, stride: int = 1, padding: int = 0) -> Tensor:
+    return F.conv2d(x, weights[f"{name}.weight"], weights[f"{name}.bias"], stride, padding)

@@ -9,6 +9,7 @@ several visits too. A first visit begins at pure noise after true chunks. Some n
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,12 +23,13 @@ from ...options import CAUSAL_SHIFT, FAST_INDICES
 from ...sampling import few_step_schedule
 from ..toyworld.camera_map import ray_patches
 from ..toyworld.fit import Keep, Log, Phase
-from ..toyworld.parameters import Parameters, Weights
+from ..toyworld.parameters import Parameters, Weights, load_weights
 from ..toyworld.prompts import draw
 from ..toyworld.settings import compute_dtype
 from ..toyworld.team import Team
 from .adversary import Adversary
 from .camera_map import camera_patches
+from .depth import config_of, depth, grown
 from .fit import fit, replayed, slope_of
 from .pool import Pool, given
 from .rooms import CAPTIONS
@@ -35,13 +37,14 @@ from .settings import CONFIG, SHIFT, SINK, WINDOW, Sizes
 from .spans import chunks
 from .twin import PLAIN, Parts, causal_velocity, finished, projected, velocity
 
-SHAPES = CONFIG.parameter_shapes()
 SHARPER, FINER = 2.0, 8.0
 """At the begin: the norms of queries and keys, which bound how sharply a token looks at another; the weights of camera
 patches, whose 256 rays are so alike that the camera layers would be almost linear in them."""
 RATE = 1.5e-3
-CHUNKS = (1, 3, 3, 4)
-"""Drawn from for each step."""
+CHUNKS = (1, 1, 3, 4)
+"""Drawn from for each step; chunks of 1 are what is walked with."""
+FIRST = 0.5
+"""Of so many chunks the noise level is the first of the few steps, whatever is known: one step is enough to walk."""
 BASE_EVERY = 8
 """One step in so many is of whole videos, of BASE_MORE times as many."""
 BASE_MORE = 3
@@ -95,15 +98,18 @@ WHOLE = Layout(0, False, 0)
 """A step of whole videos."""
 
 
-def begun(folder: Path, seed: int, device: torch.device) -> Parameters:
-    """The denoiser of a checkpoint in the folder, or a fresh one."""
-    parameters = Parameters.resumed(folder, "denoiser", SHAPES, seed, device)
-    if not (folder / "denoiser.pt").is_file():
-        for name, weight in parameters.named().items():
-            if "self_attn.norm_" in name:
-                weight.mul_(SHARPER)
-            elif name == "patch_embedding_wancamctrl.weight":
-                weight.mul_(FINER)
+def begun(folder: Path, seed: int, device: torch.device, layers: int | None = None) -> Parameters:
+    """The denoiser of a checkpoint in the folder, grown to so many `layers`, or a fresh one. Raises InputError, as
+    `depth` does."""
+    layers = depth(folder, layers)
+    if (folder / "denoiser.pt").is_file():
+        return grown(load_weights(folder / "denoiser.pt"), layers, device)
+    parameters = Parameters.random(replace(CONFIG, num_layers=layers).parameter_shapes(), seed, device)
+    for name, weight in parameters.named().items():
+        if "self_attn.norm_" in name:
+            weight.mul_(SHARPER)
+        elif name == "patch_embedding_wancamctrl.weight":
+            weight.mul_(FINER)
     return parameters
 
 
@@ -146,6 +152,7 @@ class Steps:
         self.device = parameters.flat.device
         self.parameters, self.data, self.sizes, self.random, self.own = parameters, data, sizes, random, own
         self.adversary, self.made = adversary, (Made.nothing(data.walks), Made.nothing(data.later))
+        self.config = config_of(parameters.named())
         parameters.flat.requires_grad_()
         self.dtype, self.parts = compute_dtype(self.device), fastest(self.device)
         self.rays = ray_patches(sizes.height, sizes.width, self.device)
@@ -175,7 +182,7 @@ class Steps:
                        given(batch.first, data.grey, sizes.base)], 1)  # fmt: skip
         camera = camera_patches(batch.steps[:, : sizes.base], self.rays)
         text = data.texts[draw(batch.kinds[:, 0], len(CAPTIONS))]
-        made = velocity(weights, CONFIG, x, (1000 * sigma).floor(), text, camera, self.dtype, self.parts)
+        made = velocity(weights, self.config, x, (1000 * sigma).floor(), text, camera, self.dtype, self.parts)
         return F.mse_loss(made, noise - clean)
 
     def _of_chunks(self, weights: Weights, layout: Layout) -> Tensor:
@@ -195,8 +202,8 @@ class Steps:
         clean = batch.latent.float()
         past, (now, sigma) = _past(clean, before, self.own, random), _noised(before, known, chunk, random)
         past, asked = (torch.cat([part, image], 1) for part in (past, now))
-        speed = causal_velocity(weights, CONFIG, past, asked, (1000 * sigma).floor(), text, camera, attends, layout.gap,
-                                self.dtype, self.parts)  # fmt: skip
+        speed = causal_velocity(weights, self.config, past, asked, (1000 * sigma).floor(), text, camera, attends,
+                                layout.gap, self.dtype, self.parts)  # fmt: skip
         made = now - sigma[:, None, :, None, None] * speed
         learned = torch.ones(frames, device=clean.device)
         if layout.gap:
@@ -208,14 +215,13 @@ class Steps:
 
     def _judged(self, made: Tensor, clean: Tensor, sigma: Tensor, learned: Tensor) -> Tensor:
         """The loss of the latents that were made at noise levels `sigma` [n, f], of frames that are `learned` [f]; with
-        the adversary's gradient, where there is one, for those of the last step."""
+        the adversary's gradient, where there is one."""
         error = (made - clean) / sigma[:, None, :, None, None]
         loss = (_robust(error) * learned[:, None, None]).mean() / learned.mean()
         if self.adversary is None:
             return loss
         slope = torch.autograd.grad(loss, made, retain_graph=True)[0]
-        last = (sigma < _few_steps(sigma.device)[-1] + 1e-3).float() * learned
-        aim = (made * self.adversary.added(slope, made, clean, last)).sum()
+        aim = (made * self.adversary.added(slope, made, clean, learned.expand_as(sigma))).sum()
         return aim + (loss - aim).detach()
 
 
@@ -249,12 +255,13 @@ def _past(clean: Tensor, before: Tensor, own: float, random: Generator) -> Tenso
 
 
 def _noised(before: Tensor, known: Tensor, chunk: int, random: Generator) -> tuple[Tensor, Tensor]:
-    """Latents [n, 16, f, h, w] with noise, each chunk at the level of a random one of the few steps, those that are not
-    `known` [n] at the first one's, which leaves nothing of them; the levels [n, f]."""
+    """Latents [n, 16, f, h, w] with noise; its levels [n, f]. Each chunk's is that of a random one of the few steps. In
+    a share FIRST of them, and in all that are not `known` [n], it is the first one's, which leaves nothing of them."""
     count, device = -(-before.shape[2] // chunk), before.device
     steps = _few_steps(device)
     step = torch.randint(0, len(steps), (len(before), count), device=device, generator=random)
-    sigma = steps[step * known[:, None]].repeat_interleave(chunk, 1)[:, : before.shape[2]]
+    later = known[:, None] & (torch.rand(step.shape, device=device, generator=random) >= FIRST)
+    sigma = steps[step * later].repeat_interleave(chunk, 1)[:, : before.shape[2]]
     return torch.lerp(before, _like(before, random), sigma[:, None, :, None, None]), sigma
 
 

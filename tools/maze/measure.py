@@ -40,13 +40,15 @@ SECOND = 16
 class Walker:
     """A package's causal model, on a device."""
 
-    def __init__(self, package: Path, device: str, size: tuple[int, int] = (HEIGHT, WIDTH), chunk: int = 3) -> None:
-        """size: height and width of the pictures."""
+    def __init__(
+        self, package: Path, device: str, size: tuple[int, int] = (HEIGHT, WIDTH), chunk: int = 1, steps: int = 1
+    ) -> None:
+        """size: height and width of the pictures. steps: so many of Fast's, its first ones, a chunk."""
         self.package, self.device, self.size, self.chunk = package, device, size, chunk
         dtype = torch.float32 if device == "cpu" else torch.bfloat16
         self.model = load_expert(package / CAUSAL, dtype=dtype, device=device)
         self.vae = load_vae(package / VAE, device=device)
-        self.schedule = few_step_schedule(FAST_INDICES, CAUSAL_SHIFT)
+        self.schedule = few_step_schedule(FAST_INDICES[:steps], CAUSAL_SHIFT)
 
     @torch.no_grad()
     def video(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
@@ -143,11 +145,12 @@ def main() -> None:
     add = parser.add_argument
     add("package", type=Path, help="folder that `maze.pack` has written")
     add("--count", type=int, default=16, help="videos of each kind")
-    add("--chunk", type=int, default=3)
+    add("--chunk", type=int, default=1, help="latent frames made at a time")
+    add("--steps", type=int, choices=(1, 4), default=1, help="a chunk: 1 as `live` walks in it, 4 as Fast does")
     add("--sheet", type=Path, default=Path("sheet.png"))
     add("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
-    walker = Walker(options.package, options.device, chunk=options.chunk)
+    walker = Walker(options.package, options.device, chunk=options.chunk, steps=options.steps)
     print(json.dumps({"short": short_videos(walker, options.count, out=options.sheet)}), flush=True)
     print(json.dumps({"there and back": there_and_back(walker, options.count)}), flush=True)
     print(json.dumps({"30 seconds": long_walks(walker, options.count)}), flush=True)

@@ -19,31 +19,46 @@ from ...quantize.writer import config_json, write_json
 from ...toy.experts import write_expert
 from ...toy.package import CAUSAL, EXAMPLE
 from ..toyworld import pack
-from ..toyworld.parameters import lacking, load_weights
+from ..toyworld.parameters import Weights, lacking, load_weights
 from ..toyworld.paths import STEP, rotations
 from ..toyworld.render import LENS
+from .depth import config_of
 from .render import HEIGHT, WIDTH, render
 from .rooms import EYE, PITCH, WORDS, Rooms, Scenes
-from .settings import CONFIG
 from .walks import TURN
 
 CHECKPOINTS = "vae", "denoiser"
 SHARDS = 2
+BITS = 6
+"""Of matrices that are shipped, where bf16 has 8: it cost 0.05 dB."""
 EXAMPLE_WALLS, EXAMPLE_PLACE = (0, 3), (PITCH / 2, -EYE, PITCH / 4)
 """Red and blue, and where the example begins: all doors lie in a line before it."""
 EXAMPLE_FRAMES, THROUGH = 129, 96
 """Of its path, and those in which it goes ahead."""
 
 
-def write_package(checkpoints: Path, folder: Path) -> None:
-    """Experts, causal model, VAE, text encoder, tokenizer and an example into a folder, which is made."""
+def write_package(checkpoints: Path, folder: Path, short: bool = False) -> None:
+    """Experts, causal model, VAE, text encoder, tokenizer and an example into a folder, which is made. short: matrices
+    of the causal model are `shortened`."""
     vae, weights = (load_weights(checkpoints / f"{name}.pt") for name in CHECKPOINTS)
-    pack.write_package(folder, vae, weights, weights, config=CONFIG, words=WORDS)
-    config, causal = replace(CONFIG, causal=True), folder / CAUSAL
-    causal.mkdir()
-    write_expert(causal / "diffusion_pytorch_model.safetensors", config, weights.items(), quant_type=None)
-    write_json(causal / "config.json", config_json(config))
+    pack.write_package(folder, vae, weights, weights, config=config_of(weights), words=WORDS)
+    write_causal(folder / CAUSAL, {name: shortened(weight) if short and weight.ndim == 2 else weight
+                                   for name, weight in weights.items()})  # fmt: skip
     write_example(folder / EXAMPLE)
+
+
+def write_causal(folder: Path, weights: Weights) -> None:
+    """The causal model in bf16 into a new folder."""
+    folder.mkdir()
+    config = replace(config_of(weights), causal=True)
+    write_expert(folder / "diffusion_pytorch_model.safetensors", config, weights.items(), quant_type=None)
+    write_json(folder / "config.json", config_json(config))
+
+
+def shortened(tensor: Tensor) -> Tensor:
+    """The nearest numbers of BITS significant bits: what is left of them in bf16 compresses."""
+    share, exponent = torch.frexp(tensor)
+    return torch.ldexp((share * 2**BITS).round(), exponent - BITS)
 
 
 def in_shards(file: Path, count: int = SHARDS) -> None:
@@ -63,10 +78,10 @@ def in_shards(file: Path, count: int = SHARDS) -> None:
 
 
 def write_shipped(checkpoints: Path, destination: Path) -> None:
-    """The package as it is shipped, `toy/maze`: the causal model without the experts, compressed."""
+    """The package as it is shipped, `toy/maze`: a shortened causal model without the experts, compressed."""
     with tempfile.TemporaryDirectory() as name:
         package = Path(name, "maze")
-        write_package(checkpoints, package)
+        write_package(checkpoints, package, short=True)
         for expert in package.glob("*_noise_model_bnb_nf4"):
             shutil.rmtree(expert)
         in_shards(package / CAUSAL / "diffusion_pytorch_model.safetensors")

@@ -8,6 +8,7 @@ from ...model.config import ModelConfig
 from .render import HEIGHT, WIDTH
 
 CONFIG = ModelConfig(dim=256, ffn_dim=768, num_heads=4, num_layers=5, freq_dim=256, text_dim=64)
+"""Of a fresh denoiser. One with a checkpoint has as many layers as that (`depth`)."""
 VAE_WIDTH = 8
 SHIFT = 5.0
 """Of the base model's schedule: its noise levels are drawn as it spreads them."""

@@ -16,6 +16,8 @@ Attends = Sequence[tuple[Span, Sequence[Span]]]
 """Which frames attend to which: of the frames that are computed, span after span."""
 FORWARDS = {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_warps": 8, "fwd_num_stages": 3}
 """How a GPU goes through keys and queries forwards: 0.86 ms on an H100 where torch's own choice takes 2.0."""
+BACKWARDS = {"bwd_BLOCK_M1": 32, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 32}
+"""And backwards, first for the gradients of keys and values, then for those of queries: 1.66 ms in place of 1.88."""
 SPANS_SEEN = 3
 """By a span at most: the sink, the window, itself."""
 
@@ -42,7 +44,7 @@ def attended_to(q: Tensor, k: Tensor, v: Tensor, attends: Attends, per_frame: in
         return F.scaled_dot_product_attention(q, k, v)
     if q.device.type == "cuda":
         mask = masks(attends[-1][0][1], per_frame, q.device).of(attends)
-        return cast(Tensor, _fastest()(q, k, v, block_mask=mask, kernel_options=FORWARDS))
+        return cast(Tensor, _fastest()(q, k, v, block_mask=mask, kernel_options=FORWARDS | BACKWARDS))
     tokens = [([first * per_frame, end * per_frame], [(per_frame * start, per_frame * stop) for start, stop in seen])
               for (first, end), seen in attends]  # fmt: skip
     return cast(Tensor, _InSpans.apply(q, k, v, tokens))

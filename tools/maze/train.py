@@ -52,7 +52,8 @@ def work(rank: int, size: int, options: argparse.Namespace) -> None:
     sizes = TINY if options.tiny else Sizes()
     log = Log(options.out / "log.jsonl" if team.leads else None, options.begun)
     log.write(part=options.part, seed=options.seed, minutes=options.minutes, rate=options.rate, hold=options.hold,
-              own=options.own, adversary=options.adversary, processes=size, torch=torch.__version__)
+              own=options.own, adversary=options.adversary, layers=options.layers, processes=size,
+              torch=torch.__version__)  # fmt: skip
     (vae_part if options.part == "vae" else denoiser_part)(options, sizes, team, log)
     team.wait()
 
@@ -85,13 +86,10 @@ def decibels(error: Tensor) -> float:
 
 def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Log) -> None:
     """Trains the denoiser on walks that are rendered first, by each process its own."""
-    if team.leads:
-        take_shipped(options.out, options.shipped)
-    team.wait()
     vae, texts = load_weights(options.out / "vae.pt", team.device), embeddings(CAPTIONS, WORDS).to(team.device)
     data = rendered(vae, texts, options, sizes, team)
     log.write(phase="walks", count=len(data.walks), later=len(data.later))
-    start = begun(options.out, options.seed, team.device)
+    start = begun(options.out, options.seed, team.device, options.layers)
     kept = partial(keep, options.out / "denoiser.pt") if team.leads else None
     phase = _left(options)
     trained = train_denoiser(start, team, phase, data, sizes, options.rate, log, kept, options.seed, options.own,
