@@ -32,7 +32,7 @@ AttentionMode = Literal["auto", "exact", "8bit"]
 QuantizeFormat = Literal["nf4", "comfy-fp8"]
 """What `quantize` makes: 4-bit weights as bitsandbytes has them, or 8-bit ones that ComfyUI's own loaders read too."""
 NoiseDevice = Literal["cpu", "cuda"]
-VaeDtype = Literal["auto", "fp16", "fp32"]
+VaeDtype = Literal["auto", "fp16", "bf16", "fp32"]
 """What the VAE decodes in."""
 
 SOLVER_NAMES: tuple[SolverName, ...] = get_args(SolverName)

@@ -14,7 +14,7 @@ from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
 from ..loaders.lora import is_lora_of
-from ..options import SHIFT, Precision
+from ..options import SHIFT, Precision, torch_dtype
 from ..pipeline.geometry import Geometry, explicit_geometry, output_geometry
 from ..pipeline.memory import MemoryWishes
 from ..sampling import StepReuse, flow_timesteps, guide_scales
@@ -67,13 +67,15 @@ class Plan:
         return self.device
 
     @property
-    def decodes_in_half(self) -> bool:
-        """Whether one process decodes in fp16. By default it does so on GPUs that are made for it. Convolutions in fp32
-        are computed in TF32 there, the official code's too, and that has no more bits of mantissa."""
+    def half(self) -> torch.dtype | None:
+        """The 16 bits that one process decodes in; None: fp32. By default GPUs that are made for it decode in fp16.
+        Convolutions in fp32 are computed in TF32 there, the official code's too, and that has no more bits of
+        mantissa."""
         if self.options.vae_dtype != "auto":
-            return self.options.vae_dtype == "fp16"
+            asked = torch_dtype(self.options.vae_dtype)
+            return None if asked == torch.float32 else asked
         on_gpu = self.decoding_device.type == "cuda" and torch.cuda.is_available()
-        return on_gpu and torch.cuda.get_device_capability(self.decoding_device) >= (7, 0)
+        return torch.float16 if on_gpu and torch.cuda.get_device_capability(self.decoding_device) >= (7, 0) else None
 
 
 def many(count: int, thing: str) -> str:

@@ -139,12 +139,12 @@ def _encode(
     tiling = memory.vae_tiling
     if processes.size == 1 and plan.decoding_device != plan.device:
         vae = load_vae(plan.vae, device=plan.decoding_device)
-        needed = estimate_vae(vae.width, plan.chunk_geometry, half=plan.decodes_in_half)[1].total + MARGIN
+        needed = estimate_vae(vae.width, plan.chunk_geometry, half=plan.half is not None)[1].total + MARGIN
         tiling = plan.options.vae_tiling or needed > free_memory(plan.decoding_device)
     elif plan.options.decoder_device is not None:
         log.warning("Each of the processes decodes a part of the frames: `decoder_device` has no effect.")
-    if plan.decodes_in_half and processes.size == 1:
-        vae = vae.decoding_in_half()
+    if plan.half is not None and processes.size == 1:
+        vae = vae.decoding_in_half(plan.half)
     vae.use_tiling = tiling
     decoding = decoding_processes(memory, processes)
     return image, divided_decoder(vae, plan.cells, decoding, park=memory.park_decoder)

@@ -65,7 +65,7 @@ class RolloutPlan(Plan):
         work = RolloutWork(
             self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
         )
-        decoder = Decoder(vae_width(self.vae), self.decodes_in_half, self.decoding_device != self.device)
+        decoder = Decoder(vae_width(self.vae), self.half is not None, self.decoding_device != self.device)
         return RolloutPlanner(work, self.checkpoint, decoder, self.wishes, self.device)
 
 

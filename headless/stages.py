@@ -62,9 +62,10 @@ def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tens
 def decode(
     plan: Plan, latent: Tensor, progress: Progress, vae: VAE | None = None, exact: bool = False
 ) -> Tensor:
-    """In fp16 where the plan says so, unless `exact`, and in fp32 if a number is too large for that."""
-    made, half = vae or load_vae(plan.vae, device=plan.device), plan.decodes_in_half and not exact
-    made = made.decoding_in_half() if half else made
+    """In 16 bits where the plan says so, unless `exact`, and in fp32 if a number is too large for that."""
+    made = vae or load_vae(plan.vae, device=plan.device)
+    if plan.half is not None and not exact:
+        made = made.decoding_in_half(plan.half)
     try:
         return _with_tiles_if_short(plan, made, lambda: decode_latent(made, latent, progress))
     except OverflowError as reason:

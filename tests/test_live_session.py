@@ -15,6 +15,7 @@ from lingbot_world.camera import continued_poses
 from lingbot_world.camera.moves.keys import STEP
 from lingbot_world.camera.rotation import from_angles
 from lingbot_world.errors import InputError
+from lingbot_world.headless.live import opening
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
@@ -470,3 +471,16 @@ def test_the_thread_that_runs_a_walk_watches_it_and_is_told_what_was_asked_in_va
     assert "back to chunk 1000" in told[-1][1]["reason"]
     assert (tmp_path / "walk-1" / "walk.state").is_file()
     assert (tmp_path / "walk-1" / "camera" / "poses.npy").is_file()
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_a_processor_that_multiplies_bf16_walks_in_it_unless_something_else_is_asked_for(
+    toy_package, monkeypatch, able
+):  # fmt: skip
+    monkeypatch.setattr(opening, "multiplies_bf16", lambda: able)
+    asked = {"ckpt_dir": toy_package / "lingbot_world_fast", "image": toy_package / "example/image.png", "prompt": "a",
+             "output": "unused.mp4", "width": 48, "height": 32, "device": "cpu"}  # fmt: skip
+    plan = opening.plan_live(GenerateOptions(**asked))
+    assert (plan.dtype, plan.half) == ((torch.bfloat16, torch.bfloat16) if able else (torch.float32, None))
+    exact = opening.plan_live(GenerateOptions(**asked, dtype="fp32", vae_dtype="fp32"))
+    assert (exact.dtype, exact.half) == (torch.float32, None)

@@ -4,7 +4,7 @@ import weakref
 
 import pytest
 import torch
-from lingbot_world.model import pointwise
+from lingbot_world.model import attention, pointwise
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.memory import activation_bytes
@@ -79,6 +79,7 @@ def peak_bytes_on_meta(model, inputs):
 @pytest.mark.parametrize(("rows", "camera"), [(1, True), (2, True), (2, False)])
 def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, rows, camera):
     monkeypatch.setattr(pointwise, "EAGER_TOKENS", 128)
+    monkeypatch.setattr(attention, "multiplies_bf16", lambda: False)  # a GPU's kernels hold no scores
     grid = (2, 48, 48)
     state = random_state(WIDE)
     for name in state:
@@ -117,3 +118,17 @@ def test_a_full_size_step_fits_its_budget(grid, budget):
     measured, formula = peak_bytes_on_meta(model, inputs), activation_bytes(config, *grid)
     assert measured <= budget
     assert 0.99 * formula < measured <= formula
+
+
+@pytest.mark.parametrize("scores", [2**20, 2**9])
+def test_attention_in_bf16_on_a_processor_is_attention(monkeypatch, scores):
+    """In whichever parts, against fp64; torch's own kernel is twice as near."""
+    monkeypatch.setattr(attention, "multiplies_bf16", lambda: True)
+    monkeypatch.setattr(attention, "SCORES_BYTES", scores)
+    random = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, length, 96, generator=random).bfloat16() for length in (20, 37, 37))
+    exact = attention.sdpa(q.double(), k.double(), v.double(), 3, {})
+    got = attention.sdpa(q, k, v, 3, {})
+    assert got.dtype == torch.bfloat16
+    assert (got - exact).norm() < 0.006 * exact.norm()
+    assert (got - exact).norm() > 0

@@ -57,9 +57,9 @@ class VAE:
         names = [name for name in self.weights if name.startswith("decoder.") and name.endswith("resample.1.weight")]
         return {name: quarters(self.weights[name]) for name in names}
 
-    def decoding_in_half(self) -> VAE:
-        """Its decoder alone, in fp16."""
-        weights = {name: tensor.half() for name, tensor in self.weights.items() if name.startswith(DECODER)}
+    def decoding_in_half(self, dtype: torch.dtype = torch.float16) -> VAE:
+        """Its decoder alone, in fp16 or bf16."""
+        weights = {name: tensor.to(dtype) for name, tensor in self.weights.items() if name.startswith(DECODER)}
         return VAE(weights, self.use_tiling)
 
     def normalized(self, latent: Tensor) -> Tensor:

@@ -49,8 +49,10 @@ def _add_model(add: Callable[..., None]) -> None:
     add("sink", "of these, latent frames from the walk's beginning", type=int)
     add("schedule", "v1, v2, or the indices of the steps")
     add("shift", "of the noise schedule", type=float)
-    for name in ("kv_cache", "camera_cache", "residency", "arithmetic", "attention", "dtype", "vae_dtype", "device"):
+    for name in ("kv_cache", "camera_cache", "residency", "arithmetic", "attention", "device"):
         add(name, "see `generate`")
+    for name in ("dtype", "vae_dtype"):
+        add(name, "see `generate`; here it is bf16 on processors that multiply that too")
     add("decoder_device", "another GPU, such as cuda:1, that decodes a chunk's frames while the next is made")
     add("vae_tiling", "less memory, more time", action="store_true")
     add("lora", "added to the weights", type=lora_of, nargs="+", metavar=LORA)
