@@ -29,9 +29,9 @@ LONG = ("test_parallel.py", "test_toyworld_walks.py", *COMPILER, "test_toyworld.
         "test_cluster.py", "test_cli.py", "test_live_bad_days.py", "test_package.py",
         "test_toyworld_training.py", "test_live_browser.py", "test_live_session.py", "test_toyworld_lora.py",
         "test_batch.py", "test_rollout_interrupts.py", "test_maze_training.py", "test_maze.py",
-        "test_maze_package.py", "test_rollout_run.py", "test_kills.py", "test_toyworld_causal.py",
-        "test_python.py", "test_faults.py", "test_kv_cache.py", "test_publishing.py", "test_rollout_states.py",
-        "test_world.py", "test_quantize_faults.py", "test_vae.py", "test_loader_offload.py",
+        "test_maze_package.py", "test_maze_savings.py", "test_rollout_run.py", "test_kills.py",
+        "test_toyworld_causal.py", "test_python.py", "test_faults.py", "test_kv_cache.py", "test_publishing.py",
+        "test_rollout_states.py", "test_world.py", "test_quantize_faults.py", "test_vae.py", "test_loader_offload.py",
         "test_rollout.py")  # fmt: skip
 """Files that take long without ComfyUI, the longest first: of the others none takes 5 s."""
 

@@ -155,7 +155,8 @@ def test_a_package_is_measured_as_it_says_that_it_is_walked_in(package):
     assert walker.schedule == few_step_schedule(steps, CAUSAL_SHIFT)
 
 
-@pytest.mark.parametrize(("words", "made"), [([], (1, (0,))), (["--chunk", "3", "--steps", "4"], (3, FAST_INDICES))])
+@pytest.mark.parametrize(("words", "made"), [
+    ([], (1, (0,))), (["--chunk", "3", "--schedule", "v1"], (3, FAST_INDICES))])  # fmt: skip
 def test_a_measurement_is_of_the_chunks_and_steps_that_are_asked_for(package, monkeypatch, capsys, words, made):
     asked = []
     for name in ("short_videos", "there_and_back", "long_walks"):

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from ...camera import pose_embedding
 from ...loaders import load_expert
-from ...options import CAUSAL_SHIFT, FAST_INDICES, Window
-from ...pipeline.world import World, chunk_conditioning
-from ...sampling import few_step_schedule
+from ...model.attention_8bit import takes_operands
+from ...model.kv_cache import KeyValuePlace
+from ...options import CAUSAL_SHIFT, FAST_INDICES, RELEASES, Arithmetic, AttentionMode, KeyValueMode, Window
+from ...pipeline.world import World, WorldMemory, chunk_conditioning
+from ...sampling import few_step_schedule, step_indices
 from ...text import encode
 from ...toy.package import CAUSAL
 from ...vae import VideoDecoder, encode_first_frame, load_vae
@@ -35,31 +37,49 @@ SEED = 987_654_321
 SHORT, LONG, THERE = 33, 477, 165
 """Frames of the videos that are compared frame by frame, of walks of 30 seconds, of walks there and back in 10."""
 SECOND = 16
+HELD = Window(WINDOW, SINK)
 
 
 class Walker:
     """A package's causal model, on a device."""
 
     def __init__(
-        self, package: Path, device: str, size: tuple[int, int] = (HEIGHT, WIDTH), chunk: int = 1, steps: int = 1
-    ) -> None:
-        """size: height and width of the pictures. steps: so many of Fast's, its first ones, a chunk."""
-        self.package, self.device, self.size, self.chunk = package, device, size, chunk
-        dtype = torch.float32 if device == "cpu" else torch.bfloat16
-        self.model = load_expert(package / CAUSAL, dtype=dtype, device=device)
-        self.vae = load_vae(package / VAE, device=device)
-        self.schedule = few_step_schedule(FAST_INDICES[:steps], CAUSAL_SHIFT)
+        self, package: Path, device: str, size: tuple[int, int] = (HEIGHT, WIDTH), chunk: int = 1, *,
+        schedule: tuple[int, ...] = FAST_INDICES[:1], window: Window = HELD, kv_cache: KeyValueMode = "auto",
+        arithmetic: Arithmetic = "auto", attention: AttentionMode = "auto", causal: Path | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        """size: height and width of the pictures. dtype: of forwards, by default fp32 on a CPU and bf16 on a GPU. A CPU
+        decodes in it too, as `live` does. The others are as the engine's options of the same names; causal: a model
+        in place of the package's own."""
+        self.package, self.device, self.size, self.chunk, self.window = package, device, size, chunk, window
+        dtype = dtype or (torch.float32 if device == "cpu" else torch.bfloat16)
+        self.model = load_expert(
+            causal or package / CAUSAL, dtype=dtype, device=device, arithmetic=arithmetic, attention_mode=attention
+        )
+        self.vae = self.decoding = load_vae(package / VAE, device=device)
+        if device == "cpu" and dtype == torch.bfloat16:
+            self.decoding = self.vae.decoding_in_half(dtype)
+        self.schedule = few_step_schedule(schedule, CAUSAL_SHIFT)
+        fp8 = takes_operands(attention, torch.device(device), self.model.config)
+        self.memory = WorldMemory(KeyValuePlace(kv_cache == "8bit" and not fp8, kv_cache == "host", fp8))
 
-    @torch.no_grad()
     def video(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
         """Pictures [f, 3, h, w], -1 to 1, of a walk from a picture [3, h, w]: `steps_of` [n, 4, 4] it, whole chunks."""
+        return as_floats(self.frames(picture, steps, caption, seed))
+
+    @torch.no_grad()
+    def frames(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
+        """The same pictures as uint8 [f, h, w, 3]: a long walk's are a quarter of the memory so."""
         (height, width), random = self.size, torch.Generator().manual_seed(seed)
-        held = Window(WINDOW, SINK)
-        world = World(self.model, (height // 8, width // 8), held, chunk=self.chunk, device=self.device)
+        held = self.window.held(len(steps), self.chunk)
+        world = World(
+            self.model, (height // 8, width // 8), held, chunk=self.chunk, device=self.device, memory=self.memory
+        )
         text = encode([caption], self.package / TEXT_ENCODER, self.package)[0]
         world.prompt = text[None].to(self.device)
         image = encode_first_frame(self.vae, picture, min(4 * len(steps), 4 * SETTLED) - 3).to(self.device)
-        decoder, made = VideoDecoder(self.vae, height // 8, width // 8), []
+        decoder, made = VideoDecoder(self.decoding, height // 8, width // 8), []
 
         def noise(shape: tuple[int, ...]) -> Tensor:
             return torch.randn(shape, generator=random)
@@ -70,7 +90,12 @@ class Walker:
             camera = pose_embedding(part.double().numpy(), LENS[None], height=height, width=width).to(self.device)
             latent = world.chunk(noise((1, 16, self.chunk, height // 8, width // 8)), y, camera, self.schedule, noise)
             made.append(decoder.decode(latent))
-        return torch.cat(made).permute(0, 3, 1, 2).float() / 127.5 - 1
+        return torch.cat(made)
+
+
+def as_floats(frames: Tensor) -> Tensor:
+    """Frames uint8 [f, h, w, 3] as pictures [f, 3, h, w], -1 to 1."""
+    return frames.permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
 def decibels(made: Tensor, truth: Tensor) -> float:
@@ -87,6 +112,12 @@ def truth_of(scenes: Scenes, index: int, size: tuple[int, int], frames: slice = 
     """The renderer's pictures [f, 3, h, w] of a scene."""
     scene = scenes[index : index + 1]
     return render(scene.rooms, scene.c2w[:, frames], *size)[0].cpu()
+
+
+def off(made: Tensor, truth: Tensor) -> tuple[float, float]:
+    """Sharpness of pictures as a share of the renderer's, and how far a colour's mean is from it, of 255, at most."""
+    away = (made.mean((0, 2, 3)) - truth.mean((0, 2, 3))).abs().max()
+    return sharpness(made) / sharpness(truth), float(away) * 127.5
 
 
 def short_videos(walker: Walker, count: int, frames: int = SHORT, out: Path | None = None) -> dict[str, float]:
@@ -116,8 +147,9 @@ def long_walks(walker: Walker, count: int, frames: int = LONG) -> dict[str, floa
         start = truth_of(scenes, index, walker.size, slice(1))[0]
         made = walker.video(start, steps_of(scenes.asked[index : index + 1, ::4])[0].cpu(), caption, index)
         last = truth_of(scenes, index, walker.size, slice(len(made) - SECOND, len(made)))
-        shares.append(sharpness(made[-SECOND:]) / sharpness(last))
-        away.append(float((made[-SECOND:].mean((0, 2, 3)) - last.mean((0, 2, 3))).abs().max()) * 127.5)
+        share, colour = off(made[-SECOND:], last)
+        shares.append(share)
+        away.append(colour)
     return {"sharpness": sum(shares) / count, "colour": sum(away) / count, "colour at most": max(away)}
 
 
@@ -146,11 +178,12 @@ def main() -> None:
     add("package", type=Path, help="folder that `maze.pack` has written")
     add("--count", type=int, default=16, help="videos of each kind")
     add("--chunk", type=int, default=1, help="latent frames made at a time")
-    add("--steps", type=int, choices=(1, 4), default=1, help="a chunk: 1 as `live` walks in it, 4 as Fast does")
+    add("--schedule", default="0", help="the steps, as `generate` takes them: 0 as `live` walks, v1 four as Fast does")
     add("--sheet", type=Path, default=Path("sheet.png"))
     add("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
-    walker = Walker(options.package, options.device, chunk=options.chunk, steps=options.steps)
+    steps = step_indices(options.schedule, RELEASES["v1"])
+    walker = Walker(options.package, options.device, chunk=options.chunk, schedule=steps)
     print(json.dumps({"short": short_videos(walker, options.count, out=options.sheet)}), flush=True)
     print(json.dumps({"there and back": there_and_back(walker, options.count)}), flush=True)
     print(json.dumps({"30 seconds": long_walks(walker, options.count)}), flush=True)
