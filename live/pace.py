@@ -11,8 +11,7 @@ from .walk import Frames
 SPARE = 0.03
 """Seconds by which a chunk's first frames may come early: what a page's clock, and Python, are off."""
 RECENT = 8
-"""Chunks whose time to the first frames is looked at. The second longest counts: if the longest did, one chunk that was
-held up, as the first one is, would have all keys of the next eight chunks wait behind frames that are made too soon."""
+"""Chunks whose time to the first frames is looked at."""
 SPAN = 4.0
 """Seconds over which frames a second are counted."""
 
@@ -35,12 +34,7 @@ class Pace:
         if not self.fps or self._played is None:
             return 0.0
         played = self._played + self._on_the_way / self.fps
-        return max(0.0, played - self._clock() - self._ahead() - SPARE)
-
-    def _ahead(self) -> float:
-        """Seconds from a chunk's beginning to its first frames, as far as can be told."""
-        longest = sorted(self._answers)[-2:]
-        return longest[0] if longest else 0.0
+        return max(0.0, played - self._clock() - max(self._answers, default=0.0) - SPARE)
 
     def on_the_way(self, frames: int) -> None:
         """So many frames are made, and will be handed out when they are decoded."""

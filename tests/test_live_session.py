@@ -22,7 +22,7 @@ from lingbot_world.headless.run import run
 from lingbot_world.live import Controls, Session, Start, load_walk
 from lingbot_world.live.camera import WALKING_UNIT, WalkingCamera, model_steps
 from lingbot_world.live.controls import MOST_ROWS, Wishes
-from lingbot_world.live.pace import RECENT, SPARE, Pace
+from lingbot_world.live.pace import SPARE, Pace
 from lingbot_world.live.walk import Walk
 from lingbot_world.pipeline.world import World
 from lingbot_world.vae import VideoDecoder
@@ -155,20 +155,6 @@ def test_pace_begins_a_chunk_just_before_its_frames_are_due(clock):
     pace.handed(4)
     assert (pace.stalls, pace.late) == (1, 4)
     assert Pace(0, clock).wait() == 0
-
-
-def test_one_chunk_that_was_held_up_does_not_make_later_keys_wait(clock):
-    """Two that were do: whoever is slow now and then begins earlier, or frames would stand still."""
-    pace = Pace(16, clock)
-    for seconds in (0.1, 0.8, 0.1):
-        pace.answered(seconds)
-    pace.handed(16)
-    assert pace.wait() == pytest.approx(1 - 0.1 - SPARE)
-    pace.answered(0.7)
-    assert pace.wait() == pytest.approx(1 - 0.7 - SPARE)
-    for _ in range(RECENT - 1):
-        pace.answered(0.2)
-    assert pace.wait() == pytest.approx(1 - 0.2 - SPARE)
 
 
 def test_the_first_latent_frame_is_handed_out_before_the_others(toy_package, tmp_path):
