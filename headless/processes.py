@@ -4,6 +4,7 @@
 the video; all of them load the expert and compute the steps.
 """
 
+import atexit
 import contextlib
 import os
 import signal
@@ -126,6 +127,7 @@ def joined() -> Iterator[Processes]:
     except KeyboardInterrupt:
         if not processes.first:  # at once: the first one may wait for this one, and cannot say anything meanwhile
             os._exit(INTERRUPTED)
+        atexit.register(_leave)
         raise
     except Exception as error:
         told = str(error).lower()
@@ -140,6 +142,14 @@ def joined() -> Iterator[Processes]:
                 time.sleep(PATIENCE)
             os._exit(ENDED_WITH_THE_OTHERS)
         raise
+
+
+def _leave() -> None:
+    """Ends the process when it has said what there is to say. Threads of gloo may still run, and the interpreter's own
+    way out now and then aborts for them."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(INTERRUPTED)
 
 
 def _join() -> Any:
