@@ -14,7 +14,7 @@ from lingbot_world.sampling import few_step_schedule, step_indices
 from lingbot_world.tools.maze import measure, pack
 from lingbot_world.tools.maze.camera_map import steps_of
 from lingbot_world.tools.maze.coder_training import SHAPES as VAE_SHAPES
-from lingbot_world.tools.maze.measure import Walker, decibels, sharpness, truth_of
+from lingbot_world.tools.maze.measure import Walker, by_frame, decibels, sharpness, truth_of
 from lingbot_world.tools.maze.pack import example, in_shards, shortened
 from lingbot_world.tools.maze.settings import CONFIG
 from lingbot_world.tools.maze.train import take_shipped
@@ -104,6 +104,16 @@ def test_a_door_leads_into_the_room_behind_it_and_a_prompt_is_seen_at_once(packa
     assert day[-1].mean() - night[-1].mean() > 0.3
 
 
+@pytest.mark.slow
+def test_a_chunk_is_nearer_to_the_truth_after_true_ones(package):
+    """The second latent frame is made after the given picture either way; what the VAE restores is nearer than all."""
+    own, true, alone = by_frame(Walker(package, "cpu"), 1, 25).values()
+    assert len(own) == len(true) == len(alone) == 6
+    assert own[0] == pytest.approx(true[0], abs=0.2)
+    assert true[-1] > own[-1] + 1
+    assert all(restored > made for restored, made in zip(alone, true, strict=True))
+
+
 def test_a_file_in_shards_reads_as_the_whole(tmp_path):
     tensors = {f"part.{number}": torch.full((number + 1, 8), float(number)) for number in range(7)}
     file = tmp_path / "model.safetensors"
@@ -159,12 +169,12 @@ def test_a_package_is_measured_as_it_says_that_it_is_walked_in(package):
     ([], (1, (0,))), (["--chunk", "3", "--schedule", "v1"], (3, FAST_INDICES))])  # fmt: skip
 def test_a_measurement_is_of_the_chunks_and_steps_that_are_asked_for(package, monkeypatch, capsys, words, made):
     asked = []
-    for name in ("short_videos", "there_and_back", "long_walks"):
+    for name in ("short_videos", "by_frame", "there_and_back", "long_walks"):
         monkeypatch.setattr(measure, name, lambda walker, *_, **__: asked.append((walker.chunk, walker.schedule)))
     monkeypatch.setattr(sys, "argv", ["measure", str(package), "--device", "cpu", *words])
     measure.main()
-    assert asked == 3 * [(made[0], few_step_schedule(made[1], CAUSAL_SHIFT))]
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert asked == 4 * [(made[0], few_step_schedule(made[1], CAUSAL_SHIFT))]
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 def test_a_training_begins_with_what_is_shipped_and_keeps_what_is_there(package, tmp_path):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -24,12 +25,14 @@ from ...vae import VideoDecoder, encode_first_frame, load_vae
 from ...vae.encoding import SETTLED
 from ..toyworld.evaluate import sheet
 from ..toyworld.pack import VAE
+from ..toyworld.parameters import load_weights
 from ..toyworld.prompts import TEXT_ENCODER
 from ..toyworld.render import LENS
 from .camera_map import steps_of
+from .pool import encoded
 from .render import HEIGHT, WIDTH, render
 from .rooms import Scenes, random_scenes
-from .settings import SINK, WINDOW
+from .settings import SINK, WINDOW, Sizes
 from .walks import key_walks, random_walks
 
 SEED = 987_654_321
@@ -69,28 +72,46 @@ class Walker:
         return as_floats(self.frames(picture, steps, caption, seed))
 
     @torch.no_grad()
-    def frames(self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0) -> Tensor:
-        """The same pictures as uint8 [f, h, w, 3]: a long walk's are a quarter of the memory so."""
-        (height, width), random = self.size, torch.Generator().manual_seed(seed)
-        held = self.window.held(len(steps), self.chunk)
-        world = World(
-            self.model, (height // 8, width // 8), held, chunk=self.chunk, device=self.device, memory=self.memory
-        )
-        text = encode([caption], self.package / TEXT_ENCODER, self.package)[0]
-        world.prompt = text[None].to(self.device)
-        image = encode_first_frame(self.vae, picture, min(4 * len(steps), 4 * SETTLED) - 3).to(self.device)
-        decoder, made = VideoDecoder(self.decoding, height // 8, width // 8), []
+    def frames(
+        self, picture: Tensor, steps: Tensor, caption: str, seed: int = 0, after: Tensor | None = None
+    ) -> Tensor:
+        """The same pictures as uint8 [f, h, w, 3]: a long walk's are a quarter of the memory so. after: latents [1, 16,
+        n, h / 8, w / 8] of the walk, after which each chunk is made, in place of those that were made."""
+        random, decoder = torch.Generator().manual_seed(seed), VideoDecoder(self.decoding, *self.cells)
+        given, world, made = list(self._given(picture, steps)), self._world(caption, len(steps)), []
 
         def noise(shape: tuple[int, ...]) -> Tensor:
             return torch.randn(shape, generator=random)
 
+        for index, (y, camera) in enumerate(given):
+            if after is not None:
+                world = self._world(caption, len(steps))
+                for latent, before in zip(after.split(self.chunk, 2), given[:index], strict=False):
+                    world.replay(latent, *before)
+            latent = world.chunk(noise((1, 16, self.chunk, *self.cells)), y, camera, self.schedule, noise)
+            made.append(decoder.decode(latent))
+        return torch.cat(made)
+
+    @property
+    def cells(self) -> tuple[int, int]:
+        """Height and width of the latents."""
+        return self.size[0] // 8, self.size[1] // 8
+
+    def _world(self, caption: str, frames: int) -> World:
+        """One that has seen nothing, for so many latent frames."""
+        held = self.window.held(frames, self.chunk)
+        world = World(self.model, self.cells, held, chunk=self.chunk, device=self.device, memory=self.memory)
+        world.prompt = encode([caption], self.package / TEXT_ENCODER, self.package)[0][None].to(self.device)
+        return world
+
+    def _given(self, picture: Tensor, steps: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Mask and image latent, and the camera, of each whole chunk."""
+        image = encode_first_frame(self.vae, picture, min(4 * len(steps), 4 * SETTLED) - 3).to(self.device)
         for part, y in zip(steps.split(self.chunk), chunk_conditioning(image, self.chunk), strict=False):
             if len(part) < self.chunk:
                 break
-            camera = pose_embedding(part.double().numpy(), LENS[None], height=height, width=width).to(self.device)
-            latent = world.chunk(noise((1, 16, self.chunk, height // 8, width // 8)), y, camera, self.schedule, noise)
-            made.append(decoder.decode(latent))
-        return torch.cat(made)
+            camera = pose_embedding(part.double().numpy(), LENS[None], height=self.size[0], width=self.size[1])
+            yield y, camera.to(self.device)
 
 
 def as_floats(frames: Tensor) -> Tensor:
@@ -136,6 +157,26 @@ def short_videos(walker: Walker, count: int, frames: int = SHORT, out: Path | No
         truths, videos = (torch.stack(part) for part in zip(*shown[:5], strict=True))
         sheet(truths, videos, out)
     return dict(zip(("first", "later", "gain", "sharpness"), torch.tensor(rows).mean(0).tolist(), strict=True))
+
+
+@torch.no_grad()
+def by_frame(walker: Walker, count: int, frames: int = SHORT) -> dict[str, list[float]]:
+    """Decibels of the four pictures of each latent frame but the first: made after its own chunks, after true ones, and
+    by the VAE alone."""
+    scenes = random_scenes(count, SEED, frames, random_walks).to(walker.device)
+    pictures, latents = encoded(
+        load_weights(walker.package / VAE, walker.device), scenes, Sizes(height=walker.size[0], width=walker.size[1])
+    )
+    rows: dict[str, list[list[float]]] = {"after its own": [], "after true ones": [], "the VAE alone": []}
+    for index, caption in enumerate(scenes.rooms.captions()):
+        truth, latent = pictures[index].cpu(), latents[index : index + 1].float()
+        steps = steps_of(scenes.asked[index : index + 1, ::4])[0].cpu()
+        made = [walker.frames(truth[0], steps, caption, index, after) for after in (None, latent)]
+        made.append(VideoDecoder(walker.decoding, *walker.cells).decode(latent))
+        for row, video in zip(rows.values(), map(as_floats, made), strict=True):
+            parts = zip(video[1:].split(4), truth[1:].split(4), strict=False)
+            row.append([decibels(part, seen) for part, seen in parts])
+    return {name: torch.tensor(row).mean(0).tolist() for name, row in rows.items()}
 
 
 def long_walks(walker: Walker, count: int, frames: int = LONG) -> dict[str, float]:
@@ -185,6 +226,7 @@ def main() -> None:
     steps = step_indices(options.schedule, RELEASES["v1"])
     walker = Walker(options.package, options.device, chunk=options.chunk, schedule=steps)
     print(json.dumps({"short": short_videos(walker, options.count, out=options.sheet)}), flush=True)
+    print(json.dumps({"by frame": by_frame(walker, options.count)}), flush=True)
     print(json.dumps({"there and back": there_and_back(walker, options.count)}), flush=True)
     print(json.dumps({"30 seconds": long_walks(walker, options.count)}), flush=True)
 
