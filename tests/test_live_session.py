@@ -16,6 +16,7 @@ from lingbot_world.camera.moves.keys import STEP
 from lingbot_world.camera.rotation import from_angles
 from lingbot_world.errors import InputError
 from lingbot_world.headless.live import opening
+from lingbot_world.headless.live.measuring import late_frames
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
@@ -155,6 +156,16 @@ def test_pace_begins_a_chunk_just_before_its_frames_are_due(clock):
     pace.handed(4)
     assert (pace.stalls, pace.late) == (1, 4)
     assert Pace(0, clock).wait() == 0
+
+
+def test_frames_are_late_against_those_that_were_played_since_the_walk_began():
+    """Not against the moment from which it is counted: frames of then may have come early."""
+    regular = [(0.25 * number + (0.1 if number == 0 else 0), 4) for number in range(12)]
+    early = [(at - (0.05 if number == 4 else 0), frames) for number, (at, frames) in enumerate(regular)]
+    assert late_frames(early, 16, since=early[4][0]) == (0, 0)
+    held_up = [(at + (0.5 if number >= 8 else 0), frames) for number, (at, frames) in enumerate(regular)]
+    assert late_frames(held_up, 16, since=held_up[4][0]) == (1, 4)
+    assert late_frames(held_up, 16, since=held_up[8][0]) == (0, 0)
 
 
 def test_the_first_latent_frame_is_handed_out_before_the_others(toy_package, tmp_path):

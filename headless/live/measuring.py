@@ -105,7 +105,7 @@ class Walker:
         first = self._arrived[0][0]
         counted = [(at, frames) for at, frames in self._arrived if at > first + WARM] or self._arrived
         frames = sum(count for _, count in counted[1:])
-        stalls, late = _late(counted, self._fps)
+        stalls, late = late_frames(self._arrived, self._fps, counted[0][0])
         cuts = quantiles(self._answers, n=20, method="inclusive") if len(self._answers) > 1 else [0.0] * 19
         return {
             "first_chunk_s": round(first - began, 3), "key_to_pixel_p50_s": round(cuts[9], 3),
@@ -116,14 +116,15 @@ class Walker:
         }  # fmt: skip
 
 
-def _late(arrived: list[tuple[float, int]], fps: float) -> tuple[int, int]:
-    """How often, played at `fps`, the frames had run out when more came; and how many frames came so."""
+def late_frames(arrived: list[tuple[float, int]], fps: float, since: float) -> tuple[int, int]:
+    """How often from `since` on the frames had run out when more came, and how many frames came so. They are played at
+    `fps` from the first arrival on."""
     played, stalls, late = arrived[0][0], 0, 0
     for at, frames in arrived:
-        if at > played:
+        if at > played and at > since:
             stalls, late = stalls + 1, late + frames
         played = max(played, at) + frames / fps
-    return max(0, stalls - 1), late
+    return stalls, late
 
 
 def _since_start() -> float | None:
