@@ -13,6 +13,10 @@ from ..files.encoding import VideoParts
 
 PART = 16
 """Frames that are written at once: each part begins with a key frame and can be played when it is there."""
+PRESET = "veryfast"
+"""Of libx264. Of six walks whose frames follow their path `camera measure` found two that did not in videos by its
+ultrafast one. That is 2 dB nearer to the frames (48.4 dB); why it happens is not known. This one takes 4 ms in place
+of 1 for a frame of 464x832 on one core, and makes 0.43 of the bytes."""
 MOST_WAITING = 24
 """Hand-outs that may wait to be written; more are left out, and the walk waits for none."""
 
@@ -43,7 +47,7 @@ class Recording:
     def _write(self) -> None:
         try:
             with self.path.open("wb") as file:
-                parts, frames, ended = VideoParts(file, self._fps, "ultrafast"), list[np.ndarray](), False
+                parts, frames, ended = VideoParts(file, self._fps, PRESET), list[np.ndarray](), False
                 while not ended:
                     pixels = self._queue.get()
                     ended = pixels is None
