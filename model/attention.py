@@ -62,8 +62,9 @@ def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) 
 
 @lru_cache
 def multiplies_bf16() -> bool:
-    """Whether the processor has instructions that multiply bf16, as AMD's since Zen 4 and Intel's Xeons since 2020."""
-    return torch.cpu._is_avx512_bf16_supported()
+    """Whether the processor has instructions that multiply bf16: AMD's since Zen 4, Xeons since Sapphire Rapids. Where
+    torch cannot tell it is no."""
+    return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", bool)())
 
 
 def _on_processor(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
