@@ -7,6 +7,8 @@ from contextvars import ContextVar
 
 from comfy_execution.utils import get_executing_context
 
+TEXT_EVENT = "lingbot_world.text"
+
 _quiet: ContextVar[bool] = ContextVar("lingbot_world_quiet", default=False)
 _shown: dict[str, tuple[str, tuple[str, ...]]] = {}
 """For each node that shows warnings: the prompt in which it ran, and the texts."""
@@ -59,9 +61,13 @@ def _show(text: str, level: int) -> None:
 
 
 def show_text(text: str) -> None:
-    """Show a text on the running node, in place of what it showed before."""
+    """Show a text on the running node, in place of what it showed before; an empty one takes that away.
+
+    web/js/comfy/node_text.js does. The front-end's own text of a running node goes when the run ends.
+    """
     context = get_executing_context()
     if context is not None:
         from server import PromptServer
 
-        PromptServer.instance.send_progress_text(text, context.node_id, PromptServer.instance.client_id)
+        said = {"prompt_id": context.prompt_id, "node": context.node_id, "text": text}
+        PromptServer.instance.send_sync(TEXT_EVENT, said, PromptServer.instance.client_id)

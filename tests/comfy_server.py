@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import tempfile
 import time
@@ -217,20 +216,11 @@ class ComfyServer:
             connection.close()
         return run
 
-    @staticmethod
-    def _note_binary(run: Run, message: bytes) -> None:
-        """Text on a node, which is (kind 3, length of the node's id, id, text), or a preview."""
-        kind, length = struct.unpack(">II", message[:8])
-        if kind == 3:
-            run.texts.append((message[8 : 8 + length].decode(), message[8 + length :].decode()))
-        else:
-            run.previews += 1
-
     def _follow(self, connection, run: Run, on_event, deadline: float) -> None:
         while time.monotonic() < deadline:
             message = connection.recv()
             if isinstance(message, bytes):
-                self._note_binary(run, message)
+                run.previews += 1
                 continue
             kind, data = (event := json.loads(message))["type"], event["data"]
             if data.get("prompt_id") != run.prompt_id:
@@ -238,7 +228,9 @@ class ComfyServer:
             run.events.append((kind, data))
             if on_event:
                 on_event(kind, data)
-            if kind == "executed":
+            if kind == "lingbot_world.text":
+                run.texts.append((data["node"], data["text"]))
+            elif kind == "executed":
                 run.outputs[data["node"]] = data["output"] or {}
             elif kind == "execution_error":
                 raise FailedPromptError(data)

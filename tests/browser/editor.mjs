@@ -74,15 +74,16 @@ export function editorInBothRenderers(cases, settings) {
 }
 
 /**
- * An empty graph on the canvas, without what an earlier test left in it. Ids go on: the front-end keeps what stands in fields by
- * their nodes' ids, so that after a clearing a new node of any type has what stood in fields of these names before.
+ * An empty graph on the canvas, without what an earlier test left in it. Ids go on, also after a workflow with lower ones was
+ * loaded: the front-end keeps what stands in fields by their nodes' ids, so that after a clearing a new node of any type has what
+ * stood in fields of these names before.
  */
 export async function clearGraph(page) {
   await page.evaluate(() => {
     window.app.canvas.setGraph(window.app.rootGraph ?? window.app.graph);
-    const { last_node_id: last } = window.app.graph;
+    window.usedIds = Math.max(window.usedIds ?? 0, window.app.graph.last_node_id) + 100; // more than a test makes nodes
     window.app.graph.clear();
-    window.app.graph.last_node_id = last;
+    window.app.graph.last_node_id = window.usedIds;
   });
   await page.locator(EDITOR).waitFor({ state: "detached" });
 }

@@ -1,0 +1,44 @@
+// What the engine says of a run, on the node that ran, until it says something else. ComfyUI's own text of a running
+// node would not do: front-end 1.58 takes it away when the run ends, 1.49 never.
+
+import { api } from "../../../../scripts/api.js";
+import { app } from "../../../../scripts/app.js";
+import { forwardToCanvas } from "./canvas_events.js";
+
+const EVENT = "lingbot_world.text"; // of host/notice.py
+const NAME = "LingBot-World says", TYPE = "LINGBOT_TEXT"; // a name that no field of any node has
+const HEIGHT = 58, MOST_HEIGHT = 200; // what is longer is scrolled
+
+/** The node that runs under an id: `3`, or `12:3` in a subgraph. API files give nodes of no subgraph such ids too. */
+function runningNode(id) {
+  const root = app.rootGraph ?? app.graph;
+  const inside = () => id.split(":").reduce((node, part) => node?.subgraph?.getNodeById(part), { subgraph: root });
+  return root.getNodeById(id) ?? inside();
+}
+
+function addText(node) {
+  const element = document.createElement("div");
+  element.className = "lbw-said lbw-scroll";
+  Object.assign(element.style, {
+    fontSize: "12px", lineHeight: "18px", color: "var(--input-text, #ddd)", whiteSpace: "pre-wrap",
+    overflow: "hidden auto", overflowWrap: "anywhere", userSelect: "text", maxHeight: `${MOST_HEIGHT}px`,
+  });
+  forwardToCanvas(element);
+  const looks = { hideOnZoom: false, hideInPanel: true, getMinHeight: () => HEIGHT };
+  const widget = node.addDOMWidget(NAME, TYPE, element, { serialize: false, ...looks });
+  widget.serialize = false;
+  return widget;
+}
+
+/** Shows a text on a node, in place of what it showed before; an empty one takes that away. */
+function show({ detail: { node: id, text } }) {
+  const node = runningNode(String(id));
+  if (!node) return; // of another workflow
+  const before = node.widgets?.find(({ name }) => name === NAME);
+  if (text) (before ?? addText(node)).element.textContent = text;
+  else if (before) node.removeWidget(before);
+  node.setDirtyCanvas(true, true);
+}
+
+/** Shows from now on what runs say. */
+export const showTexts = () => api.addEventListener(EVENT, show);
