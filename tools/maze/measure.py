@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import torch
 from torch import Tensor
 
 from ...camera import pose_embedding
+from ...camera.measure import measure_camera
+from ...camera.path import CameraPath
 from ...loaders import load_expert
 from ...model.attention_8bit import takes_operands
 from ...model.kv_cache import KeyValuePlace
@@ -41,9 +44,10 @@ SHORT, LONG, THERE = 33, 477, 165
 """Frames of the videos that are compared frame by frame, of walks of 30 seconds, of walks there and back in 10."""
 SECOND = 16
 ALIKE = 31.0
-"""Decibels of what the VAE makes of later frames. Nobody gains on a copy of the first frame that is as near as that: who
-walks into a wall at once stands still."""
+"""Decibels of what the VAE makes of later frames. Nobody gains on a copy of the first frame that is as near as that:
+who walks into a wall at once stands still."""
 HELD = Window(WINDOW, SINK)
+VERDICTS = {True: "follows", False: "does not", None: "cannot be told"}
 
 
 class Walker:
@@ -217,6 +221,24 @@ def there_and_back(walker: Walker, count: int, frames: int = THERE) -> dict[str,
     return {"last frame": sum(found) / count}
 
 
+@torch.no_grad()
+def followed(walker: Walker, count: int, frames: int = THERE) -> dict[str, dict[str, int]]:
+    """How many videos of walks by keys follow the way that the camera took, walls and all, as `camera measure` judges;
+    of the pairs of keyframes that it judges, how many do. The same of the renderer's own pictures. Raises
+    DependencyError without OpenCV or pycolmap."""
+    scenes = random_scenes(count, SEED + 3, frames, key_walks).to(walker.device)
+    found: dict[str, Counter[str]] = {"made": Counter(), "the renderer's": Counter()}
+    for index, caption in enumerate(scenes.rooms.captions()):
+        truth = truth_of(scenes, index, walker.size)
+        made = walker.video(truth[0], steps_of(scenes.asked[index : index + 1, ::4])[0].cpu(), caption, index)
+        path = CameraPath(scenes.c2w[index].double().cpu().numpy(), LENS[None])
+        for counts, video in zip(found.values(), (made, truth[: len(made)]), strict=True):
+            grey = ((video.mean(1) + 1) * 127.5).round().byte().numpy()
+            measured = measure_camera(grey, path)
+            counts.update({VERDICTS[measured.follows]: 1, "pairs": len(measured.judged), "of them": measured.following})
+    return {name: dict(counts) for name, counts in found.items()}
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m lingbot_world.tools.maze.measure", description=__doc__)
@@ -234,6 +256,7 @@ def main() -> None:
     print(json.dumps({"by frame": by_frame(walker, options.count)}), flush=True)
     print(json.dumps({"there and back": there_and_back(walker, options.count)}), flush=True)
     print(json.dumps({"30 seconds": long_walks(walker, options.count)}), flush=True)
+    print(json.dumps({"followed": followed(walker, options.count)}), flush=True)
 
 
 if __name__ == "__main__":
