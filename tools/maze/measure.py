@@ -165,7 +165,7 @@ def short_videos(walker: Walker, count: int, frames: int = SHORT, out: Path | No
         truths, videos = (torch.stack(part) for part in zip(*shown[:5], strict=True))
         sheet(truths, videos, out)
     means = dict(zip(("first", "later", "sharpness"), torch.tensor(rows).mean(0).tolist(), strict=True))
-    return means | {"gain": sum(gains) / max(1, len(gains)), "moving": len(gains)}
+    return means | {"gain": sum(gains) / len(gains) if gains else float("nan"), "moving": len(gains)}
 
 
 @torch.no_grad()
