@@ -45,7 +45,7 @@ SHORT, LONG, THERE = 33, 477, 165
 SECOND = 16
 ALIKE = 31.0
 """Decibels of what the VAE makes of later frames. Nobody gains on a copy of the first frame that is as near as that:
-who walks into a wall at once stands still."""
+of a walk in which no key is held, or hardly one."""
 HELD = Window(WINDOW, SINK)
 VERDICTS = {True: "follows", False: "does not", None: "cannot be told"}
 
