@@ -6,24 +6,31 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from .controls import FRAMES_OF_ONE
 from .walk import Frames
 
 SPARE = 0.03
 """Seconds by which a chunk's first frames may come early: what a page's clock, and Python, are off."""
-RECENT = 8
-"""Chunks whose time to the first frames is looked at."""
+RECENT = 32
+"""Frames: the slowest answer of the chunks that make so many, two at least, tells how long the next one may take."""
 SPAN = 4.0
 """Seconds over which frames a second are counted."""
 
 
 class Pace:
     """Frames are played at `fps`, the first when it is handed out. A machine that is faster waits, so that no key
-    stands behind frames that are made; a slower one never waits, and its frames are late. `fps` 0: it never waits."""
+    stands behind frames that are made; a slower one never waits, and its frames are late. `fps` 0: it never waits.
 
-    def __init__(self, fps: float, clock: Callable[[], float] = time.monotonic) -> None:
+    A chunk has so many frames, `of_chunk`. How long the first one takes, of a walk or after a rest, says nothing of
+    those to come: kernels are compiled and recorded then."""
+
+    def __init__(
+        self, fps: float, clock: Callable[[], float] = time.monotonic, *, of_chunk: int = FRAMES_OF_ONE
+    ) -> None:
         self.fps, self._clock = fps, clock
-        self._answers: deque[float] = deque(maxlen=RECENT)
-        self._worked: deque[tuple[float, int]] = deque(maxlen=RECENT)
+        chunks = max(2, RECENT // of_chunk)
+        self._answers: deque[float] = deque(maxlen=chunks)
+        self._worked: deque[tuple[float, int]] = deque(maxlen=chunks)
         self._handed: deque[tuple[float, int]] = deque()
         self._played: float | None = None  # when all that was handed out has been played
         self._on_the_way = 0
@@ -59,8 +66,9 @@ class Pace:
         self.on_the_way(0)
 
     def answered(self, seconds: float) -> None:
-        """A chunk's first frames came so long after it was begun."""
-        self._answers.append(seconds)
+        """A chunk's first frames came so long after it was begun. Told before they are `handed`."""
+        if self._played is not None:
+            self._answers.append(seconds)
 
     def handed(self, frames: int) -> None:
         """So many frames were handed out."""

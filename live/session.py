@@ -55,7 +55,7 @@ class Session(Steered):
         speed: float = 1.0, path: np.ndarray | None = None, seed: int | None = None,
     ) -> None:  # fmt: skip
         """`path`: poses c2w [n, 4, 4], one a video frame. `seed` as in `Walk`. Raises InputError."""
-        self.engine, self.controls, self.pace = engine, Controls(), Pace(fps)
+        self.engine, self.controls, self.pace = engine, Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
         self._begin, self._number = begin, 0
         self._walk_from = partial(Walk, speed=speed, path=path, seed=seed)
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None

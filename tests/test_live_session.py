@@ -148,14 +148,40 @@ def test_an_hour_of_walking_leaves_the_poses_rigid_and_as_the_model_was_given_th
 
 def test_pace_begins_a_chunk_just_before_its_frames_are_due(clock):
     pace = Pace(16, clock)
+    pace.handed(1)
     pace.answered(0.2)
-    pace.handed(16)
+    pace.handed(15)
     assert pace.wait() == pytest.approx(1 - 0.2 - SPARE)
     clock.now += 2
     assert pace.wait() == 0
     pace.handed(4)
     assert (pace.stalls, pace.late) == (1, 4)
     assert Pace(0, clock).wait() == 0
+
+
+def test_how_long_a_walks_first_chunk_takes_says_nothing_of_the_others(clock):
+    """It compiles and records. If it counted, chunks would be made far ahead, until it is forgotten; then for as long
+    none would be made, and no key answered."""
+    pace = Pace(16, clock)
+    for begins in (lambda: None, pace.rest):
+        begins()
+        for seconds in (7.0, 0.1):
+            clock.now += seconds
+            pace.answered(seconds)
+            pace.handed(4)
+        assert pace.wait() == pytest.approx(0.5 - 0.1 - 0.1 - SPARE)
+
+
+@pytest.mark.parametrize(("of_chunk", "chunks"), [(4, 8), (12, 2), (16, 2)])
+def test_a_slow_chunk_is_forgotten_after_two_seconds_of_frames_or_two_chunks(clock, of_chunk, chunks):
+    pace = Pace(16, clock, of_chunk=of_chunk)
+    pace.handed(1)
+    for seconds in (0.5, *[0.1] * (chunks - 1)):
+        pace.answered(seconds)
+    pace.handed(32)
+    assert pace.wait() == pytest.approx(33 / 16 - 0.5 - SPARE)
+    pace.answered(0.1)
+    assert pace.wait() == pytest.approx(33 / 16 - 0.1 - SPARE)
 
 
 def test_frames_are_late_against_those_that_were_played_since_the_walk_began():
