@@ -1,7 +1,8 @@
 """`python -m lingbot_world.tools.maze OUT PART`: trains a part of the toy, for `--minutes`, and measures it.
 
-PART is vae, then denoiser, which takes the shipped VAE where OUT has none. What OUT has of an earlier run of a part is
-trained on, made deeper where `--layers` asks for it. Writes checkpoints and log.jsonl."""
+PART is vae, then denoiser, which takes the shipped VAE where OUT has none, then decoder: the VAE's alone, on what the
+denoiser makes. What OUT has of an earlier run of a part is trained on, made deeper where `--layers` asks for it. Writes
+checkpoints and log.jsonl."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import torch
 from ...errors import InputError
 from .denoiser import OWN
 from .depth import depth
-from .train import take_shipped, work
+from .train import PARTS, take_shipped, work
 
 
 def main() -> None:
@@ -23,7 +24,7 @@ def main() -> None:
     options = parser.parse_args()
     options.begun = time.time()
     options.out.mkdir(parents=True, exist_ok=True)
-    if options.part == "denoiser":
+    if options.part != "vae":
         take_shipped(options.out, options.shipped)
         try:
             options.layers = depth(options.out, options.layers)
@@ -40,14 +41,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lingbot_world.tools.maze", description=__doc__)
     add = parser.add_argument
     add("out", type=Path, help="folder for checkpoints and log")
-    add("part", choices=("vae", "denoiser"))
+    add("part", choices=tuple(PARTS))
     add("--minutes", type=float, default=9.0, help="for the whole part")
     add("--rate", type=float, default=1.0, help="factor on the learning rates; smaller to go on with what is trained")
     add("--hold", type=float, default=0.0, help="share of the time at the full learning rate; then it falls")
     add("--own", type=float, default=OWN, help="share of walks in which the denoiser goes on from chunks that it made")
-    add("--shipped", action="store_true", help="train the shipped denoiser on, where OUT has none")
+    add("--shipped", action="store_true", help="with the shipped denoiser, where OUT has none")
     add("--layers", type=int, help="blocks of the denoiser; more than OUT's has: it is grown")
-    add("--adversary", type=float, default=0.0, help="the length of an adversary's gradient against the denoiser's own")
+    add("--adversary", type=float, default=0.0, help="the length of an adversary's gradient against the error's")
     add("--walks", type=int, help="to render at most, instead of the sizes' own")
     add("--seed", type=int, default=1)
     add("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")

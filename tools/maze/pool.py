@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -39,21 +40,28 @@ class Pool(Rows):
     kinds: Tensor
 
 
-@torch.no_grad()
 def walks(vae: Weights, count: int, seed: int, sizes: Sizes, device: torch.device) -> Pool:
     """Walks in one piece. Some change weather or walls: all but the given picture, or the second half."""
+    return Pool.joined([pool for pool, _ in walks_seen(vae, count, seed, sizes, device)])
+
+
+def walks_seen(
+    vae: Weights, count: int, seed: int, sizes: Sizes, device: torch.device
+) -> Iterator[tuple[Pool, Tensor]]:
+    """The same walks, `sizes.fill` at a time, with their pictures [n, frames, 3, height, width]."""
     early, frames = 4 * sizes.half - 3, 8 * sizes.half - 3
     scenes = random_scenes(count, seed, frames, random_walks, TRIES)
     both, seen, kinds = _changing(scenes.rooms, early, frames, torch.Generator().manual_seed(seed + 1))
-    both, made = both.to(device), []
+    both = both.to(device)
     for start in range(0, count, sizes.fill):
         part = slice(start, start + sizes.fill)
         looks = both[seen[part].flatten().to(device)]
         pictures = render(looks, scenes.c2w[part].to(device), sizes.height, sizes.width)
-        first = latents(vae, only_first(pictures[:, :early]), sizes)
-        made.append(Pool(latents(vae, pictures, sizes), first, steps_of(scenes.asked[part, ::4]).to(device),
-                         kinds[part].to(device)))  # fmt: skip
-    return Pool.joined(made)
+        with torch.no_grad():
+            first = latents(vae, only_first(pictures[:, :early]), sizes)
+            latent = latents(vae, pictures, sizes)
+        steps = steps_of(scenes.asked[part, ::4]).to(device)
+        yield Pool(latent, first, steps, kinds[part].to(device)), pictures
 
 
 def _changing(rooms: Rooms, early: int, frames: int, generator: Generator) -> tuple[Rooms, Tensor, Tensor]:

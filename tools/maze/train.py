@@ -24,6 +24,7 @@ from ..toyworld.prompts import embeddings
 from ..toyworld.team import Team, join
 from .coder_training import SHAPES as VAE_SHAPES
 from .coder_training import normalised, train_coder
+from .decoder_training import measured_decoder, train_decoder, watched
 from .denoiser import Given, Layout, Steps, begun, train_denoiser
 from .pool import Pool, encoded, later_walks, settled, walks
 from .rooms import CAPTIONS, WORDS, random_scenes
@@ -54,7 +55,7 @@ def work(rank: int, size: int, options: argparse.Namespace) -> None:
     log.write(part=options.part, seed=options.seed, minutes=options.minutes, rate=options.rate, hold=options.hold,
               own=options.own, adversary=options.adversary, layers=options.layers, processes=size,
               torch=torch.__version__)  # fmt: skip
-    (vae_part if options.part == "vae" else denoiser_part)(options, sizes, team, log)
+    PARTS[options.part](options, sizes, team, log)
     team.wait()
 
 
@@ -97,6 +98,22 @@ def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Lo
     if team.leads:
         unseen = walks(vae, sizes.held_out, HELD_OUT, sizes, team.device)
         log.write(measured="denoiser", **measured_denoiser(trained, data, unseen, sizes))
+
+
+def decoder_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Log) -> None:
+    """Trains the VAE's decoder on what the denoiser makes of walks that each process renders."""
+    vae, denoiser = (load_weights(options.out / f"{name}.pt", team.device) for name in ("vae", "denoiser"))
+    texts, seed = embeddings(CAPTIONS, WORDS).to(team.device), 2 * WALK_SEED * options.seed + 100_000 * team.rank
+    data = watched(vae, denoiser, texts, options.walks or sizes.watched, seed, sizes)
+    unseen = watched(vae, denoiser, texts, sizes.held_out, HELD_OUT, sizes)
+    log.write(phase="decoder", walks=len(data.pictures), before=measured_decoder(vae, unseen))
+    trained = train_decoder(vae, data, team, _left(options), sizes, options.rate, log, options.seed, options.adversary)
+    if team.leads:
+        save_weights(trained.stored(torch.float32), options.out / "vae.pt")
+        log.write(measured="decoder", **measured_decoder(trained.named(), unseen))
+
+
+PARTS = {"vae": vae_part, "denoiser": denoiser_part, "decoder": decoder_part}
 
 
 @torch.no_grad()
