@@ -117,9 +117,9 @@ def loss(data: Watched, sizes: Sizes, random: Generator, judge: Adversary | None
     value = ((each + EDGES * edges) * learned).sum() / learned.sum()
     if judge is None:
         return value
-    slope = torch.autograd.grad(value, made, retain_graph=True)[0].movedim(-1, 1)
-    added = judge.added(slope, *(part.detach().movedim(-1, 1) for part in (made, wanted)), learned.clamp(max=1))
-    aim = (made * added.movedim(1, -1)).sum()
+    slope = torch.autograd.grad(value, made, retain_graph=True)[0]
+    slope, own, true = (part.movedim(-1, 1) for part in (slope, made.detach(), wanted))
+    aim = (made * judge.added(slope, own, true, learned.clamp(max=1)).movedim(1, -1)).sum()
     return aim + (value - aim).detach()
 
 
