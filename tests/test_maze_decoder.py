@@ -1,42 +1,42 @@
-"""The training of the maze's decoder on what its denoiser makes: of which walks, of which frames, to what end."""
+"""The sharpening of the maze's decoder: of which walks and frames, and to what end."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.options import CAUSAL_SHIFT, FAST_INDICES, Window
-from lingbot_world.pipeline.world import World
-from lingbot_world.sampling import few_step_schedule
-from lingbot_world.tools.maze import decoder_training
-from lingbot_world.tools.maze.adversary import PICTURES, Adversary, Sight
-from lingbot_world.tools.maze.camera_map import camera_patches
+from lingbot_world.tools.maze import decoder_training as training
 from lingbot_world.tools.maze.coder_training import SHAPES
 from lingbot_world.tools.maze.decoder_training import (
+    BEGINNINGS,
     CLIP,
-    DECODER,
+    CLIPS,
     FIRST,
+    LAST,
     WARM,
     Watched,
-    _clips,
-    _made,
+    clips,
+    detail,
+    loss_of,
+    made_of,
     measured_decoder,
     train_decoder,
     watched,
-)  # fmt: skip
-from lingbot_world.tools.maze.pool import Pool, given
+)
+from lingbot_world.tools.maze.pool import Pool
 from lingbot_world.tools.maze.rooms import CAPTIONS, WORDS
-from lingbot_world.tools.maze.settings import CONFIG, SINK, TINY, WINDOW
-from lingbot_world.tools.toyworld.camera_map import ray_patches
+from lingbot_world.tools.maze.settings import CONFIG, TINY
+from lingbot_world.tools.toyworld.coder import before_last_stage, last_stage
 from lingbot_world.tools.toyworld.fit import Log, Phase
 from lingbot_world.tools.toyworld.parameters import Parameters
 from lingbot_world.tools.toyworld.prompts import embeddings
 from lingbot_world.tools.toyworld.team import Team
+from lingbot_world.vae import VideoDecoder, load_vae
+from torch.nn import functional as F
 
 CPU = torch.device("cpu")
 CELLS, FRAMES = (TINY.height // 8, TINY.width // 8), 2 * TINY.half
 SMALL = replace(CONFIG, num_layers=1)
-TEAM = Team(CPU, (0,), 0)
 
 
 def random_weights(shapes, seed):
@@ -45,103 +45,108 @@ def random_weights(shapes, seed):
     return parameters.named()
 
 
-def test_what_is_made_of_walks_is_what_the_engines_rollout_makes():
-    """Chunk by chunk, with another prompt half-way and the same noise."""
-    random, texts = torch.Generator().manual_seed(1), embeddings(CAPTIONS, WORDS)
-    weights, grey = random_weights(SMALL.parameter_shapes(), 2), torch.randn(1, 16, 1, *CELLS, generator=random)
-    steps = torch.eye(4).repeat(2, FRAMES, 1, 1)
-    steps[:, 1:, 2, 3] = torch.rand(2, FRAMES - 1, generator=random)
-    latent, first = (torch.randn(2, 16, frames, *CELLS, generator=random) for frames in (FRAMES, TINY.half))
-    pool = Pool(latent, first, steps, torch.tensor([[3, 3], [5, 9]]))
-    (made,) = _made(weights, pool, texts, grey, TINY, torch.Generator().manual_seed(7))
-
-    model = LingBotWorldModel(replace(SMALL, causal=True), dtype=torch.float32)
-    model.load_state_dict(weights)
-    noise = torch.randn(pool.latent.shape, generator=torch.Generator().manual_seed(7))
-    window = Window(WINDOW * TINY.half // 12, SINK * TINY.half // 12)
-    maps = camera_patches(pool.steps, ray_patches(TINY.height, TINY.width)).view(2, FRAMES, 2, 3, 384, 2, 2)
-    camera, image = maps.permute(0, 4, 1, 2, 5, 3, 6).reshape(2, 384, FRAMES, *CELLS), given(pool.first, grey, FRAMES)
-    for index in range(2):
-        row, world = slice(index, index + 1), World(model, CELLS, window, chunk=1, device=CPU)
-        for frame in range(FRAMES):
-            world.prompt = texts[pool.kinds[row, int(2 * frame >= FRAMES)]]
-            one = slice(frame, frame + 1)
-            wanted = world.chunk(noise[row, :, one], image[row, :, one], camera[row, :, one],
-                                 few_step_schedule(FAST_INDICES[:1], CAUSAL_SHIFT), torch.zeros)  # fmt: skip
-            assert (made[row, :, one] - wanted).abs().max() < 1e-3, (index, frame)
+@pytest.fixture(scope="module")
+def data():
+    vae, denoiser = random_weights(SHAPES, 3), random_weights(SMALL.parameter_shapes(), 4)
+    return watched(vae, denoiser, embeddings(CAPTIONS, WORDS), 2, 5, TINY)
 
 
 @pytest.fixture
 def numbered():
-    """Three walks of twelve latent frames: each number tells which walk and which frame it is of."""
-    walk, frame, picture = torch.arange(3)[:, None], torch.arange(12), torch.arange(45)
-    pictures = (50 * walk + picture)[:, :, None, None, None].expand(-1, -1, 16, 24, 3).to(torch.uint8)
-    latent = (100.0 * walk + frame)[:, :, None, None, None].expand(-1, -1, 2, 3, 16)
-    return Watched(pictures, latent, latent + 1000)
+    """Three walks of twenty frames: each number tells which walk, which frame and which place it is of."""
+    walk, frame, down, across = torch.meshgrid(*map(torch.arange, (3, 20, 80, 80)), indexing="ij")
+    pictures = (60 * walk + frame)[..., None].expand(-1, -1, -1, -1, 3).to(torch.uint8)
+    place = torch.stack([60 * walk + frame, down, across], -1).half()
+    return Watched(pictures, place, place + 256)
 
 
-def test_a_clips_pictures_are_those_of_its_latents(numbered):
-    """The latent frame f of a walk is the picture 4 f, and the three before it."""
-    sizes, random, seen = replace(TINY, whole=4), torch.Generator().manual_seed(0), []
+def test_a_clips_pictures_are_of_what_the_decoder_is_given(numbered):
+    choice, seen = torch.Generator().manual_seed(0), []
     for _ in range(60):
-        latent, pictures, learned = _clips(numbered, sizes, random)
-        made = latent[:, 0, 0, 0, 0] >= 1000
-        number = (latent - 1000 * made[:, None, None, None, None])[..., 0, 0, 0].long()
-        walk, frame = number // 100, number % 100
-        assert torch.equal(pictures[:, ::4, 0, 0, 0].long(), 50 * walk + 4 * frame)
-        assert (pictures[..., 0, 0, 0].long().diff(dim=1) == 1).all()
-        begins = frame[:, 0] == 0
-        assert (learned[begins, 0] == FIRST).all()
-        assert (learned[begins, 1:] == 1).all()
-        warm = 4 * WARM + 1
-        assert not learned[~begins, :warm].any()
-        assert (learned[~begins, warm:] == 1).all()
-        seen.append(torch.stack([made.float().mean(), begins.float().mean(), frame[:, 0].float().max()]))
+        features, pictures, counts = clips(numbered, choice)
+        made = (features[:, 0, 0, 0, 1] >= 256).half()
+        number, down, across = (features - 256 * made[:, None, None, None, None]).unbind(-1)
+        assert torch.equal(number.to(torch.uint8), pictures[..., 0])
+        assert (down.diff(dim=2) == 1).all()
+        assert (across.diff(dim=3) == 1).all()
+        assert (number[..., 0, 0].diff(dim=1) == 1).all()
+        begins = number[:, 0, 0, 0] % 60 == 0
+        assert torch.equal(counts[begins], torch.tensor([[FIRST, *[1.0] * (CLIP - 1)]]).expand(int(begins.sum()), -1))
+        learned = torch.tensor([[0.0] * WARM + [1.0] * (CLIP - WARM)])
+        assert torch.equal(counts[~begins], learned.expand(CLIPS - int(begins.sum()), -1))
+        seen.append(torch.stack([made.float().mean(), begins.float().mean(), (number[:, 0, 0, 0] % 60).float().max()]))
     own, begun, latest = torch.stack(seen).unbind(1)
-    assert abs(own.mean() - (1 - decoder_training.TRUE)) < 0.1
-    assert abs(begun.mean() - decoder_training.BEGINNINGS) < 0.1
-    assert latest.max() == 12 - CLIP
+    assert abs(own.mean() - 0.5) < 0.1
+    assert abs(begun.mean() - BEGINNINGS) < 0.1
+    assert latest.max() == 20 - CLIP
 
 
-def test_only_the_decoder_learns_and_it_learns_what_the_denoiser_makes(tmp_path):
-    vae, denoiser = random_weights(SHAPES, 3), random_weights(SMALL.parameter_shapes(), 4)
-    data = watched(vae, denoiser, embeddings(CAPTIONS, WORDS), 2, 5, TINY)
+def test_the_last_stage_goes_on_from_the_others_as_the_engine_does():
+    vae = random_weights(SHAPES, 3)
+    latent = torch.randn(1, 16, 3, *CELLS, generator=torch.Generator().manual_seed(1))
+    made = last_stage(vae, before_last_stage(vae, training.plain(latent))).clamp(-1, 1)
+    wanted = VideoDecoder(load_vae(vae), *CELLS).decode(latent)
+    assert (made[0].add(1).mul(127.5) - wanted.float()).abs().max() < 0.6
+
+
+def test_detail_tells_how_large_differences_are_and_not_where_they_lie():
+    fine = torch.zeros(1, 2, 32, 32, 3)
+    fine[:, :, ::2] = 0.5
+    shifted = fine.roll(1, 2)
+    assert F.mse_loss(fine, shifted) > 0.2
+    torch.testing.assert_close(detail(fine, 8), detail(shifted, 8))
+    assert (detail(fine, 8) > 1.9 * detail(0.5 * fine, 8)).all()
+    assert detail(fine, 16).shape == (2, 1, 2, 2)
+
+
+def test_soft_pictures_cost_for_their_detail_and_moved_ones_do_not(monkeypatch):
+    """Though those that are moved err more."""
+    true = torch.rand(1, 3, 40, 40, 3, generator=torch.Generator().manual_seed(2))
+    soft = F.avg_pool2d(true[0].movedim(-1, 1), 3, 1, 1).movedim(1, -1)[None]
+    monkeypatch.setattr(training, "last_stage", lambda _last, given: given)
+
+    def cost(made, weight):
+        monkeypatch.setattr(training, "DETAIL", weight)
+        return loss_of({}, 2 * made - 1, (255 * true).round(), torch.ones(1, 3))
+
+    moved = true.roll((3, 5), (2, 3))
+    assert cost(moved, 0.0) > cost(soft, 0.0)
+    assert cost(soft, 1.0) - cost(soft, 0.0) > 5 * (cost(moved, 1.0) - cost(moved, 0.0)) > 0
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_only_the_last_stage_learns_and_paints_more_detail(data):
+    vae, team = random_weights(SHAPES, 3), Team(CPU, (0,), 0)
     assert data.pictures.shape == (2, 4 * FRAMES - 3, TINY.height, TINY.width, 3)
-    assert data.made.shape == data.true.shape == (2, FRAMES, *CELLS, 16)
-    log, before = Log(tmp_path / "log.jsonl", 0.0), measured_decoder(vae, data)
-    trained = train_decoder(vae, data, TEAM, Phase(0, 60), TINY, 4.0, log, 1, 0.0).named()
+    before = measured_decoder(vae, data)
+    trained = train_decoder(vae, data, team, Phase(0, 40), 4.0, Log(None, 0.0), 1).named()
     after = measured_decoder(trained, data)
-    assert all(torch.equal(trained[name], vae[name]) != (name in DECODER) for name in SHAPES)
+    assert all(torch.equal(trained[name], vae[name]) != (name in LAST) for name in SHAPES)
     assert after["made later"] > before["made later"] + 1
-    assert after["true later"] > before["true later"] + 1
+    assert after["true first"] > before["true first"] + 1
+    for name in ("true sharpness", "made sharpness"):
+        assert abs(after[name] - 1) < abs(before[name] - 1)
 
 
-def test_the_adversary_is_heeded_beside_the_error(tmp_path, monkeypatch):
-    """The same decoder, data and clips, with it and without."""
-    monkeypatch.setattr("lingbot_world.tools.maze.adversary.IDLE", 1)
-    vae, denoiser = random_weights(SHAPES, 3), random_weights(SMALL.parameter_shapes(), 4)
-    data, log = watched(vae, denoiser, embeddings(CAPTIONS, WORDS), 2, 5, TINY), Log(None, 0.0)
-    with_it, without = (train_decoder(vae, data, TEAM, Phase(0, 3), TINY, 1.0, log, 1, share).flat
-                        for share in (0.5, 0.0))  # fmt: skip
-    assert with_it.isfinite().all()
-    assert not torch.equal(with_it, without)
+def test_walks_are_made_with_their_own_prompts_pictures_and_cameras():
+    random, texts = torch.Generator().manual_seed(1), embeddings(CAPTIONS, WORDS)
+    model = LingBotWorldModel(replace(SMALL, causal=True), dtype=torch.float32)
+    model.load_state_dict(random_weights(SMALL.parameter_shapes(), 2))
+    latent, first = (torch.randn(1, 16, frames, *CELLS, generator=random) for frames in (FRAMES, TINY.half))
+    moved = torch.eye(4).repeat(1, FRAMES, 1, 1)
+    moved[:, TINY.half :, 2, 3] = 0.5
+    same = {"latent": latent, "first": first, "steps": torch.eye(4).repeat(1, FRAMES, 1, 1),
+            "kinds": torch.tensor([[3, 3]])}  # fmt: skip
+    grey = torch.zeros(1, 16, 1, *CELLS)
 
+    def made(**other):
+        return made_of(model, Pool(**(same | other)), texts, grey, TINY, torch.Generator().manual_seed(5))
 
-def test_an_adversary_of_pictures_sees_frames_one_behind_the_other():
-    frames = torch.arange(5.0)[None, None, :, None, None].expand(2, 3, 5, 16, 16)
-    seen = PICTURES.of(frames)
-    assert seen.shape == (6, 9, 16, 16)
-    assert seen[0, ::3, 0, 0].tolist() == [0, 1, 2]
-    assert seen[5, ::3, 0, 0].tolist() == [2, 3, 4]
-    judge = Adversary(1, CPU, torch.Generator().manual_seed(1), 0.5, PICTURES)
-    asked = torch.tensor([[1.0, 1, 1, 1, 1], [0, 0, 0, 0, 1]])
-    slope = judge.slope(torch.randn(2, 3, 5, 16, 16), frames / 5, asked)
-    assert slope.shape == frames.shape
-    assert not slope[1, :, :2].any(), "what is asked for has not seen these"
-    assert slope[1, :, 2:].any()
-
-
-def test_what_an_adversary_sees_of_latents_are_frames_alone():
-    latents = torch.randn(2, 16, 3, 4, 6)
-    assert torch.equal(Sight(1, (), 0, 0).of(latents), latents.movedim(2, 1).flatten(0, 1))
-
+    plain = made()
+    assert plain.shape == latent.shape
+    assert torch.equal(plain, made(latent=torch.zeros_like(latent))), "nothing is known of the true ones"
+    for other in ({"kinds": torch.tensor([[3, 9]])}, {"steps": moved}):
+        changed = made(**other)
+        torch.testing.assert_close(changed[:, :, : TINY.half], plain[:, :, : TINY.half])
+        assert (changed - plain)[:, :, TINY.half :].abs().amax() > 1e-3
+    assert (made(first=-first) - plain)[:, :, 0].abs().amax() > 1e-3

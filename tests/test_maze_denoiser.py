@@ -79,7 +79,7 @@ def test_an_adversary_tells_soft_latents_from_sharp_ones_and_pulls_towards_these
 
 def test_an_adversary_sees_small_patches_and_large_ones():
     """By where in a frame what it says of a patch in the middle has a gradient."""
-    weights = Parameters.random(adversary.LATENTS.shapes, 1, CPU).named()
+    weights = Parameters.random(adversary.SHAPES, 1, CPU).named()
     latents = torch.randn(1, 16, 64, 64, generator=torch.Generator().manual_seed(2)).requires_grad_()
     heads = judged(weights, latents).unflatten(1, (2, 32, 32))[0]
     for told, size in zip(heads, (10, 24), strict=True):
@@ -92,7 +92,7 @@ def test_an_adversary_sees_small_patches_and_large_ones():
 
 @pytest.mark.parametrize("cells", [(18, 32), CELLS])
 def test_both_heads_of_an_adversary_have_the_same_weight(cells):
-    weights = {name: torch.zeros(shape) for name, shape in adversary.LATENTS.shapes.items()}
+    weights = {name: torch.zeros(shape) for name, shape in adversary.SHAPES.items()}
     weights |= {"near.bias": torch.ones(1), "far.bias": torch.full((1,), 3.0)}
     told = judged(weights, torch.randn(2, 16, *cells))
     assert told.mean(1).tolist() == [2.0, 2.0]

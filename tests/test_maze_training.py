@@ -244,14 +244,15 @@ def run(monkeypatch, main, *words):
 @pytest.mark.usefixtures("one_thread")
 def test_a_whole_training_makes_a_package_in_which_the_engine_walks(tmp_path, monkeypatch):
     out = tmp_path / "out"
-    for part in (["vae"], ["denoiser"], ["denoiser", "--layers", 6]):
+    for part in (["vae"], ["denoiser"], ["denoiser", "--layers", 6], ["decoder"]):
         run(monkeypatch, training.main, out, *part, "--tiny", "--steps", 2, "--device", "cpu")
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
-    assert [line["part"] for line in lines if "part" in line] == ["vae", "denoiser", "denoiser"]
-    assert [line["layers"] for line in lines if "part" in line] == [None, 5, 6]
+    assert [line["part"] for line in lines if "part" in line] == ["vae", "denoiser", "denoiser", "decoder"]
+    assert [line["layers"] for line in lines if "part" in line] == [None, 5, 6, 6]
     measured = [line for line in lines if "measured" in line]
     assert {"first", "later"} <= measured[0].keys()
-    assert all(0 < line[name] < 10 for line in measured[1:] for name in ("seen", "unseen"))
+    assert all(0 < line[name] < 10 for line in measured[1:3] for name in ("seen", "unseen"))
+    assert {"true first", "true later", "made sharpness"} <= measured[3].keys()
     assert [line["count"] for line in lines if "count" in line] == [2, 4], "a run's walks are kept for the next"
     kept = [torch.load(out / f"walks-0-{run}.pt")[0]["latent"] for run in (0, 1)]
     assert not torch.equal(*kept), "which renders others"

@@ -1,7 +1,7 @@
 """`python -m lingbot_world.tools.maze OUT PART`: trains a part of the toy, for `--minutes`, and measures it.
 
-PART is vae, then denoiser, which takes the shipped VAE where OUT has none, then decoder: the VAE's alone, on what the
-denoiser makes. What OUT has of an earlier run of a part is trained on, made deeper where `--layers` asks for it. Writes
+PART is vae, then denoiser, which takes the shipped VAE where OUT has none, then decoder, which sharpens the VAE's and
+needs no GPU. What OUT has of an earlier run of a part is trained on, made deeper where `--layers` asks for it. Writes
 checkpoints and log.jsonl."""
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("out", type=Path, help="folder for checkpoints and log")
     add("part", choices=tuple(PARTS))
-    add("--minutes", type=float, default=9.0, help="for the whole part")
+    add("--minutes", type=float, default=9.0, help="for the whole part; of decoder for the steps alone")
     add("--rate", type=float, default=1.0, help="factor on the learning rates; smaller to go on with what is trained")
     add("--hold", type=float, default=0.0, help="share of the time at the full learning rate; then it falls")
     add("--own", type=float, default=OWN, help="share of walks in which the denoiser goes on from chunks that it made")
     add("--shipped", action="store_true", help="with the shipped denoiser, where OUT has none")
     add("--layers", type=int, help="blocks of the denoiser; more than OUT's has: it is grown")
-    add("--adversary", type=float, default=0.0, help="the length of an adversary's gradient against the error's")
+    add("--adversary", type=float, default=0.0, help="the length of an adversary's gradient against the denoiser's own")
     add("--walks", type=int, help="to render at most, instead of the sizes' own")
     add("--seed", type=int, default=1)
     add("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")

@@ -1,145 +1,158 @@
-"""Training of the VAE's decoder on what the denoiser makes of walks. The encoder stays, so latents and denoiser do.
+"""The VAE's decoder is sharpened: its last stage, which works at full size, learns to paint as much detail as there is.
 
-What the denoiser makes of a walk is softer than what the encoder makes of its pictures, the more the longer it goes.
-The decoder learns to make the renderer's pictures of both. An adversary keeps it from painting means."""
+A VAE that has learned to err little paints too little detail: of what moves, two thirds of the renderer's sharpness,
+even of the encoder's own latents. So here the detail of each patch counts too: how large the differences between
+neighbours are, wherever they lie. The clips are of the encoder's latents and of the denoiser's. Encoder and denoiser
+stay as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
+from ...camera import pose_embedding
+from ...model.dit import LingBotWorldModel
+from ...options import CAUSAL_SHIFT, FAST_INDICES, Window
+from ...pipeline.world import World
+from ...sampling import few_step_schedule
 from ...vae.weights import MEAN, STD
-from ..toyworld.camera_map import ray_patches
-from ..toyworld.coder import decode
-from ..toyworld.fit import Log, Phase
+from ..toyworld.coder import LAST_STAGE, before_last_stage, last_stage
+from ..toyworld.fit import Log, Phase, fit
 from ..toyworld.parameters import Parameters, Weights
+from ..toyworld.render import LENS
 from ..toyworld.settings import compute_dtype
 from ..toyworld.team import Team
-from .adversary import PICTURES, Adversary
-from .camera_map import camera_patches
 from .coder_training import EDGES, SHAPES
-from .denoiser import fastest, few_steps
 from .depth import config_of
-from .fit import fit, replayed, slope_of
 from .pool import Pool, given, settled, walks_seen
 from .settings import SINK, WINDOW, Sizes
-from .spans import chunks
-from .twin import causal_velocity
 
-DECODER = {name: shape for name, shape in SHAPES.items() if name.startswith(("decoder.", "conv2."))}
-RATE = 5e-4
-CLIP, WARM = 6, 3
-"""Latent frames of a clip; those at its begin that only warm the decoder up, where it begins within a walk."""
-BEGINNINGS = 0.35
-"""The share of the clips that are a walk's beginnings: these are learned whole."""
-TRUE = 0.3
-"""The share of the clips whose latents are the encoder's."""
-FIRST = 3.0
-"""How much more a walk's first frame counts: it is the picture that was given."""
+LAST = {name: shape for name, shape in SHAPES.items()
+        if name.startswith((*(f"decoder.upsamples.{4 * LAST_STAGE + part}." for part in range(3)), "decoder.head."))}
+RATE = 1e-3
+DETAIL, PATCHES = 2.5, (8, 16)
+"""How much it counts that a patch of so many pixels has not as much detail as the renderer's."""
+LEAST = 1e-4
+"""Added to their mean squares: nothing can be learned of detail that is smaller."""
+CLIPS, CLIP, CROP = 6, 6, 72
+"""Cut-outs of a step, their frames, their height and width."""
+WARM, EDGE = 4, 4
+"""Frames at a clip's begin that are not learned, unless it begins its walk; pixels at the edges that are not."""
+BEGINNINGS, FIRST = 0.25, 3.0
+"""The share of the clips that begin their walk, and how much more the first frame counts: it is the picture given."""
 
 
 class Watched(NamedTuple):
-    """n walks: pictures uint8 [n, 4 f - 3, height, width, 3], and their latents [n, f, h, w, 16] as the decoder takes
-    them, the encoder's (`true`) and the denoiser's (`made`)."""
+    """n walks of f frames: pictures uint8 [n, f, height, width, 3]; what the decoder's last stage gets, [n, f, height,
+    width, c], of the encoder's latents (`true`) and of the denoiser's (`made`)."""
 
     pictures: Tensor
     true: Tensor
     made: Tensor
 
 
+@torch.no_grad()
 def watched(vae: Weights, denoiser: Weights, texts: Tensor, count: int, seed: int, sizes: Sizes) -> Watched:
-    """Walks that are rendered, encoded and made, each beginning with its own noise."""
-    random, parts = Generator(texts.device).manual_seed(seed), list[Watched]()
-    grey = settled(vae, sizes, texts.device)
-    for pool, pictures in walks_seen(vae, count, seed, sizes, texts.device):
-        made = torch.cat(list(_made(denoiser, pool, texts, grey, sizes, random)))
+    """Rendered walks. Each is made with noise of its own."""
+    device, random, parts = texts.device, Generator().manual_seed(seed), list[Watched]()
+    dtype, grey = compute_dtype(device), settled(vae, sizes, device)
+    model = LingBotWorldModel(replace(config_of(denoiser), causal=True), dtype=dtype)
+    model.load_state_dict(denoiser)
+    model.to(device)
+    for pool, pictures in walks_seen(vae, count, seed, replace(sizes, fill=min(sizes.fill, 4)), device):
         seen = ((pictures + 1) * 127.5).round().to(torch.uint8).permute(0, 1, 3, 4, 2)
-        parts.append(Watched(seen.contiguous(), _plain(pool.latent), _plain(made)))
+        latents = pool.latent, made_of(model, pool, texts, grey, sizes, random)
+        parts.append(Watched(seen, *(before_last_stage(vae, plain(each).to(dtype)).half() for each in latents)))
     return Watched(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 @torch.no_grad()
-def _made(
-    weights: Weights, pool: Pool, texts: Tensor, grey: Tensor, sizes: Sizes, random: Generator
-) -> Iterator[Tensor]:
-    """Latents [n, 16, f, h, w] as a rollout makes them in chunks of 1, with one step and the window. All chunks are
-    made at once, after what they were the time before: after f times each comes after what the rollout has made."""
-    frames, config, device = pool.latent.shape[2], config_of(weights), texts.device
-    attends = chunks(frames, 1, WINDOW * sizes.half // 12, SINK * sizes.half // 12)
-    sigma, rays, dtype = few_steps(device)[0], ray_patches(sizes.height, sizes.width, device), compute_dtype(device)
-    for first in range(0, len(pool), sizes.batch):
-        some = pool[first : first + sizes.batch]
-        image, camera = given(some.first, grey, frames), camera_patches(some.steps, rays)
-        noise = torch.randn(some.latent.shape, device=device, generator=random)
-        asked, times = torch.cat([noise, image], 1), (1000 * sigma).floor().expand(len(some), frames)
-        made = noise
-        for _ in range(frames):
-            speed = causal_velocity(weights, config, torch.cat([made, image], 1), asked, times, texts[some.kinds],
-                                    camera, attends, 0, dtype, fastest(device))  # fmt: skip
-            made = noise - sigma * speed
-        yield made
+def made_of(
+    model: LingBotWorldModel, pool: Pool, texts: Tensor, grey: Tensor, sizes: Sizes, random: Generator
+) -> Tensor:
+    """Latents [n, 16, f, h, w] that the engine makes of walks, in chunks of 1, with one step and the window."""
+    frames, cells, device = pool.latent.shape[2], pool.latent.shape[3:], texts.device
+    image, schedule = given(pool.first, grey, frames), few_step_schedule(FAST_INDICES[:1], CAUSAL_SHIFT)
+    window = Window(WINDOW * sizes.half // 12, SINK * sizes.half // 12)
+
+    def noise(shape: tuple[int, ...]) -> Tensor:
+        return torch.randn(shape, generator=random)
+
+    walks = []
+    for index, steps in enumerate(pool.steps.double().cpu().numpy()):
+        world, made = World(model, (cells[0], cells[1]), window, chunk=1, device=device), []
+        camera = pose_embedding(steps, LENS[None], height=sizes.height, width=sizes.width).to(device)
+        for frame in range(frames):
+            one = slice(frame, frame + 1)
+            world.prompt = texts[pool.kinds[index, int(2 * frame >= frames)]][None]
+            made.append(world.chunk(noise((1, 16, 1, *cells)), image[index : index + 1, :, one], camera[:, :, one],
+                                    schedule, noise))  # fmt: skip
+        walks.append(torch.cat(made, 2))
+    return torch.cat(walks)
 
 
-def _plain(latent: Tensor) -> Tensor:
-    """Normalised latents [n, 16, f, h, w] as the decoder takes them [n, f, h, w, 16]."""
+def plain(latent: Tensor) -> Tensor:
+    """Normalised latents [n, 16, f, h, w] as the decoder takes them, float32 [n, f, h, w, 16]."""
     mean, std = torch.tensor([MEAN, STD], device=latent.device)
-    return (latent.float().movedim(1, -1) * std + mean).to(compute_dtype(latent.device))
+    return latent.float().movedim(1, -1) * std + mean
 
 
 def train_decoder(
-    vae: Weights, data: Watched, team: Team, phase: Phase, sizes: Sizes, rate: float, log: Log, seed: int,
-    adversary: float,
-) -> Parameters:  # fmt: skip
-    """The VAE with its decoder trained on. adversary: the length of its gradient by the pictures against the error's, 0
-    for none."""
-    random = Generator(team.device).manual_seed(5000 + seed + 100_000 * team.rank)
-    judge = Adversary(seed + team.rank, team.device, random, adversary, PICTURES) if adversary else None
-    start = Parameters.of(vae, DECODER, team.device)
-    start.flat.requires_grad_()
-    once = partial(slope_of, start, partial(loss, data, sizes, random, judge))
-    run = once if team.device.type == "cpu" else replayed(once, random)
-    trained = fit("decoder", start, lambda _progress: run(), team, phase, RATE * rate, log, most_decay=0.998)
+    vae: Weights, data: Watched, team: Team, phase: Phase, rate: float, log: Log, seed: int
+) -> Parameters:
+    """The VAE with its decoder's last stage trained on."""
+    choice = Generator().manual_seed(seed + team.rank)
+
+    def loss(last: Weights, _progress: float) -> Tensor:
+        return loss_of(last, *clips(data, choice))
+
+    trained = fit("decoder", Parameters.of(vae, LAST, team.device), loss, team, phase, RATE * rate, log, 0.99)
     return Parameters.of({**vae, **trained.named()}, SHAPES, team.device)
 
 
-def loss(data: Watched, sizes: Sizes, random: Generator, judge: Adversary | None, decoder: Weights) -> Tensor:
-    """Squared and absolute error of random clips, and that of the differences between neighbours; with the adversary's
-    gradient, where there is one."""
-    latent, pictures, learned = _clips(data, sizes, random)
-    made, wanted = decode(decoder, latent).float(), pictures.float() / 127.5 - 1
+def loss_of(last: Weights, given_to: Tensor, pictures: Tensor, counts: Tensor) -> Tensor:
+    """Of clips [n, f, h, w, ...] whose frames count so much, [n, f]: squared and absolute error, that of differences
+    between neighbours, and that of each patch's `detail`."""
+    made, wanted = last_stage(last, given_to.float()), pictures.float() / 127.5 - 1
+    made, wanted = (part[:, :, EDGE:-EDGE, EDGE:-EDGE] for part in (made, wanted))
     error = made - wanted
     each = (4 * error.square() + 0.3 * error.abs()).mean((2, 3, 4))
-    edges = error.diff(dim=2).abs().mean((2, 3, 4)) + error.diff(dim=3).abs().mean((2, 3, 4))
-    value = ((each + EDGES * edges) * learned).sum() / learned.sum()
-    if judge is None:
-        return value
-    slope = torch.autograd.grad(value, made, retain_graph=True)[0]
-    slope, own, true = (part.movedim(-1, 1) for part in (slope, made.detach(), wanted))
-    aim = (made * judge.added(slope, own, true, learned.clamp(max=1)).movedim(1, -1)).sum()
-    return aim + (value - aim).detach()
+    each = each + EDGES * sum(error.diff(dim=dim).abs().mean((2, 3, 4)) for dim in (2, 3))
+    for size in PATCHES:
+        off = (detail(made, size) - detail(wanted, size)).abs().mean((1, 2, 3))
+        each = each + DETAIL * off.view_as(each)
+    return (each * counts).sum() / counts.sum()
 
 
-def _clips(data: Watched, sizes: Sizes, random: Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Latents [n, clip, h, w, 16] and pictures [n, frames, height, width, 3] of random clips, and how much each frame
-    counts [n, frames]."""
-    device, count, clip = data.true.device, sizes.whole, min(CLIP, data.true.shape[1])
+def detail(pictures: Tensor, size: int) -> Tensor:
+    """The root mean square of the differences between neighbouring pixels, in patches of `size`, half of which overlap:
+    [n * f, 1, patches down, patches across] of pictures [n, f, h, w, 3]."""
+    down, across = pictures.diff(dim=2)[:, :, :, :-1], pictures.diff(dim=3)[:, :, :-1]
+    square = (down.square() + across.square()).mean(-1).flatten(0, 1)[:, None]
+    return (F.avg_pool2d(square, size, size // 2) + LEAST).sqrt()
 
-    def draw() -> Tensor:
-        return torch.rand(count, device=device, generator=random)
 
-    walk, room = (draw() * len(data.true)).long(), data.true.shape[1] - clip
-    first = torch.where(draw() < BEGINNINGS, 0, 1 + (draw() * room).long()).clamp(max=room)
-    frame = first[:, None] + torch.arange(clip, device=device)
-    true, made = data.true[walk[:, None], frame], data.made[walk[:, None], frame]
-    latent = torch.where((draw() < TRUE)[:, None, None, None, None], true, made)
-    picture = torch.arange(4 * clip - 3, device=device)
-    learned = ((first[:, None] == 0) | (picture > 4 * WARM)).float()
-    learned[:, 0] *= FIRST
-    return latent, data.pictures[walk[:, None], 4 * first[:, None] + picture], learned
+def clips(data: Watched, choice: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """What `loss_of` takes, of CLIPS random cut-outs; `choice` is a CPU generator."""
+    walks, frames, height, width = data.pictures.shape[:4]
+    length, high, wide = min(CLIP, frames), min(CROP, height), min(CROP, width)
+    features, pictures, counts = [], [], torch.ones(CLIPS, length)
+    for row in range(CLIPS):
+        draws = torch.rand(6, generator=choice)
+        walk, top, left = (int(draw * room) for draw, room in
+                           zip(draws, (walks, height - high + 1, width - wide + 1), strict=False))  # fmt: skip
+        later = draws[3] >= BEGINNINGS and frames > length
+        first = 1 + int(draws[4] * (frames - length)) if later else 0
+        cut = walk, slice(first, first + length), slice(top, top + high), slice(left, left + wide)
+        features.append((data.true if draws[5] < 0.5 else data.made)[cut])
+        pictures.append(data.pictures[cut])
+        counts[row] = (torch.arange(length) >= WARM).float() if later else counts[row]
+        counts[row, 0] *= 1 if later else FIRST
+    return torch.stack(features), torch.stack(pictures), counts.to(data.pictures.device)
 
 
 @torch.no_grad()
@@ -147,15 +160,15 @@ def measured_decoder(vae: Weights, data: Watched) -> dict[str, float]:
     """Of walks, of the encoder's latents and of the denoiser's: PSNR of first frames and later ones, and the sharpness
     of these as a share of the renderer's."""
     found: dict[str, float] = {}
-    for name, latents in (("true", data.true), ("made", data.made)):
+    for name, features in (("true", data.true), ("made", data.made)):
         errors, sharp = [], []
-        for latent, seen in zip(latents.split(1), data.pictures.split(1), strict=True):
-            made, wanted = decode(vae, latent).float().clamp(-1, 1), seen.float() / 127.5 - 1
+        for part, seen in zip(features.split(1), data.pictures.split(1), strict=True):
+            made, wanted = last_stage(vae, part.float()).clamp(-1, 1), seen.float() / 127.5 - 1
             errors.append(((made - wanted) / 2).square().mean((0, 2, 3, 4)))
-            sharp.append(torch.stack([_sharpness(part[:, 1:]) for part in (made, wanted)]))
-        error, (own, wanted_sharp) = torch.stack(errors), torch.stack(sharp).mean(0)
+            sharp.append(torch.stack([_sharpness(each[:, 1:]) for each in (made, wanted)]))
+        error, (own, true) = torch.stack(errors), torch.stack(sharp).mean(0)
         found |= {f"{name} first": _decibels(error[:, 0].mean()), f"{name} later": _decibels(error[:, 1:].mean()),
-                  f"{name} sharpness": round(float(own / wanted_sharp), 3)}  # fmt: skip
+                  f"{name} sharpness": round(float(own / true), 3)}  # fmt: skip
     return found
 
 

@@ -258,7 +258,7 @@ def _noised(before: Tensor, known: Tensor, chunk: int, random: Generator) -> tup
     """Latents [n, 16, f, h, w] with noise; its levels [n, f]. Each chunk's is that of a random one of the few steps. In
     a share FIRST of them, and in all that are not `known` [n], it is the first one's, which leaves nothing of them."""
     count, device = -(-before.shape[2] // chunk), before.device
-    steps = few_steps(device)
+    steps = _few_steps(device)
     step = torch.randint(0, len(steps), (len(before), count), device=device, generator=random)
     later = known[:, None] & (torch.rand(step.shape, device=device, generator=random) >= FIRST)
     sigma = steps[step * later].repeat_interleave(chunk, 1)[:, : before.shape[2]]
@@ -266,7 +266,7 @@ def _noised(before: Tensor, known: Tensor, chunk: int, random: Generator) -> tup
 
 
 @cache
-def few_steps(device: torch.device) -> Tensor:
+def _few_steps(device: torch.device) -> Tensor:
     """The noise levels of the few steps."""
     return torch.tensor(few_step_schedule(FAST_INDICES, CAUSAL_SHIFT).sigmas, device=device, dtype=torch.float32)
 

@@ -24,7 +24,7 @@ class Sizes:
     clips, clip_frames, crop: the VAE's batches in the first part of its training; whole, whole_frames: those of whole
     pictures in the second. videos, video_frames: kept to train the VAE on. half: the latent frames of half a walk.
     base: those of a base video. fill: walks rendered at once, encoded: of them encoded at once; walks: kept; watched:
-    those that the decoder learns from. batch: the denoiser's."""
+    those that the decoder learns from, unwatched: those that it is measured with. batch: the denoiser's."""
 
     height: int = HEIGHT
     width: int = WIDTH
@@ -40,11 +40,13 @@ class Sizes:
     fill: int = 32
     encoded: int = 16
     walks: int = 65_536
-    watched: int = 1024
+    watched: int = 20
+    unwatched: int = 4
     batch: int = 8
     held_out: int = 64
 
 
 TINY = Sizes(height=32, width=48, clips=2, clip_frames=5, crop=(16, 32), whole=1, whole_frames=9, videos=4,
-             video_frames=9, half=3, base=3, fill=2, encoded=2, walks=4, watched=2, batch=2, held_out=2)  # fmt: skip
+             video_frames=9, half=3, base=3, fill=2, encoded=2, walks=4, watched=2,
+             unwatched=1, batch=2, held_out=2)  # fmt: skip
 """For a test of the whole training on a CPU."""

@@ -101,13 +101,14 @@ def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Lo
 
 
 def decoder_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Log) -> None:
-    """Trains the VAE's decoder on what the denoiser makes of walks that each process renders."""
+    """Sharpens the VAE's decoder, on walks that each process renders and makes."""
     vae, denoiser = (load_weights(options.out / f"{name}.pt", team.device) for name in ("vae", "denoiser"))
     texts, seed = embeddings(CAPTIONS, WORDS).to(team.device), 2 * WALK_SEED * options.seed + 100_000 * team.rank
     data = watched(vae, denoiser, texts, options.walks or sizes.watched, seed, sizes)
-    unseen = watched(vae, denoiser, texts, sizes.held_out, HELD_OUT, sizes)
+    unseen = watched(vae, denoiser, texts, sizes.unwatched, HELD_OUT, sizes)
     log.write(phase="decoder", walks=len(data.pictures), before=measured_decoder(vae, unseen))
-    trained = train_decoder(vae, data, team, _left(options), sizes, options.rate, log, options.seed, options.adversary)
+    phase = Phase(options.minutes, options.steps, options.hold)
+    trained = train_decoder(vae, data, team, phase, options.rate, log, options.seed)
     if team.leads:
         save_weights(trained.stored(torch.float32), options.out / "vae.pt")
         log.write(measured="decoder", **measured_decoder(trained.named(), unseen))

@@ -18,6 +18,8 @@ Weights = Mapping[str, Tensor]
 
 EPSILON = 1e-8
 """Of the norms. The engine's is 1e-24, whose gradient at a norm of nothing would be endless."""
+LAST_STAGE = 3
+"""Of the decoder: it works at full size."""
 
 
 def encode(weights: Weights, video: Tensor) -> Tensor:
@@ -37,17 +39,33 @@ def encode(weights: Weights, video: Tensor) -> Tensor:
 
 def decode(weights: Weights, latent: Tensor) -> Tensor:
     """The video [B, 4 * (f - 1) + 1, 8h, 8w, 3] of a latent [B, f, h, w, 16] that is not normalised."""
+    return last_stage(weights, before_last_stage(weights, latent))
+
+
+def before_last_stage(weights: Weights, latent: Tensor) -> Tensor:
+    """What the decoder's last stage, which works at full size, makes the video of: [B, 4 * (f - 1) + 1, 8h, 8w, c]."""
     batch, x = len(latent), _frames(latent)
     x = _causal(weights, "decoder.conv1", _conv(weights, "conv2", x), batch)
     x = _middle(weights, "decoder", x, batch)
-    for stage in range(4):
-        for layer in range(4 * stage, 4 * stage + 3):
-            x = _residual(weights, f"decoder.upsamples.{layer}", x, batch)
-        if stage < 3:
-            name = f"decoder.upsamples.{4 * stage + 3}"
-            x = _double_time(weights, f"{name}.time_conv", x, batch)
-            x = _conv(weights, f"{name}.resample.1", F.interpolate(x, scale_factor=2.0, mode="nearest"))
+    for stage in range(LAST_STAGE):
+        x = _stage(weights, stage, x, batch)
+        name = f"decoder.upsamples.{4 * stage + 3}"
+        x = _double_time(weights, f"{name}.time_conv", x, batch)
+        x = _conv(weights, f"{name}.resample.1", F.interpolate(x, scale_factor=2.0, mode="nearest"))
+    return _video(x, batch)
+
+
+def last_stage(weights: Weights, x: Tensor) -> Tensor:
+    """The video [B, F, H, W, 3] of what `before_last_stage` gave [B, F, H, W, c], or of a cut-out of that."""
+    batch = len(x)
+    x = _stage(weights, LAST_STAGE, _frames(x), batch)
     return _video(_activated(weights, "decoder.head.0", "decoder.head.2", x, batch), batch)
+
+
+def _stage(weights: Weights, stage: int, x: Tensor, batch: int) -> Tensor:
+    for layer in range(4 * stage, 4 * stage + 3):
+        x = _residual(weights, f"decoder.upsamples.{layer}", x, batch)
+    return x
 
 
 def latent_mean(weights: Weights, video: Tensor) -> Tensor:
