@@ -34,7 +34,7 @@ from .settings import SINK, WINDOW, Sizes
 LAST = {name: shape for name, shape in SHAPES.items()
         if name.startswith((*(f"decoder.upsamples.{4 * LAST_STAGE + part}." for part in range(3)), "decoder.head."))}
 RATE = 1e-3
-DETAIL, PATCHES = 2.5, (8, 16)
+DETAIL, PATCHES = 4.0, (8, 16)
 """How much it counts that a patch of so many pixels has not as much detail as the renderer's."""
 LEAST = 1e-4
 """Added to their mean squares: nothing can be learned of detail that is smaller."""

@@ -40,8 +40,8 @@ class Sizes:
     fill: int = 32
     encoded: int = 16
     walks: int = 65_536
-    watched: int = 20
-    unwatched: int = 4
+    watched: int = 12
+    unwatched: int = 2
     batch: int = 8
     held_out: int = 64
 

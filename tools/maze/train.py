@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -101,9 +102,10 @@ def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Lo
 
 
 def decoder_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Log) -> None:
-    """Sharpens the VAE's decoder, on walks that each process renders and makes."""
+    """Sharpens the VAE's decoder, on walks of half the length that each process renders and makes."""
     vae, denoiser = (load_weights(options.out / f"{name}.pt", team.device) for name in ("vae", "denoiser"))
     texts, seed = embeddings(CAPTIONS, WORDS).to(team.device), 2 * WALK_SEED * options.seed + 100_000 * team.rank
+    sizes = replace(sizes, half=max(3, sizes.half // 2))
     data = watched(vae, denoiser, texts, options.walks or sizes.watched, seed, sizes)
     unseen = watched(vae, denoiser, texts, sizes.unwatched, HELD_OUT, sizes)
     log.write(phase="decoder", walks=len(data.pictures), before=measured_decoder(vae, unseen))
