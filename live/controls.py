@@ -52,7 +52,7 @@ class Controls:
         self._script: deque[frozenset[str]] = deque()
         self._event: int | None = None
         self._taken = clock()
-        self.changed = self._taken  # when something was last asked for
+        self.heard = self._taken  # when somebody was last there: asked for something, or went on asking
 
     def press(self, key: str, event: int | None = None) -> None:
         """The key goes down."""
@@ -101,6 +101,11 @@ class Controls:
             self._taps.clear()
             self._script = deque(checked)
 
+    def hear(self) -> None:
+        """Somebody is there, and asks for nothing that moves the camera."""
+        with self._lock:
+            self._told(None)
+
     def let_go(self) -> None:
         """Nothing is asked for any more: the person is gone."""
         with self._lock:
@@ -111,9 +116,11 @@ class Controls:
 
     def take(self, frames: int) -> Wishes:
         """What is asked for in the next video frames, four a latent frame. A tap is taken once, and so are the degrees
-        that the mouse asks for."""
+        that the mouse asks for. A key or a stick that is held, and a script that goes on, ask as long as they do."""
         with self._lock:
             now, since = self._clock(), self._taken
+            if self._down or self._script or any(self._stick):
+                self.heard = now
             axes = np.zeros((frames, 4))
             for number, row in enumerate(self._rows(frames, since, now)):
                 for axis, sign in map(_AXES.__getitem__, row):
@@ -126,8 +133,8 @@ class Controls:
 
     def _told(self, event: int | None) -> float:
         self._event = self._event if event is None else event
-        self.changed = self._clock()
-        return self.changed
+        self.heard = self._clock()
+        return self.heard
 
     def _rows(self, frames: int, since: float, now: float) -> list[set[str]]:
         if self._script:

@@ -113,6 +113,8 @@ class Session(Steered):
         self._tell("paused", {})
 
     def resume(self) -> None:
+        """Somebody is there, and chunks are made."""
+        self.controls.hear()
         with self._changed:
             if not self._paused:
                 return
