@@ -205,12 +205,13 @@ class Walk:
         self.frames = max(0, FRAMES_OF_ONE * self.kept.latent_frames + (self._state.frames if self._state else -3))
 
     def close(self) -> None:
+        """Gives world and decoder back. What was kept can still be read."""
+        self._drop()
         self.kept.close()
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
         """A World and a decoder that have seen these chunks, each with its own prompt or with this one."""
-        for name in ("_world", "_decoder"):  # their memory is free before the new ones'
-            self.__dict__.pop(name, None)
+        self._drop()  # their memory is free before the new ones'
         self._made = self.kept.chunks
         self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
         self._conditioning = chunk_conditioning(self._image, self.engine.chunk)
@@ -226,6 +227,10 @@ class Walk:
             self._world.replay(self.kept.latent(*frames), next(self._conditioning), camera)
         self._world.prompt = self.kept.last_prompt[1].to(self.engine.device)
         self._decoder = self._new_decoder(exact=False)
+
+    def _drop(self) -> None:
+        for name in ("_world", "_decoder"):
+            self.__dict__.pop(name, None)
 
     def _in_the_window(self) -> list[int]:
         """The chunks that the next one looks back on: the sink's, and the last."""

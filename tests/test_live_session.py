@@ -4,9 +4,11 @@ import errno
 import gc
 import os
 import pickle
+import shutil
 import threading
 import time
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from lingbot_world.camera import continued_poses
 from lingbot_world.camera.moves.keys import STEP
 from lingbot_world.camera.rotation import from_angles
 from lingbot_world.errors import InputError
+from lingbot_world.headless.command.live import _state_of
 from lingbot_world.headless.live import opening
 from lingbot_world.headless.live.measuring import late_frames
 from lingbot_world.headless.options import GenerateOptions
@@ -25,6 +28,7 @@ from lingbot_world.live.camera import WALKING_UNIT, WalkingCamera, model_steps
 from lingbot_world.live.controls import MOST_ROWS, Wishes
 from lingbot_world.live.pace import SPARE, Pace
 from lingbot_world.live.walk import Walk
+from lingbot_world.pipeline.state import load_state
 from lingbot_world.pipeline.world import World
 from lingbot_world.vae import VideoDecoder
 from live_cases import chunks, opened, walking
@@ -287,6 +291,63 @@ def test_a_folder_of_a_killed_process_is_a_state_up_to_the_last_whole_chunk(toy_
         load_walk(tmp_path)
 
 
+@pytest.mark.parametrize("left", ["killed", "saved and killed", "ended"])
+def test_the_command_makes_state_and_camera_of_a_folder_that_was_left(toy_package, tmp_path, left):
+    """A state that was saved on the way is not the walk's; one that was written at its end is."""
+    with walking(toy_package, tmp_path) as session:
+        chunks(session, 2)
+        folder = session.walk.kept.folder
+        if left == "saved and killed":
+            session.state().save(folder / "walk.state")
+        session.press("w")
+        chunks(session, 2)
+        state, poses = session.state(), session.walk.kept.poses()
+        session.close(whole=left == "ended")
+    before = (folder / "walk.state").stat().st_mtime_ns if left == "ended" else None
+    path = _state_of(str(folder))
+    assert torch.equal(load_state(path).latent, state.latent)
+    assert np.array_equal(np.load(folder / "camera" / "poses.npy"), poses)
+    assert np.load(folder / "camera" / "intrinsics.npy").shape == (len(poses), 4)
+    assert before is None or path.stat().st_mtime_ns == before
+    (folder / "walk.json").unlink()  # a state alone is enough
+    shutil.rmtree(folder / "camera")
+    assert _state_of(str(folder)) == path
+
+
+def test_each_walk_leaves_a_state_and_a_camera_path_where_the_session_keeps_them(toy_package, tmp_path):
+    loaded = opened(toy_package)
+    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
+        session.press("w")
+        chunks(session, 3)
+        session.restart()
+        chunks(session, 2)
+    for walk, chunk in (("walk-1", 3), ("walk-2", 2)):
+        assert load_state(tmp_path / walk / "walk.state").chunks == chunk
+        assert len(np.load(tmp_path / walk / "camera" / "poses.npy")) == 4 * chunk - 3
+
+
+def test_world_and_decoder_are_given_back_before_a_walk_is_written(toy_package, tmp_path, monkeypatch):
+    """A long walk's state takes seconds to write. Nothing has to collect garbage for it."""
+    held, loaded = [], opened(toy_package, chunk=3)
+
+    def noted(folder):
+        held.append([part() is not None for part in parts])
+
+    monkeypatch.setattr("lingbot_world.live.session.save_whole", noted)
+    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
+        gc.disable()
+        try:
+            chunks(session, 1)
+            parts = weakref.ref(session.walk._world), weakref.ref(session.walk._decoder)
+            session.restart()
+            assert next(session).part == 0  # of the new walk; the chunk is under way when the session is closed
+            parts = weakref.ref(session.walk._world), weakref.ref(session.walk._decoder)
+            session.close()
+        finally:
+            gc.enable()
+    assert held == [[False, False]] * 2
+
+
 def test_a_full_disk_ends_the_keeping_and_not_the_walk(toy_package, tmp_path, monkeypatch):
     with walking(toy_package, tmp_path) as session:
         chunks(session, 3)
@@ -488,7 +549,7 @@ def test_the_thread_that_runs_a_walk_watches_it_and_is_told_what_was_asked_in_va
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0) as session:
         with pytest.raises(KeyboardInterrupt):
             session.run(made.append, lambda *what: told.append(what), watch)
-        session.close(whole=True)
+        session.close(whole=True)  # asks for it: the session was not told to keep whole walks
     assert {*looks} == {threading.get_ident()}
     assert ("prompt", {"text": "a lake"}) in told
     assert "back to chunk 1000" in told[-1][1]["reason"]

@@ -120,12 +120,9 @@ def _wishes(file: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _state_of(path: str | None) -> Path | None:
-    """The state that is named; that of a walk's folder is made of what was kept, if need be."""
+    """The state that is named; that of a walk's folder, and its camera path, is made of what was kept, if need be."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
-    from ...live import load_walk
+    from ...live.kept import whole_state
 
-    state = Path(path) / "walk.state"
-    if not state.is_file():  # the process was killed
-        load_walk(path).save(state)
-    return state
+    return whole_state(Path(path))

@@ -34,7 +34,7 @@ class Visit:
         height, width = opened.start.frame.shape[1:]
         self._engine = opened.engine(Asked(init.size or (height, width), init.window, init.sink, init.chunk))
         start = _start(opened, init, self._engine.size)
-        self.session = Session(self._engine, start, folder=folder, fps=init.fps)
+        self.session = Session(self._engine, start, folder=folder, fps=init.fps, whole=True)
         if init.script is not None:
             self.session.script(init.script)
         self.recording = self._record()
@@ -81,7 +81,7 @@ class Visit:
 
     def close(self) -> None:
         """Ends the walk. A state, a camera path and the video stay beside what was kept."""
-        self.session.close(whole=True)
+        self.session.close()
         self.recording.close()
 
 
