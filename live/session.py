@@ -104,6 +104,8 @@ class Session(Steered):
 
         def change() -> None:
             self.walk.prompt(text, context, refresh=refresh)
+            if refresh:
+                self.pace.rest()
             self._tell("prompt", {"text": text})
 
         self._ask(change)

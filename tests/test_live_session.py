@@ -9,6 +9,7 @@ import threading
 import time
 import warnings
 import weakref
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ from lingbot_world.live.controls import MOST_ROWS, Wishes
 from lingbot_world.live.pace import SPARE, Pace
 from lingbot_world.live.walk import Walk
 from lingbot_world.pipeline.state import load_state
-from lingbot_world.pipeline.world import World
+from lingbot_world.pipeline.world import World, chunk_conditioning
 from lingbot_world.vae import VideoDecoder
 from live_cases import chunks, opened, walking
 
@@ -266,6 +267,86 @@ def test_a_prompt_switches_between_chunks_and_refreshes_the_window(toy_package, 
         with pytest.raises(InputError, match="empty"):
             session.prompt("  ")
     assert told == [("a castle", 4), ("a forest at night", 2), ("a sea", 2)]
+
+
+@pytest.fixture
+def given(monkeypatch):
+    """What Worlds are given of the picture, in order: (how, y)."""
+    noted = []
+
+    def noting(name):
+        call = getattr(World, name)
+
+        def run(world, latent, y, *more):
+            noted.append((name, y.clone()))
+            return call(world, latent, y, *more)
+
+        return run
+
+    for name in ("chunk", "replay"):
+        monkeypatch.setattr(World, name, noting(name))
+    return noted
+
+
+@pytest.mark.parametrize("window", [(6, 2), (6, 0)])
+@pytest.mark.parametrize("how", ["refresh", "back", "back on from a state"])
+def test_chunks_that_are_seen_again_get_what_they_had_and_so_does_the_next_one(
+    toy_package, tmp_path, monkeypatch, given, how, window
+):  # fmt: skip
+    """Of the window's chunks alone, whose numbers jump. What is given of the picture changes for 30 latent frames."""
+    monkeypatch.setattr("lingbot_world.live.walk.MOST_REPLAYED", 4)
+    changes, begin, before = {"window": window[0], "sink": window[1]}, None, 0
+    if how == "back on from a state":
+        with walking(toy_package, tmp_path / "first", **changes) as session:
+            chunks(session, 3)
+            begin, before = session.state(), 3
+    engine = opened(toy_package, **changes).engine()
+    image = engine.encode_image(opened(toy_package, **changes).start.frame)
+    expected = list(islice(chunk_conditioning(image, 1), 20))
+    assert not any(torch.equal(one, other) for one, other in pairwise(expected))
+    with walking(toy_package, tmp_path / "second", begin, **changes) as session:
+        chunks(session, 12)
+        given.clear()
+        if how == "refresh":
+            session.prompt("a sea", refresh=True)
+        else:
+            session.back(12)
+        chunks(session, 2)
+    seen = sorted({*range(window[1]), *range(12 - (window[0] - window[1]), 12)})
+    numbers = [("replay", number) for number in (*range(before), *(before + number for number in seen))]
+    numbers += [("chunk", before + 12), ("chunk", before + 13)]
+    assert [name for name, _ in given] == [name for name, _ in numbers]
+    for (_, y), (name, number) in zip(given, numbers, strict=True):
+        assert torch.equal(y, expected[number]), (name, number)
+
+
+def test_a_refresh_changes_what_the_next_chunk_is_made_with(toy_package, tmp_path):
+    """With another prompt, and with nothing else: by the same prompt the next chunk is as it would have been, where the
+    window has all that was made."""
+    made = {}
+    for text in ("a castle", "a sea"):
+        for refresh in (False, True):
+            with walking(toy_package, tmp_path / f"{text} {refresh}") as session:
+                chunks(session, 5)
+                session.prompt(text, refresh=refresh)
+                chunks(session, 1)
+                made[text, refresh] = session.state().latent[:, :, 5]
+    far = (made["a sea", True] - made["a sea", False]).abs().max()
+    assert (made["a castle", True] - made["a castle", False]).abs().max() < 1e-3 * far
+    assert far > 1e-3
+
+
+def test_frames_are_not_late_for_what_it_took_to_see_the_window_again(toy_package, tmp_path):
+    """The frames that were made before it count no more."""
+    loaded = opened(toy_package)
+    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=1) as session:
+        chunks(session, 4)
+        session.prompt("a forest")
+        chunks(session, 1)
+        assert session.pace.wait() > 10
+        session.prompt("a sea", refresh=True)
+        chunks(session, 1)
+        assert session.pace.wait() < 4
 
 
 def test_another_picture_is_another_walk_in_its_own_folder(toy_package, tmp_path):
