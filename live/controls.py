@@ -127,8 +127,9 @@ class Controls:
                     axes[number, axis] += sign
             axes = np.clip(axes + self._stick, -1, 1)
             look, self._look = (self._look[0], self._look[1]), [0.0, 0.0]
-            self._taps.clear()
-            self._taken = now
+            if frames:  # a walk's first chunk may have none: what is tapped is held in those of the second
+                self._taps.clear()
+                self._taken = now
             return Wishes(axes, look, self._event)
 
     def _told(self, event: int | None) -> float:
@@ -143,7 +144,7 @@ class Controls:
             taken += [set()] * (-(-frames // FRAMES_OF_ONE) - count)
             return [row for row in taken for _ in range(FRAMES_OF_ONE)][-frames:] if frames else []
         rows = [set(self._down) for _ in range(frames)]
-        for key, down, up in self._taps if frames else ():
+        for key, down, up in self._taps:
             first, last = (min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9))) for at in (down, up))
             for row in rows[first : last + 1]:
                 row.add(key)

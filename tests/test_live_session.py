@@ -74,6 +74,29 @@ def test_a_tap_between_two_chunks_is_held_in_the_frames_it_hit(controls, clock):
     assert not controls.take(8).axes.any()
 
 
+@pytest.mark.parametrize("up", [100.2, 100.7])
+def test_a_tap_before_a_chunk_without_video_frames_is_held_in_the_next_one(controls, clock, up):
+    """The first chunk of one latent frame is the picture alone. The key comes up before it, or while it is made."""
+    clock.now = 100.1
+    controls.press("w", event=1)
+    for at, happens in sorted({up: lambda: controls.release("w"), 100.5: lambda: controls.take(0)}.items()):
+        clock.now = at
+        happens()
+    clock.now = 101.1
+    axes = controls.take(4).axes
+    assert axes[0, 0] == 1
+    assert axes[3, 0] == 0
+    assert not controls.take(4).axes.any()
+
+
+def test_a_tap_before_the_first_chunk_moves_the_camera(toy_package, tmp_path):
+    with walking(toy_package, tmp_path, chunk=1) as session:
+        session.press("w")
+        session.release("w")
+        chunks(session, 2)
+        assert session.walk.camera.pose[2, 3] > 0
+
+
 def test_what_the_mouse_asks_for_is_taken_once_and_a_stick_stays(controls):
     controls.look(10, -5)
     controls.look(5, 0)
