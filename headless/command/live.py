@@ -3,6 +3,7 @@
 import argparse
 import json
 import secrets
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,8 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     folder = Path(arguments.walks)
     values = settings_of(arguments) | _found(arguments) | {"output": folder / "walk.mp4"}
     opened = Opened(plan_live(GenerateOptions(**values)), show)
-    size = opened.plan.geometry
-    print(f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, sep="\n")
+    size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are JSON alone
+    print(f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, sep="\n", file=out)
     if arguments.bench is not None:
         from ..live.measuring import measure
 
