@@ -156,7 +156,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
     folder = Path(folder_paths.get_output_directory()) / FOLDER
     session = Session(
         engine, spec.state or Start(spec.frame, run.text, lens), folder=folder, seed=run.seed,
-        fps=FPS if path is None else 0, path=None if path is None else path.c2w,
+        fps=FPS if path is None else 0, path=None if path is None else path.c2w, whole=True,
     )  # fmt: skip
     try:
         if spec.state is not None:
@@ -166,7 +166,7 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
     finally:
         with suppress(InputError):  # a restart failed: there is none
             logging.info("The walk is kept in %s", session.walk.kept.folder)
-        session.close(whole=True)
+        session.close()
 
 
 def _walk(run: LiveRun, session: Session, view: LiveView) -> Walked:

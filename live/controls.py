@@ -52,7 +52,7 @@ class Controls:
         self._script: deque[frozenset[str]] = deque()
         self._event: int | None = None
         self._taken = clock()
-        self.changed = self._taken  # when something was last asked for
+        self.heard = self._taken  # when somebody was last there: asked for something, or went on asking
 
     def press(self, key: str, event: int | None = None) -> None:
         """The key goes down."""
@@ -101,6 +101,11 @@ class Controls:
             self._taps.clear()
             self._script = deque(checked)
 
+    def hear(self) -> None:
+        """Somebody is there, and asks for nothing that moves the camera."""
+        with self._lock:
+            self._told(None)
+
     def let_go(self) -> None:
         """Nothing is asked for any more: the person is gone."""
         with self._lock:
@@ -111,23 +116,26 @@ class Controls:
 
     def take(self, frames: int) -> Wishes:
         """What is asked for in the next video frames, four a latent frame. A tap is taken once, and so are the degrees
-        that the mouse asks for."""
+        that the mouse asks for. A key or a stick that is held, and a script that goes on, ask as long as they do."""
         with self._lock:
             now, since = self._clock(), self._taken
+            if self._down or self._script or any(self._stick):
+                self.heard = now
             axes = np.zeros((frames, 4))
             for number, row in enumerate(self._rows(frames, since, now)):
                 for axis, sign in map(_AXES.__getitem__, row):
                     axes[number, axis] += sign
             axes = np.clip(axes + self._stick, -1, 1)
             look, self._look = (self._look[0], self._look[1]), [0.0, 0.0]
-            self._taps.clear()
-            self._taken = now
+            if frames:  # a walk's first chunk may have none: what is tapped is held in those of the second
+                self._taps.clear()
+                self._taken = now
             return Wishes(axes, look, self._event)
 
     def _told(self, event: int | None) -> float:
         self._event = self._event if event is None else event
-        self.changed = self._clock()
-        return self.changed
+        self.heard = self._clock()
+        return self.heard
 
     def _rows(self, frames: int, since: float, now: float) -> list[set[str]]:
         if self._script:
@@ -136,7 +144,7 @@ class Controls:
             taken += [set()] * (-(-frames // FRAMES_OF_ONE) - count)
             return [row for row in taken for _ in range(FRAMES_OF_ONE)][-frames:] if frames else []
         rows = [set(self._down) for _ in range(frames)]
-        for key, down, up in self._taps if frames else ():
+        for key, down, up in self._taps:
             first, last = (min(frames - 1, int(frames * (at - since) / max(now - since, 1e-9))) for at in (down, up))
             for row in rows[first : last + 1]:
                 row.add(key)

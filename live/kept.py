@@ -26,6 +26,7 @@ from .engine import Engine
 
 FORMAT = "lingbot-world walk 1"
 HEAD, START, BEFORE = "walk.json", "start.safetensors", "before.state"
+STATE, CAMERA = "walk.state", "camera"
 CHANNELS = 16
 
 
@@ -115,23 +116,7 @@ class Kept:
 
     def poses(self) -> np.ndarray:
         """Each video frame's pose, float64 [n, 4, 4]; of a video that goes on the last one before it comes first."""
-        walked = _poses(self.folder / "poses.f64", _video_frames(self.latent_frames, self._before))
-        return walked if self._before is None else np.concatenate([self._before.last_pose.numpy()[None], walked])
-
-    def save_path(self, folder: Path) -> None:
-        """poses.npy and intrinsics.npy, which every other command reads. Raises InputError."""
-        poses = self.poses()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            np.save(folder / "poses.npy", poses)
-            np.save(folder / "intrinsics.npy", np.tile(self.lens, (len(poses), 1)))
-        except OSError as error:
-            raise InputError(f"the camera path cannot be written to {folder}: {error.strerror}") from error
-
-    def save_whole(self) -> None:
-        """walk.state and camera/ beside what was kept, for everything that goes on from a walk. Raises InputError."""
-        self.state().save(self.folder / "walk.state")
-        self.save_path(self.folder / "camera")
+        return _path(self.folder, self.latent_frames, self._before)
 
     def state(self) -> WorldState:
         """The walk as a state that any run goes on from. Raises InputError where nothing was made."""
@@ -158,19 +143,50 @@ class Kept:
 
 def load_walk(folder: str | Path) -> WorldState:
     """The state of a walk that was kept in a folder, up to its last whole chunk. Raises InputError."""
+    return _loaded(Path(folder))[0]
+
+
+def save_whole(folder: str | Path) -> None:
+    """Writes what other commands read of a walk beside what was kept of it in a folder, up to its last whole chunk:
+    walk.state, and camera/ with poses.npy and intrinsics.npy. Raises InputError."""
     folder = Path(folder)
+    state, poses = _loaded(folder)
+    state.save(folder / STATE)
+    camera, lens = folder / CAMERA, state.lens[-1].numpy()
+    try:
+        camera.mkdir(exist_ok=True)
+        np.save(camera / "poses.npy", poses)
+        np.save(camera / "intrinsics.npy", np.tile(lens, (len(poses), 1)))
+    except OSError as error:
+        raise InputError(f"the camera path cannot be written to {camera}: {error.strerror}") from error
+
+
+def whole_state(folder: Path) -> Path:
+    """The state of a walk in its folder. Where there is none with a camera path beside it, the process was killed: both
+    are written. Raises InputError."""
+    state = folder / STATE
+    ended = (folder / CAMERA / "poses.npy").is_file() or not (folder / HEAD).is_file()
+    if not (ended and state.is_file()):
+        save_whole(folder)
+    return state
+
+
+def _loaded(folder: Path) -> tuple[WorldState, np.ndarray]:
+    """A walk's state, and its poses as `Kept.poses` gives them."""
     try:
         head = json.loads((folder / HEAD).read_text(encoding="utf-8"))
         if head.get("format") != FORMAT:
             raise ValueError(f"not a walk: its format is {head.get('format')}")
-        return _state(folder, head)
+        before = load_state(folder / BEFORE) if head["continued"] else None
+        state = _state(folder, head, before)
+        made = state.latent.shape[2] - (0 if before is None else before.latent.shape[2])
+        return state, _path(folder, made, before)
     except (OSError, KeyError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{folder}: not a walk that was kept ({reason}); expected a folder with {HEAD}") from error
 
 
-def _state(folder: Path, head: dict[str, Any]) -> WorldState:
-    state = load_state(folder / BEFORE) if head["continued"] else None
+def _state(folder: Path, head: dict[str, Any], state: WorldState | None) -> WorldState:
     before = None if state is None else state.last_pose.numpy()
     size = 4 * CHANNELS * head["cells"][0] * head["cells"][1]
     counts = {"latent.f32": size, "steps.f64": 128, "poses.f64": 128 * FRAMES_OF_ONE}
@@ -209,6 +225,12 @@ def _parts(prompts: list[dict[str, Any]], made: int) -> Iterator[tuple[int, str,
 
 def _video_frames(latent_frames: int, before: WorldState | None) -> int:
     return max(0, FRAMES_OF_ONE * latent_frames - (3 if before is None else 0))
+
+
+def _path(folder: Path, latent_frames: int, before: WorldState | None) -> np.ndarray:
+    """Each video frame's pose, behind the last one of a video `before`."""
+    walked = _poses(folder / "poses.f64", _video_frames(latent_frames, before))
+    return walked if before is None else np.concatenate([before.last_pose.numpy()[None], walked])
 
 
 def _latent(path: Path, cells: tuple[int, int], first: int, last: int) -> Tensor:

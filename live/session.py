@@ -23,6 +23,7 @@ from ..pipeline.state import WorldState
 from .controls import FRAMES_OF_ONE, Controls, Steered
 from .decoding import DecodingThread
 from .engine import Engine, Start
+from .kept import save_whole
 from .pace import Pace
 from .walk import Frames, Walk
 
@@ -52,11 +53,12 @@ class Session(Steered):
 
     def __init__(
         self, engine: Engine, begin: Start | WorldState, *, folder: str | Path | None = None, fps: float = FPS,
-        speed: float = 1.0, path: np.ndarray | None = None, seed: int | None = None,
+        speed: float = 1.0, path: np.ndarray | None = None, seed: int | None = None, whole: bool = False,
     ) -> None:  # fmt: skip
-        """`path`: poses c2w [n, 4, 4], one a video frame. `seed` as in `Walk`. Raises InputError."""
+        """`path`: poses c2w [n, 4, 4], one a video frame. `seed` as in `Walk`. `whole`: of each walk that ends a state
+        and a camera path are kept too. Raises InputError."""
         self.engine, self.controls, self.pace = engine, Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
-        self._begin, self._number = begin, 0
+        self._begin, self._number, self._whole = begin, 0, whole
         self._walk_from = partial(Walk, speed=speed, path=path, seed=seed)
         self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
         self.folder = Path(self._temporary.name if self._temporary else str(folder))
@@ -102,6 +104,8 @@ class Session(Steered):
 
         def change() -> None:
             self.walk.prompt(text, context, refresh=refresh)
+            if refresh:
+                self.pace.rest()
             self._tell("prompt", {"text": text})
 
         self._ask(change)
@@ -113,6 +117,8 @@ class Session(Steered):
         self._tell("paused", {})
 
     def resume(self) -> None:
+        """Somebody is there, and chunks are made."""
+        self.controls.hear()
         with self._changed:
             if not self._paused:
                 return
@@ -196,15 +202,11 @@ class Session(Steered):
 
     def close(self, *, whole: bool = False) -> None:
         """Ends the walk. What was walked stays in its folder, unless that is temporary; `whole`: a state and a camera
-        path too."""
+        path too, also where this session keeps none of its other walks."""
         self.stop()
-        if whole and self._walk is not None:
-            with suppress(LingBotError):  # nothing was made, or the disk is full: what was kept is there all the same
-                self._walk.kept.save_whole()
         self._texts.shutdown(cancel_futures=True)
-        if self._walk is not None:
-            self._walk.close()
-            self._walk = None
+        self._whole, self._under_way = self._whole or whole, None
+        self._end_walk()
         if self._temporary is not None:
             self._temporary.cleanup()
 
@@ -291,9 +293,20 @@ class Session(Steered):
             self._number += 1
         return self._walk_from(self.engine, begin, self.controls, self.folder / f"walk-{self._number}")
 
+    def _end_walk(self) -> None:
+        """Its memory is given back before what was walked is written, and before there is a new world."""
+        walk, self._walk = self._walk, None
+        if walk is None:
+            return
+        walk.close()
+        if self.engine.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self._whole:
+            with suppress(LingBotError):  # nothing was made, or the disk is full: what was kept is there all the same
+                save_whole(walk.kept.folder)
+
     def _go_to(self, begin: Start | WorldState) -> None:
-        self.walk.close()
-        self._walk = None  # the old world's memory is free before the new one's
+        self._end_walk()
         self._walk = self._new_walk(begin)
         self._begin = begin
         self.pace.rest()

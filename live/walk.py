@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,7 +95,7 @@ class Walk:
         pose = None if before is None else before.last_pose.numpy()
         self.camera = WalkingCamera(pose, scale or WALKING_UNIT, speed) if path is None else RecordedCamera(
             path, pose, scale)
-        self._image = engine.encode_image(self.frame)
+        self._conditioning = self._settling(engine.encode_image(self.frame))
         given = start.seed if isinstance(start, Start) else 0
         self._generator = torch.Generator().manual_seed(given if seed is None else seed)
         self._drawn = None if path is None else self._all_noise(len(path))
@@ -167,7 +168,7 @@ class Walk:
         world = poses[0 if first_of_all else FRAMES_OF_ONE - 1 :: FRAMES_OF_ONE]
         steps = model_steps(world, before, self.camera.unit)
         latent = self._world.chunk(
-            self._chunk_noise(), self._pinned(next(self._conditioning)),
+            self._chunk_noise(), self._pinned(self._y(self._made)),
             self._camera(steps), self.engine.schedule, self._noise,
         )  # fmt: skip
         copy = latent.to("cpu", non_blocking=latent.device.type == "cuda")
@@ -205,27 +206,43 @@ class Walk:
         self.frames = max(0, FRAMES_OF_ONE * self.kept.latent_frames + (self._state.frames if self._state else -3))
 
     def close(self) -> None:
+        """Gives world and decoder back. What was kept can still be read."""
+        self._drop()
         self.kept.close()
 
     def _rebuild(self, chunks: Sequence[int], context: Tensor | None = None) -> None:
         """A World and a decoder that have seen these chunks, each with its own prompt or with this one."""
-        for name in ("_world", "_decoder"):  # their memory is free before the new ones'
-            self.__dict__.pop(name, None)
+        self._drop()  # their memory is free before the new ones'
         self._made = self.kept.chunks
         self._start_pose = self.camera.pose if not self._made else self.kept.poses()[0]
-        self._conditioning = chunk_conditioning(self._image, self.engine.chunk)
         self._world = self.engine.new_world()
         size = self.engine.chunk
-        for given in () if self._state is None else made_chunks(self._state, self._conditioning):
+        for given in () if self._state is None else made_chunks(self._state, map(self._y_of_video, count())):
             self._world.prompt = given.context.to(self.engine.device)
             self._world.replay(given.latent, given.y, given.camera)
         for index in chunks:
             frames = index * size, (index + 1) * size
             self._world.prompt = (self.kept.context(frames[0]) if context is None else context).to(self.engine.device)
             camera = self._camera(self.kept.steps(*frames))
-            self._world.replay(self.kept.latent(*frames), next(self._conditioning), camera)
+            self._world.replay(self.kept.latent(*frames), self._y(index), camera)
         self._world.prompt = self.kept.last_prompt[1].to(self.engine.device)
         self._decoder = self._new_decoder(exact=False)
+
+    def _settling(self, image: Tensor) -> list[Tensor]:
+        """The y of a video's first chunks; all later ones have that of the last of these."""
+        size = self.engine.chunk
+        return list(islice(chunk_conditioning(image, size), -(-image.shape[2] // size) + 1))
+
+    def _y(self, chunk: int) -> Tensor:
+        """What the model gets of the picture for a chunk of this walk, whichever chunks it was given before."""
+        return self._y_of_video(chunk + (0 if self._state is None else self._state.chunks))
+
+    def _y_of_video(self, chunk: int) -> Tensor:
+        return self._conditioning[min(chunk, len(self._conditioning) - 1)]
+
+    def _drop(self) -> None:
+        for name in ("_world", "_decoder"):
+            self.__dict__.pop(name, None)
 
     def _in_the_window(self) -> list[int]:
         """The chunks that the next one looks back on: the sink's, and the last."""

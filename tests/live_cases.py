@@ -19,6 +19,9 @@ from lingbot_world.live import Session
 from lingbot_world.live.wire.steering import Rules
 from PIL import Image
 
+PATIENCE = 120
+"""Seconds in which a server has to send what a client waits for."""
+
 
 @cache
 def opened(package, **changes):
@@ -116,10 +119,12 @@ class Client:
 
     def until(self, wanted):
         """Receives until a message is what is wanted, and returns it."""
-        while True:
+        ends = time.monotonic() + PATIENCE
+        while time.monotonic() < ends:
             message = self.receive()
             if wanted(message):
                 return message
+        raise AssertionError(f"the server did not tell it within {PATIENCE} s; last it told {self.told[-3:]}")
 
     def status(self, content):
         return self.until(lambda message: message.get("content") == content)

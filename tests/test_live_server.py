@@ -7,6 +7,7 @@ import msgpack
 import numpy as np
 import pytest
 import websocket
+from lingbot_world.headless.command.cli import main
 from lingbot_world.live.wire.encoder import Encoder
 from lingbot_world.live.wire.protocol import Output
 from live_cases import Server, ask, png, wait_for
@@ -98,6 +99,20 @@ def test_what_was_walked_can_be_had_while_it_is_walked(server):
     assert ask(server, "/walk/state?walk=no")[0] == 404
     assert ask(server, "/walk/..%2f..%2fetc/passwd")[0] == 404
     client.close()
+
+
+def test_the_figures_of_a_bench_are_json_and_nothing_else(toy_package, tmp_path, capsys):
+    """The model is one that looks back on the whole video: there is a note, too."""
+    words = ["--width", "48", "--height", "32", "--schedule", "0", "--device", "cpu", "--walks", str(tmp_path)]
+    assert main(["live", str(toy_package), "--bench", "2", "--no_open", *words]) == 0
+    told = capsys.readouterr()
+    figures = json.loads(told.out)
+    for walk in ("at_16", "fastest"):
+        latency = [figures[walk][f"key_to_pixel_{name}_s"] for name in ("p50", "p95", "most")]
+        assert figures[walk]["keys"] > 0
+        assert 0 < latency[0] <= latency[1] <= latency[2] < 60
+    assert "48x32 on cpu" in told.err
+    assert "a walk has no end" in told.err
 
 
 def test_the_page_and_what_sglangs_clients_ask_first(server):

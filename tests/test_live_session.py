@@ -4,9 +4,12 @@ import errno
 import gc
 import os
 import pickle
+import shutil
 import threading
 import time
 import warnings
+import weakref
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from lingbot_world.camera import continued_poses
 from lingbot_world.camera.moves.keys import STEP
 from lingbot_world.camera.rotation import from_angles
 from lingbot_world.errors import InputError
+from lingbot_world.headless.command.live import _state_of
 from lingbot_world.headless.live import opening
 from lingbot_world.headless.live.measuring import late_frames
 from lingbot_world.headless.options import GenerateOptions
@@ -25,7 +29,8 @@ from lingbot_world.live.camera import WALKING_UNIT, WalkingCamera, model_steps
 from lingbot_world.live.controls import MOST_ROWS, Wishes
 from lingbot_world.live.pace import SPARE, Pace
 from lingbot_world.live.walk import Walk
-from lingbot_world.pipeline.world import World
+from lingbot_world.pipeline.state import load_state
+from lingbot_world.pipeline.world import World, chunk_conditioning
 from lingbot_world.vae import VideoDecoder
 from live_cases import chunks, opened, walking
 
@@ -67,6 +72,29 @@ def test_a_tap_between_two_chunks_is_held_in_the_frames_it_hit(controls, clock):
     clock.now = 101.0
     assert controls.take(8).axes[:, 1].tolist() == [0, 0, 0, 0, 1, 0, 0, 0]
     assert not controls.take(8).axes.any()
+
+
+@pytest.mark.parametrize("up", [100.2, 100.7])
+def test_a_tap_before_a_chunk_without_video_frames_is_held_in_the_next_one(controls, clock, up):
+    """The first chunk of one latent frame is the picture alone. The key comes up before it, or while it is made."""
+    clock.now = 100.1
+    controls.press("w", event=1)
+    for at, happens in sorted({up: lambda: controls.release("w"), 100.5: lambda: controls.take(0)}.items()):
+        clock.now = at
+        happens()
+    clock.now = 101.1
+    axes = controls.take(4).axes
+    assert axes[0, 0] == 1
+    assert axes[3, 0] == 0
+    assert not controls.take(4).axes.any()
+
+
+def test_a_tap_before_the_first_chunk_moves_the_camera(toy_package, tmp_path):
+    with walking(toy_package, tmp_path, chunk=1) as session:
+        session.press("w")
+        session.release("w")
+        chunks(session, 2)
+        assert session.walk.camera.pose[2, 3] > 0
 
 
 def test_what_the_mouse_asks_for_is_taken_once_and_a_stick_stays(controls):
@@ -264,6 +292,86 @@ def test_a_prompt_switches_between_chunks_and_refreshes_the_window(toy_package, 
     assert told == [("a castle", 4), ("a forest at night", 2), ("a sea", 2)]
 
 
+@pytest.fixture
+def given(monkeypatch):
+    """What Worlds are given of the picture, in order: (how, y)."""
+    noted = []
+
+    def noting(name):
+        call = getattr(World, name)
+
+        def run(world, latent, y, *more):
+            noted.append((name, y.clone()))
+            return call(world, latent, y, *more)
+
+        return run
+
+    for name in ("chunk", "replay"):
+        monkeypatch.setattr(World, name, noting(name))
+    return noted
+
+
+@pytest.mark.parametrize("window", [(6, 2), (6, 0)])
+@pytest.mark.parametrize("how", ["refresh", "back", "back on from a state"])
+def test_chunks_that_are_seen_again_get_what_they_had_and_so_does_the_next_one(
+    toy_package, tmp_path, monkeypatch, given, how, window
+):  # fmt: skip
+    """Of the window's chunks alone, whose numbers jump. What is given of the picture changes for 30 latent frames."""
+    monkeypatch.setattr("lingbot_world.live.walk.MOST_REPLAYED", 4)
+    changes, begin, before = {"window": window[0], "sink": window[1]}, None, 0
+    if how == "back on from a state":
+        with walking(toy_package, tmp_path / "first", **changes) as session:
+            chunks(session, 3)
+            begin, before = session.state(), 3
+    engine = opened(toy_package, **changes).engine()
+    image = engine.encode_image(opened(toy_package, **changes).start.frame)
+    expected = list(islice(chunk_conditioning(image, 1), 20))
+    assert not any(torch.equal(one, other) for one, other in pairwise(expected))
+    with walking(toy_package, tmp_path / "second", begin, **changes) as session:
+        chunks(session, 12)
+        given.clear()
+        if how == "refresh":
+            session.prompt("a sea", refresh=True)
+        else:
+            session.back(12)
+        chunks(session, 2)
+    seen = sorted({*range(window[1]), *range(12 - (window[0] - window[1]), 12)})
+    numbers = [("replay", number) for number in (*range(before), *(before + number for number in seen))]
+    numbers += [("chunk", before + 12), ("chunk", before + 13)]
+    assert [name for name, _ in given] == [name for name, _ in numbers]
+    for (_, y), (name, number) in zip(given, numbers, strict=True):
+        assert torch.equal(y, expected[number]), (name, number)
+
+
+def test_a_refresh_changes_what_the_next_chunk_is_made_with(toy_package, tmp_path):
+    """With another prompt, and with nothing else: by the same prompt the next chunk is as it would have been, where the
+    window has all that was made."""
+    made = {}
+    for text in ("a castle", "a sea"):
+        for refresh in (False, True):
+            with walking(toy_package, tmp_path / f"{text} {refresh}") as session:
+                chunks(session, 5)
+                session.prompt(text, refresh=refresh)
+                chunks(session, 1)
+                made[text, refresh] = session.state().latent[:, :, 5]
+    far = (made["a sea", True] - made["a sea", False]).abs().max()
+    assert (made["a castle", True] - made["a castle", False]).abs().max() < 1e-3 * far
+    assert far > 1e-3
+
+
+def test_frames_are_not_late_for_what_it_took_to_see_the_window_again(toy_package, tmp_path):
+    """The frames that were made before it count no more."""
+    loaded = opened(toy_package)
+    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=1) as session:
+        chunks(session, 4)
+        session.prompt("a forest")
+        chunks(session, 1)
+        assert session.pace.wait() > 10
+        session.prompt("a sea", refresh=True)
+        chunks(session, 1)
+        assert session.pace.wait() < 4
+
+
 def test_another_picture_is_another_walk_in_its_own_folder(toy_package, tmp_path):
     with walking(toy_package, tmp_path) as session:
         chunks(session, 2)
@@ -285,6 +393,63 @@ def test_a_folder_of_a_killed_process_is_a_state_up_to_the_last_whole_chunk(toy_
     assert torch.equal(left.latent, whole.latent[:, :, :2])
     with pytest.raises(InputError, match=r"walk\.json"):
         load_walk(tmp_path)
+
+
+@pytest.mark.parametrize("left", ["killed", "saved and killed", "ended"])
+def test_the_command_makes_state_and_camera_of_a_folder_that_was_left(toy_package, tmp_path, left):
+    """A state that was saved on the way is not the walk's; one that was written at its end is."""
+    with walking(toy_package, tmp_path) as session:
+        chunks(session, 2)
+        folder = session.walk.kept.folder
+        if left == "saved and killed":
+            session.state().save(folder / "walk.state")
+        session.press("w")
+        chunks(session, 2)
+        state, poses = session.state(), session.walk.kept.poses()
+        session.close(whole=left == "ended")
+    before = (folder / "walk.state").stat().st_mtime_ns if left == "ended" else None
+    path = _state_of(str(folder))
+    assert torch.equal(load_state(path).latent, state.latent)
+    assert np.array_equal(np.load(folder / "camera" / "poses.npy"), poses)
+    assert np.load(folder / "camera" / "intrinsics.npy").shape == (len(poses), 4)
+    assert before is None or path.stat().st_mtime_ns == before
+    (folder / "walk.json").unlink()  # a state alone is enough
+    shutil.rmtree(folder / "camera")
+    assert _state_of(str(folder)) == path
+
+
+def test_each_walk_leaves_a_state_and_a_camera_path_where_the_session_keeps_them(toy_package, tmp_path):
+    loaded = opened(toy_package)
+    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
+        session.press("w")
+        chunks(session, 3)
+        session.restart()
+        chunks(session, 2)
+    for walk, chunk in (("walk-1", 3), ("walk-2", 2)):
+        assert load_state(tmp_path / walk / "walk.state").chunks == chunk
+        assert len(np.load(tmp_path / walk / "camera" / "poses.npy")) == 4 * chunk - 3
+
+
+def test_world_and_decoder_are_given_back_before_a_walk_is_written(toy_package, tmp_path, monkeypatch):
+    """A long walk's state takes seconds to write. Nothing has to collect garbage for it."""
+    held, loaded = [], opened(toy_package, chunk=3)
+
+    def noted(folder):
+        held.append([part() is not None for part in parts])
+
+    monkeypatch.setattr("lingbot_world.live.session.save_whole", noted)
+    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
+        gc.disable()
+        try:
+            chunks(session, 1)
+            parts = weakref.ref(session.walk._world), weakref.ref(session.walk._decoder)
+            session.restart()
+            assert next(session).part == 0  # of the new walk; the chunk is under way when the session is closed
+            parts = weakref.ref(session.walk._world), weakref.ref(session.walk._decoder)
+            session.close()
+        finally:
+            gc.enable()
+    assert held == [[False, False]] * 2
 
 
 def test_a_full_disk_ends_the_keeping_and_not_the_walk(toy_package, tmp_path, monkeypatch):
@@ -488,7 +653,7 @@ def test_the_thread_that_runs_a_walk_watches_it_and_is_told_what_was_asked_in_va
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0) as session:
         with pytest.raises(KeyboardInterrupt):
             session.run(made.append, lambda *what: told.append(what), watch)
-        session.close(whole=True)
+        session.close(whole=True)  # asks for it: the session was not told to keep whole walks
     assert {*looks} == {threading.get_ident()}
     assert ("prompt", {"text": "a lake"}) in told
     assert "back to chunk 1000" in told[-1][1]["reason"]

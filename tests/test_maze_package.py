@@ -59,8 +59,7 @@ def test_the_package_is_a_causal_model_with_all_that_it_needs(package):
 def walked(capsys, package, folder, *words):
     """What `live` says of a walk of a moment with these words."""
     assert main(["live", str(package), "--bench", "0.1", "--no_open", "--walks", str(folder), *words]) == 0
-    told = capsys.readouterr().out
-    return json.loads(told[told.index("{") :])
+    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.slow

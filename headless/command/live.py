@@ -3,6 +3,7 @@
 import argparse
 import json
 import secrets
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,8 +74,8 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     folder = Path(arguments.walks)
     values = settings_of(arguments) | _found(arguments) | {"output": folder / "walk.mp4"}
     opened = Opened(plan_live(GenerateOptions(**values)), show)
-    size = opened.plan.geometry
-    print(f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, sep="\n")
+    size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are JSON alone
+    print(f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, sep="\n", file=out)
     if arguments.bench is not None:
         from ..live.measuring import measure
 
@@ -120,12 +121,9 @@ def _wishes(file: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _state_of(path: str | None) -> Path | None:
-    """The state that is named; that of a walk's folder is made of what was kept, if need be."""
+    """The state that is named; that of a walk's folder, and its camera path, is made of what was kept, if need be."""
     if path is None or not Path(path).is_dir():
         return None if path is None else Path(path)
-    from ...live import load_walk
+    from ...live.kept import whole_state
 
-    state = Path(path) / "walk.state"
-    if not state.is_file():  # the process was killed
-        load_walk(path).save(state)
-    return state
+    return whole_state(Path(path))

@@ -1,15 +1,23 @@
-"""The video of a walk, written while it is walked."""
+"""The video of a walk, written while it is walked, and cut where somebody goes back."""
 
 from __future__ import annotations
 
+import logging
+import os
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
-from queue import Empty, Full, Queue
+from queue import Empty, Queue
 from threading import Thread
+from typing import IO, Any
 
 import numpy as np
 
+from ...errors import require
 from ...live import Frames
 from ..files.encoding import VideoParts
+
+log = logging.getLogger(__name__)
 
 PART = 16
 """Frames that are written at once: each part begins with a key frame and can be played when it is there."""
@@ -22,21 +30,34 @@ MOST_WAITING = 24
 
 
 class Recording:
-    """A file that can be played at any time, even if the process is killed. A disk that is full ends it, and nothing
-    else; `failure` says so."""
+    """A file that can be played at any time, even if the process is killed. It has a frame for each that the walk has;
+    while it is walked the last ones are missing. In place of one that is left out stands the one after it. A disk that
+    is full ends the video, and nothing else; `failure` says so. `tell(reason)` is called once for each of these two."""
 
-    def __init__(self, path: Path, fps: float) -> None:
+    def __init__(
+        self, path: Path, fps: float, *, first: int = 0, tell: Callable[[str], None] = lambda _reason: None
+    ) -> None:
+        """`first`: the number in the walk of the first frame to come."""
         self.path, self.failure, self.left_out = path, "", 0
-        self._fps = max(1, round(fps))
-        self._queue: Queue[np.ndarray | None] = Queue(MOST_WAITING)
+        self._fps, self._first, self._tell = max(1, round(fps)), first, tell
+        self._ends = first  # of the walk's frames, the number of the next one
+        self._queue: Queue[Frames | int | None] = Queue()
         self._thread = Thread(target=self._write, name="lingbot-recording", daemon=True)
         self._thread.start()
 
     def add(self, frames: Frames) -> None:
-        try:
-            self._queue.put_nowait(frames.pixels)
-        except Full:
-            self.left_out += len(frames.pixels)
+        self._ends = frames.first + len(frames.pixels)
+        if self._queue.qsize() < MOST_WAITING:
+            self._queue.put(frames)
+            return
+        self.left_out += len(frames.pixels)
+        if self.left_out == len(frames.pixels):
+            self._say(f"frames come faster than the video {self.path} is written: in place of some stand others")
+
+    def cut(self, number: int) -> None:
+        """Forget all frames of the walk from this one on."""
+        self._ends = number
+        self._queue.put(number)
 
     def close(self) -> None:
         """Writes what waits."""
@@ -44,20 +65,22 @@ class Recording:
             self._queue.put(None)
             self._thread.join()
 
+    def _say(self, reason: str) -> None:
+        log.warning("%s", reason)
+        self._tell(reason)
+
     def _write(self) -> None:
         try:
-            with self.path.open("wb") as file:
-                parts, frames, ended = VideoParts(file, self._fps, PRESET), list[np.ndarray](), False
-                while not ended:
-                    pixels = self._queue.get()
-                    ended = pixels is None
-                    frames += [] if pixels is None else list(pixels)
-                    if len(frames) >= PART or (ended and frames):
-                        parts.write(np.stack(frames))
-                        frames = []
-                parts.close()
+            film = _Film(self.path, self._fps)
+            while (item := self._queue.get()) is not None:
+                if isinstance(item, Frames):
+                    film.add(item.pixels, at=item.first - self._first)
+                else:
+                    film.cut(item - self._first)
+            film.close(self._ends - self._first)
         except Exception as error:  # a full disk, or an encoder that is not there
             self.failure = f"the video {self.path} ends here: {getattr(error, 'strerror', None) or error}"
+            self._say(self.failure)
             self._drain()
 
     def _drain(self) -> None:
@@ -67,3 +90,87 @@ class Recording:
                     return
             except Empty:
                 continue
+
+
+class _Film:
+    """A video file of parts. Frames wait until they are a whole one."""
+
+    def __init__(self, path: Path, fps: int) -> None:
+        self._path, self._fps = path, fps
+        self._waiting: list[np.ndarray] = []
+        self._last: np.ndarray | None = None
+        self._file = path.open("wb")
+        self._parts = _Parts(self._file, fps, PRESET)
+
+    @property
+    def _frames(self) -> int:
+        return self._parts.frames + len(self._waiting)
+
+    def add(self, pixels: np.ndarray, at: int) -> None:
+        """Frames [n, H, W, 3], the first of them frame `at` of the video; it stands in place of those that are missing
+        before it."""
+        self._take([pixels[0]] * (at - self._frames) + list(pixels))
+        self._last = pixels[-1]
+
+    def cut(self, frames: int) -> None:
+        """Keep so many. Parts are copied as they are. Of the one that is cut, frames are read, to be written again with
+        those that come."""
+        written = self._parts.frames
+        del self._waiting[max(0, frames - written) :]
+        if frames >= written:
+            return
+        self._close_file()
+        part = self._path.with_name(f"{self._path.name}.part")
+        with require("av", '"lingbot-world[live]"').open(str(self._path)) as video, part.open("wb") as file:
+            self._parts = _Parts(file, self._fps, PRESET)
+            self._parts.copy(video, frames // PART * PART)
+            self._waiting = list(islice(_decoded(video), frames % PART))
+        os.replace(part, self._path)
+        self._file = self._path.open("ab")
+        self._parts.go_on_in(self._file)
+
+    def close(self, frames: int) -> None:
+        """Write what waits, and have it so many frames."""
+        if self._last is not None:
+            self._take([self._last] * (frames - self._frames))
+        if self._waiting:
+            self._parts.write(np.stack(self._waiting))
+        self._close_file()
+
+    def _take(self, frames: list[np.ndarray]) -> None:
+        self._waiting += frames
+        while len(self._waiting) >= PART:
+            self._parts.write(np.stack(self._waiting[:PART]))
+            del self._waiting[:PART]
+
+    def _close_file(self) -> None:
+        self._parts.close()
+        self._file.close()
+
+
+class _Parts(VideoParts):
+    """Parts that may be those of another video."""
+
+    def copy(self, video: Any, frames: int) -> None:
+        """The first so many frames, which are whole parts, of a video that an object of this class has made."""
+        (stream,) = video.streams
+        as_encoded = require("av", '"lingbot-world[live]"').bitstream.BitStreamFilterContext("h264_mp4toannexb", stream)
+        for given in islice(video.demux(stream), frames):
+            for packet in as_encoded.filter(given):
+                if not self._stream.is_open:
+                    self._stream.height, self._stream.width = stream.height, stream.width
+                packet.pts, packet.dts = packet.pts - stream.start_time, packet.dts - stream.start_time
+                packet.stream = self._stream
+                self._container.mux(packet)
+                self._send()
+        self.frames = frames
+
+    def go_on_in(self, file: IO[bytes]) -> None:
+        """What comes is written to another file: the one so far has another name."""
+        self._pipe = file
+
+
+def _decoded(video: Any) -> Iterator[np.ndarray]:
+    """The frames from here on."""
+    for frame in video.decode(video=0):
+        yield frame.to_ndarray(format="rgb24")

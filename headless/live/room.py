@@ -120,6 +120,7 @@ class Room:
         came_back, visit.client = visit.chunks > 0 or visit.session.running, client
         client.tell(visit.facts())
         if came_back:
+            visit.idle = False
             visit.session.resume()
         else:
             visit.start(asyncio.get_running_loop(), lambda frames: self._deliver(visit, frames),

@@ -34,13 +34,10 @@ class Visit:
         height, width = opened.start.frame.shape[1:]
         self._engine = opened.engine(Asked(init.size or (height, width), init.window, init.sink, init.chunk))
         start = _start(opened, init, self._engine.size)
-        self.session = Session(self._engine, start, folder=folder, fps=init.fps)
+        self.session = Session(self._engine, start, folder=folder, fps=init.fps, whole=True)
         if init.script is not None:
             self.session.script(init.script)
-        self.recording = self._record()
-
-    def _record(self) -> Recording:
-        return Recording(self.session.walk.kept.folder / "walk.mp4", self.init.fps)
+        self.recording: Recording | None = None
 
     def start(
         self, loop: AbstractEventLoop, deliver: Callable[[Frames], None], told: Callable[[str, dict[str, Any]], None]
@@ -51,14 +48,24 @@ class Visit:
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(function, *arguments)
 
+        def record() -> Recording:
+            walk = self.session.walk
+            return Recording(walk.kept.folder / "walk.mp4", self.init.fps, first=walk.frames,
+                             tell=lambda reason: in_the_loop(told, "kept", {"reason": reason}))  # fmt: skip
+
+        recording = self.recording = record()
+
         def made(frames: Frames) -> None:
-            self.recording.add(frames)
+            recording.add(frames)
             in_the_loop(deliver, frames)
 
         def tell(kind: str, facts: dict[str, Any]) -> None:
+            nonlocal recording
+            if kind == "back":
+                recording.cut(self.session.walk.frames)
             if kind == "restarted":
-                self.recording.close()
-                self.recording = self._record()
+                recording.close()
+                recording = self.recording = record()
             in_the_loop(told, kind, facts)
 
         self.session.start(made, tell)
@@ -77,12 +84,13 @@ class Visit:
 
     def figures(self) -> dict[str, Any]:
         """What our own page is told every second."""
-        return figures(self.session, self.client) | {"left_out": self.recording.left_out}
+        return figures(self.session, self.client) | {"left_out": self.recording.left_out if self.recording else 0}
 
     def close(self) -> None:
         """Ends the walk. A state, a camera path and the video stay beside what was kept."""
-        self.session.close(whole=True)
-        self.recording.close()
+        self.session.close()
+        if self.recording is not None:
+            self.recording.close()
 
 
 def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start | WorldState:

@@ -19,7 +19,7 @@ from .protocol import Event, read_event
 @dataclass(frozen=True)
 class Rules:
     """Seconds: after `idle` without an input the world stops until there is one; after `gone`, or when somebody waits,
-    it ends. A connection that broke may come back within `back`."""
+    it ends. What is held is an input as long as it is held. A connection that broke may come back within `back`."""
 
     idle: float = 180.0
     gone: float = 1800.0
@@ -65,8 +65,8 @@ def steer(session: Session, event: Event) -> None:
 
 
 def quiet_since(session: Session) -> float:
-    """Seconds without an input."""
-    return time.monotonic() - session.controls.changed
+    """Seconds without an input, and without a chunk that was made with one that lasts."""
+    return time.monotonic() - session.controls.heard
 
 
 def facts(session: Session, fps: float) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def bench(folder: Path, case: str, seconds: float, more: list[str]) -> dict:
         done = subprocess.run([sys.executable, "-m", "lingbot_world", *words], capture_output=True, text=True)
     if done.returncode:
         return {"failed": done.stderr[-2000:]}
-    return json.loads(done.stdout[done.stdout.index("\n{") :])
+    return json.loads(done.stdout)
 
 
 def main() -> None:
