@@ -88,6 +88,8 @@ class Walk:
         state's 0. Raises InputError."""
         self.engine, self.controls = engine, controls
         self._state = before = start if isinstance(start, WorldState) else None
+        if before is not None:
+            before.check(engine.config, engine.chunk, guided=False)
         self.frame = start.frame
         lens, scale = (start.lens, 0.0) if isinstance(start, Start) else (start.lens[-1].numpy(), start.scale)
         self._lens = lens_from_fov() if lens is None else lens

@@ -672,3 +672,11 @@ def test_a_processor_that_multiplies_bf16_walks_in_it_unless_something_else_is_a
     assert (plan.dtype, plan.half) == ((torch.bfloat16, torch.bfloat16) if able else (torch.float32, None))
     exact = opening.plan_live(GenerateOptions(**asked, dtype="fp32", vae_dtype="fp32"))
     assert (exact.dtype, exact.half) == (torch.float32, None)
+
+
+def test_a_state_of_other_chunks_is_refused_with_a_sentence(toy_package, tmp_path):
+    with walking(toy_package, tmp_path, chunk=3) as session:
+        chunks(session, 2)
+        state = session.state()
+    with pytest.raises(InputError, match="the state was made in chunks of 3 latent frames"):
+        Session(opened(toy_package).engine(), state, folder=tmp_path, fps=0)
