@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
+import net from "node:net";
 import { after, afterEach, before, describe, test } from "node:test";
 import { launch, PATIENCE } from "./canvas.mjs";
 
@@ -15,7 +16,7 @@ after(() => browser?.close());
 afterEach(() => Promise.all(browser.contexts().map((context) => context.close()))); // one walks at a time
 
 /** A page at the beginning; errors thrown in it, and requests to other hosts, are collected. */
-async function open(size = { width: 1440, height: 900 }, { query = "", script = null, ...options } = {}) {
+async function open(size = { width: 1440, height: 900 }, { query = "", script = null, address = process.env.LIVE_URL, ...options } = {}) {
   const context = await browser.newContext({ viewport: size, ...options });
   if (script) await context.addInitScript(script);
   context.setDefaultTimeout(PATIENCE);
@@ -27,11 +28,20 @@ async function open(size = { width: 1440, height: 900 }, { query = "", script = 
   page.on("pageerror", (error) => page.faults.push(error.message));
   page.on("request", (request) => {
     const url = new URL(request.url());
-    if (url.protocol.startsWith("http") && url.host !== new URL(process.env.LIVE_URL).host) page.faults.push(request.url());
+    if (url.protocol.startsWith("http") && url.host !== new URL(address).host) page.faults.push(request.url());
   });
-  await page.goto(process.env.LIVE_URL + query);
+  await page.goto(address + query);
   await page.locator(".pictures button[aria-pressed=true]").waitFor();
   return page;
+}
+
+/** Goes on with Tab until an element has the focus. */
+async function tabTo(page, selector) {
+  for (let tries = 0; tries < 60; tries++) {
+    if (await page.evaluate((wanted) => document.activeElement.matches(wanted), selector)) return;
+    await page.keyboard.press("Tab");
+  }
+  assert.fail(`Tab does not reach ${selector}`);
 }
 
 async function walk(page) {
@@ -52,6 +62,37 @@ async function measures(page) {
   const [saved] = await Promise.all([page.waitForEvent("download"), page.evaluate(() => document.querySelector("[data-command=measures]").click())]);
   assert.equal(saved.suggestedFilename(), "live.json");
   return JSON.parse(await readFile(await saved.path(), "utf8"));
+}
+
+/** Where the camera of the page's walk is: x, y and z of the last pose of its camera path, as the server has it. */
+async function place(page) {
+  const path = await page.getAttribute("[data-save=path]", "href");
+  const zip = Buffer.from(await (await fetch(new URL(path, process.env.LIVE_URL))).arrayBuffer());
+  const array = zip.subarray(zip.indexOf("\x93NUMPY", 0, "latin1")), header = 10 + array.readUInt16LE(8);
+  const [, kind, count] = array.toString("latin1", 10, header).match(/'<(f[48])'.*\((\d+), 4, 4\)/);
+  const read = (at) => (kind === "f8" ? array.readDoubleLE(header + 8 * at) : array.readFloatLE(header + 4 * at));
+  return [3, 7, 11].map((entry) => read(16 * (Number(count) - 1) + entry));
+}
+
+/** A way to the server that can break as networks do: from `silence` on nothing comes by the connections that are open,
+ * and none is closed to the page; the server is told that they broke. */
+async function network(url) {
+  const open = new Set(), { hostname: host, port } = new URL(url);
+  const server = net.createServer((near) => {
+    const far = net.connect({ host, port }), pair = { near, far };
+    open.add(pair);
+    near.pipe(far).pipe(near);
+    for (const end of [near, far]) end.on("error", () => {}).on("close", () => { if (open.delete(pair)) { near.destroy(); far.destroy(); } });
+  });
+  await new Promise((resolve) => { server.listen(0, host, resolve); });
+  const silence = () => {
+    for (const pair of open) {
+      open.delete(pair);
+      pair.near.unpipe().resume();
+      pair.far.unpipe().destroy();
+    }
+  };
+  return { address: `http://${host}:${server.address().port}/`, silence, close: () => server.close() };
 }
 
 async function leave(page) {
@@ -75,6 +116,33 @@ describe("live", () => {
     console.log(`# ${await page.textContent("[data-figure=rate]")} frames a second, ${await page.textContent("[data-figure=latency]")} ms`);
     assert.ok((await measures(page)).keys > 0);
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 1440));
+    await leave(page);
+  });
+
+  test("a network that falls silent: the walk is taken up again, and goes on with what is still held", LIMIT, async (t) => {
+    const way = await network(process.env.LIVE_URL);
+    t.after(way.close);
+    const script = () => {
+      window.pad = { connected: true, axes: [0, 0, 0, 0] };
+      navigator.getGamepads = () => [window.pad];
+    };
+    const page = await open(undefined, { address: way.address, script });
+    await walk(page);
+    await page.keyboard.down("w");
+    await page.evaluate(() => { window.pad.axes = [0.5, 0, 0, 0]; });
+    await answered(page);
+    way.silence();
+    const silent = Date.now();
+    await page.waitForFunction(() => document.querySelector(".notice").textContent.includes("connection is lost"));
+    const begun = page.batches, [x, , z] = await place(page);
+    while (page.batches < begun + HELD_BATCHES) await page.waitForTimeout(50);
+    console.log(`# taken up after ${Math.round((Date.now() - silent) / 100) / 10} s`);
+    for (let moved = false; !moved;) {
+      const [right, , ahead] = await place(page);
+      moved = right > x + 0.1 && ahead > z + 0.1;
+    }
+    assert.ok(await page.locator(".notice", { hasText: "connection is lost" }).isHidden());
+    await page.keyboard.up("w");
     await leave(page);
   });
 
@@ -158,11 +226,17 @@ describe("live", () => {
     await page.locator("[name=prompt]").fill("a blue room");
     await page.keyboard.press("Enter");
     await page.locator(".notice", { hasText: "Now: a blue room" }).waitFor();
+    await page.keyboard.down("w");
     await page.keyboard.press("o");
-    await page.locator(".pictures button").nth(1).click();
-    await page.click("[data-command=go]");
+    await page.keyboard.up("w");
+    await tabTo(page, ".pictures button:nth-child(2)");
+    await page.keyboard.press("Enter");
+    await page.locator(".pictures button:nth-child(2)[aria-pressed=true]").waitFor();
+    await tabTo(page, "[data-command=go]");
+    await page.keyboard.press("Enter");
     await page.waitForFunction(() => document.querySelector(".stage").dataset.state === "walk");
-    await page.waitForFunction(() => Number(document.querySelector("[data-figure=rate]").textContent) > 0);
+    for (const begun = page.batches; page.batches < begun + HELD_BATCHES;) await page.waitForTimeout(50);
+    assert.deepEqual(await place(page), [0, 0, 0], "W came up while the pictures were shown, and walks on by itself");
     await leave(page);
   });
 

@@ -76,6 +76,7 @@ export class View {
   /** @param {"begin" | "walk"} state */
   show(state) {
     this.stage.dataset.state = state;
+    if (state !== "walk") this.input.letGo(); // a key that comes up later is not heard
     this.input.active = state === "walk";
     for (const element of this.bar.elements) element.disabled = state !== "walk";
     const touch = matchMedia("(pointer: coarse)").matches;
@@ -112,10 +113,12 @@ export class View {
 
   #status = {
     started: (message) => {
+      const again = this.facts !== null;
       this.facts = message;
       this.player.fps = message.fps;
       this.#figure("window", `window ${message.window}+${message.sink}, chunk ${message.chunk}`);
       this.place.started?.(message);
+      this.input.tellAll(again);
     },
     waiting: ({ place }) => this.say(`Somebody walks here. You are number ${place} in line.`),
     figures: (message) => { this.figures = message; this.#adapt(message); },
