@@ -194,6 +194,28 @@ describe("live", () => {
     await leave(page);
   });
 
+  test("frames that are left out are sent smaller, and as at first again when none is", LIMIT, async () => {
+    const script = () => { // a hold on the page's websocket
+      window.WebSocket = class extends WebSocket { constructor(...words) { super(...words); window.socket = this; } };
+    };
+    const page = await open(undefined, { script });
+    const asked = () => page.sent.split("realtime_preview_max_width").length - 1;
+    await walk(page);
+    const first = (await measures(page)).format;
+    await page.evaluate(async () => {
+      const { pack } = await import("./live/msgpack.mjs");
+      const { buffer } = pack({ type: "status", content: "figures", dropped: 40, paused: false });
+      window.socket.onmessage({ data: buffer });
+    });
+    while (asked() < 1) await page.waitForTimeout(50);
+    const { format } = await measures(page);
+    const plays = await page.evaluate(() => import("./live/player.mjs").then(({ playsH264 }) => playsH264()));
+    assert.equal(format, plays ? "h264" : "jpeg");
+    while (asked() < 2) await page.waitForTimeout(200);
+    assert.equal((await measures(page)).format, first);
+    await leave(page);
+  });
+
   test("a picture is dropped, and another is pasted", LIMIT, async () => {
     const page = await open();
     const offered = () => page.locator(".pictures button").count(), before = await offered();
