@@ -216,6 +216,31 @@ describe("live", () => {
     await leave(page);
   });
 
+  test("the rooms of the package are offered as pictures, each with its prompt, and are walked in", LIMIT, async () => {
+    const page = await open();
+    const buttons = page.locator(".pictures button");
+    await page.waitForFunction(() => [...document.querySelectorAll(".pictures img")].every(({ naturalWidth }) => naturalWidth > 0));
+    const titles = await buttons.evaluateAll((all) => all.map(({ title }) => title));
+    assert.equal(titles[0], "the server's own picture");
+    assert.equal(new Set(titles).size, 5);
+    for (const title of titles.slice(1)) {
+      await page.click(`.pictures button[title="${title}"]`);
+      await page.locator(`.pictures button[title="${title}"][aria-pressed=true]`).waitFor();
+      assert.equal(await page.inputValue("[name=begin]"), title);
+    }
+    const brightness = async () => (await seen(page)).reduce((sum, value) => sum + value, 0) / 6;
+    await page.click(".pictures button[title*='in the snow']");
+    await walk(page);
+    const snow = await brightness();
+    await page.keyboard.press("o");
+    await page.click(".pictures button[title*='at night']");
+    await walk(page);
+    for (const begun = page.batches; page.batches < begun + HELD_BATCHES;) await page.waitForTimeout(50);
+    const night = await brightness();
+    assert.ok(night < snow - 40, `${night} at night, ${snow} in the snow`);
+    await leave(page);
+  });
+
   test("a picture is dropped, and another is pasted", LIMIT, async () => {
     const page = await open();
     const offered = () => page.locator(".pictures button").count(), before = await offered();
