@@ -11,7 +11,7 @@ const HELD_BATCHES = Number(process.env.HELD_BATCHES ?? 5); // of frames that co
 const HELD_MS = 10_000; // so long at least W is held,
 const HELD_FRAMES = 160; // and so long at 16 a second, however slow the machine is
 let browser;
-before(async () => { browser = await launch(); });
+before(async () => { browser = await launch("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"); });
 after(() => browser?.close());
 afterEach(() => Promise.all(browser.contexts().map((context) => context.close()))); // one walks at a time
 
@@ -23,7 +23,7 @@ async function open(size = { width: 1440, height: 900 }, { query = "", script = 
   const page = Object.assign(await context.newPage(), { faults: [], batches: 0, sent: "" });
   page.on("websocket", (socket) => {
     socket.on("framereceived", ({ payload }) => { page.batches += payload.length > 1000; });
-    socket.on("framesent", ({ payload }) => { page.sent += payload; });
+    socket.on("framesent", ({ payload }) => { page.sent += payload.toString("latin1"); });
   });
   page.on("pageerror", (error) => page.faults.push(error.message));
   page.on("request", (request) => {
@@ -97,6 +97,7 @@ async function network(url) {
 
 async function leave(page) {
   await page.click("[data-command=leave]");
+  assert.match(await page.textContent(".begin .said"), /^The walk is over\. What was walked is kept in .*walk-\d+\.$/);
   assert.deepEqual(page.faults, []);
   await page.context().close();
 }
@@ -161,6 +162,14 @@ describe("live", () => {
     });
     await answered(page);
     assert.ok(await page.locator(".stick.move").isVisible());
+    await page.evaluate(() => document.querySelector("canvas").dispatchEvent(new PointerEvent("pointerup", { pointerId: 1 })));
+    assert.doesNotMatch(page.sent, /refresh\xc3/);
+    await page.locator(".bar .refresh").tap();
+    await page.locator(".bar [name=prompt]").fill("a maze at night");
+    await page.locator(".bar [type=submit]").tap();
+    await page.locator(".notice", { hasText: "Now: a maze at night" }).waitFor();
+    assert.match(page.sent, /refresh\xc3/, "at once was not asked for");
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 390));
     await leave(page);
   });
 
@@ -262,7 +271,7 @@ describe("live", () => {
 
   test("pause, back, another prompt and another picture by the keyboard alone", LIMIT, async () => {
     const page = await open();
-    await page.locator("[data-command=go]").focus();
+    await tabTo(page, "[data-command=go]");
     await page.keyboard.press("Enter");
     await page.waitForFunction(() => Number(document.querySelector("[data-figure=rate]").textContent) > 0);
     await page.keyboard.press("Space");
@@ -270,7 +279,9 @@ describe("live", () => {
     await page.keyboard.press("Space");
     await page.locator(".notice", { hasText: "Paused" }).waitFor({ state: "hidden" });
     await page.keyboard.press("Backspace");
-    await page.locator("[name=prompt]").fill("a blue room");
+    await tabTo(page, "[name=prompt]");
+    await page.keyboard.press("Control+A");
+    await page.keyboard.type("a blue room");
     await page.keyboard.press("Enter");
     await page.locator(".notice", { hasText: "Now: a blue room" }).waitFor();
     await page.keyboard.down("w");
@@ -285,6 +296,29 @@ describe("live", () => {
     for (const begun = page.batches; page.batches < begun + HELD_BATCHES;) await page.waitForTimeout(50);
     assert.deepEqual(await place(page), [0, 0, 0], "W came up while the pictures were shown, and walks on by itself");
     await leave(page);
+  });
+
+  test("a picture is taken by the camera and walked in, and without one that is said", LIMIT, async () => {
+    const page = await open();
+    await page.click("[data-command=camera]");
+    await page.locator('.pictures button[title="camera"][aria-pressed=true] img').waitFor();
+    const taken = () => {
+      const image = document.querySelector('.pictures button[title="camera"] img'), canvas = new OffscreenCanvas(64, 36);
+      const context = canvas.getContext("2d"), video = document.querySelector("video");
+      context.drawImage(image, 0, 0, 64, 36);
+      const colours = new Set(context.getImageData(0, 0, 64, 36).data).size;
+      return { width: image.naturalWidth, colours, off: video.hidden && !video.srcObject.active };
+    };
+    const { width, colours, off } = await page.evaluate(taken);
+    assert.ok(width >= 320 && colours > 4, `${width} ${colours}`);
+    assert.ok(off, "the camera is still on");
+    await walk(page);
+    assert.ok(/first_frame[\xc5\xc6]/.test(page.sent), "the picture was not sent");
+    await leave(page);
+    const script = () => { navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException("Permission denied")); };
+    const without = await open(undefined, { script });
+    await without.click("[data-command=camera]");
+    await without.locator(".begin .said", { hasText: "no camera that may be used (Permission denied)" }).waitFor();
   });
 
   test("a file that is no picture is refused where it was dropped", LIMIT, async () => {

@@ -128,11 +128,11 @@ export class View {
     resumed: () => { this.#pauseShown(false); this.say(); },
     prompt: ({ text }) => this.say(`Now: ${text}`, BRIEFLY),
     back: () => this.player.clear(),
-    restarted: () => this.player.clear(),
+    restarted: ({ folder }) => { this.facts = { ...this.facts, folder }; this.player.clear(); },
     lost: () => this.say("The connection is lost. It is taken up again ..."),
     kept: ({ reason }) => this.say(reason, LONG),
     failed: ({ reason }) => this.say(reason, LONG),
-    ended: () => this.leave("The walk is over."),
+    ended: () => this.leave(this.#over),
   };
 
   #pauseShown(paused) {
@@ -179,8 +179,13 @@ export class View {
       },
       restart: () => this.connection?.send("restart", {}),
       full: () => (document.fullscreenElement ? document.exitFullscreen() : this.#whole.requestFullscreen()),
-      leave: () => this.leave("The walk is over; what was walked is kept."),
+      leave: () => this.leave(this.#over),
     };
+  }
+
+  /** What is said of a walk that ends, as it is wished for. */
+  get #over() {
+    return `The walk is over.${this.facts ? ` What was walked is kept in ${this.facts.folder}.` : ""}`;
   }
 
   get #whole() {
