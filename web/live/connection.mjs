@@ -4,7 +4,9 @@
 import { pack, unpack } from "./msgpack.mjs";
 
 const AGAIN_MS = [300, 700, 1500, 3000, 5000, 5000, 10000, 10000, 10000, 10000];
-const SILENT_MS = 5000; // whoever walks is told figures every second: where nothing comes for so long, nothing will
+const SILENT_MS = 5000; // whoever walks is told figures every second: where nothing comes for so long, nothing will,
+const LONGEST_MS = 40000; // but a message may take as long on a slow way: twice as long each time, so long at most
+const STEADY = 60; // figures by one connection that show that its way is not slow
 const BEGIN_MS = 60000; // a walk that begins is told nothing meanwhile
 const GIVEN_UP = 4000; // the code of a connection that is closed because it is silent: the server keeps its walk
 const STEERING = new Set(["camera_actions", "look", "stick"]); // the server says which of these are in a frame
@@ -59,6 +61,7 @@ export class Connection {
     this.sent = new Map(); // when each event was sent
     this.resume = "";
     this.tries = 0;
+    this.patience = SILENT_MS;
     this.ended = false;
     this.#open();
   }
@@ -93,6 +96,7 @@ export class Connection {
     let reason = "";
     socket.binaryType = "arraybuffer";
     this.walks = this.begins = false;
+    this.told = 0; // figures
     if (this.resume) this.#expect(SILENT_MS);
     socket.onopen = () => {
       if (this.resume) this.#expect(BEGIN_MS); // of another walk, where the one before has ended
@@ -102,7 +106,7 @@ export class Connection {
       const message = this.codec.decode(data);
       if (message?.type === "error") reason = message.content;
       if (message) this.#received(message);
-      if (this.walks) this.#expect(this.begins ? BEGIN_MS : SILENT_MS); else clearTimeout(this.watch);
+      if (this.walks) this.#expect(this.begins ? BEGIN_MS : this.patience); else clearTimeout(this.watch);
     };
     socket.onclose = ({ code }) => {
       if (code === 1006 && this.resume) this.#lost(); else this.#over(reason);
@@ -112,7 +116,12 @@ export class Connection {
   /** Gives the connection up where nothing comes for so many milliseconds. */
   #expect(milliseconds) {
     clearTimeout(this.watch);
-    if (!this.ended) this.watch = setTimeout(() => this.#lost(), milliseconds);
+    if (!this.ended) this.watch = setTimeout(() => this.#silent(), milliseconds);
+  }
+
+  #silent() {
+    if (this.walks) this.patience = Math.min(LONGEST_MS, 2 * this.patience);
+    this.#lost();
   }
 
   /** Opens another connection in place of one that broke or is silent: a silent network answers no close. */
@@ -142,6 +151,7 @@ export class Connection {
     } else if (message.type === "status") {
       if (message.content === "started") Object.assign(this, { resume: message.resume, tries: 0, walks: true });
       if (["restarted", "failed"].includes(message.content)) this.begins = false;
+      if (message.content === "figures" && (this.told += 1) >= STEADY) this.patience = SILENT_MS;
       this.receiver.status(message);
     } else if (message.type === "error") {
       this.begins = false;
