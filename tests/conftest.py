@@ -26,7 +26,7 @@ COMPILER = ("test_model_compile.py", "test_model_accuracy.py", "test_model_eight
             "test_loader_damage.py", "test_quantize_writer.py", "test_quantize.py", "test_fuzz.py")  # fmt: skip
 """Files that import torch's compiler, which takes seconds: by itself, with bitsandbytes, or to count bytes."""
 LONG = ("test_parallel.py", "test_toyworld_walks.py", *COMPILER, "test_toyworld.py", "test_camera_measure.py",
-        "test_cluster.py", "test_cli.py", "test_live_bad_days.py", "test_package.py",
+        "test_cluster.py", "test_cli.py", "test_live_bad_days.py", "test_live_messages.py", "test_package.py",
         "test_toyworld_training.py", "test_live_browser.py", "test_live_session.py", "test_toyworld_lora.py",
         "test_batch.py", "test_rollout_interrupts.py", "test_maze_training.py", "test_maze.py",
         "test_maze_package.py", "test_maze_savings.py", "test_rollout_run.py", "test_kills.py",

@@ -1,6 +1,7 @@
 """The server of live walks: SGLang's protocol, and what our own page asks for besides."""
 
 import json
+import shutil
 from io import BytesIO
 
 import msgpack
@@ -10,6 +11,7 @@ import websocket
 from lingbot_world.headless.command.cli import main
 from lingbot_world.live.wire.encoder import Encoder
 from lingbot_world.live.wire.protocol import Output
+from lingbot_world.toy import scene
 from live_cases import Server, ask, png, wait_for
 from PIL import Image
 
@@ -122,8 +124,39 @@ def test_the_page_and_what_sglangs_clients_ask_first(server):
     assert ask(server, "/live/start.mjs")[0] == 200
     assert json.loads(ask(server, "/v1/models")[1])["data"][0]["id"] == "lingbot_world_fast"
     assert {"version"} <= set(json.loads(ask(server, "/server_info")[1]))
-    examples = json.loads(ask(server, "/examples")[1])
-    assert Image.open(BytesIO(ask(server, f"/example/{len(examples) - 1}")[1])).size == (48, 32)
+
+
+def offered(server):
+    """What the page is told of each picture, and the picture."""
+    told = json.loads(ask(server, "/examples")[1])
+    assert ask(server, f"/example/{len(told)}")[0] == 404
+    return [(entry, Image.open(BytesIO(ask(server, f"/example/{number}")[1]))) for number, entry in enumerate(told)]
+
+
+def test_the_pictures_of_a_packages_example_are_offered_with_their_prompts(toy_package, tmp_path):
+    """The one that the server was started with comes first, and once."""
+    package = tmp_path / "package"
+    shutil.copytree(toy_package, package)
+    for name, side in (("sea", 20), ("a_hill", 30)):
+        (package / f"example/{name}.png").write_bytes(png(side, 16))
+    (package / "example/sea.txt").write_text("a sea at night\n", encoding="utf-8")
+    with Server(package, tmp_path / "walks") as server:
+        (own, picture), *others = offered(server)
+    assert own == {"name": "the server's own picture", "prompt": "a castle", "own": True}
+    assert picture.size == (48, 32)
+    assert [(told["name"], told["prompt"], told["own"], picture.size) for told, picture in others] == [
+        ("a_hill", "a castle", False, (30, 16)), ("a sea at night", "a sea at night", False, (20, 16))]  # fmt: skip
+    with Server(package, tmp_path / "walks", image=package / "example/sea.png") as server:
+        assert [(told["name"], picture.size) for told, picture in offered(server)] == [
+            ("the server's own picture", (48, 32)), ("a_hill", (30, 16)), (scene.PROMPT, (832, 480))]  # fmt: skip
+
+
+def test_a_landscape_is_offered_where_a_package_has_no_picture(toy_package, tmp_path):
+    package, picture = tmp_path / "package", tmp_path / "own.png"
+    shutil.copytree(toy_package, package, ignore=shutil.ignore_patterns("*.png"))
+    picture.write_bytes(png())
+    with Server(package, tmp_path / "walks", image=picture) as server:
+        assert [told["name"] for told, _ in offered(server)] == ["the server's own picture", "a landscape"]
 
 
 @pytest.mark.parametrize("name", ["jpeg", "webp", "h264"])

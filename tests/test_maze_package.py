@@ -5,6 +5,7 @@ import shutil
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from lingbot_world.headless.command.cli import main
@@ -16,11 +17,14 @@ from lingbot_world.tools.maze.camera_map import steps_of
 from lingbot_world.tools.maze.coder_training import SHAPES as VAE_SHAPES
 from lingbot_world.tools.maze.measure import VERDICTS, Walker, by_frame, decibels, followed, sharpness, truth_of
 from lingbot_world.tools.maze.pack import example, in_shards, shortened
+from lingbot_world.tools.maze.render import HEIGHT, WIDTH, render
+from lingbot_world.tools.maze.rooms import MARGIN, clearance
 from lingbot_world.tools.maze.settings import CONFIG
 from lingbot_world.tools.maze.train import take_shipped
 from lingbot_world.tools.toyworld.parameters import Parameters, keep, load_weights, save_weights
 from lingbot_world.toy.package import CAUSAL
 from lingbot_world.toy.world import MAZE
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 STEPS = 21
@@ -54,6 +58,17 @@ def test_the_package_is_a_causal_model_with_all_that_it_needs(package):
     assert find_package(package).experts is None
     prompt = (package / "example/prompt.txt").read_text(encoding="utf-8").strip()
     assert [prompt] == example().rooms.captions()
+
+
+@pytest.mark.parametrize("name", pack.OTHERS)
+def test_other_rooms_to_begin_in_are_as_the_renderer_sees_them(package, name):
+    scene = pack.other(name)
+    seen = render(scene.rooms, scene.c2w, 2 * HEIGHT, 2 * WIDTH)[0, 0].permute(1, 2, 0)
+    shipped = torch.from_numpy(np.array(Image.open(package / f"example/{name}.png"))).float()
+    assert (shipped - (seen + 1) * 127.5).abs().max() < 2
+    prompt = (package / f"example/{name}.txt").read_text(encoding="utf-8").strip()
+    assert [prompt] == scene.rooms.captions()
+    assert clearance(scene.c2w[0, :, :3, 3]) > MARGIN
 
 
 def walked(capsys, package, folder, *words):

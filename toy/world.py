@@ -32,7 +32,8 @@ def write_toy_world(folder: str | Path) -> Path:
 
 def write_maze(folder: str | Path) -> Path:
     """Writes a maze to walk in: a causal model in bf16, text encoder, tokenizer and VAE; in `example/` a first frame, a
-    prompt and a path through a door. It was trained at 256x144, window 18, sink 6, chunks of 1, 3 and 4.
+    prompt and a path through a door, and four more first frames with their prompts. It was trained at 256x144, window
+    18, sink 6, chunks of 1, 3 and 4.
 
     About 17 MB. Files of these names are replaced. Returns the folder; raises InputError where it cannot be written.
     """

@@ -1,4 +1,6 @@
-"""`lingbot-world live --bench`: a client walks, and says how soon its keys are seen and how evenly frames come."""
+"""`lingbot-world live --bench`: a client walks, and says how soon its keys are seen and how evenly frames come.
+
+The first seconds count for none of it but the longest wait for a key, which is of all keys."""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from .serving import ENDPOINT
 
 PACED = 16.0
 WARM = 4.0
-"""Seconds at the beginning that are not counted: the window fills, kernels are chosen."""
+"""Seconds from the first frames on that are not counted, neither their frames nor the keys pressed in them: the window
+fills, kernels are chosen. A walk that ends before is counted whole."""
 
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
@@ -51,7 +54,7 @@ class Walker:
     def __init__(self, address: str, fps: float) -> None:
         self._address, self._fps = address, fps
         self._pressed: dict[int, float] = {}  # events that were not seen yet, and when they were sent
-        self._answers: list[float] = []
+        self._answers: list[tuple[float, float]] = []  # when a key was pressed, and how long it was not seen
         self._arrived: list[tuple[float, int]] = []
         self._stats: dict[str, Any] = {}
         self._there = asyncio.Event()  # the first frames, which a person waits for
@@ -99,18 +102,21 @@ class Walker:
         self._arrived.append((now, message["num_frames"]))
         self._there.set()
         seen = [number for number in self._pressed if number <= message.get("event_id", -1)]
-        self._answers += [now - self._pressed.pop(number) for number in seen]
+        for number in seen:
+            pressed = self._pressed.pop(number)
+            self._answers.append((pressed, now - pressed))
 
     def _figures(self, began: float) -> dict[str, Any]:
-        first = self._arrived[0][0]
+        first, most = self._arrived[0][0], max((wait for _, wait in self._answers), default=0.0)
+        later = [answer for answer in self._answers if answer[0] > first + WARM] or self._answers
+        waits = [wait for _, wait in later]
         counted = [(at, frames) for at, frames in self._arrived if at > first + WARM] or self._arrived
         frames = sum(count for _, count in counted[1:])
         stalls, late = late_frames(self._arrived, self._fps, counted[0][0])
-        cuts = quantiles(self._answers, n=20, method="inclusive") if len(self._answers) > 1 else [0.0] * 19
+        cuts = quantiles(waits, n=20, method="inclusive") if len(waits) > 1 else [0.0] * 19
         return {
             "first_chunk_s": round(first - began, 3), "key_to_pixel_p50_s": round(cuts[9], 3),
-            "key_to_pixel_p95_s": round(cuts[18], 3), "key_to_pixel_most_s": round(max(self._answers, default=0.0), 3),
-            "keys": len(self._answers),
+            "key_to_pixel_p95_s": round(cuts[18], 3), "key_to_pixel_most_s": round(most, 3), "keys": len(waits),
             "frames_a_second": round(frames / max(counted[-1][0] - counted[0][0], 1e-6), 2), "stalls": stalls,
             "late_frames": late, "frames": frames, "dropped": self._stats.get("dropped_frames", 0),
         }  # fmt: skip

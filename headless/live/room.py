@@ -26,6 +26,8 @@ T = TypeVar("T")
 LINE = 8
 """People who may wait."""
 MANY_THREADS = 4
+BETWEEN_WALKS = 0.1
+"""Seconds until it is looked again whether there is a walk."""
 
 
 class Room:
@@ -118,16 +120,17 @@ class Room:
 
     async def _walk(self, visit: Visit, client: Client, inbox: Connection, sending: asyncio.Task[None]) -> None:
         came_back, visit.client = visit.chunks > 0 or visit.session.running, client
-        client.tell(visit.facts())
-        if came_back:
-            visit.idle = False
-            visit.session.resume()
-        else:
-            visit.start(asyncio.get_running_loop(), lambda frames: self._deliver(visit, frames),
-                        lambda kind, facts: self._told(visit, kind, facts))  # fmt: skip
-        obeying = obey(inbox, client, lambda event: self._do(visit, client, event))
-        tasks = [asyncio.create_task(obeying), asyncio.create_task(self._watch(visit))]
+        tasks: list[asyncio.Task[None]] = []
         try:
+            client.tell(await self._facts(visit))
+            if came_back:
+                visit.idle = False
+                visit.session.resume()
+            else:
+                visit.start(asyncio.get_running_loop(), lambda frames: self._deliver(visit, frames),
+                            lambda kind, facts: self._told(visit, kind, facts))  # fmt: skip
+            obeying = obey(inbox, client, lambda event: self._do(visit, client, event))
+            tasks = [asyncio.create_task(obeying), asyncio.create_task(self._watch(visit))]
             await asyncio.wait({*tasks, sending}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
@@ -135,6 +138,17 @@ class Room:
             if visit.client is client:  # else another connection has taken it up
                 broke = not inbox.clean and client.ours and not client.finished and not visit.session.failure
                 await asyncio.shield(self._hold(visit) if broke else self._free())
+
+    async def _facts(self, visit: Visit) -> dict[str, Any]:
+        """Of the walk that is walked. Who comes back while it is begun anew waits for the next one. Raises InputError
+        where there is none any more."""
+        while True:
+            try:
+                return visit.facts()
+            except InputError:
+                if not visit.session.running:
+                    raise
+                await asyncio.sleep(BETWEEN_WALKS)
 
     def _deliver(self, visit: Visit, frames: Frames) -> None:
         visit.chunks += frames.last

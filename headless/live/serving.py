@@ -17,17 +17,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-import torch
 from aiohttp import web
-from PIL import Image
 
 from ...errors import LingBotError
-from ...live import Start
 from ...live.wire.codec import MSGPACK
 from ...live.wire.connection import foreign_origin, serve
 from ...live.wire.protocol import MOST_BYTES
-from ...toy.scene import PROMPT, landscape
-from .opening import Opened
+from .examples import Example, examples
 from .room import Room
 
 ENDPOINT = "/v1/realtime_video/generate"
@@ -75,9 +71,9 @@ def make_app(site: Site) -> web.Application:
     app.router.add_get("/v1/models", _json({"object": "list", "data": [model]}))
     app.router.add_get("/models", _json(model))
     app.router.add_get("/server_info", _json({"version": "lingbot-world", "model": model["id"]}))
-    examples = _examples(opened)
-    app.router.add_get("/examples", _json([told for told, _ in examples]))
-    app.router.add_get("/example/{number:[0-9]}", partial(_example, examples))
+    offered = examples(opened)
+    app.router.add_get("/examples", _json([example.told() for example in offered]))
+    app.router.add_get("/example/{number:[0-9]{1,2}}", partial(_example, offered))
     app.router.add_get("/walk/{what:state|path|video}", partial(_walked, site))
     app.router.add_get(ENDPOINT, partial(_connect, site))
 
@@ -117,28 +113,11 @@ def _page(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
     return page
 
 
-def _examples(opened: Opened) -> list[tuple[dict[str, Any], bytes]]:
-    """Pictures to begin with, and what is told of them: the one that the server was started with, and a landscape."""
-    start = opened.start
-    own = start.prompt if isinstance(start, Start) else start.prompts[-1].text
-    pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    return [
-        ({"name": "a landscape", "prompt": PROMPT, "own": False}, _jpeg(landscape())),
-        ({"name": "the server's own picture", "prompt": own, "own": True}, _jpeg(Image.fromarray(pixels))),
-    ]
-
-
-def _jpeg(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=92)
-    return file.getvalue()
-
-
-async def _example(examples: list[tuple[dict[str, Any], bytes]], request: web.Request) -> web.Response:
+async def _example(offered: list[Example], request: web.Request) -> web.Response:
     number = int(request.match_info["number"])
-    if number >= len(examples):
+    if number >= len(offered):
         return web.Response(status=404)
-    return web.Response(body=examples[number][1], content_type="image/jpeg")
+    return web.Response(body=offered[number].data, content_type=offered[number].kind)
 
 
 def _json(value: Any) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -16,6 +16,8 @@ from .protocol import Init, Output
 
 MOST_WAITING = 64_000_000
 """Bytes of frames that wait for a client."""
+MOST_TOLD = 1000
+"""Messages that wait for a client."""
 LONGEST_WAIT = 1.5
 """Seconds of frames that wait for a client that plays them as they come."""
 
@@ -48,8 +50,9 @@ class Client:
         self._something.set()
 
     def tell(self, message: dict[str, Any]) -> None:
-        """A message; one that only our own page reads is `status`."""
-        if message["type"] != "status" or self.ours:
+        """A message; one that only our own page reads is `status`. Where too many wait, nobody reads them."""
+        told = sum(not isinstance(item, Frames) for item in self._waiting)
+        if told < MOST_TOLD and (message["type"] != "status" or self.ours):
             self._waiting.append(message)
             self._something.set()
 

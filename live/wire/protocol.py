@@ -74,7 +74,7 @@ def read_init(message: dict[str, Any]) -> Init:
     if inputs is not None and not isinstance(inputs, dict):
         raise InputError(f"`condition_inputs`: expected a dict, found a {type(inputs).__name__}")
     actions = None if inputs is None else inputs.get("camera_actions")
-    image = message.get("first_frame")
+    image, resume = message.get("first_frame"), message.get("resume")
     if image is not None and not isinstance(image, bytes):
         raise InputError("`first_frame`: expected the bytes of a picture; this server fetches no address")
     prompt = message.get("prompt")
@@ -91,7 +91,7 @@ def read_init(message: dict[str, Any]) -> Init:
         sink=_whole("realtime_causal_sink_size", message, 0),
         chunk=_whole("lingbot_chunk", message, 1),
         ours=message.get("lingbot_world") is True,
-        resume=str(message.get("resume") or "")[:64],
+        resume=resume[:64] if isinstance(resume, str) else "",
     )
 
 
@@ -113,7 +113,7 @@ def read_event(message: dict[str, Any]) -> list[Event]:
 def _event(kind: Any, payload: Any, number: int | None) -> Event:
     reader = _READERS.get(kind) if isinstance(kind, str) else None
     if reader is None:
-        raise InputError(f"no event of kind {str(kind)[:20]!r}; expected one of {', '.join(KINDS)}")
+        raise InputError(f"no event of kind {_shown(kind)}; expected one of {', '.join(KINDS)}")
     return Event(kind, reader(payload), number)
 
 
@@ -157,12 +157,16 @@ def _new_prompt(payload: Any) -> tuple[str, bool]:
 
 def _numbers(count: int, most: float) -> Any:
     def read(payload: Any) -> list[float]:
-        plain = isinstance(payload, list) and all(type(value) in (int, float) for value in payload)
-        if not plain or len(payload) != count or not all(math.isfinite(value) for value in payload):
+        if not isinstance(payload, list) or len(payload) != count or not all(map(_finite, payload)):
             raise InputError(f"expected {count} finite numbers")
-        return [max(-most, min(most, float(value))) for value in payload]
+        return [float(max(-most, min(most, value))) for value in payload]
 
     return read
+
+
+def _finite(value: Any) -> bool:
+    """Whether it is a number. One of JSON's whole numbers may be too large for a float."""
+    return type(value) is int or (type(value) is float and math.isfinite(value))
 
 
 _READERS = {
@@ -177,10 +181,17 @@ _READERS = {
 def _output(message: dict[str, Any], otherwise: str) -> Output:
     name = message.get("realtime_output_format") or otherwise
     if name not in FORMATS:
-        raise InputError(f"`realtime_output_format` {str(name)[:20]!r}: expected one of {', '.join(FORMATS)}")
+        raise InputError(f"`realtime_output_format` {_shown(name)}: expected one of {', '.join(FORMATS)}")
     quality = _number("output_compression", message, 1, 100)
     width = _number("realtime_preview_max_width", message, 0, 8192)
     return Output(name, int(QUALITY[name] if quality is None else quality), int(width or 0))
+
+
+def _shown(value: Any) -> str:
+    """What a client has sent, in a few letters. Bytes may be many, and lists and maps too deep to be written."""
+    if isinstance(value, str):
+        return repr(value[:20])
+    return str(value)[:20] if value is None or isinstance(value, (int, float)) else f"of type {type(value).__name__}"
 
 
 def _size(text: Any) -> tuple[int, int] | None:
@@ -189,7 +200,7 @@ def _size(text: Any) -> tuple[int, int] | None:
         return None
     sides = SIDE.fullmatch(text.strip()) if isinstance(text, str) else None
     if sides is None:
-        raise InputError(f"`size` {str(text)[:20]!r}: expected width x height, such as 832x480")
+        raise InputError(f"`size` {_shown(text)}: expected width x height, such as 832x480")
     width, height = (max(STEP, int(side) // STEP * STEP) for side in sides.groups())
     return height, width
 
@@ -198,8 +209,8 @@ def _number(name: str, message: dict[str, Any], least: float, most: float) -> fl
     value = message.get(name)
     if value is None:
         return None
-    if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
-        raise InputError(f"`{name}` {str(value)[:20]}: expected a number from {least} to {most}")
+    if not _finite(value) or not least <= value <= most:
+        raise InputError(f"`{name}` {_shown(value)}: expected a number from {least} to {most}")
     return value
 
 

@@ -18,7 +18,7 @@ export function browserPath() {
   return BROWSERS.find((path) => path && existsSync(path))
 }
 
-export const launch = () => chromium.launch({ executablePath: browserPath(), args: QUIET, timeout: PATIENCE })
+export const launch = (...more) => chromium.launch({ executablePath: browserPath(), args: [...QUIET, ...more], timeout: PATIENCE })
 
 /** Choose settings on the server at `url` before a page is opened; `vue` picks Nodes 2.0, else the classic renderer. */
 export async function choose(url, vue, more = {}) {

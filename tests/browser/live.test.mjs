@@ -2,6 +2,7 @@
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
+import net from "node:net";
 import { after, afterEach, before, describe, test } from "node:test";
 import { launch, PATIENCE } from "./canvas.mjs";
 
@@ -10,28 +11,37 @@ const HELD_BATCHES = Number(process.env.HELD_BATCHES ?? 5); // of frames that co
 const HELD_MS = 10_000; // so long at least W is held,
 const HELD_FRAMES = 160; // and so long at 16 a second, however slow the machine is
 let browser;
-before(async () => { browser = await launch(); });
+before(async () => { browser = await launch("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"); });
 after(() => browser?.close());
 afterEach(() => Promise.all(browser.contexts().map((context) => context.close()))); // one walks at a time
 
 /** A page at the beginning; errors thrown in it, and requests to other hosts, are collected. */
-async function open(size = { width: 1440, height: 900 }, { query = "", script = null, ...options } = {}) {
+async function open(size = { width: 1440, height: 900 }, { query = "", script = null, address = process.env.LIVE_URL, ...options } = {}) {
   const context = await browser.newContext({ viewport: size, ...options });
   if (script) await context.addInitScript(script);
   context.setDefaultTimeout(PATIENCE);
   const page = Object.assign(await context.newPage(), { faults: [], batches: 0, sent: "" });
   page.on("websocket", (socket) => {
     socket.on("framereceived", ({ payload }) => { page.batches += payload.length > 1000; });
-    socket.on("framesent", ({ payload }) => { page.sent += payload; });
+    socket.on("framesent", ({ payload }) => { page.sent += payload.toString("latin1"); });
   });
   page.on("pageerror", (error) => page.faults.push(error.message));
   page.on("request", (request) => {
     const url = new URL(request.url());
-    if (url.protocol.startsWith("http") && url.host !== new URL(process.env.LIVE_URL).host) page.faults.push(request.url());
+    if (url.protocol.startsWith("http") && url.host !== new URL(address).host) page.faults.push(request.url());
   });
-  await page.goto(process.env.LIVE_URL + query);
+  await page.goto(address + query);
   await page.locator(".pictures button[aria-pressed=true]").waitFor();
   return page;
+}
+
+/** Goes on with Tab until an element has the focus. */
+async function tabTo(page, selector) {
+  for (let tries = 0; tries < 60; tries++) {
+    if (await page.evaluate((wanted) => document.activeElement.matches(wanted), selector)) return;
+    await page.keyboard.press("Tab");
+  }
+  assert.fail(`Tab does not reach ${selector}`);
 }
 
 async function walk(page) {
@@ -54,8 +64,40 @@ async function measures(page) {
   return JSON.parse(await readFile(await saved.path(), "utf8"));
 }
 
+/** Where the camera of the page's walk is: x, y and z of the last pose of its camera path, as the server has it. */
+async function place(page) {
+  const path = await page.getAttribute("[data-save=path]", "href");
+  const zip = Buffer.from(await (await fetch(new URL(path, process.env.LIVE_URL))).arrayBuffer());
+  const array = zip.subarray(zip.indexOf("\x93NUMPY", 0, "latin1")), header = 10 + array.readUInt16LE(8);
+  const [, kind, count] = array.toString("latin1", 10, header).match(/'<(f[48])'.*\((\d+), 4, 4\)/);
+  const read = (at) => (kind === "f8" ? array.readDoubleLE(header + 8 * at) : array.readFloatLE(header + 4 * at));
+  return [3, 7, 11].map((entry) => read(16 * (Number(count) - 1) + entry));
+}
+
+/** A way to the server that can break as networks do: from `silence` on nothing comes by the connections that are open,
+ * and none is closed to the page; the server is told that they broke. */
+async function network(url) {
+  const open = new Set(), { hostname: host, port } = new URL(url);
+  const server = net.createServer((near) => {
+    const far = net.connect({ host, port }), pair = { near, far };
+    open.add(pair);
+    near.pipe(far).pipe(near);
+    for (const end of [near, far]) end.on("error", () => {}).on("close", () => { if (open.delete(pair)) { near.destroy(); far.destroy(); } });
+  });
+  await new Promise((resolve) => { server.listen(0, host, resolve); });
+  const silence = () => {
+    for (const pair of open) {
+      open.delete(pair);
+      pair.near.unpipe().resume();
+      pair.far.unpipe().destroy();
+    }
+  };
+  return { address: `http://${host}:${server.address().port}/`, silence, close: () => server.close() };
+}
+
 async function leave(page) {
   await page.click("[data-command=leave]");
+  assert.match(await page.textContent(".begin .said"), /^The walk is over\. What was walked is kept in .*walk-\d+\.$/);
   assert.deepEqual(page.faults, []);
   await page.context().close();
 }
@@ -78,6 +120,33 @@ describe("live", () => {
     await leave(page);
   });
 
+  test("a network that falls silent: the walk is taken up again, and goes on with what is still held", LIMIT, async (t) => {
+    const way = await network(process.env.LIVE_URL);
+    t.after(way.close);
+    const script = () => {
+      window.pad = { connected: true, axes: [0, 0, 0, 0] };
+      navigator.getGamepads = () => [window.pad];
+    };
+    const page = await open(undefined, { address: way.address, script });
+    await walk(page);
+    await page.keyboard.down("w");
+    await page.evaluate(() => { window.pad.axes = [0.5, 0, 0, 0]; });
+    await answered(page);
+    way.silence();
+    const silent = Date.now();
+    await page.waitForFunction(() => document.querySelector(".notice").textContent.includes("connection is lost"));
+    const begun = page.batches, [x, , z] = await place(page);
+    while (page.batches < begun + HELD_BATCHES) await page.waitForTimeout(50);
+    console.log(`# taken up after ${Math.round((Date.now() - silent) / 100) / 10} s`);
+    for (let moved = false; !moved;) {
+      const [right, , ahead] = await place(page);
+      moved = right > x + 0.1 && ahead > z + 0.1;
+    }
+    assert.ok(await page.locator(".notice", { hasText: "connection is lost" }).isHidden());
+    await page.keyboard.up("w");
+    await leave(page);
+  });
+
   test("it is walked with a finger at 390 pixels, in the dark", LIMIT, async () => {
     const page = await open({ width: 390, height: 844 }, { hasTouch: true, isMobile: true, colorScheme: "dark" });
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 390));
@@ -93,6 +162,14 @@ describe("live", () => {
     });
     await answered(page);
     assert.ok(await page.locator(".stick.move").isVisible());
+    await page.evaluate(() => document.querySelector("canvas").dispatchEvent(new PointerEvent("pointerup", { pointerId: 1 })));
+    assert.doesNotMatch(page.sent, /refresh\xc3/);
+    await page.locator(".bar .refresh").tap();
+    await page.locator(".bar [name=prompt]").fill("a maze at night");
+    await page.locator(".bar [type=submit]").tap();
+    await page.locator(".notice", { hasText: "Now: a maze at night" }).waitFor();
+    assert.match(page.sent, /refresh\xc3/, "at once was not asked for");
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 390));
     await leave(page);
   });
 
@@ -126,6 +203,53 @@ describe("live", () => {
     await leave(page);
   });
 
+  test("frames that are left out are sent smaller, and as at first again when none is", LIMIT, async () => {
+    const script = () => { // a hold on the page's websocket
+      window.WebSocket = class extends WebSocket { constructor(...words) { super(...words); window.socket = this; } };
+    };
+    const page = await open(undefined, { script });
+    const asked = () => page.sent.split("realtime_preview_max_width").length - 1;
+    await walk(page);
+    const first = (await measures(page)).format;
+    await page.evaluate(async () => {
+      const { pack } = await import("./live/msgpack.mjs");
+      const { buffer } = pack({ type: "status", content: "figures", dropped: 40, paused: false });
+      window.socket.onmessage({ data: buffer });
+    });
+    while (asked() < 1) await page.waitForTimeout(50);
+    const { format } = await measures(page);
+    const plays = await page.evaluate(() => import("./live/player.mjs").then(({ playsH264 }) => playsH264()));
+    assert.equal(format, plays ? "h264" : "jpeg");
+    while (asked() < 2) await page.waitForTimeout(200);
+    assert.equal((await measures(page)).format, first);
+    await leave(page);
+  });
+
+  test("the rooms of the package are offered as pictures, each with its prompt, and are walked in", LIMIT, async () => {
+    const page = await open();
+    const buttons = page.locator(".pictures button");
+    await page.waitForFunction(() => [...document.querySelectorAll(".pictures img")].every(({ naturalWidth }) => naturalWidth > 0));
+    const titles = await buttons.evaluateAll((all) => all.map(({ title }) => title));
+    assert.equal(titles[0], "the server's own picture");
+    assert.equal(new Set(titles).size, 5);
+    for (const title of titles.slice(1)) {
+      await page.click(`.pictures button[title="${title}"]`);
+      await page.locator(`.pictures button[title="${title}"][aria-pressed=true]`).waitFor();
+      assert.equal(await page.inputValue("[name=begin]"), title);
+    }
+    const brightness = async () => (await seen(page)).reduce((sum, value) => sum + value, 0) / 6;
+    await page.click(".pictures button[title*='in the snow']");
+    await walk(page);
+    const snow = await brightness();
+    await page.keyboard.press("o");
+    await page.click(".pictures button[title*='at night']");
+    await walk(page);
+    for (const begun = page.batches; page.batches < begun + HELD_BATCHES;) await page.waitForTimeout(50);
+    const night = await brightness();
+    assert.ok(night < snow - 40, `${night} at night, ${snow} in the snow`);
+    await leave(page);
+  });
+
   test("a picture is dropped, and another is pasted", LIMIT, async () => {
     const page = await open();
     const offered = () => page.locator(".pictures button").count(), before = await offered();
@@ -147,7 +271,7 @@ describe("live", () => {
 
   test("pause, back, another prompt and another picture by the keyboard alone", LIMIT, async () => {
     const page = await open();
-    await page.locator("[data-command=go]").focus();
+    await tabTo(page, "[data-command=go]");
     await page.keyboard.press("Enter");
     await page.waitForFunction(() => Number(document.querySelector("[data-figure=rate]").textContent) > 0);
     await page.keyboard.press("Space");
@@ -155,15 +279,46 @@ describe("live", () => {
     await page.keyboard.press("Space");
     await page.locator(".notice", { hasText: "Paused" }).waitFor({ state: "hidden" });
     await page.keyboard.press("Backspace");
-    await page.locator("[name=prompt]").fill("a blue room");
+    await tabTo(page, "[name=prompt]");
+    await page.keyboard.press("Control+A");
+    await page.keyboard.type("a blue room");
     await page.keyboard.press("Enter");
     await page.locator(".notice", { hasText: "Now: a blue room" }).waitFor();
+    await page.keyboard.down("w");
     await page.keyboard.press("o");
-    await page.locator(".pictures button").nth(1).click();
-    await page.click("[data-command=go]");
+    await page.keyboard.up("w");
+    await tabTo(page, ".pictures button:nth-child(2)");
+    await page.keyboard.press("Enter");
+    await page.locator(".pictures button:nth-child(2)[aria-pressed=true]").waitFor();
+    await tabTo(page, "[data-command=go]");
+    await page.keyboard.press("Enter");
     await page.waitForFunction(() => document.querySelector(".stage").dataset.state === "walk");
-    await page.waitForFunction(() => Number(document.querySelector("[data-figure=rate]").textContent) > 0);
+    for (const begun = page.batches; page.batches < begun + HELD_BATCHES;) await page.waitForTimeout(50);
+    assert.deepEqual(await place(page), [0, 0, 0], "W came up while the pictures were shown, and walks on by itself");
     await leave(page);
+  });
+
+  test("a picture is taken by the camera and walked in, and without one that is said", LIMIT, async () => {
+    const page = await open();
+    await page.click("[data-command=camera]");
+    await page.locator('.pictures button[title="camera"][aria-pressed=true] img').waitFor();
+    const taken = () => {
+      const image = document.querySelector('.pictures button[title="camera"] img'), canvas = new OffscreenCanvas(64, 36);
+      const context = canvas.getContext("2d"), video = document.querySelector("video");
+      context.drawImage(image, 0, 0, 64, 36);
+      const colours = new Set(context.getImageData(0, 0, 64, 36).data).size;
+      return { width: image.naturalWidth, colours, off: video.hidden && !video.srcObject.active };
+    };
+    const { width, colours, off } = await page.evaluate(taken);
+    assert.ok(width >= 320 && colours > 4, `${width} ${colours}`);
+    assert.ok(off, "the camera is still on");
+    await walk(page);
+    assert.ok(/first_frame[\xc5\xc6]/.test(page.sent), "the picture was not sent");
+    await leave(page);
+    const script = () => { navigator.mediaDevices.getUserMedia = () => Promise.reject(new DOMException("Permission denied")); };
+    const without = await open(undefined, { script });
+    await without.click("[data-command=camera]");
+    await without.locator(".begin .said", { hasText: "no camera that may be used (Permission denied)" }).waitFor();
   });
 
   test("a file that is no picture is refused where it was dropped", LIMIT, async () => {

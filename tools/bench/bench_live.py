@@ -1,4 +1,4 @@
-"""Figures of live walks at full size on a GPU, with random weights made on the spot: the table of docs/live.md.
+"""Figures of live walks at full size on a GPU, with random weights made on the spot: the table of docs/benchmarks.md.
 
     python tools/bench/bench_live.py --folder SCRATCH [--seconds 15] [--cases 1.3b-chunk1 14b-chunk3 ...]
 

@@ -4,6 +4,7 @@ with `--shipped` as toy/maze is, for `lingbot-world toy --maze`.
 Both experts and the causal model are the one denoiser: the experts in 4 bits, the causal model in bf16."""
 
 import argparse
+import math
 import shutil
 import tempfile
 from dataclasses import replace
@@ -24,7 +25,7 @@ from ..toyworld.paths import STEP, rotations
 from ..toyworld.render import LENS
 from .depth import config_of
 from .render import HEIGHT, WIDTH, render
-from .rooms import EYE, PITCH, WORDS, Rooms, Scenes
+from .rooms import COLOURS, EYE, PITCH, WEATHERS, WORDS, Rooms, Scenes
 from .walks import TURN
 
 CHECKPOINTS = "vae", "denoiser"
@@ -35,6 +36,14 @@ EXAMPLE_WALLS, EXAMPLE_PLACE = (0, 3), (PITCH / 2, -EYE, PITCH / 4)
 """Red and blue, and where the example begins: all doors lie in a line before it."""
 EXAMPLE_FRAMES, THROUGH = 129, 96
 """Of its path, and those in which it goes ahead."""
+OTHERS = {
+    "fog": ("blue", "yellow", "in the fog", (PITCH / 2, 3.6), 180),
+    "night": ("white", "blue", "at night", (PITCH / 2, 0.6), 15),
+    "snow": ("green", "white", "in the snow", (3.6, 1.0), -30),
+    "yellow": ("yellow", "green", "by day", (1.2, 1.2), 45),
+}
+"""Pictures of other houses to begin in: two colours of walls, the weather, where along x and z, and how far the camera
+is turned to the right, in degrees."""
 
 
 def write_package(checkpoints: Path, folder: Path, short: bool = False) -> None:
@@ -98,17 +107,35 @@ def example() -> Scenes:
     return Scenes(Rooms(torch.tensor([EXAMPLE_WALLS]), torch.zeros(1, dtype=torch.long)), path, path)
 
 
+def other(name: str) -> Scenes:
+    """One of the OTHERS: its house, and the pose from which it is seen."""
+    one, two, weather, (x, z), degrees = OTHERS[name]
+    colours = list(COLOURS)
+    rooms = Rooms(torch.tensor([[colours.index(one), colours.index(two)]]), torch.tensor([WEATHERS.index(weather)]))
+    pose = torch.eye(4).repeat(1, 1, 1, 1)
+    pose[0, 0, :3, 3] = torch.tensor([x, -EYE, z])
+    pose[0, 0, :3, :3] = rotations(torch.tensor([[0.0, math.radians(degrees), 0.0]]))[0]
+    return Scenes(rooms, pose, pose)
+
+
+def _begin(scene: Scenes, picture: Path, prompt: Path) -> None:
+    """What a scene's first pose sees, and what a user would write of it, into two files."""
+    seen = render(scene.rooms, scene.c2w[:, :1], 2 * HEIGHT, 2 * WIDTH)[0, 0]
+    pixels = ((seen + 1) * 127.5).round().byte().permute(1, 2, 0).numpy()
+    Image.fromarray(pixels).save(picture, optimize=True)
+    prompt.write_text(scene.rooms.captions()[0] + "\n", encoding="utf-8")
+
+
 def write_example(folder: Path) -> None:
-    """First frame, prompt and camera path of a house, into a new folder."""
+    """First frame, prompt and camera path of a house, and pictures and prompts of OTHERS, into a new folder."""
     folder.mkdir()
+    for name in OTHERS:
+        _begin(other(name), folder / f"{name}.png", folder / f"{name}.txt")
     scene = example()
-    picture = render(scene.rooms, scene.c2w[:, :1], 2 * HEIGHT, 2 * WIDTH)[0, 0]
-    pixels = ((picture + 1) * 127.5).round().byte().permute(1, 2, 0).numpy()
-    Image.fromarray(pixels).save(folder / "image.png", optimize=True)
     np.save(folder / "poses.npy", (torch.linalg.inv(scene.c2w[0, :1]) @ scene.c2w[0]).numpy())
     np.save(folder / "intrinsics.npy", np.tile(LENS, (EXAMPLE_FRAMES, 1)).astype(np.float32))
     write_json(folder / "live.json", {"width": WIDTH, "height": HEIGHT, "chunk": 1, "schedule": "0"})
-    (folder / "prompt.txt").write_text(scene.rooms.captions()[0] + "\n", encoding="utf-8")
+    _begin(scene, folder / "image.png", folder / "prompt.txt")
 
 
 def main() -> None:

@@ -36,23 +36,23 @@ export class Begin {
     const examples = await response.json();
     examples.forEach(({ name, prompt, own }, index) => {
       const address = `example/${index}${location.search}`;
-      this.#offer(address, name, async () => {
+      this.pictures.append(this.#offered(address, name, async () => {
         this.image = own ? null : new Uint8Array(await (await fetch(address)).arrayBuffer());
         this.prompt.value = prompt;
-      });
+      }));
     });
     this.pictures.querySelector("button")?.click();
     return undefined;
   }
 
-  #offer(address, name, choose) {
+  /** A button that chooses a picture. */
+  #offered(address, name, choose) {
     const button = Object.assign(document.createElement("button"), { type: "button", title: name });
     button.append(Object.assign(new Image(), { src: address, alt: name }));
     button.addEventListener("click", async () => {
       await choose();
       for (const other of this.pictures.children) other.setAttribute("aria-pressed", other === button);
     });
-    this.pictures.prepend(button);
     return button;
   }
 
@@ -63,7 +63,8 @@ export class Begin {
     try {
       if (!KINDS.includes(file.type)) throw new Error("that is no PNG, JPEG or WebP picture");
       const bytes = await smaller(file);
-      const button = this.#offer(URL.createObjectURL(new Blob([bytes])), file.name ?? "picture", () => { this.image = bytes; });
+      const button = this.#offered(URL.createObjectURL(new Blob([bytes])), file.name ?? "picture", () => { this.image = bytes; });
+      this.pictures.prepend(button);
       button.click();
     } catch (error) {
       this.say(`The picture cannot be used: ${error.message}.`);

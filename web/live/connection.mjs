@@ -1,9 +1,14 @@
 // The websocket to the server: what is asked for goes out numbered, what comes is handed on, and a connection that breaks
-// is taken up again.
+// or falls silent is taken up again.
 
 import { pack, unpack } from "./msgpack.mjs";
 
 const AGAIN_MS = [300, 700, 1500, 3000, 5000, 5000, 10000, 10000, 10000, 10000];
+const SILENT_MS = 5000; // whoever walks is told figures every second: where nothing comes for so long, nothing will,
+const LONGEST_MS = 40000; // but a message may take as long on a slow way: twice as long each time, so long at most
+const STEADY = 60; // figures by one connection that show that its way is not slow
+const BEGIN_MS = 60000; // a walk that begins is told nothing meanwhile
+const GIVEN_UP = 4000; // the code of a connection that is closed because it is silent: the server keeps its walk
 const STEERING = new Set(["camera_actions", "look", "stick"]); // the server says which of these are in a frame
 const MOST_SENT = 400; // events whose times are remembered
 
@@ -56,6 +61,7 @@ export class Connection {
     this.sent = new Map(); // when each event was sent
     this.resume = "";
     this.tries = 0;
+    this.patience = SILENT_MS;
     this.ended = false;
     this.#open();
   }
@@ -65,6 +71,7 @@ export class Connection {
     if (this.socket.readyState !== WebSocket.OPEN) return 0;
     const number = (this.number = (this.number ?? 0) + 1);
     this.socket.send(this.codec.encode({ type: "event", kind, payload, event_id: number }));
+    if (kind === "restart") { this.begins = true; this.#expect(BEGIN_MS); }
     if (STEERING.has(kind)) this.sent.set(number, performance.now());
     if (this.sent.size > MOST_SENT) this.sent.delete(this.sent.keys().next().value);
     return number;
@@ -80,6 +87,7 @@ export class Connection {
   close() {
     this.ended = true;
     clearTimeout(this.timer);
+    clearTimeout(this.watch);
     this.socket.close(1000, "the walk is over");
   }
 
@@ -87,20 +95,53 @@ export class Connection {
     const socket = (this.socket = new WebSocket(this.address));
     let reason = "";
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => socket.send(this.codec.encode({ ...this.init, resume: this.resume || undefined }));
+    this.walks = this.begins = false;
+    this.told = 0; // figures
+    if (this.resume) this.#expect(SILENT_MS);
+    socket.onopen = () => {
+      if (this.resume) this.#expect(BEGIN_MS); // of another walk, where the one before has ended
+      socket.send(this.codec.encode({ ...this.init, resume: this.resume || undefined }));
+    };
     socket.onmessage = ({ data }) => {
       const message = this.codec.decode(data);
-      if (!message) return;
-      if (message.type === "error") reason = message.content;
-      this.#received(message);
+      if (message?.type === "error") reason = message.content;
+      if (message) this.#received(message);
+      if (this.walks) this.#expect(this.begins ? BEGIN_MS : this.patience); else clearTimeout(this.watch);
     };
     socket.onclose = ({ code }) => {
-      if (this.ended) return;
-      const broke = code === 1006 && this.resume && this.tries < AGAIN_MS.length;
-      if (!broke) { this.ended = true; this.receiver.closed(reason || "The server has closed the connection."); return; }
-      this.receiver.status({ content: "lost" });
-      this.timer = setTimeout(() => this.#open(), AGAIN_MS[this.tries++]);
+      if (code === 1006 && this.resume) this.#lost(); else this.#over(reason);
     };
+  }
+
+  /** Gives the connection up where nothing comes for so many milliseconds. */
+  #expect(milliseconds) {
+    clearTimeout(this.watch);
+    if (!this.ended) this.watch = setTimeout(() => this.#silent(), milliseconds);
+  }
+
+  #silent() {
+    if (this.walks) this.patience = Math.min(LONGEST_MS, 2 * this.patience);
+    this.#lost();
+  }
+
+  /** Opens another connection in place of one that broke or is silent: a silent network answers no close. */
+  #lost() {
+    if (this.ended) return;
+    const { socket } = this;
+    clearTimeout(this.watch);
+    socket.onopen = socket.onmessage = socket.onclose = null;
+    socket.close(GIVEN_UP);
+    this.sent.clear();
+    if (this.tries >= AGAIN_MS.length) { this.#over("The server cannot be reached any more."); return; }
+    this.receiver.status({ content: "lost" });
+    this.timer = setTimeout(() => this.#open(), AGAIN_MS[this.tries++]);
+  }
+
+  #over(reason) {
+    if (this.ended) return;
+    clearTimeout(this.watch);
+    this.ended = true;
+    this.receiver.closed(reason || "The server has closed the connection.");
   }
 
   #received(message) {
@@ -108,9 +149,12 @@ export class Connection {
       const { payload, ...header } = message;
       this.receiver.frames(header, payload);
     } else if (message.type === "status") {
-      if (message.content === "started") { this.resume = message.resume; this.tries = 0; }
+      if (message.content === "started") Object.assign(this, { resume: message.resume, tries: 0, walks: true });
+      if (["restarted", "failed"].includes(message.content)) this.begins = false;
+      if (message.content === "figures" && (this.told += 1) >= STEADY) this.patience = SILENT_MS;
       this.receiver.status(message);
     } else if (message.type === "error") {
+      this.begins = false;
       this.receiver.failed(message.content);
     }
   }

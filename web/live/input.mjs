@@ -47,6 +47,15 @@ export class Input {
     if (this.held.size) { this.held.clear(); this.#tellKeys(); }
   }
 
+  /** Tells a server that knows nothing, or what was held before a connection broke, all that is held. */
+  tellAll(again) {
+    const stick = this.#sticks();
+    if (!this.active || !(again || this.held.size || stick.some(Boolean))) return;
+    this.#tellKeys();
+    this.stick = stick;
+    this.send("stick", stick);
+  }
+
   #key(event, down) {
     const key = KEYS[event.code];
     if (!this.active || !key || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
@@ -106,11 +115,17 @@ export class Input {
     return length > 1 ? [x / length, y / length] : [x, y];
   }
 
+  /** Gamepad and finger: forward, right, yaw, pitch. */
+  #sticks() {
+    const stick = this.#pad(), touch = [...this.touches.values()].find(({ role }) => role === "move");
+    if (touch) { const [x, y] = this.#deflection(touch); stick[0] -= y; stick[1] += x; }
+    return stick;
+  }
+
   /** Sticks and mouse, if they have changed. */
   #tell() {
     if (!this.active) return;
-    const stick = this.#pad(), touch = [...this.touches.values()].find(({ role }) => role === "move");
-    if (touch) { const [x, y] = this.#deflection(touch); stick[0] -= y; stick[1] += x; }
+    const stick = this.#sticks();
     if (stick.some((value, axis) => Math.abs(value - this.stick[axis]) > 0.02)) {
       this.stick = stick;
       this.send("stick", stick);

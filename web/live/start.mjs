@@ -22,8 +22,8 @@ const view = new View({
 const begin = new Begin(document.querySelector(".begin"), walk);
 
 async function walk({ image, prompt }) {
-  view.format = query("format") ?? (LOCAL || !(await playsH264()) ? "jpeg" : "h264");
-  const output = { realtime_output_format: view.format, output_compression: view.format === "jpeg" ? 88 : 80 };
+  const format = query("format") ?? (LOCAL || !(await playsH264()) ? "jpeg" : "h264");
+  const output = { realtime_output_format: format, output_compression: format === "jpeg" ? 88 : 80 };
   view.bar.prompt.value = prompt;
   begin.root.hidden = true;
   const address = new URL(ENDPOINT + location.search, location.href);

@@ -3,6 +3,7 @@
 import { Connection } from "./connection.mjs";
 import { Input, isTyping } from "./input.mjs";
 import { playsH264, Player } from "./player.mjs";
+import { Quality } from "./quality.mjs";
 
 const BACK_SECONDS = 2, MOST_ANSWERS = 2000;
 const BRIEFLY = 2500, LONG = 10000; // milliseconds that words stay over the picture
@@ -76,6 +77,7 @@ export class View {
   /** @param {"begin" | "walk"} state */
   show(state) {
     this.stage.dataset.state = state;
+    if (state !== "walk") this.input.letGo(); // a key that comes up later is not heard
     this.input.active = state === "walk";
     for (const element of this.bar.elements) element.disabled = state !== "walk";
     const touch = matchMedia("(pointer: coarse)").matches;
@@ -101,7 +103,7 @@ export class View {
   }
 
   #forget() {
-    Object.assign(this, { facts: null, figures: {}, answers: [], chunk: 0, dropped: 0, first: 0, began: performance.now() });
+    Object.assign(this, { facts: null, figures: {}, answers: [], chunk: 0, quality: null, first: 0, began: performance.now() });
   }
 
   #seen(frame) {
@@ -112,10 +114,13 @@ export class View {
 
   #status = {
     started: (message) => {
+      const again = this.facts !== null;
       this.facts = message;
       this.player.fps = message.fps;
+      this.#sentAsAsked(this.connection.init, message);
       this.#figure("window", `window ${message.window}+${message.sink}, chunk ${message.chunk}`);
       this.place.started?.(message);
+      this.input.tellAll(again);
     },
     waiting: ({ place }) => this.say(`Somebody walks here. You are number ${place} in line.`),
     figures: (message) => { this.figures = message; this.#adapt(message); },
@@ -123,11 +128,11 @@ export class View {
     resumed: () => { this.#pauseShown(false); this.say(); },
     prompt: ({ text }) => this.say(`Now: ${text}`, BRIEFLY),
     back: () => this.player.clear(),
-    restarted: () => this.player.clear(),
+    restarted: ({ folder }) => { this.facts = { ...this.facts, folder }; this.player.clear(); },
     lost: () => this.say("The connection is lost. It is taken up again ..."),
     kept: ({ reason }) => this.say(reason, LONG),
     failed: ({ reason }) => this.say(reason, LONG),
-    ended: () => this.leave("The walk is over."),
+    ended: () => this.leave(this.#over),
   };
 
   #pauseShown(paused) {
@@ -137,18 +142,19 @@ export class View {
     button.textContent = paused ? "Go on" : "Pause";
   }
 
-  /** What does not arrive in time is sent smaller: H.264 where the browser plays it, else smaller pictures. */
-  async #adapt({ dropped }) {
-    if (dropped <= this.dropped + 4) return;
-    this.dropped = dropped;
-    if (this.format === "jpeg" && await playsH264()) {
-      this.format = "h264";
-      this.player.clear();
-      this.connection?.send("output", { realtime_output_format: "h264", output_compression: 70 });
-    } else {
-      const width = Math.max(160, Math.round(this.facts.width * 0.6));
-      this.connection?.send("output", { realtime_output_format: this.format, output_compression: 60, realtime_preview_max_width: width });
-    }
+  /** What does not arrive in time is sent smaller, and what does larger again. */
+  #adapt(figures) {
+    const output = this.quality?.judge(figures);
+    if (!output) return;
+    this.format = output.realtime_output_format;
+    this.connection?.send("output", output);
+  }
+
+  /** Frames come as the init asks, on a connection that is taken up again too. */
+  async #sentAsAsked({ realtime_output_format: format, output_compression: quality }, { width }) {
+    this.format = format;
+    this.quality = null;
+    this.quality = new Quality(format, quality, await playsH264(), width);
   }
 
   #figure(name, text) {
@@ -173,8 +179,13 @@ export class View {
       },
       restart: () => this.connection?.send("restart", {}),
       full: () => (document.fullscreenElement ? document.exitFullscreen() : this.#whole.requestFullscreen()),
-      leave: () => this.leave("The walk is over; what was walked is kept."),
+      leave: () => this.leave(this.#over),
     };
+  }
+
+  /** What is said of a walk that ends, as it is wished for. */
+  get #over() {
+    return `The walk is over.${this.facts ? ` What was walked is kept in ${this.facts.folder}.` : ""}`;
   }
 
   get #whole() {

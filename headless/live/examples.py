@@ -1,0 +1,68 @@
+"""The pictures that the page offers to begin with."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+
+from ...live import Start
+from ...toy.package import EXAMPLE
+from ...toy.scene import PROMPT, landscape
+from ..options import GenerateOptions
+from .opening import Opened
+
+MOST = 12
+"""Of a package's pictures that are offered."""
+
+
+class Example(NamedTuple):
+    """A picture, and what it shows. `own`: a walk begins there also where a client names no picture."""
+
+    name: str
+    prompt: str
+    own: bool
+    data: bytes
+    kind: str
+
+    def told(self) -> dict[str, Any]:
+        """What the page is told of it."""
+        return {"name": self.name, "prompt": self.prompt, "own": self.own}
+
+
+def examples(opened: Opened) -> list[Example]:
+    """The picture that the server was started with, then those of the package's example folder; where that has none, a
+    landscape."""
+    start = opened.start
+    prompt = start.prompt if isinstance(start, Start) else start.prompts[-1].text
+    pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    own = Example("the server's own picture", prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")
+    pictures = _pictures(opened.plan.options)
+    if not pictures:
+        return [own, Example("a landscape", PROMPT, False, _jpeg(landscape()), "image/jpeg")]
+    begun = opened.plan.options.image
+    others = [path for path in pictures if not (isinstance(begun, (str, Path)) and path.samefile(begun))]
+    return [own, *(_read(path, prompt) for path in others[:MOST])]
+
+
+def _pictures(options: GenerateOptions) -> list[Path]:
+    """The pictures that lie in the example folder of a model's package, which is its own or the one that it lies in."""
+    model = Path(options.ckpt_dir).absolute()
+    folder = next((path / EXAMPLE for path in (model, model.parent) if (path / EXAMPLE).is_dir()), None)
+    return [] if folder is None else sorted(folder.glob("*.png"))
+
+
+def _read(path: Path, otherwise: str) -> Example:
+    """A picture's bytes as they are, which a client sends back, and the prompt of the text file of its name."""
+    text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
+    told = text.read_text(encoding="utf-8", errors="replace").strip() if text.is_file() else ""
+    return Example(told or path.stem, told or otherwise, False, path.read_bytes(), "image/png")
+
+
+def _jpeg(image: Image.Image) -> bytes:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=92)
+    return file.getvalue()
