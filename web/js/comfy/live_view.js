@@ -68,7 +68,6 @@ export function addLiveView(html, node) {
   });
   const walk = ({ detail }) => {
     if (!isOf(node, detail) || view.connection) return;
-    view.format = "jpeg";
     const output = { realtime_output_format: "jpeg", output_compression: 88 };
     view.walk(output, addressOf(detail), textCodec());
   };
