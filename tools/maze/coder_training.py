@@ -105,3 +105,8 @@ def normalised(parameters: Parameters, sizes: Sizes, seed: int) -> Parameters:
         latent = latent_mean(weights, part).flatten(0, -2)
         total += torch.stack([latent.mean(0), latent.square().mean(0)]) / len(parts)
     return Parameters(parameters.shapes, with_statistics(parameters, total[0], (total[1] - total[0] ** 2).sqrt()))
+
+
+def decibels(error: Tensor) -> float:
+    """Of a mean square error of colours from 0 to 1."""
+    return round(float(-10 * torch.log10(error.clamp(min=1e-10))), 2)

@@ -26,7 +26,7 @@ from ..toyworld.parameters import Parameters, Weights
 from ..toyworld.render import LENS
 from ..toyworld.settings import compute_dtype
 from ..toyworld.team import Team
-from .coder_training import EDGES, SHAPES
+from .coder_training import EDGES, SHAPES, decibels
 from .depth import config_of
 from .pool import Pool, given, settled, walks_seen
 from .settings import SINK, WINDOW, Sizes
@@ -167,14 +167,10 @@ def measured_decoder(vae: Weights, data: Watched) -> dict[str, float]:
             errors.append(((made - wanted) / 2).square().mean((0, 2, 3, 4)))
             sharp.append(torch.stack([_sharpness(each[:, 1:]) for each in (made, wanted)]))
         error, (own, true) = torch.stack(errors), torch.stack(sharp).mean(0)
-        found |= {f"{name} first": _decibels(error[:, 0].mean()), f"{name} later": _decibels(error[:, 1:].mean()),
+        found |= {f"{name} first": decibels(error[:, 0].mean()), f"{name} later": decibels(error[:, 1:].mean()),
                   f"{name} sharpness": round(float(own / true), 3)}  # fmt: skip
     return found
 
 
 def _sharpness(pictures: Tensor) -> Tensor:
     return pictures.diff(dim=2).square().mean() + pictures.diff(dim=3).square().mean()
-
-
-def _decibels(error: Tensor) -> float:
-    return round(float(-10 * torch.log10(error.clamp(min=1e-10))), 2)

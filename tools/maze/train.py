@@ -24,7 +24,7 @@ from ..toyworld.pool import pictures_of
 from ..toyworld.prompts import embeddings
 from ..toyworld.team import Team, join
 from .coder_training import SHAPES as VAE_SHAPES
-from .coder_training import normalised, train_coder
+from .coder_training import decibels, normalised, train_coder
 from .decoder_training import measured_decoder, train_decoder, watched
 from .denoiser import Given, Layout, Steps, begun, train_denoiser
 from .pool import Pool, encoded, later_walks, settled, walks
@@ -79,11 +79,6 @@ def measured_vae(weights: Weights, sizes: Sizes, device: torch.device) -> dict[s
     pictures, latent = encoded(weights, scenes, sizes)
     error = ((pictures_of(weights, latent, sizes) - pictures) / 2).square().mean((2, 3, 4))
     return {"first": decibels(error[:, 0].mean()), "later": decibels(error[:, 1:].mean())}
-
-
-def decibels(error: Tensor) -> float:
-    """Of a mean square error of colours from 0 to 1."""
-    return round(float(-10 * torch.log10(error.clamp(min=1e-10))), 2)
 
 
 def denoiser_part(options: argparse.Namespace, sizes: Sizes, team: Team, log: Log) -> None:
