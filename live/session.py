@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Condition, Thread, current_thread
@@ -23,9 +22,9 @@ from ..pipeline.state import WorldState
 from .controls import FRAMES_OF_ONE, Controls, Steered
 from .decoding import DecodingThread
 from .engine import Engine, Start
-from .kept import save_whole
 from .pace import Pace
 from .walk import Frames, Walk
+from .walks import Walks
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +34,10 @@ WATCH = 0.2
 Deliver = Callable[[Frames], None]
 Tell = Callable[[str, dict[str, Any]], None]
 """tell(kind, facts): prompt, paused, resumed, back, restarted, kept (no longer), failed."""
+
+
+def _nobody(_kind: str, _facts: dict[str, Any]) -> None:
+    """Is told nothing."""
 
 
 class Session(Steered):
@@ -58,10 +61,9 @@ class Session(Steered):
         """`path`: poses c2w [n, 4, 4], one a video frame. `seed` as in `Walk`. `whole`: of each walk that ends a state
         and a camera path are kept too. Raises InputError."""
         self.engine, self.controls, self.pace = engine, Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
-        self._begin, self._number, self._whole = begin, 0, whole
-        self._walk_from = partial(Walk, speed=speed, path=path, seed=seed)
-        self._temporary = tempfile.TemporaryDirectory(prefix="lingbot-live-") if folder is None else None
-        self.folder = Path(self._temporary.name if self._temporary else str(folder))
+        self._begin, self._tell = begin, _nobody
+        make = partial(Walk, engine, controls=self.controls, speed=speed, path=path, seed=seed)
+        self._walks = Walks(lambda start, own: make(start, folder=own), folder, whole=whole)
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()
         self._paused = self._closing = False
         self._thread: Thread | None = None
@@ -70,9 +72,8 @@ class Session(Steered):
         self._watch: Callable[[], None] | None = None  # of the thread that makes the chunks, where that is the caller's
         self._under_way: Iterator[Frames] | None = None  # a chunk that a program asks for
         self._texts = ThreadPoolExecutor(1)  # encodes prompts beside the walk
-        self._tell: Tell = lambda _kind, _facts: None
         self.failure = ""
-        self._walk: Walk | None = self._new_walk(begin)
+        self._walks.begin(begin, self._not_kept)
 
     def __enter__(self) -> Session:
         return self
@@ -179,9 +180,9 @@ class Session(Steered):
 
     @property
     def walk(self) -> Walk:
-        if self._walk is None:
+        if self._walks.now is None:
             raise InputError(self.failure or "the walk has ended")
-        return self._walk
+        return self._walks.now
 
     def state(self) -> WorldState:
         """What was walked, to be saved and gone on with. Raises InputError where there is nothing yet."""
@@ -205,10 +206,8 @@ class Session(Steered):
         path too, also where this session keeps none of its other walks."""
         self.stop()
         self._texts.shutdown(cancel_futures=True)
-        self._whole, self._under_way = self._whole or whole, None
-        self._end_walk()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        self._walks.whole, self._under_way = self._walks.whole or whole, None
+        self._walks.close(self._not_kept)
 
     def _make(self, deliver: Deliver) -> None:
         device = self.engine.device
@@ -256,7 +255,7 @@ class Session(Steered):
             try:
                 command()
             except LingBotError as error:
-                if self._asked_for or self._walk is None:
+                if self._asked_for or self._walks.now is None:
                     raise
                 self._tell("failed", {"what": "command", "reason": str(error), "ended": False})
 
@@ -285,29 +284,12 @@ class Session(Steered):
         yield
         self.pace.worked(time.perf_counter() - began, FRAMES_OF_ONE * self.engine.chunk)
         if self.walk.kept.failure != failed_before:
-            self._tell("kept", {"reason": self.walk.kept.failure})
+            self._not_kept(self.walk.kept.failure)
 
-    def _new_walk(self, begin: Start | WorldState) -> Walk:
-        self._number += 1
-        while (self.folder / f"walk-{self._number}").exists():  # nothing that was kept is written over
-            self._number += 1
-        return self._walk_from(self.engine, begin, self.controls, self.folder / f"walk-{self._number}")
-
-    def _end_walk(self) -> None:
-        """Its memory is given back before what was walked is written, and before there is a new world."""
-        walk, self._walk = self._walk, None
-        if walk is None:
-            return
-        walk.close()
-        if self.engine.device.type == "cuda":
-            torch.cuda.empty_cache()
-        if self._whole:
-            with suppress(LingBotError):  # nothing was made, or the disk is full: what was kept is there all the same
-                save_whole(walk.kept.folder)
+    def _not_kept(self, reason: str) -> None:
+        self._tell("kept", {"reason": reason})
 
     def _go_to(self, begin: Start | WorldState) -> None:
-        self._end_walk()
-        self._walk = self._new_walk(begin)
-        self._begin = begin
+        walk, self._begin = self._walks.begin(begin, self._not_kept), begin
         self.pace.rest()
-        self._tell("restarted", {"folder": str(self._walk.kept.folder)})
+        self._tell("restarted", {"folder": str(walk.kept.folder)})

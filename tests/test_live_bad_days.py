@@ -23,7 +23,8 @@ from lingbot_world.headless.live.pictures import read_picture
 from lingbot_world.headless.live.recording import Recording
 from lingbot_world.headless.live.room import LINE
 from lingbot_world.headless.live.serving import ENDPOINT, MOST_CONNECTIONS
-from lingbot_world.live import Frames, Session, load_walk
+from lingbot_world.live import Frames, load_walk
+from lingbot_world.live.walk import Walk
 from lingbot_world.live.wire.client import MOST_TOLD, Client
 from lingbot_world.live.wire.codec import MSGPACK
 from lingbot_world.live.wire.protocol import MOST_PROMPT, read_init
@@ -77,17 +78,17 @@ def test_a_lost_connection_is_taken_up_again(server):
 
 def test_a_connection_is_taken_up_again_while_another_walk_is_begun(server, monkeypatch):
     """There is no walk for a while then."""
-    begin, begun = Session._new_walk, threading.Event()
+    make, begun = Walk.__init__, threading.Event()
 
-    def slowly(session, start):
+    def slowly(walk, *arguments, **options):
         begun.set()
         time.sleep(1.5)
-        return begin(session, start)
+        make(walk, *arguments, **options)
 
     client = server.client(lingbot_world=True)
     token = client.status("started")["resume"]
     client.chunk(1)
-    monkeypatch.setattr(Session, "_new_walk", slowly)
+    monkeypatch.setattr(Walk, "__init__", slowly)
     client.event("restart", {})
     assert begun.wait(20)
     client.tear()
@@ -95,6 +96,21 @@ def test_a_connection_is_taken_up_again_while_another_walk_is_begun(server, monk
     again = server.client(lingbot_world=True, resume=token)
     assert again.status("started")["resume"] == token
     again.chunk(1)
+    again.close()
+
+
+def test_who_comes_back_is_told_that_the_walk_was_no_longer_kept(server):
+    client = server.client(lingbot_world=True)
+    token = client.status("started")["resume"]
+    client.chunk(1)
+    client.tear()
+    wait_for(lambda: server.room.visit.client is None)
+    server.room.visit.session._not_kept("the disk is full")
+    wait_for(lambda: server.room.visit.missed)
+    again = server.client(lingbot_world=True, resume=token)
+    assert again.status("kept")["reason"] == "the disk is full"
+    again.chunk(1)
+    assert not server.room.visit.missed
     again.close()
 
 

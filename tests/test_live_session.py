@@ -432,24 +432,59 @@ def test_each_walk_leaves_a_state_and_a_camera_path_where_the_session_keeps_them
 
 def test_world_and_decoder_are_given_back_before_a_walk_is_written(toy_package, tmp_path, monkeypatch):
     """A long walk's state takes seconds to write. Nothing has to collect garbage for it."""
-    held, loaded = [], opened(toy_package, chunk=3)
+    parts, held, loaded = {}, {}, opened(toy_package, chunk=3)
 
     def noted(folder):
-        held.append([part() is not None for part in parts])
+        held[folder.name] = [part() is not None for part in parts[folder.name]]
 
-    monkeypatch.setattr("lingbot_world.live.session.save_whole", noted)
+    def note(session):
+        walk = session.walk
+        parts[walk.kept.folder.name] = weakref.ref(walk._world), weakref.ref(walk._decoder)
+
+    monkeypatch.setattr("lingbot_world.live.walks.save_whole", noted)
     with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
         gc.disable()
         try:
             chunks(session, 1)
-            parts = weakref.ref(session.walk._world), weakref.ref(session.walk._decoder)
+            note(session)
             session.restart()
-            assert next(session).part == 0  # of the new walk; the chunk is under way when the session is closed
-            parts = weakref.ref(session.walk._world), weakref.ref(session.walk._decoder)
+            chunks(session, 1)
+            note(session)
+            assert next(session).part == 0  # a chunk is under way when the session is closed
             session.close()
         finally:
             gc.enable()
-    assert held == [[False, False]] * 2
+    assert held == {"walk-1": [False, False], "walk-2": [False, False]}
+
+
+def test_another_walk_does_not_wait_until_the_one_before_is_written(toy_package, tmp_path, monkeypatch):
+    written = threading.Event()
+    monkeypatch.setattr("lingbot_world.live.walks.save_whole", lambda _folder: written.wait(60))
+    loaded = opened(toy_package)
+    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
+        chunks(session, 1)
+        session.restart()
+        chunks(session, 1)
+        assert not written.is_set() and session.walk.kept.folder.name == "walk-2"
+        written.set()
+
+
+def test_who_walks_is_told_that_a_walk_could_not_be_written(toy_package, tmp_path, monkeypatch):
+    """The next one goes on."""
+
+    def full(_folder):
+        raise InputError("No space left on device")
+
+    monkeypatch.setattr("lingbot_world.live.walks.save_whole", full)
+    told, loaded = [], opened(toy_package)
+    with Session(loaded.engine(), loaded.start, folder=tmp_path, fps=0, whole=True) as session:
+        session._tell = lambda kind, facts: told.append((kind, facts))
+        chunks(session, 1)
+        session.restart()
+        chunks(session, 1)
+        session.close()
+    reasons = [facts["reason"] for kind, facts in told if kind == "kept"]
+    assert reasons == ["No space left on device"] * 2
 
 
 def test_a_full_disk_ends_the_keeping_and_not_the_walk(toy_package, tmp_path, monkeypatch):

@@ -124,6 +124,8 @@ class Room:
         try:
             client.tell(await self._facts(visit))
             if came_back:
+                while visit.missed:
+                    client.tell(visit.missed.pop(0))
                 visit.idle = False
                 visit.session.resume()
             else:
@@ -161,8 +163,10 @@ class Room:
             visit.client.finish()
 
     def _told(self, visit: Visit, kind: str, facts: dict[str, Any]) -> None:
-        client = visit.client
+        client, status = visit.client, {"type": "status", "content": kind, **facts}
         if client is None:
+            if kind == "kept":
+                visit.missed.append(status)
             return
         if kind in ("back", "restarted"):
             client.forget()
@@ -170,7 +174,7 @@ class Room:
             client.tell({"type": "error", "content": facts["reason"]})
             client.finish()
         else:
-            client.tell({"type": "status", "content": kind, **facts})
+            client.tell(status)
 
     async def _do(self, visit: Visit, client: Client, event: Event) -> None:
         if event.kind == "output":

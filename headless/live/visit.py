@@ -31,6 +31,7 @@ class Visit:
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
+        self.missed: list[dict[str, Any]] = []  # what nobody was there to be told, and has to know
         height, width = opened.start.frame.shape[1:]
         self._engine = opened.engine(Asked(init.size or (height, width), init.window, init.sink, init.chunk))
         start = _start(opened, init, self._engine.size)
