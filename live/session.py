@@ -61,7 +61,8 @@ class Session(Steered):
         """`path`: poses c2w [n, 4, 4], one a video frame. `seed` as in `Walk`. `whole`: of each walk that ends a state
         and a camera path are kept too. Raises InputError."""
         self.engine, self.controls, self.pace = engine, Controls(), Pace(fps, of_chunk=FRAMES_OF_ONE * engine.chunk)
-        self._begin, self._tell = begin, _nobody
+        self._begin = begin
+        self._tell: Tell = _nobody
         make = partial(Walk, engine, controls=self.controls, speed=speed, path=path, seed=seed)
         self._walks = Walks(lambda start, own: make(start, folder=own), folder, whole=whole)
         self._changed, self._commands = Condition(), deque[Callable[[], None]]()

@@ -102,7 +102,12 @@ def operand(x: Tensor, mean_of: Tensor | None = None, zeros: int = 0) -> Operand
 def turned_operand(given: Unturned) -> Operand:
     """Queries, normed and turned, by the scale that their norm allows."""
     values, scale, factor = turned_fp8(given)
-    return Operand(values, Scaling(scale, factor, scale.new_zeros(1)))
+    return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
+
+
+@lru_cache
+def _no_mean(device: torch.device) -> Tensor:
+    return torch.zeros(1, device=device)
 
 
 def padding(keys: int) -> int:

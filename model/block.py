@@ -20,7 +20,7 @@ from .config import ModelConfig
 from .forward import Camera, ForwardOptions, Rope
 from .linear_8bit import activated, shared
 from .operations import Layer, Operations, norm_parameters, prepared_layers
-from .pointwise import slices
+from .pointwise import modulated, slices
 from .residual import Residual
 
 FFN_TOKENS = 32768
@@ -84,8 +84,7 @@ class Block(nn.Module):
         attention run in their dtype. options go to the attention function; "kv_cache" may hold a KeyValueCache. Where
         that only wants keys and values, the last block computes no more than its own."""
         x = x if inplace else x.clone()
-        modulation = self.modulation.to(x.device) + e0  # shift, scale and gate, twice
-        modulation[:, 1::3] += 1
+        modulation = modulated(e0, self.modulation)  # shift, scale and gate, twice
         history, extend = options.get("kv_cache"), None
         if history is not None:
             extend = partial(history.extend, self.index)

@@ -73,6 +73,12 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return _run("affine_", x, scale, shift)
 
 
+def modulated(times: Tensor, weights: Tensor) -> Tensor:
+    """A block's shift, scale and gate, twice, [rows, 6, dim] in the dtype of `times`: the sum of `times` [rows, 6, dim]
+    and the block's `weights` [1, 6, dim], and 1 more for the scales."""
+    return _run("modulated", times, weights)
+
+
 def add_norm(
     x: Tensor,
     added: tuple[Tensor, Tensor | None],
@@ -261,8 +267,8 @@ def _eager_rows(plain: Callable[..., Tensor], out: Tensor, rows: Tensor, *argume
 
 
 _EAGER: dict[str, Callable[..., Tensor]] = {
-    "layer_norm": _eager_layer_norm, "rms_silu": _eager_whole, "put_": _eager_whole, "put_fp8_": _eager_whole,
-    "merge_": _eager_whole, "merge_fp8_": _eager_whole, "put_turned_": _eager_rows,
+    "layer_norm": _eager_layer_norm, "rms_silu": _eager_whole, "modulated": _eager_whole, "put_": _eager_whole,
+    "put_fp8_": _eager_whole, "merge_": _eager_whole, "merge_fp8_": _eager_whole, "put_turned_": _eager_rows,
 }  # fmt: skip
 
 

@@ -37,6 +37,10 @@ def _affine(tokens, dim, dtype, device):
     return tuple(_randn(tokens, dim, dtype=t, device=device) for t in (torch.float32, dtype, dtype))
 
 
+def _modulated(_tokens, dim, dtype, device):
+    return _randn(2, 6, dim, dtype=torch.float32, device=device), _randn(1, 6, dim, dtype=dtype, device=device)
+
+
 def _put(tokens, dim, dtype, device):
     out, x = (_randn(count, dim, dtype=dtype, device=device) for count in (2 * tokens, tokens))
     return out, torch.randperm(2 * tokens)[:tokens].to(device), x
@@ -57,6 +61,7 @@ CASES = {
     "rms_silu": _rms_norm,
     "gated_add_": _gated_add,
     "affine_": _affine,
+    "modulated": _modulated,
     "put_": _put,
     "merge_": _merge,
 }
@@ -73,6 +78,8 @@ def reference(name, x, *arguments):
         return x + rest[0] * rest[1]
     if name == "affine_":
         return x * (1 + rest[0]) + rest[1]
+    if name == "modulated":
+        return x + rest[0] + torch.tensor([0.0, 1, 0, 0, 1, 0], dtype=x.dtype, device=x.device)[:, None]
     if name == "put_":
         return x.index_copy(0, rest[0].long(), rest[1])
     if name == "merge_":
@@ -96,6 +103,6 @@ def check(function, name, tokens, dim, dtype, device, tolerance):
     want = reference(name, *arguments)
     got = function(*arguments)
     assert (got is arguments[0]) == name.endswith("_")
-    assert got.dtype == (torch.float32 if name in ("gated_add_", "affine_") else dtype)
+    assert got.dtype == (torch.float32 if name in ("gated_add_", "affine_", "modulated") else dtype)
     error = ((got.double() - want).abs() / (1 + want.abs())).max()
     assert error < tolerance, f"{name} of {tokens} x {dim} in {dtype}: {error:.2e}"

@@ -465,7 +465,8 @@ def test_another_walk_does_not_wait_until_the_one_before_is_written(toy_package,
         chunks(session, 1)
         session.restart()
         chunks(session, 1)
-        assert not written.is_set() and session.walk.kept.folder.name == "walk-2"
+        assert not written.is_set()
+        assert session.walk.kept.folder.name == "walk-2"
         written.set()
 
 

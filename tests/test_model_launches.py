@@ -20,11 +20,11 @@ from model_cases import SMALL, random_inputs, random_state, with_state
 CONFIG = replace(SMALL, causal=True)
 AROUND_ATTENTION = ["attention", "linear", "add_norm_"]
 EXACT = [
-    "layer_norm", "linear", "rms_rope_", "linear", "linear", "put_turned_", "put_", *AROUND_ATTENTION,
+    "modulated", "layer_norm", "linear", "rms_rope_", "linear", "linear", "put_turned_", "put_", *AROUND_ATTENTION,
     "linear", "rms_norm_", *AROUND_ATTENTION, "linear", "gelu_", "linear", "gated_add_",
 ]  # fmt: skip
 IN_8_BITS = [
-    "layer_norm_8bit_", "linear", "turned_fp8_", "put_turned_", "put_fp8_", *AROUND_ATTENTION,
+    "modulated", "layer_norm_8bit_", "linear", "turned_fp8_", "put_turned_", "put_fp8_", *AROUND_ATTENTION,
     "linear", "rms_norm_", "attention", "encode_8bit_", "linear", "add_norm_", "linear", "encode_8bit_", "linear",
     "gated_add_",
 ]  # fmt: skip

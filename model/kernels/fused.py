@@ -13,21 +13,17 @@ from ..pointwise_plain import Turning
 from . import matrix_8bit as in_8_bits
 from . import pointwise
 from .launch import Kernel
-from .matrix_8bit import _FP8, _scale_8bit, _store_8bit
-from .pointwise import PART
+from .matrix_8bit import _FP8, _store_token_8bit
+from .pointwise import in_two
 
-SHORT = 2048
-"""A norm of more channels keeps so many registers that its sums are faster in kernels of their own: of 5,120 one kernel
-takes 76 us for 2,880 tokens, and three 69."""
+ALONE = 2048
+"""A norm of more channels, with nothing to be added before, is faster in parts: 2,880 tokens of 5,120 take 32 us so on
+an H100, and 35 at once. With something to be added it is faster at once."""
 
 
-@Kernel
-def _add_norm(
-    x_ptr, out_ptr, scales_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, weight_ptr, bias_ptr, dim, eps,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, BLOCK)
+@triton.jit
+def _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, row, cols, dim):
+    """x after what is added to it and its affine, which are stored."""
     inside, at = cols < dim, row * dim + cols
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     if y_ptr is not None:
@@ -40,17 +36,34 @@ def _add_norm(
         x = x * (1.0 + scale) + tl.load(shift_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if y_ptr is not None:
         tl.store(x_ptr + at, x, mask=inside)
-    x = x.to(tl.float32)
-    centred = tl.where(inside, x - tl.sum(x, axis=0) / dim, 0.0)
-    deviation = tl.rsqrt(tl.sum(centred * centred, axis=0) / dim + eps)
-    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0)
-    out = centred * deviation * weight + tl.load(bias_ptr + cols, mask=inside, other=0.0)
+    return x.to(tl.float32)
+
+
+@triton.jit
+def _weighted(centred, deviation, weight_ptr, bias_ptr, cols, dim):
+    weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
+    return centred * deviation * weight + tl.load(bias_ptr + cols, mask=cols < dim, other=0.0)
+
+
+@Kernel
+def _add_norm(
+    x_ptr, out_ptr, scales_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, weight_ptr, bias_ptr, dim, eps,
+    FIRST: tl.constexpr, SECOND: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
+    a = _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, row, left, dim)
+    b = _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, row, right, dim)
+    mean = (tl.sum(a, axis=0) + tl.sum(b, axis=0)) / dim
+    a, b = a - mean, tl.where(right < dim, b - mean, 0.0)
+    deviation = tl.rsqrt((tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)) / dim + eps)
+    a = _weighted(a, deviation, weight_ptr, bias_ptr, left, dim)
+    b = _weighted(b, deviation, weight_ptr, bias_ptr, right, dim)
     if scales_ptr is None:
-        tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(out_ptr + row * dim + left, a.to(out_ptr.dtype.element_ty))
+        tl.store(out_ptr + row * dim + right, b.to(out_ptr.dtype.element_ty), mask=right < dim)
     else:
-        largest = _scale_8bit(tl.max(tl.abs(out), axis=0), out_ptr)
-        tl.store(scales_ptr + row, largest)
-        _store_8bit(out_ptr + at, out, largest, inside)
+        _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim)
 
 
 @triton.jit
@@ -60,67 +73,83 @@ def _power_of_two_over(x):
     return (exponent << 23).to(tl.float32, bitcast=True), ((254 - exponent) << 23).to(tl.float32, bitcast=True)
 
 
+@triton.jit
+def _rotated(
+    x, weight_ptr, cos_ptr, sin_ptr, shift_ptr, deviation, row, cols, dim, START: tl.constexpr, SIZE: tl.constexpr,
+    HALF: tl.constexpr,
+):  # fmt: skip
+    x = x * deviation * tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
+    angle = row * HALF + (START // 2 + tl.arange(0, SIZE // 2)) % HALF
+    cos, sin = tl.load(cos_ptr + angle), tl.load(sin_ptr + angle)
+    even, odd = tl.split(tl.reshape(x, (SIZE // 2, 2)))
+    x = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (SIZE,))
+    if shift_ptr is not None:
+        x -= tl.load(shift_ptr + cols, mask=cols < dim, other=0.0)
+    return x
+
+
+@triton.jit
+def _store_by_factor(at, x, factor, inside):
+    x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
+    tl.store(at, x.to(at.dtype.element_ty), mask=inside)
+
+
 @Kernel
 def _turned(
     out_ptr, rows_ptr, x_ptr, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, scale_out_ptr, factor_out_ptr,
-    stride, dim, eps, root, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+    stride, dim, eps, root, FIRST: tl.constexpr, SECOND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
 ):  # fmt: skip
     """BOUNDED: in 8 bits by the least scale that no token of that norm can exceed, which program 0 writes. Else by
     shift and factor, if there are any."""
     row = tl.program_id(0).to(tl.int64)
-    total, largest = tl.zeros((BLOCK,), tl.float32), tl.zeros((BLOCK,), tl.float32)
-    for block in tl.static_range(BLOCKS):
-        cols = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * stride + cols, mask=cols < dim, other=0.0).to(tl.float32)
-        total += x * x
-        if BOUNDED:
-            weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0).to(tl.float32)
-            largest = tl.maximum(largest, tl.abs(weight))
-    deviation = tl.rsqrt(tl.sum(total, axis=0) / dim + eps)
-    if BOUNDED:
-        made, factor = _power_of_two_over(tl.maximum(tl.max(largest, axis=0), 1e-30) * root)
-        if row == 0:
-            tl.store(scale_out_ptr, made)
-            tl.store(factor_out_ptr, factor)
-    elif factor_ptr is not None:
-        factor = tl.load(factor_ptr)
+    left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
+    a = tl.load(x_ptr + row * stride + left).to(tl.float32)
+    b = tl.load(x_ptr + row * stride + right, mask=right < dim, other=0.0).to(tl.float32)
+    deviation = tl.rsqrt((tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)) / dim + eps)
+    a = _rotated(a, weight_ptr, cos_ptr, sin_ptr, shift_ptr, deviation, row, left, dim, 0, FIRST, HALF)
+    b = _rotated(b, weight_ptr, cos_ptr, sin_ptr, shift_ptr, deviation, row, right, dim, FIRST, SECOND, HALF)
     place = row
     if rows_ptr is not None:
         place = tl.load(rows_ptr + row)
-    for block in tl.static_range(BLOCKS):  # the second read comes from the GPU's cache
-        cols = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * stride + cols, mask=cols < dim, other=0.0).to(tl.float32)
-        x = x * deviation * tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
-        angle = row * HALF + (block * (BLOCK // 2) + tl.arange(0, BLOCK // 2)) % HALF
-        cos = tl.load(cos_ptr + angle)
-        sin = tl.load(sin_ptr + angle)
-        even, odd = tl.split(tl.reshape(x, (BLOCK // 2, 2)))
-        x = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (BLOCK,))
-        if shift_ptr is not None:
-            x -= tl.load(shift_ptr + cols, mask=cols < dim, other=0.0)
-        if BOUNDED or factor_ptr is not None:
-            x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
-        tl.store(out_ptr + place * dim + cols, x.to(out_ptr.dtype.element_ty), mask=cols < dim)
+    to_left, to_right = out_ptr + place * dim + left, out_ptr + place * dim + right
+    if BOUNDED:
+        of_a = tl.max(tl.abs(tl.load(weight_ptr + left).to(tl.float32)), axis=0)
+        of_b = tl.max(tl.abs(tl.load(weight_ptr + right, mask=right < dim, other=0.0).to(tl.float32)), axis=0)
+        made, factor = _power_of_two_over(tl.maximum(tl.maximum(of_a, of_b), 1e-30) * root)
+        if row == 0:
+            tl.store(scale_out_ptr, made)
+            tl.store(factor_out_ptr, factor)
+        _store_by_factor(to_left, a, factor, left < dim)
+        _store_by_factor(to_right, b, factor, right < dim)
+    elif factor_ptr is not None:
+        factor = tl.load(factor_ptr)
+        _store_by_factor(to_left, a, factor, left < dim)
+        _store_by_factor(to_right, b, factor, right < dim)
+    else:
+        tl.store(to_left, a.to(out_ptr.dtype.element_ty))
+        tl.store(to_right, b.to(out_ptr.dtype.element_ty), mask=right < dim)
 
 
 @Kernel
-def _from_fp8_rows(out_ptr, scales_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constexpr):
-    token = tl.program_id(0).to(tl.int64)
-    cols = tl.arange(0, BLOCK)
-    inside, at = cols < dim, token * dim + cols
-    out = tl.load(values_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    out = out * tl.load(factor_ptr) + tl.load(shift_ptr + cols, mask=inside, other=0.0)
+def _from_fp8_rows(
+    out_ptr, scales_ptr, values_ptr, shift_ptr, factor_ptr, dim, FIRST: tl.constexpr, SECOND: tl.constexpr
+):  # fmt: skip
+    row, factor = tl.program_id(0).to(tl.int64), tl.load(factor_ptr)
+    left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
+    inside = right < dim
+    a = tl.load(values_ptr + row * dim + left).to(tl.float32) * factor + tl.load(shift_ptr + left)
+    b = tl.load(values_ptr + row * dim + right, mask=inside, other=0.0).to(tl.float32) * factor
+    b += tl.load(shift_ptr + right, mask=inside, other=0.0)
     if scales_ptr is None:
-        tl.store(out_ptr + at, out.to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(out_ptr + row * dim + left, a.to(out_ptr.dtype.element_ty))
+        tl.store(out_ptr + row * dim + right, b.to(out_ptr.dtype.element_ty), mask=inside)
     else:
-        scale = _scale_8bit(tl.max(tl.where(inside, tl.abs(out), 0.0), axis=0), out_ptr)
-        tl.store(scales_ptr + token, scale)
-        _store_8bit(out_ptr + at, out, scale, inside)
+        _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim)
 
 
 def layer_norm_8bit_(values: Tensor, scales: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """See pointwise.layer_norm_8bit."""
-    if x.shape[1] > SHORT:
+    if x.shape[1] > ALONE:
         return in_8_bits.layer_norm_8bit_(values, scales, x, weight, bias, eps)
     add_norm_(x, values, scales, (None, None), (None, None), (weight, bias, eps))
     return values
@@ -132,29 +161,12 @@ def add_norm_(
 ) -> Tensor:  # fmt: skip
     """See pointwise.add_norm."""
     (y, gate), (weight, bias, eps) = added, norm
-    if x.shape[1] > SHORT and y is not None:
-        return _add_norm_in_steps(x, out, scales, (y, gate), affine, norm)
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):
         _add_norm[(len(x),)](
             x, out, scales, y, gate, *affine, weight.contiguous(), bias.contiguous(), x.shape[1], eps,
-            **_whole_row(x.shape[1]),
+            **in_two(x.shape[1], 320),
         )  # fmt: skip
-    return x
-
-
-def _add_norm_in_steps(
-    x: Tensor, out: Tensor, scales: Tensor | None, added: tuple[Tensor, Tensor | None],
-    affine: tuple[Tensor | None, Tensor | None], norm: tuple[Tensor, Tensor, float],
-) -> Tensor:  # fmt: skip
-    pointwise.gated_add_(x, *added)
-    scale, shift = affine
-    if scale is not None and shift is not None:
-        pointwise.affine_(x, scale, shift)
-    if scales is None:
-        pointwise.layer_norm_(out, x, *norm)
-    else:
-        in_8_bits.layer_norm_8bit_(out, scales, x, *norm)
     return x
 
 
@@ -178,8 +190,8 @@ def _turn(
     bound = dim**0.5 / LARGEST[torch.float8_e4m3fn]
     with torch.cuda.device_of(x):
         _turned[(len(x),)](
-            out, rows, x, weight.contiguous(), cos, sin, *scaling, x.stride(0), dim, eps, bound, BLOCK=PART,
-            BLOCKS=triton.cdiv(dim, PART), HALF=cos.shape[1], BOUNDED=bounded, num_warps=8,
+            out, rows, x, weight.contiguous(), cos, sin, *scaling, x.stride(0), dim, eps, bound, HALF=cos.shape[1],
+            BOUNDED=bounded, **in_two(dim, 320),
         )  # fmt: skip
     return out
 
@@ -192,15 +204,9 @@ def merge_fp8_(
     _, tokens, heads, width = parts.shape
     if log_sums is None:
         with torch.cuda.device_of(out):
-            _from_fp8_rows[(tokens,)](out, scales, parts, shift, factor, heads * width, **_whole_row(heads * width))
+            _from_fp8_rows[(tokens,)](out, scales, parts, shift, factor, heads * width, **in_two(heads * width, 1280))
         return out
     merged = out if scales is None else torch.empty_like(out, dtype=torch.bfloat16)
     pointwise.merge_(merged.unflatten(1, (heads, -1)), parts, log_sums, rest, rest_log_sums)
     in_8_bits.from_fp8_(merged, merged, shift, factor)
     return out if scales is None else in_8_bits.encode_8bit_(out, scales, merged)
-
-
-def _whole_row(dim: int) -> dict[str, int]:
-    """A program's channels, all of a token, and its warps."""
-    block = triton.next_power_of_2(dim)
-    return {"BLOCK": block, "num_warps": max(1, min(16, block // 512))}

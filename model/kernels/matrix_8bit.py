@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..matrix_8bit import LARGEST, Activation
 from .launch import Kernel
-from .pointwise import PART, parts_of
+from .pointwise import PART, in_two, parts_of
 
 _INT8, _FP8 = tl.constexpr(LARGEST[torch.int8]), tl.constexpr(LARGEST[torch.float8_e4m3fn])
 
@@ -34,6 +34,35 @@ def _store_8bit(at, x, scale, inside):
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim):
+    """A token's channels `left`, all of which it has, and `right`, in 8 bits with one scale."""
+    scale = _scale_8bit(tl.maximum(tl.max(tl.abs(a), axis=0), tl.max(tl.abs(b), axis=0)), out_ptr)
+    tl.store(scales_ptr + row, scale)
+    _store_8bit(out_ptr + row * dim + left, a, scale, left < dim)
+    _store_8bit(out_ptr + row * dim + right, b, scale, right < dim)
+
+
+@triton.jit
+def _activated(x, ACTIVATION: tl.constexpr):
+    if ACTIVATION == "silu":
+        x = x / (1.0 + tl.exp(-x))
+    if ACTIVATION == "gelu":  # 1 + tanh(u) = 2 / (1 + exp(-2u)), and 2 * sqrt(2 / pi) = 1.5957691216
+        x = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    return x
+
+
+@Kernel
+def _encode_token_8bit(
+    values_ptr, scales_ptr, x_ptr, dim, FIRST: tl.constexpr, SECOND: tl.constexpr, ACTIVATION: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
+    a = _activated(tl.load(x_ptr + row * dim + left).to(tl.float32), ACTIVATION)
+    b = _activated(tl.load(x_ptr + row * dim + right, mask=right < dim, other=0.0).to(tl.float32), ACTIVATION)
+    _store_token_8bit(values_ptr, scales_ptr, row, left, right, a, b, dim)
+
+
 @Kernel
 def _encode_8bit(
     values_ptr, scales_ptr, x_ptr, rows, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr
@@ -43,10 +72,7 @@ def _encode_8bit(
     inside = (row[:, None] < rows) & (cols < dim)
     at = row[:, None] * dim + cols
     x = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    if ACTIVATION == "silu":
-        x = x / (1.0 + tl.exp(-x))
-    if ACTIVATION == "gelu":  # 1 + tanh(u) = 2 / (1 + exp(-2u)), and 2 * sqrt(2 / pi) = 1.5957691216
-        x = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+    x = _activated(x, ACTIVATION)
     scale = _scale_8bit(tl.max(tl.abs(x), axis=1), values_ptr)
     tl.store(scales_ptr + row, scale, mask=row < rows)
     _store_8bit(values_ptr + at, x, scale[:, None], inside)
@@ -164,7 +190,12 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
 
 def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
     """See pointwise.encode_8bit."""
-    _run_by_head(_encode_8bit, scales, values, scales, x.contiguous(), ACTIVATION=activation)
+    dim, x = values.numel() // scales.numel(), x.contiguous()
+    if dim > PART:
+        with torch.cuda.device_of(x):
+            _encode_token_8bit[(scales.numel(),)](values, scales, x, dim, ACTIVATION=activation, **in_two(dim, 2048))
+    else:
+        _run_by_head(_encode_8bit, scales, values, scales, x, ACTIVATION=activation)
     return values
 
 

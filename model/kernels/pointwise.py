@@ -13,6 +13,8 @@ from .launch import Kernel
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 PART = 1024
 """Channels that a program takes at once."""
+WARP = 32
+"""Threads."""
 
 
 @Kernel
@@ -90,6 +92,18 @@ def _affine(x_ptr, scale_ptr, shift_ptr, dim, BLOCK: tl.constexpr):
     scale = tl.load(scale_ptr + at, mask=inside).to(tl.float32)
     shift = tl.load(shift_ptr + at, mask=inside).to(tl.float32)
     tl.store(x_ptr + at, x * (1.0 + scale) + shift, mask=inside)
+
+
+@Kernel
+def _modulated(out_ptr, times_ptr, weights_ptr, dim, BLOCK: tl.constexpr):
+    parts = tl.cdiv(dim, BLOCK)
+    cols = tl.program_id(0) % parts * BLOCK + tl.arange(0, BLOCK)
+    row, inside = tl.program_id(0) // parts, cols < dim
+    times = tl.load(times_ptr + row * dim + cols, mask=inside)
+    made = times + tl.load(weights_ptr + row % 6 * dim + cols, mask=inside).to(times.dtype)
+    if row % 3 == 1:
+        made += 1
+    tl.store(out_ptr + row * dim + cols, made, mask=inside)
 
 
 @Kernel
@@ -187,6 +201,16 @@ def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return x
 
 
+def modulated(times: Tensor, weights: Tensor) -> Tensor:
+    """See pointwise.modulated."""
+    times, out = times.contiguous(), torch.empty_like(times, memory_format=torch.contiguous_format)
+    with torch.cuda.device_of(times):
+        _modulated[parts_of(times.flatten(0, 1))](
+            out, times, weights.to(times.device).contiguous(), times.shape[2], BLOCK=PART
+        )
+    return out
+
+
 def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
     """See pointwise.put_."""
     with torch.cuda.device_of(out):
@@ -208,6 +232,17 @@ def merge_(
             REST=rest is not None,
         )  # fmt: skip
     return out
+
+
+def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
+    """How a program takes a token whole: as FIRST and SECOND channels, powers of two, which together are little more
+    than dim. Of one power of two up to half would be empty, and its threads wait for the others.
+
+    No channel is two warps': what one of them has stored the other would read and add to once more."""
+    first = triton.next_power_of_2(dim) // 2
+    second = max(triton.next_power_of_2(dim - first), min(first, 4 * WARP))
+    warps = min(max(4, min(16, (first + second) // of_a_warp)), max(1, second // WARP))
+    return {"FIRST": first, "SECOND": second, "num_warps": 1 << (warps.bit_length() - 1)}
 
 
 def parts_of(x: Tensor) -> tuple[int]:

@@ -141,6 +141,15 @@ def near(got: torch.Tensor, want: torch.Tensor) -> None:
         same(got, want)
 
 
+def tokens_in_two() -> None:
+    """The two parts hold a token, and each of a channel's threads is its only one."""
+    for dim in (32, 64, 96, 128, 192, 256, 1024, 1536, 2048, 4160, 5120, 8960, 13824):
+        for of_a_warp in (320, 1280, 2048):
+            first, second, warps = kernels.in_two(dim, of_a_warp).values()
+            assert first < dim <= first + second, dim
+            assert warps == 1 or kernels.WARP * warps <= second <= first, dim
+
+
 def merged(dtype: torch.dtype) -> None:
     """Results of attention in 8 bits: several parts, with a rest, and one part alone."""
     parts, rest = torch.randn(3, 7, 4, 24).to(FP8), torch.randn(1, 7, 4, 24).to(FP8)
@@ -211,6 +220,7 @@ def pooled() -> None:
 
 
 def cases() -> Iterator[tuple[str, Callable[[], None]]]:
+    yield "tokens in two", tokens_in_two
     for dtype in DTYPES:
         yield from ((f"{name}, {dtype}", lambda name=name, dtype=dtype: pointwise(name, dtype)) for name in NAMES)
         yield f"out of 8 bits, {dtype}", lambda dtype=dtype: out_of_8_bits(dtype)

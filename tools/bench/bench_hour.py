@@ -1,9 +1,12 @@
 """An hour of walking: does memory stay, does a chunk's time stay, are the poses still exact?
 
     python tools/bench/bench_hour.py --package TOY [--minutes 60] [--chunk 3] [--size 96x160]
+    python tools/bench/bench_hour.py --random SCRATCH --chunk 4 --size 384x640 --arithmetic fp8 --attention 8bit
 
-TOY is what `lingbot-world toy` wrote (`--random` for the fastest). W is held, so that the way is known: the last
-position, and every latent frame's step as the model gets it, are compared with it. Prints a row for each tenth."""
+TOY is what `lingbot-world toy` wrote (`--random` for the fastest); in SCRATCH a 1.3B of random weights is made. W is
+held, so that the way is known: the last position, and every latent frame's step as the model gets it, are compared with
+it. The minutes are those that are walked, at 16 frames a second: a machine that is faster takes less. Prints a row for
+each tenth."""
 
 import argparse
 import os
@@ -12,6 +15,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+import random_package
+import torch
 from bench_report import GB
 from lingbot_world import live, open_live
 from lingbot_world.camera.moves.keys import STEP
@@ -23,32 +28,50 @@ from memory_watch import process_bytes
 def walk(session: live.Session, frames: int) -> None:
     """Press W, and take so many frames; a row for each tenth of them."""
     session.press("w")
-    begin, rows = time.perf_counter(), 0
+    begin = last = time.perf_counter()
+    rows, most = 0, 0.0
     for made in session:
-        done = made.first + len(made.pixels)
+        done, now = made.first + len(made.pixels), time.perf_counter()
+        most, last = max(most, now - last), now
         if done >= frames * (rows + 1) / 10:
             rows += 1
-            now = time.perf_counter()
-            held = process_bytes(os.getpid()) / GB
             rate = frames / 10 / (now - begin)
-            print(f"{done / FPS / 60:6.1f} min: {held:.3f} GB, {rate:.1f} frames a second", flush=True)
-            begin = now
+            row = f"{done / FPS / 60:6.1f} min: {held()}, {rate:.1f} frames a second"
+            print(f"{row}, for the next ones {most:.3f} s at most", flush=True)
+            begin, most = now, 0.0
         if done >= frames:
             return
 
 
+def held() -> str:
+    """What the process holds, and on the GPU its tensors and torch's allocator."""
+    figures = f"{process_bytes(os.getpid()) / GB:.3f} GB"
+    if torch.cuda.is_available():
+        tensors, reserved = torch.cuda.memory_allocated() / GB, torch.cuda.memory_reserved() / GB
+        figures += f", on the GPU {tensors:.3f}, reserved {reserved:.3f}"
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--package", required=True)
+    package = parser.add_mutually_exclusive_group(required=True)
+    package.add_argument("--package", type=Path)
+    package.add_argument("--random", type=Path, metavar="SCRATCH")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--chunk", type=int, default=3)
     parser.add_argument("--size", default="96x160")
+    parser.add_argument("--arithmetic", default="auto")
+    parser.add_argument("--attention", default="auto")
     options = parser.parse_args()
     height, width = map(int, options.size.split("x"))
-    package = Path(options.package)
-    model = next(each for each in (package / "lingbot_world_fast", package) if each.is_dir())
-    engine, start = open_live(model, image=package / "example/image.png", prompt="A room.", chunk=options.chunk,
-                              height=height, width=width)  # fmt: skip
+    folder = options.random or options.package
+    window = {"window": 18, "sink": 6} if options.random else {}
+    model = random_model(folder) if options.random else next(
+        each for each in (folder / "lingbot_world_fast", folder) if each.is_dir()
+    )  # fmt: skip
+    engine, start = open_live(model, image=folder / "example/image.png", prompt="A room.", chunk=options.chunk,
+                              height=height, width=width, arithmetic=options.arithmetic, attention=options.attention,
+                              **window)  # fmt: skip
     with tempfile.TemporaryDirectory() as folder, live.Session(engine, start, folder=folder) as session:
         walk(session, int(options.minutes * 60 * FPS))
         session.close(whole=True)
@@ -57,6 +80,15 @@ def main() -> None:
     print(f"{len(poses)} poses, {poses.dtype}; the last is {off:.1e} from where it should be")
     steps = model_steps(poses[::4].astype(np.float64), None, WALKING_UNIT)[2:, 2, 3]
     print(f"a latent frame's step is 1 within {abs(steps - 1).max():.1e}")
+
+
+def random_model(folder: Path) -> Path:
+    """A 1.3B of random weights, and what else a package has."""
+    random_package.text_encoder(folder)
+    random_package.vae(folder)
+    (folder / "example").mkdir(parents=True, exist_ok=True)
+    random_package.write_example(folder / "example")
+    return random_package.small(folder)
 
 
 def way(frames: int) -> float:
