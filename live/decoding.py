@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from threading import get_ident
 
 import torch
 
@@ -19,9 +20,19 @@ class DecodingThread:
     def __init__(self) -> None:
         self._cores = torch.get_num_threads()
         own = max(1, self._cores // 2)
-        self._pool = ThreadPoolExecutor(1, "lingbot-decoding", torch.set_num_threads, (own,))
+        self._ident = 0
+        self._pool = ThreadPoolExecutor(1, "lingbot-decoding", self._begin, (own,))
         self._running: Future[None] | None = None
         torch.set_num_threads(max(1, self._cores - own))
+
+    def _begin(self, cores: int) -> None:
+        self._ident = get_ident()
+        torch.set_num_threads(cores)
+
+    @property
+    def here(self) -> bool:
+        """Whether this is the thread that asks."""
+        return get_ident() == self._ident
 
     @classmethod
     def where_it_gains(cls, device: torch.device) -> DecodingThread | None:

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import InputError
 from ..model.config import ModelConfig
 from ..options import Window
+from ..pipeline.state import WorldState
 from ..pipeline.world import Schedule, World
 from ..vae import VideoDecoder
 
@@ -44,9 +46,32 @@ class Engine:
 @dataclass(frozen=True)
 class Start:
     """Where a walk begins: the first `frame` as the VAE takes it, float32 [3, H, W], what it shows, and the `lens` [4]
-    at 832x480 (None: the official examples')."""
+    at 832x480 (None: the official examples'). Of a `state` the walk is what comes next: then `frame` is the state's,
+    the lens is its own, and an empty prompt is its last one."""
 
     frame: Tensor
     prompt: str
     lens: np.ndarray | None = None
     seed: int = 0
+    state: WorldState | None = None
+
+    @classmethod
+    def of(cls, begin: Start | WorldState) -> Start:
+        """The same as a Start."""
+        return cls.after(begin) if isinstance(begin, WorldState) else begin
+
+    @classmethod
+    def after(cls, state: WorldState, prompt: str = "", seed: int = 0) -> Start:
+        """What comes next of a state."""
+        return cls(state.frame, prompt, None, seed, state)
+
+    def check(self, engine: Engine) -> None:
+        """Raises InputError for what a walk by this engine cannot begin with."""
+        if self.state is not None:
+            self.state.check(engine.config, engine.chunk, guided=False)
+        if tuple(self.frame.shape) != (3, *engine.size):
+            height, width = engine.size
+            raise InputError(
+                f"the first frame is {list(self.frame.shape)}, and this engine's pictures are [3, {height}, {width}]: "
+                f"bring it to {width}x{height}, or open the engine with its size"
+            )

@@ -58,10 +58,14 @@ class Kept:
         return self.latent_frames // self._engine.chunk
 
     def prompt(self, text: str, context: Tensor) -> None:
-        """From the next chunk on this is the prompt; `context` [1, L, D] is its embedding."""
+        """From the next chunk on this is the prompt; `context` [1, L, D] is its embedding. Raises InputError where the
+        walk's first cannot be written: nothing would be kept of it."""
+        first = not self._prompts
         self._prompts = [*(part for part in self._prompts if part[2] < self.latent_frames)]
         self._prompts.append((text, context.cpu(), self.latent_frames))
-        self._try(self._write_head)
+        reason = self._try(self._write_head)
+        if first and reason:
+            raise InputError(f"the walk cannot be kept in {self.folder}: {reason}")
 
     def append(self, latent: Tensor, steps: np.ndarray, poses: np.ndarray) -> None:
         """A chunk: its latent float32 [1, 16, n, h, w], what the model was given [n, 4, 4], the video frames' poses."""
@@ -89,13 +93,16 @@ class Kept:
             file.truncate(length * self._rows[name])
             file.seek(0, os.SEEK_END)
 
-    def _try(self, write: Any) -> None:
+    def _try(self, write: Any) -> str:
+        """Why it could not, or nothing."""
         try:
             write()
         except (OSError, InputError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             self.failure = f"the walk is no longer kept in {self.folder} ({reason}); what was made before stays there"
             self._cut_files()
+            return reason
+        return ""
 
     def latent(self, first: int, last: int) -> Tensor:
         """Latent frames of this walk float32 [1, 16, n, h, w]."""
@@ -255,6 +262,7 @@ def _save(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def _load(path: Path) -> dict[str, Tensor]:
+    """Copies: what was mapped would change when the file is written again."""
     from safetensors.torch import load_file
 
-    return load_file(path)
+    return {name: tensor.clone() for name, tensor in load_file(path).items()}

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from threading import Condition, Thread, current_thread
+from threading import Condition, RLock, Thread, current_thread
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,7 @@ class Session(Steered):
         self._watch: Callable[[], None] | None = None  # of the thread that makes the chunks, where that is the caller's
         self._under_way: Iterator[Frames] | None = None  # a chunk that a program asks for
         self._texts = ThreadPoolExecutor(1)  # encodes prompts beside the walk
+        self._working = RLock()  # held while a program's chunk is made
         self.failure = ""
         self._walks.begin(begin, self._not_kept)
 
@@ -87,6 +88,8 @@ class Session(Steered):
         `Walk.prompt`. Raises InputError for one that is empty."""
         if not text.strip():
             raise InputError("the prompt is empty; say what the world shows")
+        if self._closing:
+            raise InputError("the walk has ended: no prompt changes it any more")
         if self._watch is not None:
             self._ask(lambda: self._encoded(text, refresh))
             return
@@ -113,7 +116,7 @@ class Session(Steered):
         self._ask(change)
 
     def pause(self) -> None:
-        """No chunk is begun until `resume`."""
+        """The thread of `start` begins no chunk until `resume`. A program pauses by not asking for frames."""
         with self._changed:
             self._paused = True
         self._tell("paused", {})
@@ -152,22 +155,35 @@ class Session(Steered):
 
     def __next__(self) -> Frames:
         """The next frames; there is no end before `close`. A chunk is made when it is asked for. Raises what the walk
-        meets, and what was asked of it in vain."""
-        while not self._closing:
-            if self._under_way is None and self.walk.ended:
-                break
-            if self._under_way is None:
-                self._under_way = self._chunk()
-            try:
-                return next(self._under_way)
-            except BaseException as error:
-                self._under_way = None
-                if not isinstance(error, StopIteration):
-                    raise
+        meets, and what was asked of it in vain. A chunk that was broken off is made anew, its frames too."""
+        if self.running:
+            raise InputError("a thread makes the chunks of this session since `start`, and gives them to `deliver`")
+        with self._working:
+            while not self._closing:
+                if self._under_way is None:
+                    self._do_what_is_asked()
+                    if self.walk.ended:
+                        break
+                    self._under_way = self._chunk()
+                try:
+                    return next(self._under_way)
+                except BaseException as error:
+                    self._under_way = None
+                    if not isinstance(error, StopIteration):
+                        self._commands.appendleft(self._stand_where_it_is_kept)
+                        raise
         raise StopIteration
 
+    def _stand_where_it_is_kept(self) -> None:
+        """Keys were taken and the camera moved for a chunk that is not there."""
+        self.walk.back(self.walk.kept.chunks)
+        self.pace.rest()
+
     def start(self, deliver: Deliver, tell: Tell | None = None) -> None:
-        """Have a thread make the chunks. It calls `deliver(frames)` and `tell`, which must not wait for anything."""
+        """Have a thread make the chunks. It calls `deliver(frames)` and `tell`, which must not wait for anything.
+        Raises InputError where there is one already."""
+        if self._thread is not None or self._closing:
+            raise InputError("the session was started, or closed, before; begin another one")
         self._tell, self._asked_for = tell or self._tell, False
         self._thread = Thread(target=self._make, args=(deliver,), name="lingbot-live", daemon=True)
         self._thread.start()
@@ -199,16 +215,26 @@ class Session(Steered):
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        if self._thread is not None and self._thread is not current_thread():
+        if self._thread is not None and not self._is_delivering:
             self._thread.join()
+
+    @property
+    def _is_delivering(self) -> bool:
+        """Whether this is a thread that calls `deliver`."""
+        mine = current_thread() is self._thread or (self._decoding is not None and self._decoding.here)
+        return self.running and mine
 
     def close(self, *, whole: bool = False) -> None:
         """Ends the walk. What was walked stays in its folder, unless that is temporary; `whole`: a state and a camera
-        path too, also where this session keeps none of its other walks."""
+        path too, also where this session keeps none of its other walks. From `deliver` it is `stop`: who began the
+        session closes it."""
         self.stop()
+        if self._is_delivering:
+            return
         self._texts.shutdown(cancel_futures=True)
-        self._walks.whole, self._under_way = self._walks.whole or whole, None
-        self._walks.close(self._not_kept)
+        with self._working:
+            self._walks.whole, self._under_way = self._walks.whole or whole, None
+            self._walks.close(self._not_kept)
 
     def _make(self, deliver: Deliver) -> None:
         device = self.engine.device
@@ -234,9 +260,11 @@ class Session(Steered):
             if self._watch is not None:
                 self._watch()
             with self._changed:
-                if self._closing or self.walk.ended:
+                if self._closing:
                     return False
                 if not self._commands:
+                    if self.walk.ended:
+                        return False
                     seconds = None if self._paused else self.pace.wait()
                     if seconds == 0:
                         return True
@@ -288,9 +316,11 @@ class Session(Steered):
             self._not_kept(self.walk.kept.failure)
 
     def _not_kept(self, reason: str) -> None:
+        log.warning("%s", reason)
         self._tell("kept", {"reason": reason})
 
     def _go_to(self, begin: Start | WorldState) -> None:
+        Start.of(begin).check(self.engine)  # before the walk of now ends
         walk, self._begin = self._walks.begin(begin, self._not_kept), begin
         self.pace.rest()
         self._tell("restarted", {"folder": str(walk.kept.folder)})

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..camera.path import lens_from_fov
 from ..camera.plucker import pixel_rays, write_embedding
+from ..camera.poses import check_poses
 from ..errors import InputError
 from ..model.host_memory import queued_on
 from ..options import CELL
@@ -84,28 +85,27 @@ class Walk:
         self, engine: Engine, start: Start | WorldState, controls: Controls, folder: Path, speed: float = 1.0,
         path: np.ndarray | None = None, seed: int | None = None,
     ) -> None:  # fmt: skip
-        """`path`: poses [n, 4, 4] that are walked, whatever is asked for. `seed`: in place of the Start's, or of a
-        state's 0. Raises InputError."""
+        """`path`: poses [n, 4, 4] that are walked, whatever is asked for. `seed`: in place of the Start's. Raises
+        InputError, CameraError for a path that is none."""
+        start = Start.of(start)
+        start.check(engine)
         self.engine, self.controls = engine, controls
-        self._state = before = start if isinstance(start, WorldState) else None
-        if before is not None:
-            before.check(engine.config, engine.chunk, guided=False)
-        self.frame = start.frame
-        lens, scale = (start.lens, 0.0) if isinstance(start, Start) else (start.lens[-1].numpy(), start.scale)
+        self._state, self.frame = (before := start.state), start.frame
+        lens, scale = (start.lens, 0.0) if before is None else (before.lens[-1].numpy(), before.scale)
         self._lens = lens_from_fov() if lens is None else lens
         self._rays = pixel_rays(self._lens[None], *engine.size)
+        path = None if path is None else check_poses(path, "path")
         pose = None if before is None else before.last_pose.numpy()
         self.camera = WalkingCamera(pose, scale or WALKING_UNIT, speed) if path is None else RecordedCamera(
             path, pose, scale)
         self._conditioning = self._settling(engine.encode_image(self.frame))
-        given = start.seed if isinstance(start, Start) else 0
-        self._generator = torch.Generator().manual_seed(given if seed is None else seed)
+        self._generator = torch.Generator().manual_seed(start.seed if seed is None else seed)
         self._drawn = None if path is None else self._all_noise(len(path))
         self.kept = Kept(folder, engine, self.frame, self._lens, self.camera.unit, before)
-        if isinstance(start, Start):
+        if before is None or start.prompt not in ("", before.prompts[-1].text):
             self.kept.prompt(start.prompt, engine.encode_prompt(start.prompt))
         else:
-            self.kept.prompt(start.prompts[-1].text, start.prompts[-1].context)
+            self.kept.prompt(before.prompts[-1].text, before.prompts[-1].context)
         self.frames = 0 if before is None else before.frames
         self._rebuild(())
 
@@ -190,7 +190,10 @@ class Walk:
 
     def prompt(self, text: str, context: Tensor, *, refresh: bool = False) -> None:
         """From the next chunk on. With `refresh` the window's keys and values are computed again with this prompt, a
-        forward a chunk, so that what is seen changes at once."""
+        forward a chunk, so that what is seen changes at once. Raises InputError for that where the disk is full: the
+        chunks of the window are not there."""
+        if refresh and self.kept.failure:
+            raise InputError(f"the picture cannot change at once: {self.kept.failure}; say the prompt without that")
         self.kept.prompt(text, context)
         if refresh and self.kept.latent_frames:
             self._rebuild(self._in_the_window(), context)

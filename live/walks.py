@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 
-from ..errors import LingBotError
+from ..errors import InputError, LingBotError
 from ..pipeline.state import WorldState
 from .engine import Start
 from .kept import save_whole
 from .walk import Walk
-
-log = logging.getLogger(__name__)
 
 Make = Callable[[Start | WorldState, Path], Walk]
 """make(begin, folder) -> a walk that is kept there."""
@@ -41,11 +39,27 @@ class Walks:
     def begin(self, start: Start | WorldState, tell: Tell) -> Walk:
         """Another walk in place of that of now. Raises InputError; then there is none."""
         self._end(tell)
-        self._number += 1
-        while (self._folder / f"walk-{self._number}").exists():  # nothing that was kept is written over
-            self._number += 1
-        self.now = self._make(start, self._folder / f"walk-{self._number}")
+        folder = self._own_folder()
+        try:
+            self.now = self._make(start, folder)
+        except BaseException:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+            raise
         return self.now
+
+    def _own_folder(self) -> Path:
+        """A folder that nobody else has: another process may begin a walk at the same time."""
+        while True:
+            self._number += 1
+            folder = self._folder / f"walk-{self._number}"
+            try:
+                folder.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise InputError(f"the walk cannot be kept in {folder}: {error.strerror}") from error
+            return folder
 
     def _end(self, tell: Tell) -> None:
         """Its memory is given back before what was walked is written, and before there is a new world."""
@@ -70,5 +84,4 @@ def _write(folder: Path, tell: Tell) -> None:
     try:
         save_whole(folder)
     except LingBotError as error:
-        log.warning("%s", error)
         tell(str(error))

@@ -141,6 +141,15 @@ class WorldState:
             part.unlink(missing_ok=True)
 
 
+def last_prompt(path: str | Path) -> str:
+    """The text of a state's last prompt, without reading the rest. Raises InputError for what is no state."""
+    path = Path(path)
+    try:
+        return str(_metadata(path)["prompts"][-1]["text"])
+    except (OSError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{path}: not a state that can be continued ({error})") from error
+
+
 def load_state(path: str | Path) -> WorldState:
     """Reads what `WorldState.save` wrote. Raises InputError for any other file, CheckpointError for a damaged one."""
     path = Path(path)

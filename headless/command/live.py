@@ -34,7 +34,8 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
                         "camera path and video, a folder a walk")  # fmt: skip
     parser.add_argument("--bench", nargs="?", const=20.0, type=float, metavar="SECONDS", help="walk by itself for "
                         "so long and print what was measured as JSON")  # fmt: skip
-    parser.add_argument("--prompt", help="what the world shows; left out: the example's")
+    parser.add_argument("--prompt", help="what the world shows; left out: the example's, or a "
+                        "state's last")  # fmt: skip
     add = adder(parser)
     add("image", "where a walk begins, until another picture is dropped; left out: the package's example")
     add("seed", "of the noise; left out: 0", type=int)
@@ -97,11 +98,16 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
         image = example / "image.png"
         if not image.is_file():
             raise InputError("`image` is missing: the picture in which a walk begins")
+    state = _state_of(arguments.continue_from)
+    if prompt is None and state is not None:
+        from ...pipeline.state import last_prompt
+
+        prompt = last_prompt(state)
     if prompt is None:
         told = example / "prompt.txt"
-        prompt = told.read_text(encoding="utf-8").strip() if told.is_file() and image is not None else PROMPT
+        prompt = told.read_text(encoding="utf-8").strip() if told.is_file() else PROMPT
     values |= _wishes(example / WISHES, arguments)
-    return values | {"image": image, "prompt": prompt, "continue_from": _state_of(arguments.continue_from)}
+    return values | {"image": image, "prompt": prompt, "continue_from": state}
 
 
 def _wishes(file: Path, arguments: argparse.Namespace) -> dict[str, Any]:

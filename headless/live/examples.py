@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 
-from ...live import Start
 from ...toy.package import EXAMPLE
 from ...toy.scene import PROMPT, landscape
 from ..options import GenerateOptions
@@ -37,15 +36,14 @@ def examples(opened: Opened) -> list[Example]:
     """The picture that the server was started with, then those of the package's example folder; where that has none, a
     landscape."""
     start = opened.start
-    prompt = start.prompt if isinstance(start, Start) else start.prompts[-1].text
     pixels = (start.frame.clamp(-1, 1) + 1).mul(127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
-    own = Example("the server's own picture", prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")
+    own = Example("the server's own picture", start.prompt, True, _jpeg(Image.fromarray(pixels)), "image/jpeg")
     pictures = _pictures(opened.plan.options)
     if not pictures:
         return [own, Example("a landscape", PROMPT, False, _jpeg(landscape()), "image/jpeg")]
     begun = opened.plan.options.image
     others = [path for path in pictures if not (isinstance(begun, (str, Path)) and path.samefile(begun))]
-    return [own, *(_read(path, prompt) for path in others[:MOST])]
+    return [own, *(_read(path, start.prompt) for path in others[:MOST])]
 
 
 def _pictures(options: GenerateOptions) -> list[Path]:

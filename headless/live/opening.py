@@ -19,7 +19,6 @@ from ...model.attention import multiplies_bf16
 from ...options import ShowProgress, VaeDtype, Window
 from ...pipeline.chunk_loop import ChunkLoop
 from ...pipeline.geometry import Geometry, explicit_geometry
-from ...pipeline.state import WorldState
 from ...pipeline.world import World
 from ...vae import VideoDecoder, encode_first_frame, load_vae
 from ...vae.encoding import SETTLED
@@ -50,10 +49,11 @@ NOTHING_ASKED = Asked()
 
 
 def open_live(
-    ckpt_dir: str | Path, *, image: str | Path, prompt: str, **options: Any
-) -> tuple[Engine, Start | WorldState]:
+    ckpt_dir: str | Path, *, image: str | Path | None = None, prompt: str, **options: Any
+) -> tuple[Engine, Start]:
     """A model and where a walk of it begins, for `live.Session`. `options` are others of GenerateOptions, such as
-    `width`, `height`, `chunk` and `device`. Raises a LingBotError."""
+    `width`, `height`, `chunk`, `seed` and `device`; with `continue_from`, a state, no image is needed. Raises a
+    LingBotError."""
     given = GenerateOptions(ckpt_dir=ckpt_dir, image=image, prompt=prompt, output="walks", **options)
     opened = Opened(plan_live(given))
     return opened.engine(), opened.start
@@ -95,10 +95,12 @@ class Opened:
         self.encode_prompt = TextEncoder(plan, self._made.contexts[0])
 
     @property
-    def start(self) -> Start | WorldState:
+    def start(self) -> Start:
         """Where a walk begins that nobody says anything of: at the image, or where the state that was named ends."""
         spec, options = self.plan.spec, self.plan.options
-        return spec.state or Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
+        if spec.state is not None:
+            return Start.after(spec.state, options.prompt, options.seed or 0)
+        return Start(spec.frame, options.prompt, spec.track.lens, options.seed or 0)
 
     def engine(self, asked: Asked = NOTHING_ASKED) -> Engine:
         """For a walk as it is asked for: with the plan's size, window and chunk, or smaller ones. Raises InputError for

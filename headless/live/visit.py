@@ -17,7 +17,6 @@ from ...live.wire.client import Client
 from ...live.wire.protocol import Event, Init
 from ...live.wire.steering import facts, figures, steer
 from ...pipeline.geometry import Geometry, first_frame
-from ...pipeline.state import WorldState
 from .opening import Asked, Opened
 from .pictures import read_picture
 from .recording import Recording
@@ -94,18 +93,15 @@ class Visit:
             self.recording.close()
 
 
-def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start | WorldState:
+def _start(opened: Opened, init: Init, size: tuple[int, int]) -> Start:
     """Where a client's walk begins: what it does not say is as the server was started."""
-    given = opened.start
-    if isinstance(given, WorldState):
-        if init.image is None:
-            return given
-        begin = Start(given.frame, given.prompts[-1].text)
-    else:
-        begin = given
-    frame = begin.frame
+    begin = opened.start
+    frame, prompt = begin.frame, init.prompt or begin.prompt
+    seed = begin.seed if init.seed is None else init.seed
+    if init.image is None and begin.state is not None:
+        return replace(begin, prompt=prompt, seed=seed)
     if init.image is not None:
         frame = first_frame(read_picture(init.image, size, crop=init.ours), Geometry(*size, frames=1))
     elif tuple(frame.shape[1:]) != size:
         frame = F.interpolate(frame[None], size=size, mode="bicubic", align_corners=False)[0]
-    return Start(frame, init.prompt or begin.prompt, begin.lens, init.seed)
+    return Start(frame, prompt, begin.lens, seed)

@@ -46,7 +46,7 @@ class Init:
     image: bytes | None
     size: tuple[int, int] | None
     fps: float
-    seed: int
+    seed: int | None
     most_chunks: int | None
     output: Output
     script: list[list[str]] | None
@@ -83,7 +83,7 @@ def read_init(message: dict[str, Any]) -> Init:
         image=image or None,
         size=_size(message.get("size")),
         fps=float(_number("fps", message, 1, FASTEST) or FPS),
-        seed=int(_number("seed", message, 0, 2**63 - 1) or 0),
+        seed=None if message.get("seed") is None else int(_number("seed", message, 0, 2**63 - 1) or 0),
         most_chunks=_whole("max_chunks", message, 1),
         output=_output(message, "raw"),
         script=None if actions is None else _script(actions),
