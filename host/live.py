@@ -170,26 +170,40 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
 
 
 def _walk(run: LiveRun, session: Session, view: LiveView) -> Walked:
-    album, bar = _Album(), comfy.utils.ProgressBar(run.frames)
-
-    def deliver(frames: Frames) -> None:
-        album.add(frames)
-        view.deliver(frames)
-        bar.update_absolute(min(album.frames, bar.total))
-        if frames.last and album.frames >= run.frames:
-            session.stop()
-
-    def tell(kind: str, facts: dict[str, Any]) -> None:
-        if kind in ("back", "restarted"):
-            album.cut(facts.get("chunk", 0))
-        view.tell(kind, facts)
-
-    session.run(deliver, tell, view.watch)
+    """Raises InputError where nothing was made."""
+    walking = _Walking(run, session, view)
+    session.run(walking.deliver, walking.tell, view.watch)
+    album = walking.album
     if not album.frames:
         raise InputError("the walk was stopped before it began: there is nothing to hand out")
     state, kept = session.state(), session.walk.kept
     latent = run.rollout.patcher.model.process_latent_out(state.latent.clone())
     return Walked(album.images(), {"samples": latent}, state, CameraPath(kept.poses(), kept.lens, FPS))
+
+
+class _Walking:
+    """What comes of a walk while it is made: the session hands its frames out here, and tells what happens."""
+
+    def __init__(self, run: LiveRun, session: Session, view: LiveView):
+        self._run, self._session, self._view = run, session, view
+        self.album, self._bar = _Album(), comfy.utils.ProgressBar(run.frames)
+        self._said = run.text
+
+    def deliver(self, frames: Frames) -> None:
+        self.album.add(frames)
+        self._view.deliver(frames)
+        self._bar.update_absolute(min(self.album.frames, self._bar.total))
+        if frames.last and self.album.frames >= self._run.frames:
+            self._session.stop()
+
+    def tell(self, kind: str, facts: dict[str, Any]) -> None:
+        if kind == "prompt":
+            self._said = facts["text"]
+        if kind in ("back", "restarted"):
+            self.album.cut(facts.get("chunk", 0))
+        if kind == "restarted":  # the view still shows the prompt that was said last
+            self._session.walk.prompt(self._said, self._session.engine.encode_prompt(self._said))
+        self._view.tell(kind, facts)
 
 
 class _Album:

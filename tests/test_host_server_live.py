@@ -213,6 +213,30 @@ def test_the_prompt_changes_by_a_clip_and_the_walk_ends_at_its_longest(comfy_ser
     assert state.frames == 33
 
 
+@pytest.mark.parametrize("said", ["", "a sea"])
+def test_a_walk_that_goes_on_and_is_begun_anew_has_the_prompt_that_the_view_shows(comfy_server, walk, said):
+    """The node's, or what was said last, and not the last prompt of the state that it goes on from."""
+    inputs = {name: value for name, value in walk["live"]["inputs"].items()
+              if name not in ("positive", "start_image", "camera")}  # fmt: skip
+    on = walk.add("clip", "LingBotWorldLoadTextEncoder", text_encoder="toy/models_t5_umt5-xxl-enc-bf16.pth")
+    on = on.add("on", LIVE, **inputs | {"state": ["live", 2], "clip": ["clip", 0], "prompt": "a lake", "frames": 961})
+    on["saved"]["inputs"]["state"] = ["on", 2]
+    with queued(comfy_server, on.set(LIVE, seed=random.randrange(2**32))) as became:
+        walker = Walker(comfy_server, "on")
+        assert walker.status("started")["prompt"] == "a lake"
+        if said:
+            walker.event("prompt", said)
+            walker.status("prompt")
+        walker.chunk(1)
+        walker.event("restart", {})
+        walker.status("restarted")
+        walker.chunk(0)
+        walker.stop()
+    before, *after = saved_state(comfy_server, became["run"]).prompts
+    assert before.text != "a lake"
+    assert [prompt.text for prompt in after] == [said or "a lake"]
+
+
 def test_an_interrupt_ends_the_walk_and_leaves_it_on_disk(comfy_server, steered):
     walks = comfy_server.base / "output" / "walks"
     before = set(walks.glob("*"))
