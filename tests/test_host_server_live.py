@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -211,6 +212,36 @@ def test_the_prompt_changes_by_a_clip_and_the_walk_ends_at_its_longest(comfy_ser
     state = saved_state(comfy_server, became["run"])
     assert [prompt.text for prompt in state.prompts] == ["a castle", "a lake"]
     assert state.frames == 33
+
+
+@pytest.fixture
+def faulty(comfy_server) -> Iterator[Callable[..., None]]:
+    """`faulty(...)` plays a fault in the server (faults_pack)."""
+    yield lambda **fault: comfy_server.post("/lingbot_fault", fault)
+    comfy_server.post("/lingbot_fault", {})
+
+
+def test_who_comes_back_while_the_walk_is_begun_anew_walks_on(comfy_server, steered, faulty):
+    """There is no walk for a while then, and none to tell of."""
+    with queued(comfy_server, steered.set(LIVE, seed=random.randrange(2**32))) as became:
+        first = Walker(comfy_server)
+        first.chunk(0)
+        faulty(module=".live.walk", owner="Walk", name="__init__", error="slow")
+        first.event("restart", {})
+        wait_for(lambda: comfy_server.get("/lingbot_fault"))
+        first.socket.sock.shutdown(2)
+        second = Walker(comfy_server)
+        second.status("started")
+        second.chunk(0)
+        second.stop()
+    assert saved_state(comfy_server, became["run"]).frames >= 1
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    ends = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < ends, "it did not come to that"
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("said", ["", "a sea"])
