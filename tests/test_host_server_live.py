@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -219,6 +220,27 @@ def faulty(comfy_server) -> Iterator[Callable[..., None]]:
     """`faulty(...)` plays a fault in the server (faults_pack)."""
     yield lambda **fault: comfy_server.post("/lingbot_fault", fault)
     comfy_server.post("/lingbot_fault", {})
+
+
+def test_a_disk_that_becomes_full_cuts_all_that_is_handed_out_and_the_node_says_so(comfy_server, walk, faulty):
+    """Three chunks of five are kept."""
+    walk = walk.add("pictures", "SaveImage", images=["live", 0], filename_prefix="full")
+    walk = walk.add("poses", "PreviewAny", source=["live", 4])
+    faulty(module=".live.kept", owner="Kept", name="_append", error="full", first=4)
+    run = comfy_server.queue(walk)
+    assert len(pictures(comfy_server, run, "pictures")) == 9
+    assert run.outputs["poses"]["text"] == ["9"]
+    assert latent(comfy_server, run, "latent").shape[2] == saved_state(comfy_server, run).latent.shape[2] == 3
+    assert re.search(r"Of 17 frames the first 9 are handed out: .*\(No space left on device\)", said(run))
+
+
+def test_a_walk_of_which_nothing_is_kept_ends_at_once_with_the_reason(comfy_server, steered, faulty):
+    faulty(module=".live.kept", owner="Kept", name="_append", error="full")
+    with queued(comfy_server, steered.set(LIVE, seed=random.randrange(2**32), frames=401)) as became:
+        walker = Walker(comfy_server)
+        walker.status("ended")
+        assert walker.frames == 1
+    assert re.search(r"nothing to hand out: .*\(No space left on device\)", str(became["error"]))
 
 
 def test_who_comes_back_while_the_walk_is_begun_anew_walks_on(comfy_server, steered, faulty):
