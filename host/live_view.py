@@ -20,7 +20,8 @@ from ..options import FPS
 from .live_route import views
 
 STOPPED = 1000
-"""The code with which a view is closed by its Stop; a page that is left, or a connection that breaks, has another."""
+"""The code with which a view is closed by its Stop; a page that is left, a node that is taken off, or a connection that
+breaks, has another."""
 BETWEEN_WALKS = 0.1
 """Seconds until it is looked again whether there is a walk."""
 
