@@ -18,6 +18,7 @@ from ..camera.path import CameraPath
 from ..camera.poses import frame_count
 from ..errors import InputError
 from ..live import Engine, Frames, Session, Start
+from ..live.kept import Kept
 from ..live.planned import check_walkable, latent_frames, without_end
 from ..options import FPS, KeyValueMode
 from ..pipeline.geometry import Geometry
@@ -107,8 +108,8 @@ def _as_rollout(path: CameraPath, frames: int, spec: RolloutSpec) -> CameraPath:
 
 
 def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
-    """Walks until the person stops, or the path ends, or so many frames are made. Raises InputError where nobody comes
-    or nothing was made; ComfyUI's interrupt ends it at the next forward. What was walked stays in a folder."""
+    """Walks until the person stops, or the path ends, or so many frames are made. Raises InputError where nobody comes,
+    or nothing was made or kept; ComfyUI's interrupt ends it at the next forward. What was walked stays in a folder."""
     spec, patcher = run.rollout.spec, run.rollout.patcher
     frames = _Decoders(vae, spec.geometry, patcher.load_device)
     memory, on_device = plan_memory(patcher, spec, run.kv_cache, frames.nbytes)
@@ -170,26 +171,53 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
 
 
 def _walk(run: LiveRun, session: Session, view: LiveView) -> Walked:
-    album, bar = _Album(), comfy.utils.ProgressBar(run.frames)
-
-    def deliver(frames: Frames) -> None:
-        album.add(frames)
-        view.deliver(frames)
-        bar.update_absolute(min(album.frames, bar.total))
-        if frames.last and album.frames >= run.frames:
-            session.stop()
-
-    def tell(kind: str, facts: dict[str, Any]) -> None:
-        if kind in ("back", "restarted"):
-            album.cut(facts.get("chunk", 0))
-        view.tell(kind, facts)
-
-    session.run(deliver, tell, view.watch)
+    """Raises InputError where nothing was made or kept."""
+    walking = _Walking(run, session, view)
+    session.run(walking.deliver, walking.tell, view.watch)
+    album, kept = walking.album, session.walk.kept
+    if kept.failure:
+        _cut(album, kept)
     if not album.frames:
         raise InputError("the walk was stopped before it began: there is nothing to hand out")
-    state, kept = session.state(), session.walk.kept
+    state = session.state()
     latent = run.rollout.patcher.model.process_latent_out(state.latent.clone())
     return Walked(album.images(), {"samples": latent}, state, CameraPath(kept.poses(), kept.lens, FPS))
+
+
+def _cut(album: "_Album", kept: Kept) -> None:
+    """To the frames that are kept, as state and path are; the node says why. Raises InputError where none is."""
+    made = album.frames
+    album.cut(kept.chunks)
+    if not album.frames:
+        raise InputError(f"there is nothing to hand out: {kept.failure}")
+    show_warning(f"Of {made} frames the first {album.frames} are handed out: {kept.failure}.")
+
+
+class _Walking:
+    """What comes of a walk while it is made: the session hands its frames out here, and tells what happens."""
+
+    def __init__(self, run: LiveRun, session: Session, view: LiveView):
+        self._run, self._session, self._view = run, session, view
+        self.album, self._bar = _Album(), comfy.utils.ProgressBar(run.frames)
+        self._said = run.text
+
+    def deliver(self, frames: Frames) -> None:
+        self.album.add(frames)
+        self._view.deliver(frames)
+        self._bar.update_absolute(min(self.album.frames, self._bar.total))
+        kept = self._session.walk.kept
+        all_lost = kept.failure and not kept.chunks  # and so is whatever would come
+        if frames.last and (all_lost or self.album.frames >= self._run.frames):
+            self._session.stop()
+
+    def tell(self, kind: str, facts: dict[str, Any]) -> None:
+        if kind == "prompt":
+            self._said = facts["text"]
+        if kind in ("back", "restarted"):
+            self.album.cut(facts.get("chunk", 0))
+        if kind == "restarted":  # the view still shows the prompt that was said last
+            self._session.walk.prompt(self._said, self._session.engine.encode_prompt(self._said))
+        self._view.tell(kind, facts)
 
 
 class _Album:

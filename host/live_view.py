@@ -10,7 +10,7 @@ from typing import Any
 import comfy.model_management as management
 from comfy_execution.utils import get_executing_context
 
-from ..errors import LingBotError
+from ..errors import InputError, LingBotError
 from ..live import Frames, Session
 from ..live.wire.client import Client
 from ..live.wire.codec import JSON
@@ -20,7 +20,11 @@ from ..options import FPS
 from .live_route import views
 
 STOPPED = 1000
-"""The code with which a view is closed by its Stop; a page that is left, or a connection that breaks, has another."""
+"""The code with which a view is closed by its Stop; a page that is left, a node that is taken off, or a connection that
+breaks, has another."""
+BETWEEN_WALKS = 0.1
+"""Seconds until it is looked again whether there is a walk."""
+
 
 @contextmanager
 def live_view(wait: float) -> Iterator["LiveView"]:
@@ -118,8 +122,10 @@ class LiveView:
             sending.cancel()
 
     async def _look(self, client: Client, inbox, sending: asyncio.Task) -> None:
-        told = facts(self._session, FPS) | {"prompts": self._prompts, "steered": self._steered}
-        client.tell({**told, "resume": "the canvas"})
+        told = await self._facts(client, inbox)
+        if told is None:
+            return
+        client.tell({**told, "prompts": self._prompts, "steered": self._steered, "resume": "the canvas"})
         if self._steered:
             self._session.controls.let_go()
             self._session.resume()
@@ -129,6 +135,15 @@ class LiveView:
         finally:
             for task in tasks:
                 task.cancel()
+
+    async def _facts(self, client: Client, inbox) -> dict[str, Any] | None:
+        """Of the walk that is walked. Who comes back while it is begun anew waits for the next one; None where the run
+        has ended meanwhile, or the client has gone or been replaced."""
+        while not (client.finished or inbox.ended.is_set()):
+            with suppress(InputError):
+                return facts(self._session, FPS)
+            await asyncio.sleep(BETWEEN_WALKS)
+        return None
 
     async def _do(self, event: Event) -> None:
         if event.kind == "output":

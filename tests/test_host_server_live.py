@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -211,6 +213,81 @@ def test_the_prompt_changes_by_a_clip_and_the_walk_ends_at_its_longest(comfy_ser
     state = saved_state(comfy_server, became["run"])
     assert [prompt.text for prompt in state.prompts] == ["a castle", "a lake"]
     assert state.frames == 33
+
+
+@pytest.fixture
+def faulty(comfy_server) -> Iterator[Callable[..., None]]:
+    """`faulty(...)` plays a fault in the server (faults_pack)."""
+    yield lambda **fault: comfy_server.post("/lingbot_fault", fault)
+    comfy_server.post("/lingbot_fault", {})
+
+
+def test_a_disk_that_becomes_full_cuts_all_that_is_handed_out_and_the_node_says_so(comfy_server, walk, faulty):
+    """Three chunks of five are kept."""
+    walk = walk.add("pictures", "SaveImage", images=["live", 0], filename_prefix="full")
+    walk = walk.add("poses", "PreviewAny", source=["live", 4])
+    faulty(module=".live.kept", owner="Kept", name="_append", error="full", first=4)
+    run = comfy_server.queue(walk)
+    assert len(pictures(comfy_server, run, "pictures")) == 9
+    assert run.outputs["poses"]["text"] == ["9"]
+    assert latent(comfy_server, run, "latent").shape[2] == saved_state(comfy_server, run).latent.shape[2] == 3
+    assert re.search(r"Of 17 frames the first 9 are handed out: .*\(No space left on device\)", said(run))
+
+
+def test_a_walk_of_which_nothing_is_kept_ends_at_once_with_the_reason(comfy_server, steered, faulty):
+    faulty(module=".live.kept", owner="Kept", name="_append", error="full")
+    with queued(comfy_server, steered.set(LIVE, seed=random.randrange(2**32), frames=401)) as became:
+        walker = Walker(comfy_server)
+        walker.status("ended")
+        assert walker.frames == 1
+    assert re.search(r"nothing to hand out: .*\(No space left on device\)", str(became["error"]))
+
+
+def test_who_comes_back_while_the_walk_is_begun_anew_walks_on(comfy_server, steered, faulty):
+    """There is no walk for a while then, and none to tell of."""
+    with queued(comfy_server, steered.set(LIVE, seed=random.randrange(2**32))) as became:
+        first = Walker(comfy_server)
+        first.chunk(0)
+        faulty(module=".live.walk", owner="Walk", name="__init__", error="slow")
+        first.event("restart", {})
+        wait_for(lambda: comfy_server.get("/lingbot_fault"))
+        first.socket.sock.shutdown(2)
+        second = Walker(comfy_server)
+        second.status("started")
+        second.chunk(0)
+        second.stop()
+    assert saved_state(comfy_server, became["run"]).frames >= 1
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    ends = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < ends, "it did not come to that"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("said", ["", "a sea"])
+def test_a_walk_that_goes_on_and_is_begun_anew_has_the_prompt_that_the_view_shows(comfy_server, walk, said):
+    """The node's, or what was said last, and not the last prompt of the state that it goes on from."""
+    inputs = {name: value for name, value in walk["live"]["inputs"].items()
+              if name not in ("positive", "start_image", "camera")}  # fmt: skip
+    on = walk.add("clip", "LingBotWorldLoadTextEncoder", text_encoder="toy/models_t5_umt5-xxl-enc-bf16.pth")
+    on = on.add("on", LIVE, **inputs | {"state": ["live", 2], "clip": ["clip", 0], "prompt": "a lake", "frames": 961})
+    on["saved"]["inputs"]["state"] = ["on", 2]
+    with queued(comfy_server, on.set(LIVE, seed=random.randrange(2**32))) as became:
+        walker = Walker(comfy_server, "on")
+        assert walker.status("started")["prompt"] == "a lake"
+        if said:
+            walker.event("prompt", said)
+            walker.status("prompt")
+        walker.chunk(1)
+        walker.event("restart", {})
+        walker.status("restarted")
+        walker.chunk(0)
+        walker.stop()
+    before, *after = saved_state(comfy_server, became["run"]).prompts
+    assert before.text != "a lake"
+    assert [prompt.text for prompt in after] == [said or "a lake"]
 
 
 def test_an_interrupt_ends_the_walk_and_leaves_it_on_disk(comfy_server, steered):

@@ -39,6 +39,11 @@ const frames = (page) => page.waitForFunction(() => {
   return Number(shadowRoot.querySelector("[data-figure=rate]").textContent) > 0;
 });
 
+const running = (page) => page.evaluate(async () => {
+  const { queue_running: prompts } = await (await window.app.api.fetchApi("/queue")).json();
+  return prompts.length;
+});
+
 inBothRenderers((it) => {
   it("a walk is steered in the node's view, and Stop hands it out", async (page) => {
     await addWalk(page);
@@ -73,14 +78,34 @@ inBothRenderers((it) => {
     assert.equal(saved.length, 10);
   });
 
-  it.once("a node that is taken off ends its walk's view", async (page) => {
+  it.once("an undo and another workflow's tab pause the walk, and the node that comes back takes it up", async (page) => {
     await addWalk(page);
-    await page.evaluate(() => window.app.queuePrompt(0, 1));
+    await page.evaluate(() => {
+      const { changeTracker } = window.app.extensionManager.workflow.activeWorkflow;
+      changeTracker.captureCanvasState();
+      window.live.pos = [430, 70]; // what is undone
+      changeTracker.captureCanvasState();
+      return window.app.queuePrompt(0, 1);
+    });
     await frames(page);
-    await page.evaluate(() => window.app.graph.remove(window.live));
+    await page.evaluate(() => window.app.extensionManager.workflow.activeWorkflow.changeTracker.undo());
+    await page.waitForFunction(() => ![undefined, null, window.live].includes(window.app.graph.getNodeById(window.live.id)));
+    await frames(page);
+    await page.evaluate(() => {
+      const { command, workflow } = window.app.extensionManager;
+      window.walked = workflow.activeWorkflow;
+      return command.execute("Comfy.NewBlankWorkflow");
+    });
+    await page.locator(VIEW).waitFor({ state: "detached" });
+    await page.waitForTimeout(2000); // in which a walk that is stopped would end
+    assert.equal(await running(page), 1);
+    await page.evaluate(() => window.app.extensionManager.command.execute("Workspace.PreviousOpenedWorkflow"));
+    await page.locator(VIEW).waitFor();
+    await frames(page);
+    await page.locator(`${VIEW} [data-command=leave]`).click();
     await page.waitForFunction(async () => {
-      const { queue_running: running } = await (await window.app.api.fetchApi("/queue")).json();
-      return running.length === 0;
+      const { queue_running: left } = await (await window.app.api.fetchApi("/queue")).json();
+      return left.length === 0;
     });
   });
 });

@@ -2,7 +2,8 @@
 
 POST /lingbot_fault {"module", "owner", "name", "error", "first", "last", "match"}: calls number first to last of
 module.owner.name raise the error; with `match` only calls whose arguments show that text count. {} mends everything.
-The error "reads" instead returns the open file that it returns, which cannot be read; "none" lets every call work.
+The error "reads" instead returns the open file that it returns, which cannot be read; "none" lets every call work, and
+"slow" too, after three seconds.
 GET /lingbot_fault tells the arguments of each call that was counted, as text.
 A module that begins with a dot is one of the pack's.
 """
@@ -11,6 +12,7 @@ import errno
 import importlib
 import os
 import sys
+import time
 
 import torch
 from aiohttp import web
@@ -19,6 +21,7 @@ from server import PromptServer
 NODE_CLASS_MAPPINGS = {}
 PACK = "lingbot-world-comfyui"  # PACK_NAME of tests/comfy_server.py
 MOST_TEXT = 2000
+SLOW_SECONDS = 3
 ERRORS = {
     "memory": lambda: torch.cuda.OutOfMemoryError("CUDA out of memory (played)"),
     "disk": lambda: OSError(errno.EIO, os.strerror(errno.EIO)),
@@ -61,7 +64,9 @@ def break_it(module, name, error, owner="", first=1, last=sys.maxsize, match="")
             calls.append(repr(arguments)[:MOST_TEXT])
             if first <= len(calls) <= last and error == "reads":
                 return UnreadableFile(work(*arguments, **keywords))
-            if first <= len(calls) <= last and error != "none":
+            if first <= len(calls) <= last and error == "slow":
+                time.sleep(SLOW_SECONDS)
+            elif first <= len(calls) <= last and error != "none":
                 raise ERRORS[error]()
         return work(*arguments, **keywords)
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { afterEach, beforeEach, mock, test } from "node:test";
-import { Connection, textCodec } from "../../web/live/connection.mjs";
+import { Connection, GIVEN_UP, textCodec } from "../../web/live/connection.mjs";
 
 let sockets, told;
 
@@ -119,4 +119,11 @@ test("after close nothing is watched and nothing opened", () => {
   seconds(100);
   assert.equal(sockets.length, 1);
   assert.equal(sockets[0].code, 1000);
+});
+
+test("a view that is gone gives its connection up, and the server keeps the walk", () => {
+  walking().close(GIVEN_UP);
+  seconds(100);
+  assert.equal(sockets.length, 1);
+  assert.equal(sockets[0].code, 4000);
 });

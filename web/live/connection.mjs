@@ -8,7 +8,8 @@ const SILENT_MS = 5000; // whoever walks is told figures every second: where not
 const LONGEST_MS = 40000; // but a message may take as long on a slow way: twice as long each time, so long at most
 const STEADY = 60; // figures by one connection that show that its way is not slow
 const BEGIN_MS = 60000; // a walk that begins is told nothing meanwhile
-const GIVEN_UP = 4000; // the code of a connection that is closed because it is silent: the server keeps its walk
+const OVER = 1000; // the code of a connection whose walk is to end
+export const GIVEN_UP = 4000; // of one that is silent, or whose view is gone: the server keeps its walk for a while
 const STEERING = new Set(["camera_actions", "look", "stick"]); // the server says which of these are in a frame
 const MOST_SENT = 400; // events whose times are remembered
 
@@ -84,11 +85,12 @@ export class Connection {
     return times.map(([, at]) => now - at);
   }
 
-  close() {
+  /** No other connection follows. The walk ends, but not where the connection is given up: then it pauses. */
+  close(code = OVER) {
     this.ended = true;
     clearTimeout(this.timer);
     clearTimeout(this.watch);
-    this.socket.close(1000, "the walk is over");
+    this.socket.close(code);
   }
 
   #open() {

@@ -1,6 +1,6 @@
 // A walk on a page: the picture, the figures over it, and the line of buttons below.
 
-import { Connection } from "./connection.mjs";
+import { Connection, GIVEN_UP } from "./connection.mjs";
 import { Input, isTyping } from "./input.mjs";
 import { playsH264, Player } from "./player.mjs";
 import { Quality } from "./quality.mjs";
@@ -66,9 +66,9 @@ export class View {
     this.place.left(reason);
   }
 
-  /** The view is gone for good. */
+  /** The view is gone for good, and may have gone by mistake: its walk pauses, and another view may take it up. */
   close() {
-    this.connection?.close();
+    this.connection?.close(GIVEN_UP);
     clearInterval(this.timer);
     this.end.abort();
     this.player.close();

@@ -51,7 +51,8 @@ function started(view, { steered, prompts, prompt }) {
   view.say(steered ? "" : "A recorded path is walked.");
 }
 
-/** Takes up the walk of a page that was loaded again, when its node has its id. */
+/** Takes up the walk of a node that was there before, when this one has its id: the page was loaded again, or the graph
+ * was, by an undo or another workflow's tab. */
 async function takeUp(node, walk) {
   await new Promise((resolve) => { setTimeout(resolve, 500); });
   const answer = await api.fetchApi(`${ADDRESS}/running?client=${encodeURIComponent(api.clientId ?? "")}`);
