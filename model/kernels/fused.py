@@ -74,18 +74,12 @@ def _power_of_two_over(x):
 
 
 @triton.jit
-def _rotated(
-    x, weight_ptr, cos_ptr, sin_ptr, shift_ptr, deviation, row, cols, dim, START: tl.constexpr, SIZE: tl.constexpr,
-    HALF: tl.constexpr,
-):  # fmt: skip
-    x = x * deviation * tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
-    angle = row * HALF + (START // 2 + tl.arange(0, SIZE // 2)) % HALF
+def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr):
+    """x, a token's SIZE channels from START on, by the token's angles."""
+    angle = (START // 2 + tl.arange(0, SIZE // 2)) % HALF
     cos, sin = tl.load(cos_ptr + angle), tl.load(sin_ptr + angle)
     even, odd = tl.split(tl.reshape(x, (SIZE // 2, 2)))
-    x = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (SIZE,))
-    if shift_ptr is not None:
-        x -= tl.load(shift_ptr + cols, mask=cols < dim, other=0.0)
-    return x
+    return tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (SIZE,))
 
 
 @triton.jit
@@ -106,8 +100,13 @@ def _turned(
     a = tl.load(x_ptr + row * stride + left).to(tl.float32)
     b = tl.load(x_ptr + row * stride + right, mask=right < dim, other=0.0).to(tl.float32)
     deviation = tl.rsqrt((tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)) / dim + eps)
-    a = _rotated(a, weight_ptr, cos_ptr, sin_ptr, shift_ptr, deviation, row, left, dim, 0, FIRST, HALF)
-    b = _rotated(b, weight_ptr, cos_ptr, sin_ptr, shift_ptr, deviation, row, right, dim, FIRST, SECOND, HALF)
+    a = a * deviation * tl.load(weight_ptr + left)
+    b = b * deviation * tl.load(weight_ptr + right, mask=right < dim, other=0.0)
+    a = _rotated(a, cos_ptr + row * HALF, sin_ptr + row * HALF, 0, FIRST, HALF)
+    b = _rotated(b, cos_ptr + row * HALF, sin_ptr + row * HALF, FIRST, SECOND, HALF)
+    if shift_ptr is not None:
+        a -= tl.load(shift_ptr + left)
+        b -= tl.load(shift_ptr + right, mask=right < dim, other=0.0)
     place = row
     if rows_ptr is not None:
         place = tl.load(rows_ptr + row)
