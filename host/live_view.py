@@ -15,15 +15,13 @@ from ..live import Frames, Session
 from ..live.wire.client import Client
 from ..live.wire.codec import JSON
 from ..live.wire.protocol import Event, Init
-from ..live.wire.steering import Rules, facts, figures, obey, quiet_since, steer
+from ..live.wire.steering import BETWEEN_WALKS, Rules, facts, figures, obey, quiet_since, steer
 from ..options import FPS
 from .live_route import views
 
 STOPPED = 1000
 """The code with which a view is closed by its Stop; a page that is left, a node that is taken off, or a connection that
 breaks, has another."""
-BETWEEN_WALKS = 0.1
-"""Seconds until it is looked again whether there is a walk."""
 
 
 @contextmanager

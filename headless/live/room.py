@@ -17,7 +17,7 @@ from ...live.wire.client import Client
 from ...live.wire.codec import MSGPACK, Socket
 from ...live.wire.connection import Connection
 from ...live.wire.protocol import Event, Init
-from ...live.wire.steering import Rules, obey, quiet_since
+from ...live.wire.steering import BETWEEN_WALKS, Rules, obey, quiet_since
 from ..profile import release
 from .opening import Opened
 from .visit import Visit
@@ -26,8 +26,6 @@ T = TypeVar("T")
 LINE = 8
 """People who may wait."""
 MANY_THREADS = 4
-BETWEEN_WALKS = 0.1
-"""Seconds until it is looked again whether there is a walk."""
 
 
 class Room:

@@ -15,6 +15,9 @@ from .client import Client
 from .connection import Connection
 from .protocol import Event, read_event
 
+BETWEEN_WALKS = 0.1
+"""Seconds until it is looked again whether there is a walk, while another is begun."""
+
 
 @dataclass(frozen=True)
 class Rules:
