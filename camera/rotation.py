@@ -1,6 +1,7 @@
 """Rotations [..., 3, 3] and rigid transforms [..., 4, 4], as float64 matrices.
 
-Functions import scipy when they are called: importing it takes longer than most of what is done here.
+Functions import scipy when they are called: importing it takes longer than most of what is done here. A live walk does
+without it.
 """
 
 import numpy as np
@@ -8,6 +9,8 @@ from numpy.typing import ArrayLike
 
 OPENGL_TO_OPENCV = np.diag([1.0, -1.0, -1.0, 1.0])
 """Camera axes with y and z reversed: up and back become down and forward."""
+STRAIGHT = 1e-7
+"""The cosine of a pitch below which a camera counts as looking straight up or down."""
 
 
 def rigid(rotations: np.ndarray, positions: np.ndarray) -> np.ndarray:
@@ -44,9 +47,30 @@ def from_angles(axes: str, degrees: ArrayLike) -> np.ndarray:
 
     "YX" is Y @ X. In OpenCV axes +x looks up, +y turns right and +z rolls clockwise as the camera sees it.
     """
-    from scipy.spatial.transform import Rotation
+    angles = np.deg2rad(np.reshape(np.asarray(degrees, float), (-1, len(axes))))
+    rotations = np.tile(np.eye(3), (len(angles), 1, 1))
+    for axis, angle in zip(axes, angles.T, strict=True):
+        first, second = (("XYZ".index(axis) + step) % 3 for step in (1, 2))
+        turn = np.tile(np.eye(3), (len(angles), 1, 1))
+        turn[:, first, first] = turn[:, second, second] = np.cos(angle)
+        turn[:, second, first] = np.sin(angle)
+        turn[:, first, second] = -turn[:, second, first]
+        rotations = rotations @ turn
+    return rotations
 
-    return Rotation.from_euler(axes, np.reshape(degrees, (-1, len(axes))), degrees=True).as_matrix()
+
+def to_angles(rotation: np.ndarray) -> tuple[float, float, float]:
+    """The degrees about Y, X and Z, the second from -90 to 90, that `from_angles("YXZ", ...)` makes the rotation [3, 3]
+    of. Of one that looks straight up or down the third is 0."""
+    level = float(np.hypot(rotation[1, 0], rotation[1, 1]))  # the cosine of the angle about X
+    pitch = np.arctan2(-rotation[1, 2], level)
+    if level < STRAIGHT:
+        yaw, roll = np.arctan2(-rotation[2, 0], rotation[0, 0]), 0.0
+    else:
+        yaw = np.arctan2(rotation[0, 2], rotation[2, 2])
+        roll = np.arctan2(rotation[1, 0], rotation[1, 1])
+    degrees = np.rad2deg([yaw, pitch, roll])
+    return float(degrees[0]), float(degrees[1]), float(degrees[2])
 
 
 def from_quaternions(quaternions: ArrayLike) -> np.ndarray:
@@ -83,10 +107,12 @@ def slerp(start: np.ndarray, end: np.ndarray, fraction: np.ndarray) -> np.ndarra
 
 def interpolate(c2w: np.ndarray, times: np.ndarray) -> np.ndarray:
     """Poses [n, 4, 4] at fractional frame numbers [n]: positions on straight lines, rotations on shortest arcs."""
-    before = np.minimum(times.astype(int), max(len(c2w) - 2, 0))
+    before = np.minimum(times.astype(int), len(c2w) - 1)
     after = np.minimum(before + 1, len(c2w) - 1)
     fraction = times - before
     poses = c2w[before]
+    if not fraction.any():
+        return poses  # that are all there
     poses[:, :3, :3] = slerp(c2w[before, :3, :3], c2w[after, :3, :3], fraction)
     poses[:, :3, 3] += fraction[:, None] * (c2w[after, :3, 3] - c2w[before, :3, 3])
     return poses

@@ -4,9 +4,10 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from copy import copy
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,8 +21,10 @@ from ..vae import VideoDecoder, encode_first_frame, load_vae, vae_width
 from ..vae.encoding import SETTLED
 from .decoding import divided_decoder
 from .processes import ALONE, Processes
+from .profile import StageRecorder
 from .rollout_plan import RolloutPlan
 from .stages import RunContext, load_model
+from .starting import wait_for_triton
 
 log = logging.getLogger(__name__)
 
@@ -48,49 +51,79 @@ def prepare(plan: RolloutPlan, prompts: Callable[[], list[Tensor]], run: RunCont
     model beside one of the others."""
     planner, whole_video = plan.planner(run.processes.size), plan.spec.window.frames == 0
     free = _free(plan, run.processes)
-    memory = _with_room_for_all(plan, planner, free, run)
+    memory, image_too = _with_room_for_all(plan, planner, free, run)
     if memory is not None:
-        return _all_at_once(plan, memory, prompts, run)
+        return _all_at_once(plan, memory, prompts, run, image_too)
     planner.choose(free, whole_video)  # raises before the text encoder works, which leaves no more
     contexts = prompts()
     memory = planner.choose(_free(plan, run.processes), whole_video)
     if memory.resident_blocks is not None and not plan.options.shard:
         log.warning("The model does not fit into the GPU beside its work: %d of its %d blocks stay there, the others "
                     "come from the file in every forward.", memory.resident_blocks, plan.config.num_layers)
-    image, decoder = _encode(plan, memory, run, alone=True)
+    image, decoder = _encode(plan, memory, run, run.stages.begin("VAE encode", "chunk"), alone=True)
     progress = run.stages.begin("load causal model", "B", keep=True)
     return Prepared(memory, contexts, image, decoder, _load(plan, memory, run, progress))
 
 
 def _all_at_once(
-    plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext
+    plan: RolloutPlan, memory: RolloutMemory, prompts: Callable[[], list[Tensor]], run: RunContext, image_too: bool
 ) -> Prepared:
-    """Image and prompts are encoded while a thread loads the model. If that fails, the thread ends within a tenth of a
-    second."""
+    """Prompts are encoded while a thread loads the model and another one encodes the image, before the prompts unless
+    there is room for `image_too`. If anything fails, the threads end within a tenth of a second."""
     gpu = torch.cuda.current_device() if plan.device.type == "cuda" else None
-    ended, show = threading.Event(), None
-
-    def progress(done: int, total: int) -> None:
-        if ended.is_set():
-            raise InterruptedError("the run has ended")
-        if show is not None:  # the main thread waits for the model
-            show(done, total)
-
-    with ThreadPoolExecutor(1) as thread:
-        loading = thread.submit(_load, plan, memory, run, progress, gpu)
-        try:
-            image, decoder = _encode(plan, memory, run, alone=False)
-            contexts = prompts()
-            show = run.stages.begin("load causal model", "B", keep=True)
-            error = loading.exception()
-            if error is not None:
-                raise copy(error)  # the error itself would hold this frame, and this frame the error and the model
-            model = loading.result()
-        finally:
-            ended.set()
+    with _Aside(run.stages, gpu) as aside:
+        loading = aside.begin("load causal model", "B", partial(_load, plan, memory, run))
+        encoding = aside.begin("VAE encode", "chunk", partial(_encode, plan, memory, run, alone=False))
+        if not image_too:
+            encoding()
+        contexts = prompts()
+        image, decoder = encoding()
+        model = loading()
     if gpu is not None:
         torch.cuda.empty_cache()  # what the text encoder had may go to keys and values
     return Prepared(memory, contexts, image, decoder, model)
+
+
+T = TypeVar("T")
+
+
+class _Aside(AbstractContextManager["_Aside"]):
+    """Work of a run that threads do beside the main one, on a GPU if there is one. Leaving the context ends them."""
+
+    def __init__(self, stages: StageRecorder, gpu: int | None) -> None:
+        self._stages, self._gpu = stages, gpu
+        self._ended, self._threads = threading.Event(), ThreadPoolExecutor(2)
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._threads.shutdown()
+
+    def begin(self, stage: str, unit: str, work: Callable[[Progress], T]) -> Callable[[], T]:
+        """Have a thread do `work(progress)`. Returns a function that waits for it, once, and gives what it made, or
+        raises what it raised; how far it is is shown meanwhile, as a stage of the run."""
+        shown: list[Progress] = []
+
+        def progress(done: int, total: int) -> None:
+            if self._ended.is_set():
+                raise InterruptedError("the run has ended")
+            for show in shown:  # the main thread waits
+                show(done, total)
+
+        def on_gpu() -> T:
+            with nullcontext() if self._gpu is None else torch.cuda.device(self._gpu):  # each thread has its own
+                return work(progress)
+
+        future = self._threads.submit(on_gpu)
+
+        def result() -> T:
+            if not shown:
+                shown.append(self._stages.begin(stage, unit, keep=True))
+            error = future.exception()
+            if error is not None:
+                raise copy(error)  # the error itself would hold this frame, and this frame the error and the model
+            return future.result()
+
+        return result
 
 
 def _free(plan: RolloutPlan, processes: Processes) -> Free:
@@ -100,19 +133,21 @@ def _free(plan: RolloutPlan, processes: Processes) -> Free:
 
 def _with_room_for_all(
     plan: RolloutPlan, planner: RolloutPlanner, free: Free, run: RunContext
-) -> RolloutMemory | None:
-    """What is kept where, if all of the model can be on the GPU beside the text encoder or the image's encoding."""
+) -> tuple[RolloutMemory | None, bool]:
+    """What is kept where, if all of the model can be on the GPU beside the text encoder or the image's encoding; and
+    whether there is room for both of them."""
     if plan.device.type != "cuda" or run.together.weights is not None:
-        return None
+        return None, False
     text = estimate_text(plan.text_encoder.config, plan.dtype).total
     encoding = estimate_vae(vae_width(plan.vae), plan.geometry)[0].total
-    if plan.checkpoint.nbytes + max(text, encoding) + MARGIN + SETTLING > free.device:
-        return None
+    room = free.device - plan.checkpoint.nbytes - MARGIN - SETTLING
+    if max(text, encoding) > room:
+        return None, False
     with suppress(InputError):  # said when the text encoder has given its memory back
         memory = planner.choose(free._replace(device=free.device - SETTLING))
         if memory.resident_blocks is None:
-            return memory
-    return None
+            return memory, text + encoding <= room
+    return None, False
 
 
 def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes:
@@ -121,7 +156,7 @@ def decoding_processes(memory: RolloutMemory, processes: Processes) -> Processes
 
 
 def _encode(
-    plan: RolloutPlan, memory: RolloutMemory, run: RunContext, *, alone: bool
+    plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, *, alone: bool
 ) -> tuple[Tensor | None, VideoDecoder | None]:
     """The image's latent and the decoder. The first process encodes; where frames are decoded in tiles, it does that
     without the others too. `alone`: nothing else is on the GPU. Only then a card may be too small for the whole image,
@@ -131,10 +166,10 @@ def _encode(
         return None, None
     vae, image = load_vae(plan.vae, device=plan.device), None
     if processes.first:
-        progress = run.stages.begin("VAE encode", "chunk")
         needed = estimate_vae(vae.width, plan.geometry)[0].work + MARGIN
         vae.use_tiling = plan.options.vae_tiling or (alone and needed > free_memory(plan.device))
         frames = 4 * min(plan.spec.made + plan.geometry.lat_f, SETTLED) - 3
+        wait_for_triton(plan.device)
         image = encode_first_frame(vae, plan.frame, frames, progress).cpu()
     tiling = memory.vae_tiling
     if processes.size == 1 and plan.decoding_device != plan.device:
@@ -150,11 +185,6 @@ def _encode(
     return image, divided_decoder(vae, plan.cells, decoding, park=memory.park_decoder)
 
 
-def _load(
-    plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress, gpu: int | None = None
-) -> LingBotWorldModel:
-    """The model. A thread that loads it has to be told the current GPU."""
-    with nullcontext() if gpu is None else torch.cuda.device(gpu):
-        return load_model(
-            plan, plan.checkpoint, run.together, progress, memory.resident_blocks, memory.decoded_blocks
-        )
+def _load(plan: RolloutPlan, memory: RolloutMemory, run: RunContext, progress: Progress) -> LingBotWorldModel:
+    blocks = memory.resident_blocks, memory.decoded_blocks
+    return load_model(plan, plan.checkpoint, run.together, progress, *blocks)

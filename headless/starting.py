@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from threading import Thread, main_thread
 from typing import TYPE_CHECKING
 
@@ -14,11 +16,18 @@ if TYPE_CHECKING:
 
 
 def start_cuda() -> None:
-    """Have a thread start CUDA's driver while torch is imported, 0.3 s, and then Triton and cuDNN, half a second each,
-    while the run's files are opened. Nothing happens where there is no such driver, or for one of several processes. A
-    process that forks later must not call this."""
+    """Have a thread start CUDA's driver, 0.3 s, while the caller imports torch. Then it starts cuDNN, half a second,
+    and another thread Triton, a second, while the run's files are opened. Nothing happens where there is no such
+    driver, or for one of several processes. A process that forks later must not call this."""
     if sys.platform == "linux" and "WORLD_SIZE" not in os.environ:
         Thread(target=_start_cuda).start()
+
+
+def spare_imports(own_process: bool) -> None:
+    """Garbage is collected after each stage. In a process of our own that passes over what is imported, which took 1.9
+    of the toy's 4.9 s; in another's, its garbage of now would stay."""
+    if own_process:
+        gc.freeze()
 
 
 def _start_cuda() -> None:
@@ -27,8 +36,7 @@ def _start_cuda() -> None:
             import torch  # waits until the caller's import has ended
 
             if main_thread().is_alive():  # not where an input was wrong
-                _start_triton(torch.device("cuda"))
-            if main_thread().is_alive():
+                _triton(0)
                 x = torch.zeros(1, 16, 64, 64, device="cuda").contiguous(memory_format=torch.channels_last)
                 torch.nn.functional.conv2d(x, x[:, :, :3, :3])
 
@@ -46,22 +54,35 @@ def _start_driver() -> bool:
 
 @contextmanager
 def triton_starting(device: torch.device) -> Iterator[None]:
-    """Triton takes half a second to start, most of it for a hash of its own files. A thread has it start meanwhile."""
-    thread = Thread(target=_start_triton, args=(device,))
+    """Triton takes a second to start, most of it for a hash of its own files. A thread has it start meanwhile."""
     if device.type == "cuda":
-        thread.start()
+        _triton(device.index or 0)
     try:
         yield
     finally:
-        if thread.is_alive():
-            thread.join()
+        wait_for_triton(device)
 
 
-def _start_triton(device: torch.device) -> None:
+def wait_for_triton(device: torch.device) -> None:
+    """Return when Triton has started, on a GPU. Two threads that need it first would both compute the hash."""
+    if device.type == "cuda":
+        _triton(device.index or 0).join()
+
+
+@cache
+def _triton(gpu: int) -> Thread:
+    """The thread that has Triton start, once in a process."""
+    thread = Thread(target=_start_triton, args=(gpu,))
+    thread.start()
+    return thread
+
+
+def _start_triton(gpu: int) -> None:
     import torch
 
     with suppress(Exception):  # the models' first kernel meets it again, and says so
         from ..model.kernels.pointwise import gated_add_
 
-        x = torch.zeros(1, 64, device=device)
-        gated_add_(x, x.bfloat16(), x[0])
+        x = torch.zeros(1, 64, device=f"cuda:{gpu}")
+        with torch.cuda.device(gpu):
+            gated_add_(x, x.bfloat16(), x[0])

@@ -9,7 +9,7 @@ import numpy as np
 from ..camera import continued_poses
 from ..camera.moves.keys import PITCH_LIMIT_DEG, STEP, TURN_DEG
 from ..camera.plucker import longest_step_after
-from ..camera.rotation import from_angles, inverse, rigid
+from ..camera.rotation import from_angles, inverse, rigid, to_angles
 from .controls import FRAMES_OF_ONE, Wishes
 
 WALKING_UNIT = FRAMES_OF_ONE * STEP
@@ -32,10 +32,7 @@ class WalkingCamera:
 
     def place(self, pose: np.ndarray, _frame: int = 0) -> None:
         """Stand at a pose [4, 4], that of so many video frames after the beginning."""
-        from scipy.spatial.transform import Rotation
-
-        angles_deg = Rotation.from_matrix(pose[:3, :3]).as_euler("YXZ", degrees=True)
-        self._yaw, self._pitch, self._roll = map(float, angles_deg)
+        self._yaw, self._pitch, self._roll = to_angles(pose[:3, :3])
         self._position = pose[:3, 3].copy()
         self._speeds = np.zeros(4)  # of full speed: forward, right, yaw, pitch
         self._look = np.zeros(2)  # degrees that are still to be turned

@@ -5,8 +5,9 @@ import pytest
 from lingbot_world.camera import camera_embedding
 from lingbot_world.camera.easing import EASINGS
 from lingbot_world.camera.path import CameraPath, lens_from_fov
-from lingbot_world.camera.rotation import angle_deg, from_angles, from_quaternions, inverse, slerp
+from lingbot_world.camera.rotation import angle_deg, from_angles, from_quaternions, inverse, slerp, to_angles
 from lingbot_world.errors import CameraError
+from scipy.spatial.transform import Rotation
 
 
 def random_path(random: np.random.Generator, frames: int | None = None) -> CameraPath:
@@ -147,6 +148,18 @@ def test_angles_and_axes():
     for axis in "XYZ":
         turned = from_angles(axis, [0.0, 1e-5, 30.0, -120.0])
         np.testing.assert_allclose(angle_deg(turned), [0, 1e-5, 30, 120], atol=1e-9)
+
+
+def test_angles_are_those_of_scipy_there_and_back(random):
+    angles = random.uniform([-180, -90, -180], [180, 90, 180], (500, 3))
+    rotations = from_angles("YXZ", angles)
+    np.testing.assert_allclose(rotations, Rotation.from_euler("YXZ", angles, degrees=True).as_matrix(), atol=1e-14)
+    np.testing.assert_allclose([to_angles(rotation) for rotation in rotations], angles, atol=1e-9)
+    for pitch in (-90.0, 90.0):
+        straight = from_angles("YXZ", [[30.0, pitch, 20.0]])
+        yaw, found, roll = to_angles(straight[0])
+        assert (found, roll) == (pytest.approx(pitch), 0)
+        np.testing.assert_allclose(from_angles("YXZ", [[yaw, found, roll]]), straight, atol=1e-12)
 
 
 def test_slerp_turns_evenly_the_short_way():

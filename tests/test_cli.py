@@ -199,13 +199,16 @@ def test_a_second_ctrl_c_while_a_state_is_saved_does_not_say_that_nothing_was_wr
     assert capsys.readouterr().err.endswith(f"interrupted; what was done stays: {video}, {state}\n")
 
 
-@pytest.mark.parametrize("sub_command", ["generate", "batch"])
+@pytest.mark.parametrize("sub_command", ["generate", "batch", "live"])
 def test_only_a_process_of_its_own_spares_imports_its_collections(sub_command, command, tmp_path, monkeypatch):
     jobs = tmp_path / "jobs.jsonl"
     jobs.touch()
     words = command(image=tmp_path / "none.png")
+    checkpoint = words[words.index("--ckpt_dir") + 1]
     if sub_command == "batch":
-        words = ["batch", str(jobs), str(tmp_path / "out"), "--ckpt_dir", words[words.index("--ckpt_dir") + 1]]
+        words = ["batch", str(jobs), str(tmp_path / "out"), "--ckpt_dir", checkpoint]
+    elif sub_command == "live":
+        words = ["live", checkpoint, "--image", str(tmp_path / "none.png")]
     froze = []
     monkeypatch.setattr(gc, "freeze", lambda: froze.append(True))
     assert main(words) == 2, "there is nothing to make"

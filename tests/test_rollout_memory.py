@@ -33,6 +33,7 @@ from lingbot_world.pipeline.rollout_memory import (
     estimate_rollout,
 )
 from lingbot_world.pipeline.two_experts import ONE_PROCESS, ParallelGroups
+from lingbot_world.text.weights import UMT5Config
 from rollout_run_cases import small_options
 
 CONFIG = ModelConfig(5120, 13824, 40, 40, 256, 4096, causal=True)
@@ -184,21 +185,26 @@ def test_decoded_weights_stay_where_there_is_room(free, arithmetic, blocks):
 def full_size(toy_package, tmp_path_factory):
     """A plan of a full-size model at 480x832 with a full window, whose weights are not there."""
     plan = make_plan(small_options(toy_package, tmp_path_factory.mktemp("full size")))
+    xxl = UMT5Config(256_384, 4096, 4096, 10_240, 64, 24, 32)
     return replace(plan, checkpoint=FULL_SIZE, device=CUDA, dtype=torch.bfloat16, geometry=Geometry(480, 832, 321),
-                   vae={"decoder.head.0.gamma": torch.empty(96)})  # fmt: skip
+                   vae={"decoder.head.0.gamma": torch.empty(96)}, text_encoder=replace(plan.text_encoder, config=xxl))
 
 
 def alone(together=ONE_PROCESS):
     return RunContext(StageRecorder(torch.device("cpu"), silent), ALONE, together)
 
 
-@pytest.mark.parametrize(("free", "kept"), [(80, True), (30, True), (23.5, True), (14, False), (7.5, False)])
-def test_a_model_that_fits_beside_the_text_encoder_is_loaded_meanwhile(free, kept, full_size):
+@pytest.mark.parametrize(
+    ("free", "kept", "image_too"),
+    [(80, True, True), (23.5, True, True), (16, True, False), (14, False, False), (7.5, False, False)],
+)
+def test_a_model_that_fits_beside_the_text_encoder_is_loaded_meanwhile(free, kept, image_too, full_size):
     planner = RolloutPlanner(work_of(), FULL_SIZE, Decoder(96), MemoryWishes(), CUDA)
     room = Free(int(free * 1e9), int(64e9))
-    assert (preparation._with_room_for_all(full_size, planner, room, alone()) is not None) == kept
+    memory, both = preparation._with_room_for_all(full_size, planner, room, alone())
+    assert ((memory is not None), both) == (kept, image_too)
     shared = alone(ParallelGroups(weights=object()))
-    assert preparation._with_room_for_all(full_size, planner, room, shared) is None
+    assert preparation._with_room_for_all(full_size, planner, room, shared) == (None, False)
 
 
 def test_too_little_memory_is_said_before_anything_is_loaded():

@@ -30,26 +30,34 @@ def test_the_video_has_the_frames_of_its_chunks(causal, tmp_path):
     assert [stage.name for stage in result.stages] == ["text", "VAE encode", "load causal model", "chunks"]
 
 
-def test_what_a_run_needs_may_be_made_while_the_text_encoder_works(causal, tmp_path, monkeypatch):
-    """On a GPU with room for all of it; here the answer of such a GPU is given."""
+@pytest.mark.parametrize(
+    ("image_too", "order"), [(True, ["text", "VAE encode"]), (False, ["VAE encode", "text"])]
+)
+def test_what_a_run_needs_may_be_made_while_the_text_encoder_works(causal, tmp_path, monkeypatch, image_too, order):
+    """On a GPU with room for all of it, or for all but the image beside the text; here such a GPU's answer is given."""
     run(make_plan(causal()))
-    want, encoding, loaded = frames_of(tmp_path / "video"), run_module.encode_prompts, threading.Event()
-    load = stages.load_expert
+    want, encode = frames_of(tmp_path / "video"), run_module.encode_prompts
+    made = {stages: "load_expert", preparation: "encode_first_frame"}
+    ended = {name: threading.Event() for name in made.values()}
 
-    def load_expert(*arguments, **settings):
-        model = load(*arguments, **settings)
-        loaded.set()
-        return model
+    def told(work, event):
+        def work_and_tell(*arguments, **settings):
+            result = work(*arguments, **settings)
+            event.set()
+            return result
+
+        return work_and_tell
 
     def encode_prompts(*arguments):
-        assert loaded.wait(60)  # by another thread
-        return encoding(*arguments)
+        assert all(event.wait(60) for event in ended.values())  # by other threads
+        return encode(*arguments)
 
-    monkeypatch.setattr(preparation, "_with_room_for_all", lambda *_: RolloutMemory())
-    monkeypatch.setattr(stages, "load_expert", load_expert)
+    for room, name in made.items():
+        monkeypatch.setattr(room, name, told(getattr(room, name), ended[name]))
+    monkeypatch.setattr(preparation, "_with_room_for_all", lambda *_: (RolloutMemory(), image_too))
     monkeypatch.setattr(run_module, "encode_prompts", encode_prompts)
     result = run(make_plan(causal(output=tmp_path / "again" / "*.png")))
-    assert [stage.name for stage in result.stages] == ["VAE encode", "text", "load causal model", "chunks"]
+    assert [stage.name for stage in result.stages] == [*order, "load causal model", "chunks"]
     assert np.array_equal(frames_of(tmp_path / "again"), want)
 
 

@@ -1,7 +1,6 @@
 """The `lingbot-world` command. Each sub-command imports what it needs itself, so that `--help` needs no torch."""
 
 import argparse
-import gc
 import logging
 import os
 import re
@@ -19,7 +18,7 @@ from ...options import ARITHMETICS, DTYPE_NAMES, RELEASES, Progress
 from ..client.queue import add_queue_command
 from ..interrupts import Written, end_at_further_ones, told_by_signals
 from ..options import PARTS, STDOUT, GenerateOptions
-from ..starting import start_cuda
+from ..starting import spare_imports, start_cuda
 from .completion import add_completion_command
 from .flags import Help, Parser, add_settings, add_size, adder, count, settings_of
 from .live import add_live_command
@@ -175,7 +174,7 @@ def _generate(arguments: argparse.Namespace) -> None:
     from ..profile import silent, table
     from ..run import run
 
-    _spare_imports(arguments)
+    spare_imports(arguments.own_process)
     values = settings_of(arguments)
     with joined() as processes:
         values["device"] = processes.device(arguments.device)
@@ -208,19 +207,12 @@ def _tell(arguments: argparse.Namespace, *lines: str) -> None:
         print(*lines, sep="\n", file=sys.stderr if arguments.output == STDOUT else sys.stdout, flush=True)
 
 
-def _spare_imports(arguments: argparse.Namespace) -> None:
-    """Garbage is collected after each stage. In a process of our own that passes over what is imported, which took 1.9
-    of the toy's 4.9 s; in another's, its garbage of now would stay."""
-    if arguments.own_process:
-        gc.freeze()
-
-
 def _batch(arguments: argparse.Namespace) -> None:
     from ..many.batch import check_batch, run_batch
     from ..many.jobs import MANIFEST, read_jobs
     from ..profile import silent
 
-    _spare_imports(arguments)
+    spare_imports(arguments.own_process)
     values = settings_of(arguments)
     for name in ("ckpt_dir", "assets_dir", "action_path", *PARTS):  # other processes start elsewhere
         values[name] = None if values[name] is None else Path(values[name]).absolute()
