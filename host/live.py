@@ -117,9 +117,11 @@ def run_live(run: LiveRun, vae, view: LiveView) -> Walked:
     made: list[Walked] = []
 
     def walk(model: CausalModel, device: torch.device) -> None:
-        new_world = partial(spec.loop.world, model, device, memory)
+        new_world, lost = partial(spec.loop.world, model, device, memory), list[str]()
         with _session(run, _engine(run, image, new_world, frames), view, _path(run, view)) as session:
-            made.append(_walk(run, session, view))
+            made.append(_walk(run, session, view, lost))
+        for reason in lost:
+            show_warning(f"Of what was walked this is not kept: {reason}.")
 
     try:
         run_prepared(patcher, run.rollout.prompts[0], spec.loop, walk, seed=run.seed, held=on_device)
@@ -170,12 +172,14 @@ def _session(run: LiveRun, engine: Engine, view: LiveView, path: CameraPath | No
         session.close()
 
 
-def _walk(run: LiveRun, session: Session, view: LiveView) -> Walked:
-    """Raises InputError where nothing was made or kept."""
-    walking = _Walking(run, session, view)
+def _walk(run: LiveRun, session: Session, view: LiveView, lost: list[str]) -> Walked:
+    """Puts into `lost` why what it leaves could not be written, also when the session closes. Raises InputError where
+    nothing was made or kept."""
+    walking = _Walking(run, session, view, lost)
     session.run(walking.deliver, walking.tell, view.watch)
     album, kept = walking.album, session.walk.kept
     if kept.failure:
+        lost[:] = [reason for reason in lost if reason != kept.failure]  # said below
         _cut(album, kept)
     if not album.frames:
         raise InputError("the walk was stopped before it began: there is nothing to hand out")
@@ -196,8 +200,8 @@ def _cut(album: "_Album", kept: Kept) -> None:
 class _Walking:
     """What comes of a walk while it is made: the session hands its frames out here, and tells what happens."""
 
-    def __init__(self, run: LiveRun, session: Session, view: LiveView):
-        self._run, self._session, self._view = run, session, view
+    def __init__(self, run: LiveRun, session: Session, view: LiveView, lost: list[str]):
+        self._run, self._session, self._view, self._lost = run, session, view, lost
         self.album, self._bar = _Album(), comfy.utils.ProgressBar(run.frames)
         self._said = run.text
 
@@ -213,6 +217,8 @@ class _Walking:
     def tell(self, kind: str, facts: dict[str, Any]) -> None:
         if kind == "prompt":
             self._said = facts["text"]
+        if kind == "kept":
+            self._lost.append(facts["reason"])
         if kind in ("back", "restarted"):
             self.album.cut(facts.get("chunk", 0))
         if kind == "restarted":  # the view still shows the prompt that was said last

@@ -81,10 +81,9 @@ class LingBotWorldLive(io.ComfyNode):
                     "can be tried again; another seed is another walk."
                 ),
                 choice(
-"walked_by",
-[ME, PATH],
-"Who steers, where a recorded path is connected: whoever has the view open, or nobody."
-),
+                    "walked_by", [ME, PATH],
+                    "Who steers, where a recorded path is connected: whoever has the view open, or nobody.",
+                ),
                 chunk_input("Latent frames, of four frames each, made at a time: 1 answers soonest, more are faster."),
                 latent_frames_input(
                     "window", f"Latent frames that a chunk looks back on. {UNSET}: as the model was trained, or 18."
@@ -94,12 +93,11 @@ class LingBotWorldLive(io.ComfyNode):
                 ),
                 kv_cache_input("Where the keys and values of the frames before lie. auto: by what is free."),
                 whole(
-"wait",
-(1, WAIT, 3600),
-"Seconds in which somebody has to open the view, when the model is loaded; else the "
+                    "wait", (1, WAIT, 3600),
+                    "Seconds in which somebody has to open the view, when the model is loaded; else the "
                     "recorded path is walked, or without one the run ends with a sentence.",
-advanced=True
-),
+                    advanced=True,
+                ),
             ],
             outputs=[
                 io.Image.Output("images", display_name="images", tooltip="The frames of the walk."),

@@ -234,6 +234,14 @@ def test_a_disk_that_becomes_full_cuts_all_that_is_handed_out_and_the_node_says_
     assert re.search(r"Of 17 frames the first 9 are handed out: .*\(No space left on device\)", said(run))
 
 
+def test_a_camera_path_that_cannot_be_written_at_the_end_is_said_on_the_node(comfy_server, walk, faulty):
+    """What the node hands out is whole."""
+    faulty(module="numpy", name="save", error="full", match="poses.npy")
+    run = comfy_server.queue(walk)
+    assert saved_state(comfy_server, run).frames == 17
+    assert re.search(r"this is not kept: the camera path cannot be written to .*camera: No space left", said(run))
+
+
 def test_a_walk_of_which_nothing_is_kept_ends_at_once_with_the_reason(comfy_server, steered, faulty):
     faulty(module=".live.kept", owner="Kept", name="_append", error="full")
     with queued(comfy_server, steered.set(LIVE, seed=random.randrange(2**32), frames=401)) as became:

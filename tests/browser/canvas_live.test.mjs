@@ -97,6 +97,12 @@ inBothRenderers((it) => {
       return command.execute("Comfy.NewBlankWorkflow");
     });
     await page.locator(VIEW).waitFor({ state: "detached" });
+    await page.evaluate(() => { // another workflow's node of the same id
+      const node = window.LiteGraph.createNode("LingBotWorldLive");
+      node.id = window.live.id;
+      window.app.graph.add(node);
+    });
+    await page.locator(`${VIEW} .notice`, { hasText: "another workflow is paused" }).waitFor();
     await page.waitForTimeout(2000); // in which a walk that is stopped would end
     assert.equal(await running(page), 1);
     await page.evaluate(() => window.app.extensionManager.command.execute("Workspace.PreviousOpenedWorkflow"));

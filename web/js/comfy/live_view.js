@@ -1,6 +1,7 @@
 // The view of the node LingBot-World Live: the page of a walk, without its beginning, as a widget of ComfyUI's canvas.
 
 import { api } from "../../../../scripts/api.js";
+import { app } from "../../../../scripts/app.js";
 import { textCodec } from "../../live/connection.mjs";
 import { View } from "../../live/view.mjs";
 import { forwardToCanvas } from "./canvas_events.js";
@@ -51,13 +52,18 @@ function started(view, { steered, prompts, prompt }) {
   view.say(steered ? "" : "A recorded path is walked.");
 }
 
+const openWorkflow = () => app.extensionManager?.workflow?.activeWorkflow;
+let walkedIn; // the workflow of the last walk that began while this page was there: node ids are a workflow's own
+
 /** Takes up the walk of a node that was there before, when this one has its id: the page was loaded again, or the graph
  * was, by an undo or another workflow's tab. */
-async function takeUp(node, walk) {
+async function takeUp(node, walk, say) {
   await new Promise((resolve) => { setTimeout(resolve, 500); });
   const answer = await api.fetchApi(`${ADDRESS}/running?client=${encodeURIComponent(api.clientId ?? "")}`);
   const running = answer.ok ? (await answer.json()).find((id) => isOf(node, id)) : undefined;
-  if (running) walk({ detail: running });
+  if (!running) return;
+  if (!walkedIn || walkedIn === openWorkflow()) walk({ detail: running });
+  else say("A walk of another workflow is paused: go back to its tab.");
 }
 
 /** @param {string} html  of live/index.html */
@@ -69,6 +75,7 @@ export function addLiveView(html, node) {
   });
   const walk = ({ detail }) => {
     if (!isOf(node, detail) || view.connection) return;
+    walkedIn = openWorkflow();
     const output = { realtime_output_format: "jpeg", output_compression: 88 };
     view.walk(output, addressOf(detail), textCodec());
   };
@@ -87,6 +94,6 @@ export function addLiveView(html, node) {
     onRemove?.call(this);
   };
   node.setSize([Math.max(node.size[0], WIDTH), node.size[1]]);
-  takeUp(node, walk).catch(() => {}); // no server: there is no walk
+  takeUp(node, walk, (words) => view.say(words)).catch(() => {}); // no server: there is no walk
   return widget;
 }
