@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from ..pipeline.memory import MemoryWishes
 from ..sampling import StepReuse, flow_timesteps, guide_scales
 from ..text import Tokenizer
 from ..text.weights import UMT5Weights
+from .embedded import KnownPrompts
 from .files.target import Target
 from .options import CAMERAS, CHOICES, GenerateOptions
 
@@ -29,10 +31,12 @@ class Plan:
     """A run that can start: every file exists, fits the others and is open; the output can be written.
 
     Weights are mapped from their files, which takes no memory. `frame` [3, H, W] is what the VAE is given of the image.
+    The `tokenizer` is its path where the prompt's embedding is `known`: then it may not be needed.
     """
 
     options: GenerateOptions
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer | Path
+    known: KnownPrompts
     text_encoder: UMT5Weights
     vae: Mapping[str, Tensor]
     frame: Tensor
@@ -193,6 +197,11 @@ def lora_notes(options: GenerateOptions, two_experts: bool = False) -> tuple[str
             notes.append(f"LoRA {lora.path.name} is the {role}-noise expert's by its name: `{role}=` before it puts it "
                          "there alone.")  # fmt: skip
     return tuple(notes)
+
+
+def text_dtype(options: GenerateOptions) -> torch.dtype:
+    """What the text encoder multiplies in."""
+    return torch.float32 if options.dtype == "fp32" else torch.bfloat16
 
 
 def text_notes(options: GenerateOptions, guided: bool) -> tuple[str, ...]:

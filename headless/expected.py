@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from .checks import Plan
+from .embedded import in_user_cache
 from .profile import Stage
 from .rollout_plan import RolloutPlan
 
@@ -59,11 +60,7 @@ def _kind(plan: Plan) -> str:
 
 
 def _file() -> Path | None:
-    named = os.environ.get("LINGBOT_WORLD_TIMES")
-    if named is not None:
-        return Path(named) if named else None
-    base = os.environ.get("LOCALAPPDATA") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "lingbot-world" / "times.json"
+    return in_user_cache("LINGBOT_WORLD_TIMES", "times.json")
 
 
 def _read() -> dict:

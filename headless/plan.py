@@ -25,6 +25,7 @@ from ..pipeline.two_experts import ONE_PROCESS, ParallelGroups, TwoExpertSchedul
 from ..sampling import guide_scales
 from ..text import load_tokenizer
 from ..text.encoder import check_vocabulary
+from ..text.tokenizer import find_tokenizer
 from ..text.weights import UMT5Weights, open_weights
 from ..vae import read_vae
 from .checks import (
@@ -37,8 +38,10 @@ from .checks import (
     lora_notes,
     many,
     refuse_options,
+    text_dtype,
     text_notes,
 )
+from .embedded import KnownPrompts
 from .files.pictures import image_notes, read_image
 from .files.target import check_new, check_target, find_target
 from .options import CAUSAL_ONLY, PARTS, GenerateOptions
@@ -99,13 +102,17 @@ def make_plan(
     named = {name: getattr(options, name) for name in PARTS}
     package = find_package(options.ckpt_dir, assets=options.assets_dir, release=options.release, **named)
     paths = _parts(package, options.ckpt_dir)
-    tokenizer = open_file(load_tokenizer, paths["tokenizer"])
     text_encoder = open_file(open_weights, paths["text_encoder"])
-    check_vocabulary(tokenizer, text_encoder)
+    tokenizer_file = find_tokenizer(paths["tokenizer"])
+    known = KnownPrompts.made_by(paths["text_encoder"], tokenizer_file, text_dtype(options), device)
+    tokenizer = None if known.has(options.prompt) else open_file(load_tokenizer, tokenizer_file)
+    if tokenizer is not None:
+        check_vocabulary(tokenizer, text_encoder)
     dtype = torch_dtype(options.dtype or ("fp32" if device.type == "cpu" else "bf16"))
     opened = {
         "options": options,
-        "tokenizer": tokenizer,
+        "tokenizer": tokenizer or tokenizer_file,
+        "known": known,
         "text_encoder": text_encoder,
         "vae": open_file(read_vae, paths["vae"]),
         "target": target,

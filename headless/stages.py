@@ -18,7 +18,7 @@ from ..sampling import first_low_step
 from ..text import NEGATIVE_PROMPT, encode
 from ..vae import VAE, decode_latent, encode_first_frame, load_vae
 from ..vae.network import LATENT_CHANNELS
-from .checks import Plan
+from .checks import Plan, text_dtype
 from .plan import AnyPlan, SamplingPlan
 from .processes import ALONE, Processes
 from .profile import StageRecorder, release
@@ -47,9 +47,22 @@ def prompts_of(plan: AnyPlan) -> list[str]:
 
 
 def encode_prompts(prompts: list[str], plan: Plan, progress: Progress) -> list[Tensor]:
-    """Each prompt's embedding [1, L, D] float32, by the text encoder of `plan`."""
-    dtype = torch.float32 if plan.options.dtype == "fp32" else torch.bfloat16
-    return [row[None] for row in encode(prompts, plan.text_encoder, plan.tokenizer, plan.device, dtype, progress)]
+    """Each prompt's embedding [1, L, D] float32, by the text encoder of `plan`, or of an earlier run of it."""
+    found = {text: embedding for text in prompts if (embedding := plan.known.find(text)) is not None}
+    unknown, cut = [text for text in dict.fromkeys(prompts) if text not in found], list[str]()
+
+    def warn(words: str) -> None:
+        log.warning(words)
+        cut.append(words)
+
+    if unknown:
+        dtype = text_dtype(plan.options)
+        rows = encode(unknown, plan.text_encoder, plan.tokenizer, plan.device, dtype, progress, warn)
+        for text, row in zip(unknown, rows, strict=True):
+            found[text] = row[None]
+            if not cut:  # who says such a prompt again is told again
+                plan.known.keep(text, row[None])
+    return [found[text].to(plan.device) for text in prompts]
 
 
 def encode_image(plan: Plan, progress: Progress, vae: VAE | None = None) -> Tensor:

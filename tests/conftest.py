@@ -14,6 +14,7 @@ from comfy_server import comfy_base, comfy_host, comfy_server  # noqa: F401
 HERE = Path(__file__).parent
 BESIDE = HERE.parent.parent / "shared"
 os.environ["LINGBOT_WORLD_TIMES"] = ""  # what runs take is not kept
+os.environ["LINGBOT_WORLD_PROMPTS"] = ""  # nor is what prompts become
 
 
 BROWSER = ("test_web.py", "test_host_workflows.py", "test_host_server_models.py", "test_host_blueprints.py")

@@ -20,9 +20,11 @@ from ...options import ShowProgress, VaeDtype, Window
 from ...pipeline.chunk_loop import ChunkLoop
 from ...pipeline.geometry import Geometry, explicit_geometry
 from ...pipeline.world import World
+from ...text import load_tokenizer
 from ...vae import VideoDecoder, encode_first_frame, load_vae
 from ...vae.encoding import SETTLED
 from ..checks import find_device
+from ..embedded import NOT_KEPT
 from ..options import GenerateOptions
 from ..plan import make_plan
 from ..preparation import prepare
@@ -164,6 +166,8 @@ class TextEncoder:
             return self._kept[text]
 
     def _encoded(self, text: str) -> Tensor:
+        if isinstance(self._plan.tokenizer, Path) and not self._plan.known.has(text):
+            self._plan = replace(self._plan, tokenizer=load_tokenizer(self._plan.tokenizer))
         plan, quiet = self._plan, (lambda _done, _total: None)
         if plan.device.type != "cuda":
             return encode_prompts([text], plan, quiet)[0]
@@ -172,4 +176,4 @@ class TextEncoder:
                 return encode_prompts([text], plan, quiet)[0].cpu()
         except torch.OutOfMemoryError:
             log.warning("The text encoder did not fit beside the model: the prompt is encoded on the CPU.")
-        return encode_prompts([text], replace(plan, device=torch.device("cpu")), quiet)[0]
+        return encode_prompts([text], replace(plan, device=torch.device("cpu"), known=NOT_KEPT), quiet)[0]
