@@ -51,6 +51,7 @@ class LiveView:
         self._client: Client | None = None
         self._ready, self._ended = asyncio.Event(), False
         self._steered = self._stopped = self._prompts = False
+        self._goes_on = True  # when somebody looks who had not paused it
         self._alone_since = 0.0
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="lingbot-live")
 
@@ -126,7 +127,10 @@ class LiveView:
         client.tell({**told, "prompts": self._prompts, "steered": self._steered, "resume": "the canvas"})
         if self._steered:
             self._session.controls.let_go()
-            self._session.resume()
+            if self._goes_on:
+                self._session.resume()
+            else:
+                client.tell({"type": "status", "content": "paused"})
         tasks = [asyncio.create_task(obey(inbox, client, self._do)), asyncio.create_task(self._figures(client))]
         try:
             await asyncio.wait({*tasks, sending}, return_when=asyncio.FIRST_COMPLETED)
@@ -164,6 +168,7 @@ class LiveView:
         self._client, self._alone_since = None, time.monotonic()
         self._stopped = self._stopped or stopped
         if self._session is not None and self._steered and not self._ended:
+            self._goes_on = not self._session.paused
             self._session.controls.let_go()
             self._session.pause()
 

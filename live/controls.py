@@ -75,6 +75,12 @@ class Controls:
             for key in wanted - self._down.keys():
                 self._down[key] = now
 
+    @property
+    def down(self) -> frozenset[str]:
+        """The keys that are held."""
+        with self._lock:
+            return frozenset(self._down)
+
     def look(self, yaw: float, pitch: float, event: int | None = None) -> None:
         """The mouse moved by so many degrees, right and up."""
         turned = _finite("look", (yaw, pitch), FURTHEST_LOOK)

@@ -61,9 +61,9 @@ def run_tests(names: list[str], url: str) -> dict[str, tuple[bool, str]]:
     return {name: (_passed(name, told.get(name, "")), told.get(name, output)) for name in names}
 
 
-def run_live(address: str) -> tuple[bool, str]:
+def run_live(address: str, name: str = "live.test.mjs") -> tuple[bool, str]:
     """Runs the tests of the page of a live walk that is served at an address: whether all passed, and what was said."""
-    output = _run(["--test", "--test-reporter=tap", str(FOLDER / "live.test.mjs")], {"LIVE_URL": address}).stdout
+    output = _run(["--test", "--test-reporter=tap", str(FOLDER / name)], {"LIVE_URL": address}).stdout
     print("\n".join(line for line in output.splitlines() if line.startswith("# \\#")))
     passed = all(re.search(end, output, re.MULTILINE) for end in (r"^# fail 0$", r"^# pass [1-9]"))
     return passed, output

@@ -200,6 +200,24 @@ def test_who_comes_back_walks_on_and_nobody_else_may_steer(comfy_server, steered
     assert "run" in became
 
 
+def test_who_had_paused_comes_back_to_a_pause(comfy_server, steered):
+    with queued(comfy_server, steered.set(LIVE, seed=random.randrange(2**32))) as became:
+        first = Walker(comfy_server)
+        first.chunk(0)
+        first.event("pause")
+        first.status("paused")
+        first.socket.sock.shutdown(2)
+        time.sleep(1)  # until that is noticed
+        second = Walker(comfy_server)
+        second.status("paused")
+        second.status("figures")
+        assert second.told[-1]["paused"]
+        second.hold("a")
+        second.chunk(second.told[-1].get("chunk_index", 1) + 1)
+        second.stop()
+    assert "run" in became
+
+
 def test_the_prompt_changes_by_a_clip_and_the_walk_ends_at_its_longest(comfy_server, steered):
     steered = steered.add("clip", "LingBotWorldLoadTextEncoder", text_encoder="toy/models_t5_umt5-xxl-enc-bf16.pth")
     del steered["live"]["inputs"]["positive"]

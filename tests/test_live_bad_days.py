@@ -27,6 +27,7 @@ from lingbot_world.live import Frames, load_walk
 from lingbot_world.live.walk import Walk
 from lingbot_world.live.wire.client import MOST_TOLD, Client
 from lingbot_world.live.wire.codec import MSGPACK
+from lingbot_world.live.wire.connection import WAITING
 from lingbot_world.live.wire.protocol import MOST_PROMPT, read_init
 from lingbot_world.live.wire.steering import Rules
 from lingbot_world.pipeline.state import load_state
@@ -74,6 +75,57 @@ def test_a_lost_connection_is_taken_up_again(server):
     assert again.status("started")["resume"] == token
     assert again.chunk()["chunk_index"] > reached
     again.close()
+
+
+def test_who_had_paused_comes_back_to_a_pause(server):
+    client = server.client(lingbot_world=True)
+    token = client.status("started")["resume"]
+    client.chunk(1)
+    client.event("pause")
+    client.status("paused")
+    client.tear()
+    wait_for(lambda: server.room.visit.client is None)
+    again = server.client(lingbot_world=True, resume=token)
+    again.status("paused")
+    again.status("figures")
+    assert server.room.visit.session.paused
+    again.event("resume")
+    again.chunk()
+    again.close()
+
+
+def test_who_comes_back_too_late_is_told_and_does_not_begin_anew(toy_package, tmp_path):
+    with Server(toy_package, tmp_path, rules=Rules(back=0.2)) as server:
+        client = server.client(lingbot_world=True)
+        token = client.status("started")["resume"]
+        client.chunk(1)
+        client.tear()
+        wait_for(lambda: server.room.visit is None)
+        again = server.client(lingbot_world=True, resume=token)
+        assert "the walk is over" in again.error()
+        with pytest.raises(ConnectionError):
+            again.receive()
+        assert server.room.visit is None
+        assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_who_waits_in_line_and_goes_leaves_no_ghost(server):
+    """However much was pressed meanwhile, of which nothing is done."""
+    first = server.client(lingbot_world=True)
+    first.chunk()
+    second, third = server.client(lingbot_world=True), server.client(lingbot_world=True)
+    second.status("waiting")
+    third.status("waiting")
+    for client in (second, third):
+        for _ in range(3 * WAITING):
+            client.event("pause")
+    second.close()
+    wait_for(lambda: len(server.room._line) == 1)
+    first.close()
+    third.status("started")
+    third.chunk(2)
+    assert not server.room.visit.session.paused
+    third.close()
 
 
 def test_a_connection_is_taken_up_again_while_another_walk_is_begun(server, monkeypatch):
@@ -127,6 +179,25 @@ def test_a_connection_that_does_not_come_back_ends_the_walk(toy_package, tmp_pat
         client.chunk(1)
         client.tear()
         wait_for(lambda: server.room.visit is None)
+
+
+@pytest.mark.parametrize(("kind", "payload"), [
+    ("camera_actions", {"mode": "state", "transitions": [{"actions": ["w"]}]}),
+    ("camera_actions", {"mode": "state", "transitions": [{"actions": []}]}),
+    ("look", [2, 0]), ("stick", [0, 0, 0, 0]),
+], ids=["another key let go", "the key let go", "the mouse", "the stick let go"])  # fmt: skip
+def test_a_pause_holds_until_something_is_pressed(server, kind, payload):
+    client = server.client(lingbot_world=True)
+    client.chunk()
+    client.event("camera_actions", {"mode": "state", "transitions": [{"actions": ["w", "a"]}]})
+    client.event("pause")
+    client.status("paused")
+    client.event(kind, payload)
+    client.status("figures")
+    assert server.room.visit.session.paused
+    client.event("camera_actions", {"mode": "state", "transitions": [{"actions": ["w", "d"]}]})
+    client.status("resumed")
+    client.close()
 
 
 def test_a_world_without_anybody_in_it_stops_and_goes_on_with_a_key(toy_package, tmp_path):
@@ -224,6 +295,9 @@ def test_a_token_is_asked_of_every_request(toy_package, tmp_path):
         client = server.client(query="?token=a%20secret")
         client.chunk()
         client.close()
+        for cookie, status in (("a secret", 200), ("wrong", 403)):  # what the page has from its address
+            assert ask(server, "/examples", Cookie=f'lingbot_world_{server.port}="{cookie}"')[0] == status
+            assert ask(server, "/examples", Cookie=f'lingbot_world_1="{cookie}"')[0] == 403
 
 
 def test_two_hundred_connections_are_none_too_many(server):

@@ -12,6 +12,7 @@ import pytest
 from browser_runner import run_live
 from lingbot_world.headless.command.cli import main
 from lingbot_world.toy import write_maze
+from live_cases import Server
 
 WEB = Path(lingbot_world.__file__).parent / "web" / "live"
 
@@ -36,6 +37,12 @@ def walked(tmp_path_factory):
 
 def test_the_page_works_in_a_browser(walked):
     (passed, text), _ = walked
+    assert passed, text[max(text.find("not ok"), 0) :][:6000]
+
+
+def test_the_page_works_for_who_has_the_token(toy_package, tmp_path):
+    with Server(toy_package, tmp_path, token="told in the address") as server:
+        passed, text = run_live(f"http://127.0.0.1:{server.port}/?token=told+in+the+address", "lan.test.mjs")
     assert passed, text[max(text.find("not ok"), 0) :][:6000]
 
 

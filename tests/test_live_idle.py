@@ -113,6 +113,17 @@ def test_a_walk_in_which_nobody_is_ends(toy_package, tmp_path):
         assert next(tmp_path.glob("*/walk.state")).is_file()
 
 
+def test_who_has_paused_makes_room_for_who_waits_too(toy_package, tmp_path):
+    with Server(toy_package, tmp_path, rules=Rules(idle=1.5)) as server:
+        first = server.client(lingbot_world=True)
+        first.chunk()
+        first.event("pause")
+        second = server.client(lingbot_world=True)
+        assert "nobody has walked here" in first.error()
+        second.chunk()
+        second.close()
+
+
 def test_who_does_nothing_makes_room_for_who_waits(toy_package, tmp_path):
     """Not for somebody who comes while keys are held."""
     with Server(toy_package, tmp_path, rules=Rules(idle=0.3)) as server:

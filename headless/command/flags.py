@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from typing import Any, NoReturn
 
@@ -113,6 +114,14 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
     return int(text)
+
+
+def seconds(text: str) -> float:
+    """From a tenth to a day. Raises ArgumentTypeError."""
+    with suppress(ValueError):
+        if 0.1 <= float(text) <= 86_400:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: expected seconds, 0.1 to 86400")
 
 
 def _scales(text: str) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from ...errors import InputError, require
 from ...options import ShowProgress
 from ..options import LORA, SIZE, GenerateOptions, lora_of
 from ..starting import spare_imports, start_cuda
-from .flags import Help, add_size, adder, settings_of
+from .flags import Help, add_size, adder, seconds, settings_of
 
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
@@ -23,16 +23,17 @@ WISHES, WISHED = "live.json", ("width", "height", "chunk", "schedule")
 def add_live_command(commands: Any, show: ShowProgress) -> None:
     about = "walk through a world while it is made, in the browser"
     parser = commands.add_parser("live", help=about, formatter_class=Help)
-    parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="what was walked is kept")
+    parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
     parser.add_argument("ckpt", metavar="CKPT", help="the folder of a causal model (Fast, 2.0), or of a toy package")
     parser.add_argument("--port", type=int, default=8765, help="0 picks one that is free")
     parser.add_argument("--no_open", action="store_true", help="do not open the page in the browser")
     parser.add_argument("--lan", action="store_true", help="listen to other machines; the address has a token")
-    parser.add_argument("--allow_origin", action="append", default=[], metavar="ORIGIN", help="a page of another "
-                        "address that may connect, such as http://localhost:8000; can be given again")  # fmt: skip
+    parser.add_argument("--allow_origin", action="append", default=[], metavar="ORIGIN", type=_origin,
+                        help="a page of another address that may connect, such as http://localhost:8000; can be given "
+                        "again")  # fmt: skip
     parser.add_argument("--walks", default="walks", metavar="FOLDER", help="where what is walked is kept: state, "
                         "camera path and video, a folder a walk")  # fmt: skip
-    parser.add_argument("--bench", nargs="?", const=20.0, type=float, metavar="SECONDS", help="walk by itself for "
+    parser.add_argument("--bench", nargs="?", const=20.0, type=seconds, metavar="SECONDS", help="walk by itself for "
                         "so long and print what was measured as JSON")  # fmt: skip
     parser.add_argument("--prompt", help="what the world shows; left out: the example's, or a "
                         "state's last")  # fmt: skip
@@ -71,12 +72,17 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     require("aiohttp", '"lingbot-world[live]"')
     require("msgpack", '"lingbot-world[live]"')
     require("av", '"lingbot-world[live]"')
-    from ..live.running import serve
+    from ..files.target import check_folder
+    from ..live.running import check_port, serve
 
     spare_imports(arguments.own_process)
     folder = Path(arguments.walks)
+    check_folder("walks", folder, folder)
+    if arguments.bench is None:
+        check_port(arguments.port, everywhere=arguments.lan)
     values = settings_of(arguments) | _found(arguments) | {"output": folder / "walk.mp4"}
     opened = Opened(plan_live(GenerateOptions(**values)), show)
+    arguments.interrupted = "what was walked is kept"
     size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are JSON alone
     print(f"{size.width}x{size.height} on {opened.plan.device}", *opened.plan.notes, sep="\n", file=out)
     if arguments.bench is not None:
@@ -99,6 +105,7 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
     if image is None and arguments.continue_from is None:
         image = example / "image.png"
         if not image.is_file():
+            _find_model(values["ckpt_dir"], arguments)
             raise InputError("`image` is missing: the picture in which a walk begins")
     state = _state_of(arguments.continue_from)
     if prompt is None and state is not None:
@@ -110,6 +117,19 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
         prompt = told.read_text(encoding="utf-8").strip() if told.is_file() else PROMPT
     values |= _wishes(example / WISHES, arguments)
     return values | {"image": image, "prompt": prompt, "continue_from": state}
+
+
+def _origin(text: str) -> str:
+    """As a browser says it."""
+    return text.rstrip("/")
+
+
+def _find_model(folder: Path, arguments: argparse.Namespace) -> None:
+    """Raises a LingBotError for a folder that is no model's."""
+    from ...loaders import find_package
+
+    named = {name: getattr(arguments, name) for name in ("text_encoder", "tokenizer", "vae")}
+    find_package(folder, assets=arguments.assets_dir, release=arguments.release, **named)
 
 
 def _wishes(file: Path, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -69,11 +70,15 @@ class Walker:
             init = {"type": "init", "fps": self._fps, "realtime_output_format": "jpeg", "lingbot_world": True}
             await self.codec.send(socket, init)
             keys = asyncio.create_task(self._press(socket, seconds))
-            async for message in socket:
-                self._receive(message.data)
-                if keys.done():
-                    break
-            keys.cancel()
+            try:
+                async for message in socket:
+                    self._receive(message.data)
+                    if keys.done():
+                        break
+            finally:
+                keys.cancel()
+                with suppress(asyncio.CancelledError, ConnectionError):
+                    await keys
         return self._figures(began)
 
     async def _press(self, socket: aiohttp.ClientWebSocketResponse, seconds: float) -> None:

@@ -60,10 +60,12 @@ class Room:
                 await sending
 
     def _taken_up(self, init: Init) -> Visit | None:
-        """The walk that was held for this client, if there is one."""
+        """The walk that was held for this client, None for one that begins. Raises InputError where it is over."""
         visit = self.visit
-        if visit is None or not init.resume or not secrets.compare_digest(init.resume.encode(), visit.token.encode()):
+        if not init.resume:
             return None
+        if visit is None or not secrets.compare_digest(init.resume.encode(), visit.token.encode()):
+            raise InputError("the walk is over: nobody came back in time, or the server was started anew")
         if self._held is not None:
             self._held.cancel()
             self._held = None
@@ -82,7 +84,7 @@ class Room:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._line.append((turn, client))
         self._tell_places()
-        gone = asyncio.create_task(inbox.ended.wait())
+        gone = asyncio.create_task(inbox.dropped())  # nobody walks yet
         try:
             either: set[asyncio.Future[Any]] = {turn, gone}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -125,7 +127,11 @@ class Room:
                 while visit.missed:
                     client.tell(visit.missed.pop(0))
                 visit.idle = False
-                visit.session.resume()
+                if visit.goes_on:
+                    visit.session.resume()
+                elif visit.session.paused:
+                    client.tell({"type": "status", "content": "paused"})
+                visit.goes_on = False
             else:
                 visit.start(asyncio.get_running_loop(), lambda frames: self._deliver(visit, frames),
                             lambda kind, facts: self._told(visit, kind, facts))  # fmt: skip
@@ -190,9 +196,11 @@ class Room:
             if visit.client is not None and visit.client.ours:
                 with suppress(LingBotError):  # between two walks
                     visit.client.tell(visit.figures())
-            if quiet > self.rules.idle and not visit.session.paused and visit.init.most_chunks is None:
+            if quiet > self.rules.idle and visit.init.most_chunks is None:
                 visit.idle = True
-                visit.session.pause()
+                if not visit.session.paused:
+                    visit.stopped = True
+                    visit.session.pause()
             if quiet > self.rules.gone or (visit.idle and self._line):
                 reason = "nobody has walked here for a while; what was walked is kept"
                 if visit.client is not None:
@@ -202,7 +210,7 @@ class Room:
 
     async def _hold(self, visit: Visit) -> None:
         """The connection broke: the world waits for it a while."""
-        visit.client = None
+        visit.client, visit.goes_on = None, visit.stopped or not visit.session.paused
         visit.session.controls.let_go()
         visit.session.pause()
         loop = asyncio.get_running_loop()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import threading
 import webbrowser
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from aiohttp import web
@@ -47,6 +49,25 @@ async def _serve(
         print(f"what was walked is in {folder}", flush=True)
 
 
+def check_port(port: int, *, everywhere: bool) -> None:
+    """Raises InputError for one that is taken or no port, before a model is loaded for it."""
+    with socket.socket() as probe:
+        if os.name == "posix":  # as asyncio does: elsewhere it means that a port may be taken over
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with _refused(port):
+            probe.bind((EVERYWHERE if everywhere else HERE, port))
+
+
+@contextmanager
+def _refused(port: int) -> Iterator[None]:
+    """What is raised for a port that cannot be used, as InputError."""
+    try:
+        yield
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"`port` {port} cannot be used: {reason}; name another, or 0 for one that is free") from error
+
+
 @asynccontextmanager
 async def running(
     opened: Opened, folder: Path, *, port: int = 0, token: str = "", origins: tuple[str, ...] = (),
@@ -57,13 +78,8 @@ async def running(
     runner = web.AppRunner(make_app(site), handle_signals=False, shutdown_timeout=2, access_log=None)
     await runner.setup()
     try:
-        listener = web.TCPSite(runner, EVERYWHERE if token else HERE, port)
-        try:
-            await listener.start()
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise InputError(f"`port` {port} cannot be used: {reason}; name another, or 0 for one that is free"
-                             ) from error  # fmt: skip
+        with _refused(port):
+            await web.TCPSite(runner, EVERYWHERE if token else HERE, port).start()
         yield runner.addresses[0][1], site.room
     finally:
         await runner.cleanup()

@@ -47,7 +47,8 @@ class Site:
 
     def refused(self, request: web.Request) -> str:
         """Why a request is not answered; empty if it is."""
-        if self.token and not secrets.compare_digest(request.query.get("token", "").encode(), self.token.encode()):
+        given = request.query.get("token", request.cookies.get(_cookie(request), ""))
+        if self.token and not secrets.compare_digest(given.encode(), self.token.encode()):
             return "the token in the address is missing or wrong; open the address that the server printed"
         host = urlsplit(f"//{request.host}").hostname or ""
         if not self.token and host not in ("127.0.0.1", "localhost", "::1"):  # a name that was bent to this machine
@@ -95,12 +96,19 @@ def _guard(site: Site) -> Any:
         response = await handler(request)
         if not response.prepared:
             response.headers.update(HEADERS)
+            if site.token and request.path == "/":  # what the page asks for has no token in its address
+                response.set_cookie(_cookie(request), site.token, httponly=True, samesite="Strict")
             origin = request.headers.get("Origin")
             if origin in site.origins:
                 response.headers["Access-Control-Allow-Origin"] = origin or ""
         return response
 
     return guard
+
+
+def _cookie(request: web.Request) -> str:
+    """The name of the token's cookie. Servers of one machine, at different ports, are given all its cookies."""
+    return f"lingbot_world_{request.url.port}"
 
 
 def _page(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -30,6 +30,8 @@ class Visit:
         self.opened, self.init, self.token = opened, init, secrets.token_urlsafe(12)
         self.client: Client | None = None
         self.chunks, self.idle = 0, False
+        self.stopped = False  # by the room, since nobody was there
+        self.goes_on = False  # when its client comes back, who had not paused it
         self.missed: list[dict[str, Any]] = []  # what nobody was there to be told, and has to know
         height, width = opened.start.frame.shape[1:]
         self._engine = opened.engine(Asked(init.size or (height, width), init.window, init.sink, init.chunk))
@@ -75,7 +77,7 @@ class Visit:
         if event.kind == "restart":
             again = replace(event.payload, ours=self.init.ours)
             self.session.restart(_start(self.opened, again, self._engine.size))
-        self.idle = self.idle and event.kind == "pause"
+        self.idle, self.stopped = self.idle and event.kind == "pause", False
         steer(self.session, event)
 
     def facts(self) -> dict[str, Any]:

@@ -43,6 +43,13 @@ class Connection:
             return None
         return self._codec.read(data)
 
+    async def dropped(self) -> None:
+        """Reads what comes, and does nothing of it, until there will be no more."""
+        while True:
+            with suppress(InputError):
+                if await self.next() is None:
+                    return
+
     def close(self) -> None:
         self._task.cancel()
 

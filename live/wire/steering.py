@@ -43,27 +43,32 @@ async def obey(inbox: Connection, client: Client, do: Callable[[Event], Awaitabl
 
 
 def steer(session: Session, event: Event) -> None:
-    """What an event asks of a walk, but for `restart`, which a front does. All but a pause has it go on. Raises a
-    LingBotError."""
-    payload, number = event.payload, event.number
+    """What an event asks of a walk, but for `restart`, which a front does. One that is paused goes on by all but a
+    pause, keys that are let go or still held, and looks, which it does not take. Raises a LingBotError."""
+    payload, number, goes_on = event.payload, event.number, event.kind != "pause"
     if event.kind == "camera_actions" and "script" in payload:
         session.script(payload["script"], number)
     elif event.kind == "camera_actions":
+        before = session.controls.down
         for keys in payload["held"]:
             session.hold(keys, number)
+        goes_on = any(set(keys) - before for keys in payload["held"])
     elif event.kind == "look":
+        goes_on = not session.paused
         yaw, pitch = payload
-        session.look(yaw, pitch, number)
+        if goes_on:
+            session.look(yaw, pitch, number)
     elif event.kind == "stick":
         forward, right, yaw, pitch = payload
         session.stick(forward, right, yaw, pitch, number)
+        goes_on = any(payload)
     elif event.kind == "prompt":
         session.prompt(payload[0], refresh=payload[1])
     elif event.kind == "back":
         session.back(payload)
     elif event.kind == "pause":
         session.pause()
-    if event.kind != "pause":
+    if goes_on:
         session.resume()
 
 

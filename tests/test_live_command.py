@@ -1,0 +1,80 @@
+"""What `lingbot-world live` says before a model is loaded for it."""
+
+import socket
+
+import pytest
+from lingbot_world.headless.command.cli import main
+from lingbot_world.headless.live import opening, running
+
+
+@pytest.fixture
+def refusal(toy_package, tmp_path, capsys, monkeypatch):
+    """`refusal(...)`: what the command says, and that it loads no model."""
+
+    def loaded(*_):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(opening, "Opened", loaded)
+
+    def refused(*words, package=toy_package, code=2):
+        walks = () if "--walks" in words else ("--walks", tmp_path / "walks")
+        command = ["live", package, "--device", "cpu", "--no_open", *walks, *words]
+        try:
+            ended = main([str(word) for word in command])
+        except SystemExit as error:  # of words that cannot be read
+            ended = error.code
+        assert ended == code
+        return capsys.readouterr().err.strip()
+
+    return refused
+
+
+def test_a_port_that_is_taken_is_told_at_once(refusal):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        assert f"--port {port} cannot be used: Address already in use" in refusal("--port", port)
+    assert "--port 70000 cannot be used" in refusal("--port", 70000)
+
+
+def test_a_folder_that_cannot_be_written_has_its_options_name(refusal):
+    assert refusal("--walks", "/proc/walks").startswith("lingbot-world: --walks /proc/walks cannot be written")
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "inf", "1e9", "long"])
+def test_a_bench_takes_seconds(refusal, seconds):
+    assert f"{seconds!r}: expected seconds, 0.1 to 86400" in refusal(f"--bench={seconds}")
+
+
+def test_a_folder_that_is_no_model_is_named(refusal, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "none"):
+        said = refusal("--port", 0, package=folder)
+        assert str(folder) in said
+        assert "image" not in said
+
+
+def test_an_origin_is_compared_as_browsers_say_it(toy_package, tmp_path, monkeypatch):
+    class Nothing:
+        """In place of a model."""
+
+        def __init__(self, plan, _show):
+            self.plan = plan
+
+    seen = {}
+    monkeypatch.setattr(opening, "Opened", Nothing)
+    monkeypatch.setattr(running, "serve", lambda *_, **settings: seen.update(settings))
+    words = ["--device", "cpu", "--no_open", "--walks", str(tmp_path), "--allow_origin", "http://localhost:8000/"]
+    assert main(["live", str(toy_package), "--port", "0", "--width", "48", "--height", "32", *words]) == 0
+    assert seen["origins"] == ("http://localhost:8000",)
+
+
+def test_ctrl_c_while_the_model_is_loaded_promises_nothing(toy_package, tmp_path, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(opening, "Opened", interrupted)
+    words = ["--device", "cpu", "--no_open", "--walks", str(tmp_path), "--width", "48", "--height", "32"]
+    assert main(["live", str(toy_package), "--port", "0", *words]) == 130
+    assert capsys.readouterr().err.strip().endswith("interrupted; nothing was walked")
