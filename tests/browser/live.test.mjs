@@ -74,6 +74,19 @@ async function place(page) {
   return [3, 7, 11].map((entry) => read(16 * (Number(count) - 1) + entry));
 }
 
+/** The bar's controls, and what Save offers, that are not wholly in the window. */
+function outside() {
+  const menu = document.querySelector(".menu");
+  menu.open = true;
+  const controls = [...document.querySelectorAll(".bar button, .bar summary, .bar input, .bar a")];
+  const out = controls.filter((control) => {
+    const { left, top, right, bottom } = control.getBoundingClientRect();
+    return left < 0 || top < 0 || right > innerWidth || bottom > innerHeight;
+  });
+  menu.open = false;
+  return out.map(({ textContent, name }) => textContent || name);
+}
+
 /** A way to the server that can break as networks do: from `silence` on nothing comes by the connections that are open,
  * and none is closed to the page; the server is told that they broke. */
 async function network(url) {
@@ -298,6 +311,128 @@ describe("live", () => {
     await leave(page);
   });
 
+  test("the bar's controls are in the window, and what they do leaves the walk going", LIMIT, async () => {
+    const page = await open(undefined, { script: () => { delete Element.prototype.requestFullscreen; } });
+    await walk(page);
+    for (const size of [[1440, 900], [776, 500], [740, 360], [721, 600], [360, 740], [320, 568]]) {
+      await page.setViewportSize({ width: size[0], height: size[1] });
+      assert.deepEqual(await page.evaluate(outside), [], size.join(" x "));
+    }
+    await page.setViewportSize({ width: 1440, height: 900 });
+    await page.focus("[name=refresh]");
+    await page.keyboard.press("Space");
+    assert.ok(await page.isChecked("[name=refresh]"));
+    assert.doesNotMatch(page.sent, /kind\xa5pause/);
+    for (const part of ["[data-command=full]", ".bar .refresh", ".menu summary", "[data-command=restart]"]) {
+      await page.click(part);
+      assert.equal(await page.evaluate(() => document.activeElement.tagName), "CANVAS", part);
+    }
+    await page.locator(".notice", { hasText: "no page in full screen" }).waitFor();
+    const refused = (route) => route.fulfill({ status: 409, body: "no space is left" });
+    await page.route("**/walk/state?*", refused);
+    await page.click("[data-save=state]");
+    await page.locator(".notice", { hasText: "This cannot be saved: no space is left" }).waitFor();
+    for (const begun = page.batches; page.batches < begun + 24;) await page.waitForTimeout(50);
+    const [saved] = await Promise.all([page.waitForEvent("download"), page.click("[data-save=path]")]);
+    assert.equal(saved.suggestedFilename(), "camera.zip");
+    await page.evaluate(() => { // faster than the server answers
+      const press = () => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { code: "Backspace", bubbles: true }));
+      for (let presses = 0; presses < 3; presses++) press();
+    });
+    const steps = () => [...page.sent.matchAll(/back\xa7payload(?:\xcc|\xcd\x00)?(.)/gs)].map(([, byte]) => byte.charCodeAt(0));
+    while (steps().length < 3) await page.waitForTimeout(50);
+    const [first, second, third] = steps();
+    assert.ok(first > 0 && second === Math.max(0, first - 8) && third === Math.max(0, second - 8), steps().join());
+    await leave(page);
+  });
+
+  test("from the pictures back to the walk, and after another picture Pause pauses again", LIMIT, async () => {
+    const script = () => {
+      window.locked = null;
+      Object.defineProperty(Document.prototype, "pointerLockElement", { get: () => window.locked });
+      HTMLCanvasElement.prototype.requestPointerLock = function () { window.locked = this; };
+      Document.prototype.exitPointerLock = () => { window.locked = null; };
+    };
+    const page = await open(undefined, { script }), pause = () => page.textContent("[data-command=pause]");
+    const paused = (text) => page.locator("[data-command=pause]", { hasText: text }).waitFor({ state: "attached" });
+    await walk(page);
+    const folder = () => measures(page).then(({ walk: { folder: name } }) => name), before = await folder();
+    for (const back of ["Escape", "o", "click"]) {
+      await page.click("canvas");
+      await page.keyboard.press("o");
+      await page.locator(".begin").waitFor();
+      assert.equal(await page.evaluate(() => window.locked), null);
+      await paused("Go on");
+      if (back === "click") await page.click("[data-command=return]"); else await page.keyboard.press(back);
+      await page.locator(".begin").waitFor({ state: "hidden" });
+      assert.match(await page.textContent(".notice"), /^Paused/);
+      await page.keyboard.press("Space");
+      await paused("Pause");
+    }
+    assert.equal(await folder(), before);
+    await page.keyboard.press("o");
+    await paused("Go on");
+    await walk(page);
+    assert.equal(await pause(), "Pause");
+    await page.keyboard.press("Space");
+    await paused("Go on");
+    assert.notEqual(await folder(), before);
+    await leave(page);
+  });
+
+  test("a prompt without a connection is kept and said to be, and a walk that is over is said to be", LIMIT, async () => {
+    const script = () => { // a hold on the page's websocket
+      window.WebSocket = class extends WebSocket { constructor(...words) { super(...words); window.socket = this; } };
+    };
+    const page = await open(undefined, { script });
+    await walk(page);
+    const said = await page.evaluate(() => {
+      window.socket.onclose({ code: 1006 });
+      const bar = document.querySelector(".bar");
+      bar.prompt.value = "a maze at night";
+      bar.requestSubmit();
+      return document.querySelector(".notice").textContent;
+    });
+    assert.match(said, /^The prompt is not sent/);
+    await page.locator(".notice", { hasText: "was not sent. Say it again" }).waitFor();
+    assert.equal(await page.inputValue(".bar [name=prompt]"), "a maze at night");
+    await page.click(".bar [type=submit]");
+    await page.locator(".notice", { hasText: "Now: a maze at night" }).waitFor();
+    await page.evaluate(async () => {
+      const { pack } = await import("./live/msgpack.mjs");
+      window.socket.onmessage({ data: pack({ type: "error", content: "the walk is over: nobody came back" }).buffer });
+    });
+    await page.locator(".begin .said", { hasText: /^The walk is over\. What was walked is kept in .*walk-\d+\.$/ }).waitFor();
+    assert.ok(await page.isHidden("[data-command=return]"));
+    assert.deepEqual(page.faults, []);
+  });
+
+  test("the picture that was chosen last is walked in, however long it takes to come", LIMIT, async () => {
+    const page = await open();
+    const picture = async (number) => Buffer.from(await (await fetch(new URL(`example/${number}`, process.env.LIVE_URL))).arrayBuffer());
+    const [late, soon] = (await Promise.all([4, 2].map(picture))).map((bytes) => bytes.toString("latin1"));
+    const gives = [];
+    await page.route(/example.[34]$/, async (route) => { await new Promise((give) => { gives.push(give); }); await route.continue(); });
+    const button = (number) => page.locator(".pictures button").nth(number);
+    const second = page.locator(".pictures button:nth-child(3)[aria-pressed=true]");
+    await button(3).click();
+    await button(2).click();
+    await second.waitFor();
+    const came = page.waitForEvent("requestfinished");
+    gives.pop()();
+    await came;
+    await page.waitForTimeout(200); // in which it would be chosen
+    assert.ok(await second.isVisible());
+    await button(4).click();
+    await page.click("[data-command=go]");
+    assert.ok(await page.isVisible(".begin"));
+    gives.pop()();
+    while (!page.sent.includes("init")) await page.waitForTimeout(50);
+    assert.ok(page.sent.includes(late) && !page.sent.includes(soon));
+    await page.locator(".begin").waitFor({ state: "hidden" });
+    assert.deepEqual(page.faults, []);
+  });
+
   test("a picture is taken by the camera and walked in, and without one that is said", LIMIT, async () => {
     const page = await open();
     await page.click("[data-command=camera]");
@@ -319,12 +454,32 @@ describe("live", () => {
     const without = await open(undefined, { script });
     await without.click("[data-command=camera]");
     await without.locator(".begin .said", { hasText: "no camera that may be used (Permission denied)" }).waitFor();
+    await without.evaluate(() => Object.defineProperty(navigator, "mediaDevices", { value: undefined }));
+    await without.click("[data-command=camera]");
+    await without.locator(".begin .said", { hasText: "only to pages on this machine, or by https" }).waitFor();
   });
 
   test("a file that is no picture is refused where it was dropped", LIMIT, async () => {
     const page = await open();
     await page.setInputFiles("input[type=file]", { name: "a.png", mimeType: "image/png", buffer: Buffer.from("no") });
     await page.locator(".begin .said", { hasText: "cannot be used" }).waitFor();
+    const paste = (width, height) => page.evaluate(async (size) => {
+      const canvas = new OffscreenCanvas(...size), files = new DataTransfer();
+      canvas.getContext("2d");
+      files.items.add(new File([await canvas.convertToBlob()], "clear", { type: "image/png" }));
+      document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: files }));
+    }, [width, height]);
+    await paste(30000, 3);
+    await page.locator(".begin .said", { hasText: "cannot be used: it is too small or too narrow" }).waitFor();
+    await paste(2100, 60);
+    await page.locator(".pictures button[title=clear][aria-pressed=true]").waitFor();
+    assert.equal(await page.textContent(".begin .said"), "");
+    assert.ok(await page.evaluate(async () => {
+      const image = document.querySelector(".pictures button[title=clear] img"), canvas = new OffscreenCanvas(1, 1);
+      await image.decode();
+      canvas.getContext("2d").drawImage(image, 0, 0, 1, 1);
+      return canvas.getContext("2d").getImageData(0, 0, 1, 1).data.every((value) => value > 250);
+    }), "what is transparent is not white");
     assert.deepEqual(page.faults, []);
     await page.context().close();
   });

@@ -127,3 +127,33 @@ test("a view that is gone gives its connection up, and the server keeps the walk
   assert.equal(sockets.length, 1);
   assert.equal(sockets[0].code, 4000);
 });
+
+test("nothing is sent before the walk begins, nor while its connection is lost", () => {
+  const connection = connected();
+  sockets[0].says({ content: "waiting", place: 1 });
+  assert.equal(connection.send("camera_actions"), 0);
+  assert.equal(connection.send("pause"), 0);
+  sockets[0].says({ content: "started", resume: "token" });
+  assert.equal(connection.send("pause"), 1);
+  seconds(5);
+  assert.equal(connection.send("prompt"), 0);
+  seconds(0.3);
+  sockets[1].open();
+  assert.equal(connection.send("prompt"), 0);
+  sockets[1].says({ content: "started", resume: "token" });
+  assert.equal(connection.send("prompt"), 2);
+  assert.deepEqual(sockets.map(({ sent }) => sent.map(({ kind, type }) => kind ?? type)), [["init", "pause"], ["init", "prompt"]]);
+});
+
+test("a walk that is over when it is to be taken up is over for good", () => {
+  walking();
+  sockets[0].breaks(1006);
+  seconds(0.3);
+  sockets[1].open();
+  sockets[1].says({ type: "error", content: "the walk is over: nobody came back within 60 s" });
+  sockets[1].breaks(1006);
+  seconds(100);
+  assert.equal(sockets.length, 2);
+  assert.equal(sockets[1].code, 1000);
+  assert.deepEqual(told, ["started", "lost", "closed: the walk is over: nobody came back within 60 s"]);
+});

@@ -11,7 +11,9 @@ export class Begin {
     this.prompt = root.querySelector("textarea");
     this.pictures = root.querySelector(".pictures");
     this.video = root.querySelector("video");
-    root.querySelector("[data-command=go]").addEventListener("click", () => go({ image: this.image, prompt: this.prompt.value }));
+    this.go = go;
+    this.choice = null; // a promise while what was chosen last is read
+    root.querySelector("[data-command=go]").addEventListener("click", () => this.#go());
     root.querySelector("[data-command=camera]").addEventListener("click", () => this.#camera());
     root.querySelector("input[type=file]").addEventListener("change", ({ target }) => this.#use(target.files[0]));
     document.addEventListener("paste", ({ clipboardData }) => this.#use([...clipboardData.files][0]));
@@ -27,7 +29,14 @@ export class Begin {
 
   /** Tells why there is no walk. */
   say(text) {
+    this.refused = false;
     this.root.querySelector(".said").textContent = text;
+  }
+
+  /** Tells what is wrong with a picture, until another is chosen. */
+  #refuse(text) {
+    this.say(text);
+    this.refused = true;
   }
 
   async #examples() {
@@ -36,43 +45,69 @@ export class Begin {
     const examples = await response.json();
     examples.forEach(({ name, prompt, own }, index) => {
       const address = `example/${index}${location.search}`;
-      this.pictures.append(this.#offered(address, name, async () => {
-        this.image = own ? null : new Uint8Array(await (await fetch(address)).arrayBuffer());
+      const button = this.#offered(address, name);
+      button.addEventListener("click", () => {
         this.prompt.value = prompt;
-      }));
+        this.#choose(async () => ({ button, image: own ? null : await fetched(address) }));
+      });
+      this.pictures.append(button);
     });
     this.pictures.querySelector("button")?.click();
     return undefined;
   }
 
-  /** A button that chooses a picture. */
-  #offered(address, name, choose) {
+  /** A button that shows a picture. */
+  #offered(address, name) {
     const button = Object.assign(document.createElement("button"), { type: "button", title: name });
     button.append(Object.assign(new Image(), { src: address, alt: name }));
-    button.addEventListener("click", async () => {
-      await choose();
-      for (const other of this.pictures.children) other.setAttribute("aria-pressed", other === button);
-    });
     return button;
   }
 
-  /** Offers a picture that the person has. */
-  async #use(file) {
-    if (!file || this.root.hidden) return;
-    this.say("");
+  /** Reads a picture, and chooses it unless another is chosen meanwhile.
+   * @param {() => Promise<{ button: HTMLElement, image: Uint8Array | null }>} read */
+  async #choose(read) {
+    const choice = (this.choice = read());
     try {
-      if (!KINDS.includes(file.type)) throw new Error("that is no PNG, JPEG or WebP picture");
-      const bytes = await smaller(file);
-      const button = this.#offered(URL.createObjectURL(new Blob([bytes])), file.name ?? "picture", () => { this.image = bytes; });
-      this.pictures.prepend(button);
-      button.click();
+      const { button, image } = await choice;
+      if (choice !== this.choice) return;
+      this.image = image;
+      if (this.refused) this.say("");
+      for (const other of this.pictures.children) other.setAttribute("aria-pressed", other === button);
     } catch (error) {
-      this.say(`The picture cannot be used: ${error.message}.`);
+      if (choice === this.choice) this.#refuse(`The picture cannot be used: ${error.message}.`);
     }
+    if (choice === this.choice) this.choice = null;
+  }
+
+  /** Walks in what was chosen last, once it is read; nowhere if it cannot be. */
+  async #go() {
+    if (this.goes) return;
+    this.goes = true;
+    let read = true;
+    while (this.choice) read = await this.choice.then(() => true, () => false);
+    this.goes = false;
+    if (read && !this.root.hidden) this.go({ image: this.image, prompt: this.prompt.value });
+  }
+
+  /** Offers a picture that the person has. */
+  #use(file) {
+    if (!file || this.root.hidden) return undefined;
+    return this.#choose(async () => {
+      if (!KINDS.includes(file.type)) throw new Error("that is no PNG, JPEG or WebP picture");
+      const image = await smaller(file);
+      const button = this.#offered(URL.createObjectURL(new Blob([image])), file.name ?? "picture");
+      button.addEventListener("click", () => this.#choose(async () => ({ button, image })));
+      this.pictures.prepend(button);
+      return { button, image };
+    });
   }
 
   async #camera() {
     this.say("");
+    if (!navigator.mediaDevices) {
+      this.say("The browser gives a camera only to pages on this machine, or by https.");
+      return;
+    }
     try {
       const stream = await navigator.mediaDevices.getUserMedia({ video: { width: 1280 } });
       Object.assign(this.video, { srcObject: stream, hidden: false });
@@ -83,9 +118,15 @@ export class Begin {
       this.video.hidden = true;
       await this.#use(new File([await drawn(bitmap)], "camera", { type: "image/jpeg" }));
     } catch (error) {
-      this.say(`There is no camera that may be used (${error.message ?? "only on this machine, or by https"}).`);
+      this.say(`There is no camera that may be used (${error.message}).`);
     }
   }
+}
+
+async function fetched(address) {
+  const response = await fetch(address).catch(() => { throw new Error("the server cannot be reached"); });
+  if (!response.ok) throw new Error(`the server answers ${response.status}`);
+  return new Uint8Array(await response.arrayBuffer());
 }
 
 async function smaller(file) {
@@ -94,10 +135,14 @@ async function smaller(file) {
   return new Uint8Array(await (small ? file : await drawn(bitmap)).arrayBuffer());
 }
 
-/** A JPEG of a bitmap, none of its sides longer than LONGEST_SIDE. */
+/** A JPEG of a bitmap, none of its sides longer than LONGEST_SIDE; white where it is transparent, as on the server. */
 async function drawn(bitmap) {
   const scale = Math.min(1, LONGEST_SIDE / Math.max(bitmap.width, bitmap.height));
-  const canvas = new OffscreenCanvas(Math.round(bitmap.width * scale), Math.round(bitmap.height * scale));
-  canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  const [width, height] = [bitmap.width, bitmap.height].map((side) => Math.round(side * scale));
+  if (!width || !height) throw new Error("it is too small or too narrow");
+  const canvas = new OffscreenCanvas(width, height), context = canvas.getContext("2d");
+  context.fillStyle = "white";
+  context.fillRect(0, 0, width, height);
+  context.drawImage(bitmap, 0, 0, width, height);
   return canvas.convertToBlob({ type: "image/jpeg", quality: 0.92 });
 }

@@ -12,6 +12,7 @@ const OVER = 1000; // the code of a connection whose walk is to end
 export const GIVEN_UP = 4000; // of one that is silent, or whose view is gone: the server keeps its walk for a while
 const STEERING = new Set(["camera_actions", "look", "stick"]); // the server says which of these are in a frame
 const MOST_SENT = 400; // events whose times are remembered
+export const WALK_OVER = /^the walk is over/i; // an error of the server: what would be taken up has ended
 
 /**
  * @typedef {object} Receiver
@@ -67,9 +68,10 @@ export class Connection {
     this.#open();
   }
 
-  /** Sends an event and returns its number; 0 where there is no connection. */
+  /** Sends an event and returns its number; 0 where there is no connection, or its walk has not begun: the server would
+   * do then what was meant for now. */
   send(kind, payload = null) {
-    if (this.socket.readyState !== WebSocket.OPEN) return 0;
+    if (!this.walks || this.socket.readyState !== WebSocket.OPEN) return 0;
     const number = (this.number = (this.number ?? 0) + 1);
     this.socket.send(this.codec.encode({ type: "event", kind, payload, event_id: number }));
     if (kind === "restart") { this.begins = true; this.#expect(BEGIN_MS); }
@@ -157,6 +159,7 @@ export class Connection {
       this.receiver.status(message);
     } else if (message.type === "error") {
       this.begins = false;
+      if (WALK_OVER.test(message.content)) { this.#over(message.content); this.socket.close(OVER); return; }
       this.receiver.failed(message.content);
     }
   }

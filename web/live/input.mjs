@@ -27,6 +27,7 @@ export class Input {
     this.active = false;
     root.addEventListener("keydown", (event) => this.#key(event, true), { signal });
     root.addEventListener("keyup", (event) => this.#key(event, false), { signal });
+    root.addEventListener("focusin", ({ target }) => isTyping(target) && this.letGo(), { signal });
     window.addEventListener("blur", () => this.letGo(), { signal });
     const page = root.ownerDocument ?? root; // of a ShadowRoot
     page.addEventListener("visibilitychange", () => page.hidden && this.letGo(), { signal });
@@ -58,7 +59,8 @@ export class Input {
 
   #key(event, down) {
     const key = KEYS[event.code];
-    if (!this.active || !key || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+    if (event.key === "Meta") this.letGo(); // macOS tells of no key that comes up while Command is held
+    if (!this.active || !key || (down ? isMeantElsewhere(event) : !this.held.has(key))) return;
     event.preventDefault();
     if (this.held.has(key) === down) return;
     if (down) this.held.add(key); else this.held.delete(key);
@@ -143,5 +145,7 @@ export class Input {
     return [-axis(1), axis(0), axis(2), -axis(3)];
   }
 }
+
+const isMeantElsewhere = (event) => event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target);
 
 export const isTyping = (target) => target instanceof Element && Boolean(target.closest("input:not([type=checkbox]), textarea, select"));

@@ -2,44 +2,82 @@
 
 import { Begin } from "./begin.mjs";
 import { MSGPACK } from "./connection.mjs";
+import { isTyping } from "./input.mjs";
 import { playsH264 } from "./player.mjs";
-import { View } from "./view.mjs";
+import { download, save } from "./save.mjs";
+import { LONG, View } from "./view.mjs";
 
 const ENDPOINT = "v1/realtime_video/generate";
 const LOCAL = ["127.0.0.1", "localhost", "[::1]"].includes(location.hostname);
 const query = (name) => new URLSearchParams(location.search).get(name);
+let image = null; // that is walked in; another may be chosen meanwhile
 
 const view = new View({
   root: document,
-  started: offerFiles,
-  left: (reason) => { begin.say(reason); begin.root.hidden = false; },
+  started: (message) => {
+    offerFiles(message);
+    if (!begin.root.hidden) view.connection.send("pause"); // it has begun, or goes on, behind the pictures
+  },
+  left: (reason) => { begin.say(reason); choose(false); },
   commands: {
-    restart: () => view.connection?.send("restart", { prompt: view.bar.prompt.value, first_frame: begin.image ?? undefined }),
-    picture: () => { view.show("begin"); begin.root.hidden = false; view.connection?.send("pause"); },
-    measures: () => download("live.json", JSON.stringify(view.measures, null, 1)),
+    restart: () => view.restart({ prompt: view.bar.prompt.value, first_frame: image ?? undefined }),
+    picture: () => { view.show("begin"); begin.say(""); choose(true); view.connection?.send("pause"); },
+    return: goBack,
+    measures: () => download("live.json", new Blob([JSON.stringify(view.measures, null, 1)])),
   },
 });
 const begin = new Begin(document.querySelector(".begin"), walk);
 
-async function walk({ image, prompt }) {
-  const format = query("format") ?? (LOCAL || !(await playsH264()) ? "jpeg" : "h264");
+document.addEventListener("keydown", (event) => {
+  const back = event.code === "Escape" || (event.code === "KeyO" && !isTyping(event.target));
+  const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.repeat && !event.isComposing;
+  if (back && plain && !event.defaultPrevented) goBack();
+});
+for (const link of document.querySelectorAll("[data-save]")) link.addEventListener("click", saved);
+
+async function walk(start) {
+  const { prompt } = start, format = query("format") ?? (LOCAL || !(await playsH264()) ? "jpeg" : "h264");
   const output = { realtime_output_format: format, output_compression: format === "jpeg" ? 88 : 80 };
+  image = start.image;
   view.bar.prompt.value = prompt;
   begin.root.hidden = true;
   const address = new URL(ENDPOINT + location.search, location.href);
   view.walk({ prompt, first_frame: image, ...output, fps: Number(query("fps")) || undefined }, address, MSGPACK);
 }
 
+/** Shows the pictures. @param {boolean} walks  there is a walk to go back to */
+function choose(walks) {
+  begin.root.hidden = false;
+  begin.root.querySelector("[data-command=return]").hidden = !walks;
+}
+
+/** From the pictures to the walk that waits, if one does. */
+function goBack() {
+  if (begin.root.hidden || !view.connection) return;
+  begin.root.hidden = true;
+  view.show("walk");
+  view.canvas.focus();
+}
+
 /** The files of a walk. */
 function offerFiles({ resume }) {
   const token = query("token");
   for (const link of document.querySelectorAll("[data-save]")) {
-    link.href = `walk/${link.dataset.save}?walk=${encodeURIComponent(resume)}${token ? `&token=${encodeURIComponent(token)}` : ""}`;
+    link.href = `walk/${link.dataset.save}?${new URLSearchParams({ walk: resume, ...(token && { token }) })}`;
   }
 }
 
-function download(name, text) {
-  const link = Object.assign(document.createElement("a"), { download: name, href: URL.createObjectURL(new Blob([text])) });
-  link.click();
-  URL.revokeObjectURL(link.href);
+async function saved(event) {
+  const link = event.currentTarget;
+  event.preventDefault();
+  if (!link.href) { view.say("There is nothing to save yet.", LONG); return; }
+  if (link.ariaBusy === "true") return;
+  link.ariaBusy = "true";
+  try {
+    await save(link.href);
+  } catch (error) {
+    view.say(`This cannot be saved: ${error.message}`, LONG);
+  } finally {
+    link.ariaBusy = "false";
+  }
 }

@@ -1,19 +1,22 @@
 // A walk on a page: the picture, the figures over it, and the line of buttons below.
 
-import { Connection, GIVEN_UP } from "./connection.mjs";
+import { Connection, GIVEN_UP, WALK_OVER } from "./connection.mjs";
 import { Input, isTyping } from "./input.mjs";
 import { playsH264, Player } from "./player.mjs";
 import { Quality } from "./quality.mjs";
+import { Steps } from "./steps.mjs";
 
 const BACK_SECONDS = 2, MOST_ANSWERS = 2000;
-const BRIEFLY = 2500, LONG = 10000; // milliseconds that words stay over the picture
+const BRIEFLY = 2500; // milliseconds that words stay over the picture
+export const LONG = 10000;
 const percentile = (values, share) => [...values].sort((a, b) => a - b)[Math.min(values.length - 1, Math.floor(share * values.length))];
 
 /**
  * @typedef {object} Place  what a view is in
  * @property {Document | ShadowRoot} root  with a .stage and a .bar; keys and clicks in it are the view's
  * @property {(reason: string) => void} left  the walk is over
- * @property {(message: object) => void} [started]  the server has told what the walk is
+ * @property {(message: object, again: boolean) => void} [started]  the server has told what the walk is; again if a
+ *   connection that was lost is taken up
  * @property {Record<string, () => void>} [commands]  of further buttons, or in place of the view's own
  */
 
@@ -33,6 +36,7 @@ export class View {
     place.root.addEventListener("click", ({ target }) => this.commands[target.closest?.("[data-command]")?.dataset.command]?.(), { signal });
     place.root.addEventListener("keydown", (event) => this.#key(event), { signal });
     this.bar.addEventListener("submit", (event) => this.#prompted(event), { signal });
+    this.bar.addEventListener("click", (event) => this.#clicked(event), { signal });
     this.timer = setInterval(() => this.#figures(), 500);
     this.show("begin");
   }
@@ -42,25 +46,30 @@ export class View {
     this.connection?.close();
     this.player.clear();
     this.#forget();
+    this.#figures();
     this.connection = new Connection(init, address, codec, {
       frames: (header, payload) => {
         if (performance.now() > this.said) this.say();
         this.player.add(header, payload);
       },
       status: (message) => this.#status[message.content]?.(message),
-      failed: (reason) => this.say(reason, LONG),
-      closed: (reason) => this.leave(reason),
+      failed: (reason) => this.#failed(reason),
+      closed: (reason) => this.leave(WALK_OVER.test(reason) ? this.#over : reason),
     });
     this.show("walk");
     this.say("The world is made ...");
     this.canvas.focus();
   }
 
+  /** Begins anew, in the same connection. @param {object} init  what is not as before */
+  restart(init) {
+    if (this.connection?.send("restart", init)) this.steps.sent(0);
+  }
+
   /** The walk ends. */
   leave(reason = "") {
     this.connection?.close();
     this.connection = null;
-    document.exitPointerLock?.();
     this.say();
     this.show("begin");
     this.place.left(reason);
@@ -77,7 +86,10 @@ export class View {
   /** @param {"begin" | "walk"} state */
   show(state) {
     this.stage.dataset.state = state;
-    if (state !== "walk") this.input.letGo(); // a key that comes up later is not heard
+    if (state !== "walk") {
+      this.input.letGo(); // a key that comes up later is not heard
+      if (this.place.root.pointerLockElement === this.canvas) document.exitPointerLock();
+    }
     this.input.active = state === "walk";
     for (const element of this.bar.elements) element.disabled = state !== "walk";
     const touch = matchMedia("(pointer: coarse)").matches;
@@ -103,11 +115,13 @@ export class View {
   }
 
   #forget() {
-    Object.assign(this, { facts: null, figures: {}, answers: [], chunk: 0, quality: null, first: 0, began: performance.now() });
+    Object.assign(this, { facts: null, figures: {}, answers: [], quality: null, first: 0, began: performance.now() });
+    Object.assign(this, { steps: new Steps(), unsent: false });
+    this.#pauseShown(false);
   }
 
   #seen(frame) {
-    this.chunk = frame.chunk;
+    this.steps.seen(frame.chunk);
     this.first ||= performance.now() - this.began;
     this.answers = [...this.answers, ...(this.connection?.seen(frame.event) ?? [])].slice(-MOST_ANSWERS);
   }
@@ -119,24 +133,38 @@ export class View {
       this.player.fps = message.fps;
       this.#sentAsAsked(this.connection.init, message);
       this.#figure("window", `window ${message.window}+${message.sink}, chunk ${message.chunk}`);
-      this.place.started?.(message);
+      this.steps.forget();
+      this.#pauseShown(false);
+      if (this.unsent) this.say("The prompt in the line was not sent. Say it again.", LONG);
+      this.unsent = false;
+      this.place.started?.(message, again);
       this.input.tellAll(again);
     },
     waiting: ({ place }) => this.say(`Somebody walks here. You are number ${place} in line.`),
-    figures: (message) => { this.figures = message; this.#adapt(message); },
+    figures: (message) => {
+      this.figures = message;
+      this.#adapt(message);
+      if (message.paused !== undefined) this.#pauseShown(message.paused);
+    },
     paused: () => { this.#pauseShown(true); this.say("Paused. Press a key to go on.", Infinity); },
-    resumed: () => { this.#pauseShown(false); this.say(); },
+    resumed: () => this.#pauseShown(false),
     prompt: ({ text }) => this.say(`Now: ${text}`, BRIEFLY),
-    back: () => this.player.clear(),
-    restarted: ({ folder }) => { this.facts = { ...this.facts, folder }; this.player.clear(); },
-    lost: () => this.say("The connection is lost. It is taken up again ..."),
+    back: ({ chunk }) => { this.steps.done(chunk); this.player.clear(); },
+    restarted: ({ folder }) => { this.facts = { ...this.facts, folder }; this.steps.done(0); this.player.clear(); },
+    lost: () => this.say(`The connection is lost. It is taken up again ...${this.unsent ? ` ${UNSENT}` : ""}`),
     kept: ({ reason }) => this.say(reason, LONG),
-    failed: ({ reason }) => this.say(reason, LONG),
+    failed: ({ reason }) => this.#failed(reason),
     ended: () => this.leave(this.#over),
   };
 
+  #failed(reason) {
+    this.steps.forget();
+    this.say(reason, LONG);
+  }
+
   #pauseShown(paused) {
     this.paused = paused;
+    if (!paused && this.said === Infinity) this.say(); // that it is paused
     const button = this.bar.querySelector('[data-command="pause"]');
     button.setAttribute("aria-pressed", paused);
     button.textContent = paused ? "Go on" : "Pause";
@@ -175,10 +203,11 @@ export class View {
       pause: () => this.connection?.send(this.paused ? "resume" : "pause"),
       back: () => {
         const chunk = 4 * (this.facts?.chunk ?? 1) / this.player.fps;
-        this.connection?.send("back", Math.max(0, this.chunk - Math.ceil(BACK_SECONDS / chunk)));
+        const target = this.steps.before(Math.ceil(BACK_SECONDS / chunk));
+        if (this.connection?.send("back", target)) this.steps.sent(target);
       },
-      restart: () => this.connection?.send("restart", {}),
-      full: () => (document.fullscreenElement ? document.exitFullscreen() : this.#whole.requestFullscreen()),
+      restart: () => this.restart({}),
+      full: () => this.#full(),
       leave: () => this.leave(this.#over),
     };
   }
@@ -188,25 +217,39 @@ export class View {
     return `The walk is over.${this.facts ? ` What was walked is kept in ${this.facts.folder}.` : ""}`;
   }
 
-  get #whole() {
-    return this.place.root.host ?? document.documentElement;
+  #full() {
+    const whole = this.place.root.host ?? document.documentElement;
+    const no = () => this.say("This browser shows no page in full screen.", LONG);
+    if (document.fullscreenElement) document.exitFullscreen();
+    else if (whole.requestFullscreen) whole.requestFullscreen().catch(no);
+    else no();
   }
 
   #key(event) {
     const plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.repeat;
-    const onButton = event.target instanceof Element && event.target.closest("button, summary, a");
+    const onButton = event.target instanceof Element && event.target.closest("button, summary, a, input");
     const command = this.commands[SHORT[event.code]];
     if (!this.input.active || !plain || isTyping(event.target) || (onButton && event.code === "Space") || !command) return;
     event.preventDefault();
     command();
   }
 
+  /** Who clicks in the bar goes on walking: keys are the view's again. Who uses it by the keyboard stays there. */
+  #clicked({ detail, target }) {
+    const byMouse = detail > 0;
+    if (byMouse && this.input.active && !target.closest(".prompt")) this.canvas.focus();
+  }
+
   #prompted(event) {
     event.preventDefault();
     const { prompt, refresh } = this.bar;
-    if (prompt.value.trim()) this.connection?.send("prompt", { text: prompt.value, refresh: refresh.checked });
+    if (prompt.value.trim() && !this.connection?.send("prompt", { text: prompt.value, refresh: refresh.checked })) {
+      this.unsent = true;
+      this.say(UNSENT, LONG);
+    }
     this.canvas.focus();
   }
 }
 
+const UNSENT = "The prompt is not sent; its words stay in the line.";
 const SHORT = { Space: "pause", Backspace: "back", KeyR: "restart", KeyO: "picture", KeyF: "full" };

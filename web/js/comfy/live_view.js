@@ -43,13 +43,13 @@ function addressOf(running) {
 /** Whether the id of a running node, `3` or `12:3` in a subgraph, is this node's. */
 const isOf = (node, running) => String(running ?? "").split(":").at(-1) === String(node.id);
 
-/** What the view shows of a walk that begins. */
-function started(view, { steered, prompts, prompt }) {
-  view.bar.prompt.value = prompt;
+/** What the view shows of a walk that begins, or is taken up again: then what is in the line stays. */
+function started(view, { steered, prompts, prompt }, again) {
+  if (!again) view.bar.prompt.value = prompt;
   for (const element of view.bar.elements) element.disabled ||= !steered && element.dataset.command !== "full";
   for (const element of view.bar.querySelectorAll(".prompt, .refresh, [type=submit]")) element.hidden = !prompts;
   view.input.active = steered;
-  view.say(steered ? "" : "A recorded path is walked.");
+  if (!steered || !again) view.say(steered ? "" : "A recorded path is walked.");
 }
 
 const openWorkflow = () => app.extensionManager?.workflow?.activeWorkflow;
@@ -71,7 +71,8 @@ export function addLiveView(html, node) {
   if (node.comfyClass !== NODE) return null;
   const host = Object.assign(document.createElement("div"), { className: "lbw-live", tabIndex: -1 });
   const view = new View({
-    root: fill(host, html), started: (message) => started(view, message), left: (reason) => view.say(reason || HINT),
+    root: fill(host, html), left: (reason) => view.say(reason || HINT),
+    started: (message, again) => started(view, message, again),
   });
   const walk = ({ detail }) => {
     if (!isOf(node, detail) || view.connection) return;
