@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import threading
 import webbrowser
 from collections.abc import AsyncIterator, Iterator
@@ -51,11 +50,14 @@ async def _serve(
 
 def check_port(port: int, *, everywhere: bool) -> None:
     """Raises InputError for one that is taken or no port, before a model is loaded for it."""
-    with socket.socket() as probe:
-        if os.name == "posix":  # as asyncio does: elsewhere it means that a port may be taken over
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with _refused(port):
-            probe.bind((EVERYWHERE if everywhere else HERE, port))
+
+    async def listen() -> None:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(asyncio.Protocol, EVERYWHERE if everywhere else HERE, port)
+        server.close()
+
+    with _refused(port):
+        asyncio.run(listen())
 
 
 @contextmanager
@@ -64,7 +66,8 @@ def _refused(port: int) -> Iterator[None]:
     try:
         yield
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+        number = getattr(error, "errno", None)  # asyncio's words repeat the port
+        reason = os.strerror(number) if number else error
         raise InputError(f"`port` {port} cannot be used: {reason}; name another, or 0 for one that is free") from error
 
 
