@@ -28,6 +28,7 @@ from .starting import wait_for_triton
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 SETTLING = 500_000_000
 """Bytes that CUDA's libraries take on the GPU while a run begins."""
 
@@ -84,9 +85,6 @@ def _all_at_once(
     return Prepared(memory, contexts, image, decoder, model)
 
 
-T = TypeVar("T")
-
-
 class _Aside(AbstractContextManager["_Aside"]):
     """Work of a run that threads do beside the main one, on a GPU if there is one. Leaving the context ends them."""
 
@@ -99,8 +97,8 @@ class _Aside(AbstractContextManager["_Aside"]):
         self._threads.shutdown()
 
     def begin(self, stage: str, unit: str, work: Callable[[Progress], T]) -> Callable[[], T]:
-        """Have a thread do `work(progress)`. Returns a function that waits for it, once, and gives what it made, or
-        raises what it raised; how far it is is shown meanwhile, as a stage of the run."""
+        """Have a thread do `work(progress)`. Returns a function that waits for the work, and gives what it made or
+        raises what it raised. Its first call begins a stage of the run, which shows how far the work is."""
         shown: list[Progress] = []
 
         def progress(done: int, total: int) -> None:
