@@ -1,10 +1,20 @@
 """What `live --bench` makes of what it receives, by made-up arrivals."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
+import lingbot_world
 import pytest
 from lingbot_world.headless.live import measuring
 from lingbot_world.headless.live.measuring import WARM, Walker
+from live_cases import wait_for
+
+ROOT = Path(lingbot_world.__file__).parent
 
 
 @pytest.fixture
@@ -42,3 +52,26 @@ def test_a_walk_that_is_over_before_is_counted_whole(told):
     figures = told([(0.5, 0.3), (1.5, 0.3)], seconds=2.0)
     assert (figures["key_to_pixel_p50_s"], figures["key_to_pixel_most_s"], figures["keys"]) == (0.3, 0.3, 2)
     assert told([], seconds=2.0)["key_to_pixel_p95_s"] == 0.0
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_ctrl_c_twice_ends_a_bench_whose_walk_is_kept(toy_package, tmp_path):
+    words = ["live", toy_package / "lingbot_world_fast", "--width", "48", "--height", "32", "--window", "6", "--sink",
+             "2", "--chunk", "1", "--schedule", "0,500", "--device", "cpu", "--walks", tmp_path, "--bench", "60"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lingbot_world", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, cwd=ROOT.parent, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    try:
+        wait_for(lambda: any(file.stat().st_size > 30_000 for file in tmp_path.glob("*/latent.f32")), 60)
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.001)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 130
+    assert said.strip().endswith("interrupted; what was walked is kept")
+    assert "Traceback" not in said
+    assert next(tmp_path.glob("*/walk.state")).is_file()

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
+import threading
 import time
+from collections.abc import Coroutine
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from statistics import quantiles
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -20,6 +24,7 @@ from .opening import Opened
 from .running import running
 from .serving import ENDPOINT
 
+T = TypeVar("T")
 PACED = 16.0
 WARM = 4.0
 """Seconds from the first frames on that are not counted, neither their frames nor the keys pressed in them: the window
@@ -27,8 +32,27 @@ fills, kernels are chosen. A walk that ends before is counted whole."""
 
 
 def measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
-    """Two walks of so many seconds: played at 16 frames a second, and as fast as frames come."""
-    return asyncio.run(_measure(opened, folder, seconds))
+    """Two walks of so many seconds: played at 16 frames a second, and as fast as frames come. Raises KeyboardInterrupt
+    for Ctrl-C, when the walk is kept."""
+    try:
+        return asyncio.run(_unless_interrupted(_measure(opened, folder, seconds)))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _unless_interrupted(work: Coroutine[Any, Any, T]) -> T:
+    """The first Ctrl-C cancels the work. Another one would break off what writes the walk."""
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(work)
+    interrupts = count()
+
+    def interrupt() -> None:
+        if next(interrupts) == 0:
+            task.cancel()
+
+    if threading.current_thread() is threading.main_thread():
+        with suppress(NotImplementedError):  # on Windows Ctrl-C raises KeyboardInterrupt
+            loop.add_signal_handler(signal.SIGINT, interrupt)
+    return await task
 
 
 async def _measure(opened: Opened, folder: Path, seconds: float) -> dict[str, Any]:
