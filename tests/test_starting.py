@@ -1,5 +1,6 @@
 """What starts beside other work, and what a walk does not wait for."""
 
+import gc
 import subprocess
 import sys
 
@@ -50,3 +51,25 @@ def test_a_walk_needs_no_scipy():
     """Importing it takes longer than a chunk."""
     done = subprocess.run([sys.executable, "-c", WALK], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_garbage_is_looked_for_after_imports_alone():
+    """In this process, another's, nothing changes."""
+    with starting.spared_imports(own_process=False):
+        assert gc.isenabled()
+    code = """
+import gc
+from lingbot_world.headless.starting import spared_imports
+
+for error in (None, ImportError):
+    try:
+        with spared_imports(own_process=True):
+            assert not gc.isenabled()
+            if error is not None:
+                raise error
+    except ImportError:
+        print("an error")
+    print(gc.isenabled(), gc.get_freeze_count() > 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n") == ["True True", "an error", "True True", ""]

@@ -18,7 +18,7 @@ from ...options import ARITHMETICS, DTYPE_NAMES, RELEASES, Progress
 from ..client.queue import add_queue_command
 from ..interrupts import Written, end_at_further_ones, told_by_signals
 from ..options import PARTS, STDOUT, GenerateOptions
-from ..starting import spare_imports, start_cuda
+from ..starting import spared_imports, start_cuda
 from .completion import add_completion_command
 from .flags import Help, Parser, add_settings, add_size, adder, count, settings_of
 from .live import add_live_command
@@ -167,14 +167,14 @@ def _add_toy(commands: Any) -> None:
 def _generate(arguments: argparse.Namespace) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
-    from ..expected import expected, remember
-    from ..files.target import files_left
-    from ..plan import make_plan
-    from ..processes import joined
-    from ..profile import silent, table
-    from ..run import run
+    with spared_imports(arguments.own_process):
+        from ..expected import expected, remember
+        from ..files.target import files_left
+        from ..plan import make_plan
+        from ..processes import joined
+        from ..profile import silent, table
+        from ..run import run
 
-    spare_imports(arguments.own_process)
     values = settings_of(arguments)
     with joined() as processes:
         values["device"] = processes.device(arguments.device)
@@ -208,11 +208,11 @@ def _tell(arguments: argparse.Namespace, *lines: str) -> None:
 
 
 def _batch(arguments: argparse.Namespace) -> None:
-    from ..many.batch import check_batch, run_batch
-    from ..many.jobs import MANIFEST, read_jobs
-    from ..profile import silent
+    with spared_imports(arguments.own_process):
+        from ..many.batch import check_batch, run_batch
+        from ..many.jobs import MANIFEST, read_jobs
+        from ..profile import silent
 
-    spare_imports(arguments.own_process)
     values = settings_of(arguments)
     for name in ("ckpt_dir", "assets_dir", "action_path", *PARTS):  # other processes start elsewhere
         values[name] = None if values[name] is None else Path(values[name]).absolute()

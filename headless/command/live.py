@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import InputError, require
 from ...options import ShowProgress
 from ..options import LORA, SIZE, GenerateOptions, lora_of
-from ..starting import spare_imports, start_cuda
+from ..starting import spared_imports, start_cuda
 from .flags import Help, add_size, adder, seconds, settings_of
 
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
@@ -67,15 +67,15 @@ def _add_model(add: Callable[..., None]) -> None:
 def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     if arguments.own_process and arguments.device in (None, "cuda"):
         start_cuda()  # while torch is imported
-    from ..live.opening import Opened, plan_live
+    with spared_imports(arguments.own_process):
+        from ..live.opening import Opened, plan_live
 
-    require("aiohttp", '"lingbot-world[live]"')
-    require("msgpack", '"lingbot-world[live]"')
-    require("av", '"lingbot-world[live]"')
-    from ..files.target import check_folder
-    from ..live.running import check_port, serve
+        require("aiohttp", '"lingbot-world[live]"')
+        require("msgpack", '"lingbot-world[live]"')
+        require("av", '"lingbot-world[live]"')
+        from ..files.target import check_folder
+        from ..live.running import check_port, serve
 
-    spare_imports(arguments.own_process)
     folder = Path(arguments.walks)
     check_folder("walks", folder, folder)
     if arguments.bench is None:

@@ -8,6 +8,7 @@ them takes some minutes and 30 GB, the four cases four minutes. The page cache i
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -34,7 +35,11 @@ def bench(folder: Path, case: str, seconds: float, more: list[str]) -> dict:
             file.read_bytes()
     with tempfile.TemporaryDirectory() as walks:
         words = ["live", str(model), *settings, "--chunk", str(chunk), "--walks", walks, "--bench", str(seconds), *more]
-        done = subprocess.run([sys.executable, "-m", "lingbot_world", *words], capture_output=True, text=True)
+        # pip writes bytecode; an environment that keeps Python from it would compile all of torch's sources in each run
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment["LINGBOT_WORLD_PROMPTS"] = ""  # the prompt is encoded
+        command = [sys.executable, "-m", "lingbot_world", *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         return {"failed": done.stderr[-2000:]}
     return json.loads(done.stdout)
