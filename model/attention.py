@@ -100,15 +100,18 @@ def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v)
 
 
-def key_parts(queries: int, keys: int, heads: int, processors: int = HOPPER) -> int:
-    """Into how many parts keys are divided, so that few queries fill the multiprocessors.
+def key_parts(
+    queries: int, keys: int, heads: int, processors: int = HOPPER, tile: int = TILE, cost: float = PART_COST
+) -> int:
+    """Into how many parts keys are divided, so that few queries fill the multiprocessors. `tile`: queries that a kernel
+    takes at once. `cost`: the share of the time that each part but the first costs beside its work.
 
     A multiprocessor attends with a tile of queries to all its keys. The last round of them is often nearly empty: 144
     tiles on 132 multiprocessors take as long as 264. Parts make more and shorter rounds."""
-    tiles = -(-queries // TILE) * heads
+    tiles = -(-queries // tile) * heads
 
     def time(parts: int) -> float:
-        return -(-tiles * parts // processors) / parts * (1 + PART_COST * (parts - 1))
+        return -(-tiles * parts // processors) / parts * (1 + cost * (parts - 1))
 
     return min(range(1, max(1, min(MOST_PARTS, keys // PART_KEYS)) + 1), key=time)
 

@@ -1,4 +1,5 @@
-"""Self-attention in 8 bits, by a kernel that another package has for the card at hand; nothing else needs the package.
+"""Self-attention in 8 bits, by this project's kernel or one that another package has for the card at hand; nothing
+else needs the package.
 
 On the CPU, and where a kernel fails, the operands that cuDNN's kernel would get are attended to exactly."""
 
@@ -25,6 +26,7 @@ from .attention_fp8_cudnn import (
     plain_attention_to,
     sample,
 )
+from .attention_fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, puts_across
 from .config import ModelConfig
 from .linear_8bit import arithmetic_note, check_nvidia, choose_arithmetic
 from .pointwise import Rows, or_else
@@ -55,7 +57,7 @@ def attend_8bit(
     Raises InputError where no kernel serves the device; `choose_attention` finds that out before."""
     if isinstance(k, Operand) and isinstance(v, Operand):
         if torch.compiler.is_compiling():
-            return _in_compiled_code_to(q, [k.values, *k.scaling], [v.values, *v.scaling], heads)
+            return _in_compiled_code_to(q, [k.values, *k.scaling], [v.values, *v.scaling], heads, v.across or 0)
         return _attend_to(q, k, v, heads)
     assert isinstance(k, Tensor)
     assert isinstance(v, Tensor)
@@ -69,9 +71,11 @@ def attend_operands(
     a token; with `shares` as in `attention.attend_to_frames`, which raises what cuDNN raises."""
     if q.values.device.type != "cuda":
         return plain_attention_of(q, k, v, heads, dtype)
+    kernel = find_kernel(q.values.device, q.values.shape[1] // heads)
+    attend = _TO_OPERANDS[kernel.attend][1]
     if shares is not None:
-        return cudnn_attention_of(q, k, v, heads, dtype, shares)
-    return _unless_broken(cudnn_attention_of, plain_attention_of, KERNELS[0].package)(q, k, v, heads, dtype)
+        return attend(q, k, v, heads, dtype, shares)
+    return _unless_broken(attend, plain_attention_of, kernel.package)(q, k, v, heads, dtype)
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -84,7 +88,8 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 def _attend_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
     if q.device.type != "cuda":
         return plain_attention_to(q, k, v, heads)
-    return _unless_broken(cudnn_attention_to, plain_attention_to, KERNELS[0].package)(q, k, v, heads)
+    kernel = find_kernel(q.device, q.shape[-1] // heads)
+    return _unless_broken(_TO_OPERANDS[kernel.attend][0], plain_attention_to, kernel.package)(q, k, v, heads)
 
 
 @torch.library.custom_op("lingbot_world::attention_8bit", mutates_args=())
@@ -93,8 +98,9 @@ def _in_compiled_code(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 
 @torch.library.custom_op("lingbot_world::attention_8bit_to", mutates_args=())
-def _in_compiled_code_to(q: Tensor, k: list[Tensor], v: list[Tensor], heads: int) -> Tensor:
+def _in_compiled_code_to(q: Tensor, k: list[Tensor], v: list[Tensor], heads: int, across: int) -> Tensor:
     keys, values = (Operand(x[0], Scaling(*x[1:])) for x in (k, v))
+    values = values._replace(across=across or None)
     return _attend_to(q.clone(), keys, values, heads)
 
 
@@ -124,10 +130,18 @@ def _kitchen(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 KERNELS = (
     Kernel("nvidia-cudnn-frontend", "cudnn", cudnn_attention, (9, 10, 11, 12)),
+    Kernel("LingBot-World", "torch", hopper_attention, (9,)),
     Kernel("sageattention", "sageattention", _sage, (8, 12)),
     Kernel("comfy-kitchen", "comfy_kitchen", _kitchen, (7, 8, 12)),
 )
-"""The best first. On an H200 the second and the third take longer than exact attention: 50.2 and 47.7 ms, not 36.1."""
+"""The best first. On an H200 the last two take longer than exact attention: 50.2 and 47.7 ms, not 36.1."""
+
+_TO_OPERANDS: dict[Function, tuple[Callable[..., Tensor], Callable[..., Rows]]] = {
+    hopper_attention: (hopper_attention_to, hopper_attention_of),
+    cudnn_attention: (cudnn_attention_to, cudnn_attention_of),
+}
+"""Of kernels that take a cache's keys and values as they are: the function for queries as they come, and that for
+queries in 8 bits."""
 
 
 def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelConfig) -> Literal["exact", "8bit"]:
@@ -146,7 +160,12 @@ def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfi
     the CPU's, which is like it. `choose_attention` has allowed the mode."""
     if mode != "8bit":
         return False
-    return device.type == "cpu" or find_kernel(device, config.head_dim).attend is cudnn_attention
+    return device.type == "cpu" or find_kernel(device, config.head_dim).attend in _TO_OPERANDS
+
+
+def takes_values_across(device: torch.device, head_dim: int) -> bool:
+    """Whether a cache should hold values as `Operand.across` says, for a mode in which it `takes_operands`."""
+    return device.type == "cuda" and find_kernel(device, head_dim).attend is hopper_attention and puts_across(device)
 
 
 @lru_cache

@@ -55,10 +55,26 @@ class Scaling(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """A tensor in 8 bits, [tokens, dim]. Tokens of zeros may follow the true ones."""
+    """A tensor in 8 bits, [tokens, dim]. Tokens of zeros may follow the true ones. With `across`, so many tokens lie
+    along the rows, [dim, tokens and zeros], in the order of `places_across`."""
 
     values: Tensor
     scaling: Scaling
+    across: int | None = None
+
+    @property
+    def rows(self) -> Tensor:
+        """[tokens, dim], however they lie."""
+        if self.across is None:
+            return self.values
+        places = places_across(torch.arange(self.across, device=self.values.device))
+        return self.values.view(torch.uint8)[:, places].T.contiguous().view(FP8)
+
+
+def places_across(tokens: Tensor) -> Tensor:
+    """Where tokens lie that lie along the rows: of every 16 of them 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on come one
+    after the other. The Hopper kernel wants that."""
+    return tokens // 16 * 16 + tokens % 8 // 2 * 4 + tokens % 16 // 8 * 2 + tokens % 2
 
 
 def sample(x: Tensor) -> Tensor:
@@ -203,8 +219,8 @@ def _plain(like: Tensor, q: Operand, k: Operand, v: Operand, heads: int) -> Tens
 
 def decode(x: Operand, dtype: torch.dtype, mean: bool = True) -> Tensor:
     """[tokens, dim] in `dtype`; without the `mean` if that is wanted."""
-    added = x.scaling.mean if mean else torch.zeros_like(x.scaling.mean)
-    return from_fp8_(torch.empty_like(x.values, dtype=dtype), x.values, added, x.scaling.scale)
+    added, values = x.scaling.mean if mean else torch.zeros_like(x.scaling.mean), x.rows
+    return from_fp8_(torch.empty_like(values, dtype=dtype), values, added, x.scaling.scale)
 
 
 class Shape(NamedTuple):

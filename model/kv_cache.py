@@ -22,13 +22,16 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..options import CHUNK, KeyValueMode, Window
-from .attention_fp8_cudnn import FP8, Operand, Scaling, padding, sample, scaling
+from .attention_8bit import takes_values_across
+from .attention_fp8_cudnn import FP8, Operand, Scaling, padding, places_across, sample, scaling
 from .cache import Pair
 from .config import ModelConfig
 from .host_memory import upload
 from .kv_storage import DeviceStorage, HostStorage, Past, Shapes, SplitStorage, Storage
-from .pointwise import Unturned, decode_8bit_, encode_8bit, put_, put_fp8_, put_turned_
+from .pointwise import Unturned, decode_8bit_, encode_8bit, put_, put_across_, put_fp8_, put_turned_
 
+ROW = 64
+"""Values that lie across are so many to a row, or a multiple."""
 FP8_HEADROOM = 16.0
 """In fp8, later keys and values may be so many times as large as the largest of the first chunk."""
 
@@ -98,13 +101,18 @@ class KeyValueCache:
         self._past: list[Past] = []
         self._place = place._replace(eight_bit=place.eight_bit and not place.fp8)
         self._on_device = frozenset(self._place.on_device(config.num_layers))
-        self._storage = self._stored_on(torch.device(device), config, dtype)
+        in_fp8, device = self._place.fp8 and self._place.in_place, torch.device(device)
+        self._across = in_fp8 and takes_values_across(device, config.head_dim)
+        self._places = torch.zeros_like(self._own) if self._across else None
+        self._storage = self._stored_on(device, config, dtype)
         self._decoded = (window * frame_tokens, config.dim), dtype
         self._scalings: list[tuple[Scaling, Scaling] | None] = [None] * config.num_layers
 
     def _stored_on(self, device: torch.device, config: ModelConfig, dtype: torch.dtype) -> Storage:
         blocks, there = config.num_layers, len(self._on_device)
         shapes = _shapes(config, (self.window, self._chunk), self._frame_tokens, dtype, self._place)
+        if self._across:
+            shapes[1] = (config.dim, -(-self.window * self._frame_tokens // ROW) * ROW), FP8
         if there == blocks:
             return DeviceStorage(shapes, blocks, device)
         host = HostStorage(shapes, (self.window - self._chunk) * self._frame_tokens, blocks - there, device)
@@ -168,6 +176,8 @@ class KeyValueCache:
         starts = torch.tensor([self._slot(frame, self.window) for frame in own]) * self._frame_tokens
         rows = (starts[:, None] + torch.arange(self._frame_tokens)).flatten()
         self._own.copy_(upload(rows, self._own.device))
+        if self._places is not None:
+            self._places.copy_(upload(places_across(rows), self._own.device))
         # Each frame's slot where it is stored, if that is elsewhere, and where attention sees it.
         places = {frame: (self._slot(frame, self.window - self._chunk), self._slot(frame, self.window))
                   for frame in (*past, *kept)}  # fmt: skip
@@ -225,14 +235,19 @@ class KeyValueCache:
             scalings = scaling(keys, sample(keys), FP8_HEADROOM), scaling(values, values, FP8_HEADROOM)
         if self.keep:
             self._scalings[block] = scalings
-        for tokens, new, each in zip(stored, (keys, values), scalings, strict=True):
-            self._put(tokens, new, each)
+        self._put(stored[0], keys, scalings[0])
+        if self._places is None:
+            self._put(stored[1], values, scalings[1])
+        else:
+            put_across_(stored[1], self._places, values, scalings[1].mean, scalings[1].factor)
         if self.keep and not self._stored_in_place(block):
             for kept in self._kept:
                 self._storage.store(block, kept.stored, [tokens[kept.seen] for tokens in stored])
-        seen = self._used + (padding(self._used) if values.device.type == "cuda" else 0)
-        if self.frame_shares is not None:
-            seen = self.window * self._frame_tokens
+        seen = self._used if self.frame_shares is None else self.window * self._frame_tokens
+        if self._across:
+            return Operand(stored[0][:seen], scalings[0]), Operand(stored[1], scalings[1], across=seen)
+        if self.frame_shares is None and values.device.type == "cuda":
+            seen += padding(seen)
         return Operand(stored[0][:seen], scalings[0]), Operand(stored[1][:seen], scalings[1])
 
     def _decode(self, stored: Sequence[Tensor]) -> Pair:

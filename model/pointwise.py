@@ -151,6 +151,12 @@ def put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor
     return _run("put_fp8_", out, rows, x, shift, factor)
 
 
+def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    """The columns `places` (int64 [tokens]) of `out` [dim, columns], float8_e4m3fn, become x [tokens, dim] as `to_fp8_`
+    makes them."""
+    return _run("put_across_", out, places, x, shift, factor)
+
+
 def put_turned_(
     out: Tensor,
     rows: Tensor,
@@ -230,10 +236,11 @@ def implementation(name: str, device_type: str, mode: str | None = None) -> Call
     if mode == "compile":
         return or_else(torch.compile(plain, dynamic=True), eager, name)
     if mode in ("auto", "triton") and device_type == "cuda" and find_spec("triton"):
-        from .kernels import fused, pointwise
+        from .kernels import attention_hopper, fused, pointwise
         from .kernels import matrix_8bit as eight_bit
 
-        kernel = next(getattr(each, name) for each in (fused, pointwise, eight_bit) if hasattr(each, name))
+        places = fused, pointwise, eight_bit, attention_hopper
+        kernel = next(getattr(each, name) for each in places if hasattr(each, name))
         return or_else(kernel, eager, name)
     return eager
 
@@ -268,7 +275,8 @@ def _eager_rows(plain: Callable[..., Tensor], out: Tensor, rows: Tensor, *argume
 
 _EAGER: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _eager_layer_norm, "rms_silu": _eager_whole, "modulated": _eager_whole, "put_": _eager_whole,
-    "put_fp8_": _eager_whole, "merge_": _eager_whole, "merge_fp8_": _eager_whole, "put_turned_": _eager_rows,
+    "put_fp8_": _eager_whole, "put_across_": _eager_whole, "merge_": _eager_whole, "merge_fp8_": _eager_whole,
+    "put_turned_": _eager_rows,
 }  # fmt: skip
 
 

@@ -69,6 +69,12 @@ def put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor
     return out
 
 
+def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
+    made = to_fp8_(torch.empty_like(x, dtype=out.dtype), x, shift, factor)
+    out.view(torch.uint8).index_copy_(1, places, made.view(torch.uint8).T)
+    return out
+
+
 def merge_(
     out: Tensor, parts: Tensor, log_sums: Tensor, rest: Tensor | None, rest_log_sums: Tensor | None
 ) -> Tensor:

@@ -54,7 +54,8 @@ def _precision_inputs() -> list[io.Combo.Input]:
         "attention",
         ATTENTION_MODES,
         "Among the video's tokens. auto and exact: in the weight dtype. 8bit is faster and less exact; "
-        "it needs a package with a kernel for your card: nvidia-cudnn-frontend, sageattention or comfy-kitchen.",
+        "it needs a package with a kernel for your card: nvidia-cudnn-frontend, sageattention or comfy-kitchen. "
+        "An H100 or H200 needs none.",
         optional=True,  # prompts and workflows of earlier versions lack it
         advanced=True,
     )

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from lingbot_world.model import kv_cache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_cache import KeyValueCache, KeyValuePlace, key_value_bytes
 from lingbot_world.options import Window
@@ -113,6 +114,15 @@ def test_keys_and_values_as_attention_in_8_bits_takes_them(case):
     assert 1e-4 < errors[0] < 1.2 * errors[1] < 2.4e-2
     assert torch.equal(by_chunk(case, place=FP8._replace(on_host=True)), kept)
     assert torch.equal(by_chunk(case, place=FP8._replace(on_host=True, device_blocks=1)), kept)
+
+
+@pytest.mark.parametrize("case", [WINDOW, CHUNKS_OF_4], ids=str)
+@pytest.mark.usefixtures("in_8_bits")
+def test_values_may_lie_across(case, monkeypatch):
+    """As the Hopper kernel takes them."""
+    kept = by_chunk(case, place=FP8)
+    monkeypatch.setattr(kv_cache, "takes_values_across", lambda device, head_dim: True)
+    assert torch.equal(by_chunk(case, place=FP8), kept)
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 4])

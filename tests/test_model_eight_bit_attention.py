@@ -304,6 +304,18 @@ def test_what_is_known_of_it_is_said(monkeypatch):
     find_kernel.cache_clear()
 
 
+def test_a_hopper_gpu_without_cudnns_package_has_our_kernel(monkeypatch):
+    Card(monkeypatch, 9, 0)
+    why = {"nvidia-cudnn-frontend": "not installed"}
+    monkeypatch.setattr(eight_bit_attention, "_probe", lambda kernel, device, head_dim: why.get(kernel.package))
+    monkeypatch.setattr(eight_bit_attention, "puts_across", lambda device: True)
+    cuda = torch.device("cuda")
+    assert attention_note("8bit", cuda, SMALL) == "Attention in 8 bits by LingBot-World."
+    assert eight_bit_attention.takes_operands("8bit", cuda, SMALL)
+    assert eight_bit_attention.takes_values_across(cuda, SMALL.head_dim)
+    find_kernel.cache_clear()
+
+
 @pytest.mark.parametrize("wrong", ["raises", "lies"])
 def test_a_kernel_is_tried_before_it_is_taken(wrong, monkeypatch):
     def attend(q, k, v, heads):

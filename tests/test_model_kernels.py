@@ -10,8 +10,19 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from lingbot_world.model.kernels import attention_hopper, nvrtc
 
 SCRIPT = Path(__file__).parent / "kernel_scripts" / "kernels.py"
+
+
+def test_what_is_written_in_cudas_language_compiles():
+    try:
+        code = nvrtc.compiled(attention_hopper.source(), "sm_90a")
+    except OSError:
+        pytest.skip("needs NVRTC: pip install nvidia-cuda-nvrtc")
+    assert all(name in code for name in (b"attend", b"across", b"put_across"))
+    with pytest.raises(RuntimeError, match="does not compile the kernel: .*unknown_type"):
+        nvrtc.compiled("unknown_type x;", "sm_90a")
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton: pip install triton")

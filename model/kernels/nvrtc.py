@@ -1,0 +1,125 @@
+"""Kernels in CUDA's own language, compiled by the NVRTC library that torch brings, and launched by the driver.
+
+For what Triton cannot say. A kernel is launched on torch's current stream; it may be recorded in a CUDA graph."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+DYNAMIC_SHARED_BYTES = 8
+"""cuda.h: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+Argument = Tensor | int | ctypes.Array[Any] | None
+"""Of a kernel: a tensor's address (None is null), an int, or bytes that are passed as they are."""
+
+
+class Launch(NamedTuple):
+    """Blocks, threads of each, and bytes of shared memory of each, of which a kernel asks for when it is launched."""
+
+    blocks: tuple[int, int]
+    threads: int
+    shared: int = 0
+
+
+class Kernel:
+    """A function of a compiled source, on one device."""
+
+    def __init__(self, module: ctypes.c_void_p, name: str, shared: int = 0) -> None:
+        """`shared`: the most bytes of shared memory that a launch will ask for."""
+        self._function = ctypes.c_void_p()
+        check(driver().cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()), "cuModuleGetFunction")
+        check(driver().cuFuncSetAttribute(self._function, DYNAMIC_SHARED_BYTES, shared), "cuFuncSetAttribute")
+
+    def __call__(self, launch: Launch, *arguments: Argument) -> None:
+        """Launch on torch's current stream of the current device, which is the kernel's."""
+        values = [_value(each) for each in arguments]
+        pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        check(
+            driver().cuLaunchKernel(self._function, *launch.blocks, 1, launch.threads, 1, 1, launch.shared, stream,
+                                    pointers, None),
+            "cuLaunchKernel",
+        )  # fmt: skip
+
+
+def _value(argument: Argument) -> Any:
+    if isinstance(argument, int):
+        return ctypes.c_int(argument)
+    if argument is None or isinstance(argument, Tensor):
+        return ctypes.c_void_p(None if argument is None else argument.data_ptr())
+    return argument
+
+
+def check(result: int, what: str) -> None:
+    """Raises RuntimeError with the number that the driver or NVRTC gave, unless it is 0."""
+    if result:
+        raise RuntimeError(f"{what}: error {result}")
+
+
+@lru_cache
+def driver() -> ctypes.CDLL:
+    return ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+def load(source: str, architecture: str) -> ctypes.c_void_p:
+    """A module of the current device, which lives as long as the process. Raises RuntimeError with what the compiler
+    said, or OSError where there is no NVRTC."""
+    torch.cuda.current_stream().synchronize()  # torch makes the device's context
+    module = ctypes.c_void_p()
+    check(driver().cuModuleLoadData(ctypes.byref(module), compiled(source, architecture)), "cuModuleLoadData")
+    return module
+
+
+def compiled(source: str, architecture: str) -> bytes:
+    """A program for an architecture such as sm_90a, in machine code. No GPU is needed. Raises as `load` does."""
+    library, program, size = _library(), ctypes.c_void_p(), ctypes.c_size_t()
+    check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None), "NVRTC")
+    try:
+        options = [f"--gpu-architecture={architecture}".encode(), b"-use_fast_math", b"--std=c++17"]
+        failed = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
+        if failed:
+            raise RuntimeError(f"NVRTC does not compile the kernel: {_text(library, program)[:2000]}")
+        check(library.nvrtcGetCUBINSize(program, ctypes.byref(size)), "nvrtcGetCUBINSize")
+        code = ctypes.create_string_buffer(size.value)
+        check(library.nvrtcGetCUBIN(program, code), "nvrtcGetCUBIN")
+        return code.raw
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _text(library: ctypes.CDLL, program: ctypes.c_void_p) -> str:
+    """What the compiler said."""
+    size = ctypes.c_size_t()
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, text)
+    return text.value.decode(errors="replace")
+
+
+@lru_cache
+def _library() -> ctypes.CDLL:
+    cuda = (torch.version.cuda or "").split(".")[0]
+    windows = sys.platform == "win32"
+    name = f"nvrtc64_{cuda}0_0.dll" if windows else f"libnvrtc.so.{cuda or '*'}"
+    for folder in _folders():
+        for found in folder.glob(name):
+            for needed in () if windows else folder.glob("libnvrtc-builtins.so.*"):
+                ctypes.CDLL(str(needed))  # NVRTC looks for it by its name alone
+            return ctypes.CDLL(str(found))
+    return ctypes.CDLL(name)
+
+
+def _folders() -> Sequence[Path]:
+    """Where wheels have CUDA's libraries."""
+    nvidia = find_spec("nvidia")
+    packages = [Path(each) for each in (nvidia.submodule_search_locations or ())] if nvidia else []
+    found = [folder for package in packages for folder in sorted(package.glob("*/lib"))]
+    return [*found, Path(torch.__file__).parent / "lib"]
