@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..camera import read_pose_folder
 from ..camera.moves import path_from_keys, preset_path
+from ..camera.path import CameraPath
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
@@ -166,14 +167,16 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
         )
     if options.action_path is not None:
         return read_pose_folder(options.action_path, actions=control == 7)
-    if options.keys is not None:
-        path = path_from_keys(options.keys)
-    else:
-        assert options.preset is not None  # one of the three is given
-        path = preset_path(options.preset, frames=options.frame_num + 3)  # as many poses as a video may use, 4n+1
+    path = made_path(name, getattr(options, name), options.frame_num)
     if control == 7 and path.actions is None:
         raise CameraError(f"`preset` {options.preset}: this checkpoint takes held keys besides; give `keys`")
     return PoseFolder(path.c2w, path.intrinsics, path.actions if control == 7 else None, ())
+
+
+def made_path(kind: str, text: str, frames: int) -> CameraPath:
+    """The path of "keys" that are held, or of a "preset" over a video of so many frames: 4n+1 poses, as many as it may
+    use. Raises CameraError."""
+    return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:

@@ -209,10 +209,13 @@ def _tell(arguments: argparse.Namespace, *lines: str) -> None:
 
 def _batch(arguments: argparse.Namespace) -> None:
     from ..many.batch import check_batch, run_batch
-    from ..many.jobs import MANIFEST, read_jobs
+    from ..many.jobs import read_jobs
+    from ..many.manifest import MANIFEST
     from ..profile import silent
 
     spare_imports(arguments.own_process)
+    if arguments.workers is not None and arguments.ray is None:
+        raise InputError("`workers` says how many Ray actors there are: give `ray` too, or leave it out")
     values = settings_of(arguments)
     for name in ("ckpt_dir", "assets_dir", "action_path", *PARTS):  # other processes start elsewhere
         values[name] = None if values[name] is None else Path(values[name]).absolute()
