@@ -26,6 +26,9 @@ from .embedded import KnownPrompts
 from .files.target import Target
 from .options import CAMERAS, CHOICES, GenerateOptions
 
+MOST_FPS = 1000
+"""Frames a second that any program plays."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -115,8 +118,8 @@ def check_settings(options: GenerateOptions) -> None:
             raise InputError(f"`lora` {lora.path}: its strength is {lora.strength}, expected a finite number")
     if options.seed is not None and not 0 <= options.seed < 2**63:
         raise InputError(f"`seed` {options.seed}: expected 0 to 2**63 - 1")
-    if options.fps < 1:
-        raise InputError(f"`fps` {options.fps}: expected at least 1 frame a second")
+    if not 1 <= options.fps <= MOST_FPS:
+        raise InputError(f"`fps` {options.fps}: expected 1 to {MOST_FPS} frames a second")
     if options.noise_device == "cuda" and not torch.cuda.is_available():
         raise InputError("`noise_device` cuda: torch sees no CUDA GPU here; use cpu")
 

@@ -53,6 +53,16 @@ def test_generate_writes_the_video_that_was_asked_for(command, tmp_path, capsys)
     assert os.listdir(tmp_path / "out") == ["video.mp4"]
 
 
+@pytest.mark.parametrize("end", ["", " 2>&-"], ids=["letters that it lacks", "errors closed"])
+def test_standard_output_need_not_take_every_letter(command, tmp_path, end):
+    words = " ".join(f"'{word}'" for word in command(output=tmp_path / "höhe.mp4", sampling_steps=1))
+    shell = f"'{sys.executable}' -m lingbot_world {words}{end}"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, env=environment, cwd=tmp_path)
+    assert (done.returncode, os.listdir(tmp_path)) == (0, ["höhe.mp4"]), done.stderr
+    assert done.stdout.strip().endswith(rb"h\xf6he.mp4")
+
+
 def test_arithmetic_in_8_bits_is_another_video_and_says_what_it_gains(command, tmp_path, capsys):
     def frames(name, **changes):
         assert main(command(output=tmp_path / name, sampling_steps=1, **changes)) == 0

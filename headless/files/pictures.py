@@ -28,7 +28,7 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
         raise InputError(f"`image` {image!r:.60}: expected a path, a Pillow image or an array uint8 [height, width, 3]")
     path = Path(image)
     if not path.is_file():
-        raise InputError(f"`image` {path}: no such file")
+        raise InputError(f"`image` {path}: {'a folder; name a file in it' if path.is_dir() else 'no such file'}")
     try:
         with Image.open(path) as opened:
             if opened.width * opened.height > LARGEST_IMAGE:
@@ -36,6 +36,8 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
             return upright(opened)
     except InputError:
         raise
+    except Image.DecompressionBombError as error:
+        raise InputError(f"`image` {path}: too many pixels; scale it down ({error})") from error
     except BROKEN as error:
         raise InputError(f"`image` {path}: not an image that can be read ({error})") from error
 
