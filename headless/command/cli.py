@@ -20,7 +20,7 @@ from ..interrupts import Written, end_at_further_ones, told_by_signals
 from ..options import PARTS, STDOUT, GenerateOptions
 from ..starting import spare_imports, start_cuda
 from .completion import add_completion_command
-from .flags import Help, Parser, add_settings, add_size, adder, count, settings_of, some_path
+from .flags import Help, Parser, add_settings, add_size, adder, count, seed, settings_of, some_path
 from .live import add_live_command
 from .measure import add_measure_command
 from .quantize import add_quantize_command, add_verify_command
@@ -164,7 +164,7 @@ def _add_toy(commands: Any) -> None:
         action="store_true",
         help="random weights of every kind of model, the causal one too, in place of trained ones",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
+    parser.add_argument("--seed", type=seed, help="of the random weights; left out: 0")
 
 
 def _generate(arguments: argparse.Namespace) -> None:
@@ -261,8 +261,10 @@ def _toy(arguments: argparse.Namespace) -> None:
 
     if not arguments.folder:
         raise InputError("the folder has an empty name; say where to write")
+    if arguments.seed is not None and not arguments.random:
+        raise InputError("`seed` is of the random weights: give `random` too, or leave it out")
     trained = write_maze if arguments.maze else write_toy_world
-    write = partial(write_toy_package, seed=arguments.seed) if arguments.random else trained
+    write = partial(write_toy_package, seed=arguments.seed or 0) if arguments.random else trained
     print(write(arguments.folder))
 
 

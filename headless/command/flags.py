@@ -112,8 +112,25 @@ def add_measuring(
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)
-    parser.add_argument("video", help="a video file, or a folder of PNG files")
+    parser.add_argument("video", type=some_path, help="a video file, or a folder of PNG files")
     return parser
+
+
+def add_drawing(parser: argparse.ArgumentParser, about: str) -> None:
+    """The flags of a drawing that is made beside what is printed."""
+    parser.add_argument("--drawing", type=some_path, metavar="PNG", help=about)
+    add_overwrite(parser)
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--overwrite", action="store_true", help="replace an output that is there already")
+
+
+def seed(text: str) -> int:
+    """A whole number that random numbers begin from. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0 to {2**32 - 1}")
+    return int(text)
 
 
 def count(text: str) -> int:
