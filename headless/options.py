@@ -165,9 +165,9 @@ def lora_of(text: str) -> LoraFile:
     name = text.removeprefix(f"{expert}=")
     path, _, strength = name.rpartition(":")
     try:
-        return LoraFile(Path(path or name), float(strength) if path else 1.0, expert)
+        return LoraFile(Path(path or name).expanduser(), float(strength) if path else 1.0, expert)
     except ValueError:
-        return LoraFile(Path(name), 1.0, expert)
+        return LoraFile(Path(name).expanduser(), 1.0, expert)
 
 
 def two_sides(text: str) -> tuple[int, int]:

@@ -25,6 +25,12 @@ def test_a_jobs_own_size_counts_where_the_command_names_width_and_height(read):
     assert (job.options.width, job.options.height) == (32, 48)
 
 
+def test_paths_may_begin_with_ones_own_folder(read, monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    (job,) = read('{"prompt": "a", "image": "~/a.png", "action_path": "~/walk"}')
+    assert (job.options.image, job.camera) == ("/home/me/a.png", ("action_path", "/home/me/walk"))
+
+
 @pytest.mark.parametrize("chunk", ["2", '"2"'])
 def test_a_job_may_have_a_chunk(read, chunk):
     assert read(f'{{"prompt": "a", "chunk": {chunk}}}')[0].options.chunk == 2
@@ -36,6 +42,7 @@ def test_a_job_may_have_a_chunk(read, chunk):
         ('{"prompt": ["a", "b"]}', r"prompt \['a', 'b'\]: expected text"),
         ('{"prompt": true}', "prompt True: expected text"),
         ('{"prompt": "a", "image": {}}', "image {}: expected text"),
+        ('{"prompt": "a", "image": ""}', "a path is empty; name one, or leave it out"),
         ('{"prompt": "a", "seed": 1e400}', "seed inf: expected a whole number"),
         ('{"prompt": "a", "schedule": [1e400]}', r"schedule \[inf\]: expected a number"),
         ('{"prompt": "a", "guide_scale": true}', "guide_scale True: expected a number"),

@@ -21,6 +21,7 @@ CLOSE = b"\x88\x00"
         ("{", "not JSON (Expecting property name"),
         ('{"nodes": []}', "is the canvas format; take workflows/api/'s"),
         ('{"1": {"class_type": "LoadImage"}}', "every entry needs a class_type and inputs"),
+        ('{"1": {"class_type": "LoadImage", "inputs": 5}}', "every entry needs a class_type and inputs"),
         ("[]", "is not an API-format workflow"),
     ],
 )

@@ -74,7 +74,9 @@ def load_workflow(path: Path) -> dict:
     if isinstance(workflow, dict) and "nodes" in workflow:
         raise InputError(f"{path} is the canvas format; take workflows/api/'s, or Export (API)")
     nodes = workflow.values() if isinstance(workflow, dict) else [None]
-    if not all(isinstance(node, dict) and {"class_type", "inputs"} <= node.keys() for node in nodes):
+    if not all(
+        isinstance(node, dict) and "class_type" in node and isinstance(node.get("inputs"), dict) for node in nodes
+    ):
         raise InputError(f"{path} is not an API-format workflow: every entry needs a class_type and inputs")
     return workflow
 

@@ -249,8 +249,10 @@ def _inspect(arguments: argparse.Namespace) -> None:
     from .inspection import describe
 
     height, width = arguments.size
-    if arguments.width or arguments.height:
-        height, width = arguments.height or height, arguments.width or width
+    if (arguments.width is None) != (arguments.height is None):
+        raise InputError("`width` and `height` go together; name both or neither")
+    if arguments.width is not None:
+        height, width = arguments.height, arguments.width
     print(describe(arguments.path, width, height, arguments.frame_num, arguments.dtype, arguments.arithmetic,
                    arguments.window, arguments.sink, assets=arguments.assets_dir, release=arguments.release)
           )  # fmt: skip

@@ -1,6 +1,7 @@
 """GenerateOptions as flags of the command. This imports no torch."""
 
 import argparse
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, fields
@@ -141,10 +142,11 @@ def count(text: str) -> int:
 
 
 def some_path(text: str) -> str:
-    """A path; an empty one would be the folder that one is in. Raises ArgumentTypeError."""
+    """A path, whose ~ shells expand only where it begins a word; an empty one would be the folder that one is in.
+    Raises ArgumentTypeError."""
     if not text:
         raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
-    return text
+    return os.path.expanduser(text)
 
 
 def seconds(text: str) -> float:

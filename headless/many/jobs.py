@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
@@ -121,7 +122,7 @@ def _job(given: Mapping[str, Any], number: str, base: Path, defaults: GenerateOp
         raise InputError(f"the name {name[:40]!r}... is too long for a file's: {len(name.encode())} bytes, at most "
                          f"{_LONGEST_NAME}")  # fmt: skip
     values = {key: _value(key, value) for key, value in given.items() if key not in ("name", "size", *CAMERAS)}
-    values |= {key: str(base / values[key]) for key in _PATHS if key in values}
+    values |= {key: _path(base, values[key]) for key in _PATHS if key in values}
     if "size" in given:  # in place of a width and height that the command names for all
         values = {"width": None, "height": None, **values, "max_area": math.prod(_value("size", given["size"]))}
     camera = _camera(given, base, defaults)
@@ -139,7 +140,14 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
     if not found:
         return None if defaults.action_path is None else ("action_path", str(defaults.action_path))
     (kind,) = found
-    return kind, str(base / str(given[kind])) if kind == "action_path" else str(given[kind])
+    return kind, _path(base, str(given[kind])) if kind == "action_path" else str(given[kind])
+
+
+def _path(base: Path, given: str) -> str:
+    """A path relative to `base`, or to one's own folder, ~."""
+    if not given:
+        raise InputError("a path is empty; name one, or leave it out")
+    return str(base / os.path.expanduser(given))
 
 
 def _value(name: str, given: Any) -> Any:
