@@ -116,6 +116,8 @@ def check_settings(options: GenerateOptions) -> None:
             raise InputError(f"`lora` {lora.path} {'is a folder' if lora.path.is_dir() else 'does not exist'}")
         if not math.isfinite(lora.strength):
             raise InputError(f"`lora` {lora.path}: its strength is {lora.strength}, expected a finite number")
+    if options.frame_num < 1:
+        raise InputError(f"`frame_num` {options.frame_num}: expected at least 1 frame")
     if options.seed is not None and not 0 <= options.seed < 2**63:
         raise InputError(f"`seed` {options.seed}: expected 0 to 2**63 - 1")
     if not 1 <= options.fps <= MOST_FPS:

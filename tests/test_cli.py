@@ -15,6 +15,7 @@ import lingbot_world
 import numpy as np
 import pytest
 import torch
+from lingbot_world.headless.command import cli
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.stages import draw_noise
 from lingbot_world.loaders import find_package
@@ -288,6 +289,15 @@ def test_inspect_takes_a_release_where_it_can_and_leaves_nothing_aside(toy_packa
         assert f"--{option} does not belong here: {toy_package} is a base model" in capsys.readouterr().err
     assert main(["inspect", str(toy_package), "--width", "64"]) == 2
     assert "--width and --height go together" in capsys.readouterr().err
+
+
+def test_an_interrupt_while_the_command_reads_its_words_is_one_line(monkeypatch, capsys):
+    def interrupted(_argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "build_parser", interrupted)
+    assert main(["camera", "show", "nowhere"]) == 130
+    assert capsys.readouterr().err == "\nlingbot-world: interrupted\n"
 
 
 def test_output_that_nobody_reads_any_more_ends_the_command_quietly(toy_package):

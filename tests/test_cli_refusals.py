@@ -73,7 +73,7 @@ OPTIONS = {
     "boundary": ({"boundary": 947}, "--boundary 947"),
     "steps": ({"sampling_steps": 0}, "--sampling_steps 0: at least 1"),
     "shift": ({"shift": 0}, "--shift 0.0: a number over 0"),
-    "frames": ({"frame_num": 0}, "frames"),
+    "frames": ({"frame_num": 0}, "--frame_num 0: expected at least 1 frame"),
     "scale": ({"guide_scale": "1,2,3"}, "--guide_scale 1.0,2.0,3.0: expected one number"),
     "reuse": ({"reuse_threshold": 2}, "--reuse_threshold 2"),
     "seed": ({"seed": -1}, "--seed -1"),
@@ -130,6 +130,12 @@ def test_python_hears_of_an_output_that_is_empty(toy_package):
     image = toy_package / "example/image.png"
     with pytest.raises(InputError, match="`output` '': the file has no name"):
         make_plan(GenerateOptions(ckpt_dir=toy_package, image=image, prompt="", output=""))
+
+
+def test_an_image_of_floating_point_numbers_is_refused_and_not_black(command, tmp_path, capsys):
+    Image.fromarray(np.full((30, 40), 0.5, np.float32)).save(tmp_path / "a.tif")
+    said = refusal(command(image=tmp_path / "a.tif"), capsys)
+    assert "a.tif: its pixels are floating-point numbers; save it in 8 or 16 bits" in said
 
 
 def test_an_image_of_too_many_pixels_is_to_be_scaled_down(command, tmp_path, capsys, monkeypatch):

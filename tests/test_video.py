@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from lingbot_world.headless.files import video
 from lingbot_world.headless.files.target import find_target
-from lingbot_world.headless.files.video import FrameWriter
+from lingbot_world.headless.files.video import FrameWriter, write_frames
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has neither named pipes nor these signals")
 
@@ -104,6 +104,12 @@ def test_an_interrupt_while_a_file_is_closed_waits_until_it_is_whole(tmp_path, m
     assert frames_in(target.path) == CHUNK
     assert os.listdir(tmp_path) == ["cut.mp4"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov"])
+def test_a_container_is_asked_for_nothing_that_it_does_not_know(tmp_path, suffix, capfd, caplog):
+    write_frames(np.zeros((2, 32, 48, 3), np.uint8), find_target(tmp_path / f"video{suffix}"))
+    assert (capfd.readouterr().err, caplog.records) == ("", [])
 
 
 def test_a_video_that_grows_can_be_watched_meanwhile(tmp_path):

@@ -38,10 +38,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     if own_process and getattr(sys.stdout, "errors", None) == "strict":  # of an encoding that lacks most letters
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    arguments = build_parser(argv).parse_args(argv, argparse.Namespace(own_process=own_process))
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    arguments = argparse.Namespace(own_process=own_process)
     with told_by_signals(own_process) as signals:
         try:
+            build_parser(argv).parse_args(argv, arguments)
             return _run(arguments, argv)
         except KeyboardInterrupt as error:
             if own_process:

@@ -33,6 +33,8 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
         with Image.open(path) as opened:
             if opened.width * opened.height > LARGEST_IMAGE:
                 raise InputError(f"`image` {path}: {opened.width}x{opened.height} pixels are too many; scale it down")
+            if opened.mode == "F":  # whose white may be 1, 255, or a distance
+                raise InputError(f"`image` {path}: its pixels are floating-point numbers; save it in 8 or 16 bits")
             return upright(opened)
     except InputError:
         raise
