@@ -57,7 +57,7 @@ def queue(options: argparse.Namespace) -> None:
         raise
     finally:
         print(file=sys.stderr)
-    files = saved_files(json.loads(server.request(f"/history/{prompt_id}")).get(prompt_id, {}))
+    files = saved_files(server.ask(f"/history/{prompt_id}").get(prompt_id, {}))
     if not files:
         raise InputError("the workflow ran, but saved neither video nor image")
     print(_download(server, files[0], options.output, options.overwrite))
