@@ -62,6 +62,7 @@ def test_show_draws_and_warns(tmp_path, capsys):
         (["show", "{folder}", "--size", "100000*100000"], "at least 400x250 and at most 4096x4096"),
         (["show", "{folder}", "--output", "drawing.mp4"], "cannot be written as a picture"),
         (["from-video", "nowhere.mp4", "{folder}"], "poses.npy exists already; write elsewhere"),
+        (["from-video", "nowhere.mp4", "{folder}/poses.npy/a"], "poses.npy/a cannot be written: Not a directory"),
         (["measure", "nowhere.mp4", "{folder}", "--drawing", "{folder}/poses.npy"], "poses.npy exists already"),
         (["measure", "nowhere.mp4", "{folder}", "--drawing", "nowhere/a.png"], "there is no folder nowhere; make it"),
     ],

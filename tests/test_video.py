@@ -11,6 +11,7 @@ import av
 import numpy as np
 import pytest
 from lingbot_world.headless.files import video
+from lingbot_world.headless.files.pictures import colour_frames
 from lingbot_world.headless.files.target import find_target
 from lingbot_world.headless.files.video import FrameWriter, write_frames
 
@@ -147,6 +148,13 @@ def test_png_files_that_come_one_by_one_are_there_at_once(tmp_path):
     with FrameWriter(find_target(tmp_path / "a"), keep_partial=True) as writer:
         writer.write(pictures(3))
         wait_for(lambda: sorted(os.listdir(tmp_path / "a")) == [f"frame_{index:05}.png" for index in range(3)])
+
+
+def test_the_pictures_of_a_folder_come_in_the_order_of_their_numbers(tmp_path):
+    """As `--output 'video/%d.png'` numbers them, and many programs."""
+    frames = np.arange(12, dtype=np.uint8).repeat(16 * 16 * 3).reshape(12, 16, 16, 3)
+    write_frames(frames, find_target(tmp_path / "%d.png"))
+    assert [int(frame[0, 0, 0]) for frame in colour_frames(tmp_path)] == [*range(12)]
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.mov", "png"])

@@ -22,6 +22,7 @@ from ...options import FRAMES
 from ..files.drawing import check_drawing, save_drawing
 from ..files.existing import refuse_existing
 from ..files.pictures import grey_frames, read_image
+from ..files.target import check_folder
 from ..options import POSE_FILES, two_sides
 from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
 
@@ -217,6 +218,7 @@ def _check_output(arguments: argparse.Namespace) -> None:
     """Before the path is made, which may take minutes. Raises a LingBotError where it cannot be written."""
     target = Path(arguments.output)
     check_written(target)
+    check_folder("output", target, target.parent if target.suffix.lower() == ".json" else target)
     for file in (target, *((target / name) for name in POSE_FILES)):
         if not file.is_dir():
             refuse_existing(file, arguments.overwrite)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from ...camera.formats.reading import words_and_numbers
 from ...errors import InputError, require
 from ...options import FPS
 
@@ -72,7 +73,8 @@ def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """The frames uint8 [H, W, 3] of a video file, or of the PNG files of a folder in the order of their names.
+    """The frames uint8 [H, W, 3] of a video file, or of the PNG files of a folder in the order of their names, in which
+    10 comes after 9.
 
     Raises InputError for what is not there, is no video or breaks off; DependencyError without PyAV.
     """
@@ -100,7 +102,8 @@ def _frames(video: str | Path, mode: str, pixels: str) -> Iterator[np.ndarray]:
 
 
 def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".png")
+    found = (file for file in folder.iterdir() if file.suffix.lower() == ".png")
+    files = sorted(found, key=lambda file: words_and_numbers(file.name))
     if not files:
         raise InputError(f"{folder}: no PNG files in this folder; expected the frames of a video")
     for file in files:
