@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..camera import read_pose_folder
 from ..camera.moves import path_from_keys, preset_path
+from ..camera.path import CameraPath
 from ..camera.pose_folder import PoseFolder
 from ..errors import CameraError, InputError
 from ..loaders import Checkpoint
@@ -24,6 +25,9 @@ from ..text.weights import UMT5Weights
 from .embedded import KnownPrompts
 from .files.target import Target
 from .options import CAMERAS, CHOICES, GenerateOptions
+
+MOST_FPS = 1000
+"""Frames a second that any program plays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +116,12 @@ def check_settings(options: GenerateOptions) -> None:
             raise InputError(f"`lora` {lora.path} {'is a folder' if lora.path.is_dir() else 'does not exist'}")
         if not math.isfinite(lora.strength):
             raise InputError(f"`lora` {lora.path}: its strength is {lora.strength}, expected a finite number")
+    if options.frame_num < 1:
+        raise InputError(f"`frame_num` {options.frame_num}: expected at least 1 frame")
     if options.seed is not None and not 0 <= options.seed < 2**63:
         raise InputError(f"`seed` {options.seed}: expected 0 to 2**63 - 1")
-    if options.fps < 1:
-        raise InputError(f"`fps` {options.fps}: expected at least 1 frame a second")
+    if not 1 <= options.fps <= MOST_FPS:
+        raise InputError(f"`fps` {options.fps}: expected 1 to {MOST_FPS} frames a second")
     if options.noise_device == "cuda" and not torch.cuda.is_available():
         raise InputError("`noise_device` cuda: torch sees no CUDA GPU here; use cpu")
 
@@ -166,14 +172,16 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
         )
     if options.action_path is not None:
         return read_pose_folder(options.action_path, actions=control == 7)
-    if options.keys is not None:
-        path = path_from_keys(options.keys)
-    else:
-        assert options.preset is not None  # one of the three is given
-        path = preset_path(options.preset, frames=options.frame_num + 3)  # as many poses as a video may use, 4n+1
+    path = made_path(name, getattr(options, name), options.frame_num)
     if control == 7 and path.actions is None:
         raise CameraError(f"`preset` {options.preset}: this checkpoint takes held keys besides; give `keys`")
     return PoseFolder(path.c2w, path.intrinsics, path.actions if control == 7 else None, ())
+
+
+def made_path(kind: str, text: str, frames: int) -> CameraPath:
+    """The path of "keys" that are held, or of a "preset" over a video of so many frames: 4n+1 poses, as many as it may
+    use. Raises CameraError."""
+    return path_from_keys(text) if kind == "keys" else preset_path(text, frames=frames + 3)
 
 
 def geometry_of(options: GenerateOptions, image: np.ndarray, n_poses: int | None, chunk: int = 1) -> Geometry:

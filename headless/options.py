@@ -80,8 +80,9 @@ class GenerateOptions:
     The camera is that of a folder, `action_path`, or a `preset` of `camera.moves` at its defaults, or of `keys` held,
     such as "w-10,iw-15"; without one of them the base model has no camera control, and a causal one stands still.
 
-    `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. An `output` that is there already is refused,
-    unless `overwrite` allows that it is replaced; with None nothing is written, and the result has the frames.
+    `image` is a file, a Pillow image, or an array uint8 [H, W, 3]. An `output` or `save_state` that is there
+    already is refused, unless `overwrite` allows that it is replaced; with None nothing is written, and the result has
+    the frames.
 
     Several processes divide the weights of an expert among them with `shard`, whatever `residency` says.
 
@@ -164,9 +165,9 @@ def lora_of(text: str) -> LoraFile:
     name = text.removeprefix(f"{expert}=")
     path, _, strength = name.rpartition(":")
     try:
-        return LoraFile(Path(path or name), float(strength) if path else 1.0, expert)
+        return LoraFile(Path(path or name).expanduser(), float(strength) if path else 1.0, expert)
     except ValueError:
-        return LoraFile(Path(name), 1.0, expert)
+        return LoraFile(Path(name).expanduser(), 1.0, expert)
 
 
 def two_sides(text: str) -> tuple[int, int]:

@@ -21,8 +21,9 @@ from ..pipeline.state import WorldState, load_state
 from ..sampling import guide_scales, step_indices
 from ..vae import vae_width
 from .checks import Plan, camera_of, find_decoding_device, geometry_of, lora_notes, many, refuse_options, text_notes
+from .files.existing import refuse_existing
 from .files.pictures import image_notes
-from .files.target import check_folder
+from .files.target import Target, check_folder
 from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
 
@@ -84,12 +85,7 @@ def plan_causal(
     state = None if options.continue_from is None else load_state(options.continue_from)
     chunk = chunk_of(options.chunk, release, state)
     if options.save_state is not None:
-        saved = Path(options.save_state)
-        if saved.is_dir():
-            raise InputError(f"`save_state` {saved} is a folder; name a file in it")
-        if saved.absolute() == opened["target"].path.absolute():
-            raise InputError(f"`save_state` {saved} is the video's file; give the state its own")
-        check_folder("save_state", saved, saved.parent)
+        _check_saved(Path(options.save_state), options, opened["target"])
     folder = _camera(options, checkpoint, chunk)
     frame = _frame(options, image, chunk, state)
     spec = plan_rollout(checkpoint.config, release, _request(options, release), folder, frame, state)
@@ -104,6 +100,20 @@ def plan_causal(
                *text_notes(options, release.guided), *eight_bit, *own, *spec.notes,
                *_state_notes(options, spec)),
     )
+
+
+def _check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
+    """Raises InputError where the state cannot be `saved`, or would take the place of another file, unless that may be
+    replaced. The state that the run goes on from is for that: it is in the one that comes."""
+    if saved.is_dir():
+        raise InputError(f"`save_state` {saved} is a folder; name a file in it")
+    if saved.absolute() == target.path.absolute():
+        raise InputError(f"`save_state` {saved} is the video's file; give the state its own")
+    before = options.continue_from
+    goes_on = before is not None and saved.exists() and saved.samefile(before)
+    image = options.image if isinstance(options.image, str | Path) else None
+    refuse_existing(saved, options.overwrite or goes_on, image)
+    check_folder("save_state", saved, saved.parent)
 
 
 def _request(options: GenerateOptions, release: Release) -> RolloutRequest:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..options import Progress, ShowProgress
 from ..pipeline.memory import choose_residency, free_memory
-from ..pipeline.two_experts import Video
+from ..pipeline.two_experts import ParallelGroups, Video
 from ..sampling import StepReuse
 from ..typed import checked
 from .decoding import decode_together
@@ -78,12 +78,17 @@ def run(plan: AnyPlan, show: ShowProgress = silent, processes: Processes = ALONE
     return Result(None, seed, stages.stages, reuse.calls, np.concatenate(kept))
 
 
+def divided(plan: AnyPlan, processes: Processes) -> ParallelGroups:
+    """Who computes what of the run, which all processes ask for. Raises InputError where it cannot be divided."""
+    guided = isinstance(plan, SamplingPlan) and plan.guided
+    return processes.divide(plan.config, guided, plan.options.shard)
+
+
 def _run_stages(
     plan: AnyPlan, stages: StageRecorder, seed: int, processes: Processes, reuse: StepReuse
 ) -> Path:
     """The video's path. Of several processes the first encodes the prompts while the second encodes the image."""
-    of_base = isinstance(plan, SamplingPlan)
-    together = processes.divide(plan.config, of_base and plan.guided, plan.options.shard)
+    together = divided(plan, processes)
     run, generator = RunContext(stages, processes, together), torch.Generator(plan.options.noise_device)
     noise = draw_noise(plan.geometry, generator.manual_seed(seed))
     if isinstance(plan, RolloutPlan):

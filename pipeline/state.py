@@ -132,7 +132,10 @@ class WorldState:
         part = path.with_name(path.name + ".part")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            part.touch()  # newer versions of safetensors make a file that its owner alone may read
+            rights = part.stat().st_mode
             save_file(tensors, part, {"lingbot_world": json.dumps(metadata)})
+            part.chmod(rights)
             os.replace(part, path)
         except (OSError, SafetensorError) as error:  # the second where the disk is full
             reason = getattr(error, "strerror", None) or error

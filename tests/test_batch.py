@@ -11,7 +11,8 @@ from lingbot_world.errors import InputError
 from lingbot_world.headless import stages
 from lingbot_world.headless.command.cli import BAD_INPUT, main
 from lingbot_world.headless.many import batch
-from lingbot_world.headless.many.jobs import alone_in, read_jobs
+from lingbot_world.headless.many.jobs import read_jobs
+from lingbot_world.headless.many.manifest import alone_in
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.loaders import open_checkpoint
 from safetensors.torch import save_file
@@ -110,7 +111,7 @@ def test_a_lora_is_for_all_jobs_and_the_experts_are_loaded_once(jobs, run, loads
     assert rows[0]["settings"]["lora"] == [{"path": f"{tmp_path}/look.safetensors", "strength": 0.5, "expert": "low"}]
     with_it = digest(tmp_path / "out/one.mp4")
     assert run(jobs(one, two), "--lora", "low=look.safetensors:0.5")[1].out.startswith("0 done, 2 were done before")
-    assert run(jobs(one, two))[1].out.startswith("2 done, 0 were done before")
+    assert run(jobs(one, two))[1].out.splitlines()[-1].startswith("2 done, 0 were done before")
     assert digest(tmp_path / "out/one.mp4") != with_it
 
 
@@ -126,7 +127,9 @@ def test_done_jobs_are_skipped_and_changed_or_lost_ones_made(jobs, run, tmp_path
     run(jobs(first, second), *ONE_STEP)
     before = digest(tmp_path / "out/one.mp4")
     assert run(jobs(first, second), *ONE_STEP)[1].out.startswith("0 done, 2 were done before")
-    assert run(jobs(first, second | {"seed": 2}), *ONE_STEP)[1].out.startswith("1 done, 1 were done before")
+    said = run(jobs(first, second | {"seed": 2}), *ONE_STEP)[1].out.splitlines()
+    assert said[0] == f"two: seed changed since {tmp_path / 'out/two.mp4'} was made, so it is made again"
+    assert said[-1].startswith("1 done, 1 were done before")
     (tmp_path / "out/one.mp4").unlink()
     code, said, rows = run(jobs(first, second | {"seed": 2}), *ONE_STEP)
     assert said.out.startswith("1 done, 1 were done before")
@@ -165,6 +168,56 @@ def test_videos_that_no_batch_has_made_are_kept(jobs, run, tmp_path):
     assert f"{old} exists already; write elsewhere, or give --overwrite" in said.err
     assert run(jobs({"prompt": "a castle"}), *ONE_STEP, "--overwrite")[0] == 0
     assert old.stat().st_size > 500
+
+
+def test_a_video_that_no_batch_has_made_is_kept_beside_those_of_one(jobs, run, tmp_path):
+    run(jobs({"prompt": "a castle", "name": "one"}), *ONE_STEP)
+    (tmp_path / "out/mine.mp4").write_text("precious")
+    both = jobs({"prompt": "a castle", "name": "one"}, {"prompt": "a castle", "name": "mine"})
+    code, said, rows = run(both, *ONE_STEP)
+    assert (code, len(rows), (tmp_path / "out/mine.mp4").read_text()) == (BAD_INPUT, 1, "precious")
+    assert "mine.mp4 exists already; write elsewhere, or give --overwrite" in said.err
+    assert run(both, *ONE_STEP, "--overwrite")[1].out.startswith("1 done, 1 were done before")
+
+
+def test_a_video_whose_making_was_interrupted_is_replaced(jobs, run, monkeypatch, tmp_path):
+    def interrupted(plan, *_):
+        plan.target.path.write_text("half of it")
+        raise KeyboardInterrupt
+
+    path = jobs({"prompt": "a castle", "name": "one"})
+    monkeypatch.setattr(batch, "encode_image", interrupted)
+    assert run(path, *ONE_STEP)[0] == 130
+    monkeypatch.undo()
+    code, said, rows = run(path, *ONE_STEP)
+    assert (code, [row["status"] for row in rows]) == (0, ["failed", "done"])
+    assert said.out.startswith("1 done, 0 were done before")
+
+
+def test_a_preset_lasts_as_long_as_in_generate(jobs, run, toy_package, tmp_path):
+    """Of 12 frames it has 13 poses, of which the video, 9 frames, takes a part."""
+    code, said, _ = run(jobs({"prompt": "a castle", "preset": "pan_left", "frame_num": 12, "name": "one"}))
+    given = ["--ckpt_dir", toy_package, "--image", toy_package / "example/image.png", "--prompt", "a castle"]
+    given += ["--preset", "pan_left", "--seed", 1, "--output", tmp_path / "alone.mp4"]
+    assert (code, main(["generate", *map(str, given), *SMALL, "--frame_num", "12"])) == (0, 0), said.err
+    assert digest(tmp_path / "out/one.mp4") == digest(tmp_path / "alone.mp4")
+
+
+@pytest.mark.parametrize("rest", [b'"done", "settings": {"prompt": "\xc3', b'"done"}\n', b'"done", "\xff\n5\n[]\n{}\n'])
+def test_a_manifest_is_read_whatever_has_become_of_it(jobs, run, tmp_path, rest):
+    """Cut short within a letter, with less in it than a row has, with lines that are no rows."""
+    path = jobs({"prompt": "a castle", "name": "one"})
+    run(path, *ONE_STEP)
+    (tmp_path / "out/manifest.jsonl").write_bytes(b'{"name": "one", "status": ' + rest)
+    code = main(["batch", str(path), str(tmp_path / "out"), "--ckpt_dir", "nowhere", *SMALL, "--dry_run"])
+    assert code == BAD_INPUT
+    assert (tmp_path / "out/one.mp4").stat().st_size > 500
+
+
+def test_workers_without_ray_is_refused(jobs, run):
+    code, said, rows = run(jobs({"prompt": "a castle"}), "--workers", "2")
+    assert (code, rows) == (BAD_INPUT, [])
+    assert "--workers says how many Ray actors there are: give --ray too" in said.err
 
 
 def test_what_several_jobs_have_in_common_is_said_once(jobs, run):

@@ -1,5 +1,7 @@
 """`lingbot-world camera`: made, converted, shown, through the real command."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from lingbot_world.camera import load_poses
@@ -54,6 +56,15 @@ def test_show_draws_and_warns(tmp_path, capsys):
         (["convert", "{folder}", "{folder}"], "poses.npy exists already"),
         (["show", "{folder}", "--image", "nowhere.png"], "--image nowhere.png: no such file"),
         (["convert", "{folder}", "out", "--format", "matrices"], "convention None for matrices"),
+        (["convert", "{folder}", "{folder}/path.txt"], "path.txt: a path is written as a folder with poses.npy"),
+        (["make", "{folder}/path.npy", "--preset", "static"], "path.npy: a path is written as a folder"),
+        (["make", "out", "--preset", "static", "--frames", "1000000000000"], "expected 1 to 100000"),
+        (["show", "{folder}", "--size", "100000*100000"], "at least 400x250 and at most 4096x4096"),
+        (["show", "{folder}", "--output", "drawing.mp4"], "cannot be written as a picture"),
+        (["from-video", "nowhere.mp4", "{folder}"], "poses.npy exists already; write elsewhere"),
+        (["from-video", "nowhere.mp4", "{folder}/poses.npy/a"], "poses.npy/a cannot be written: Not a directory"),
+        (["measure", "nowhere.mp4", "{folder}", "--drawing", "{folder}/poses.npy"], "poses.npy exists already"),
+        (["measure", "nowhere.mp4", "{folder}", "--drawing", "nowhere/a.png"], "there is no folder nowhere; make it"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, arguments, complaint):
@@ -70,6 +81,38 @@ def test_a_path_that_replaces_another_leaves_none_of_it(tmp_path):
     assert main(["camera", "make", str(tmp_path), "--keys", "w-16"]) == 0
     assert main(["camera", "make", str(tmp_path), "--preset", "pan_left", "--overwrite"]) == 0
     assert sorted(file.name for file in tmp_path.iterdir()) == ["intrinsics.npy", "poses.npy"]
+
+
+@pytest.mark.parametrize("name", ["path", "path.json"])
+def test_a_path_and_a_drawing_stay_where_the_next_cannot_be_written(tmp_path, monkeypatch, capsys, name):
+    path, drawing = str(tmp_path / name), str(tmp_path / "drawing.png")
+    assert main(["camera", "make", path, "--keys", "w-16"]) == 0
+    assert main(["camera", "show", path, "--output", drawing]) == 0
+    before = contents(tmp_path)
+
+    def disk_full(file, *_, **__):
+        Path(file if isinstance(file, Path) else file.name).write_bytes(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", disk_full)
+    monkeypatch.setattr(Path, "write_text", disk_full)
+    monkeypatch.setattr(Image.Image, "save", lambda _self, file, *_: disk_full(file))
+    assert main(["camera", "make", path, "--preset", "pan_left", "--overwrite"]) == 2
+    assert main(["camera", "show", path, "--output", drawing, "--overwrite"]) == 2
+    assert capsys.readouterr().err.count("cannot be written ([Errno 28] No space left on device)") == 2
+    assert contents(tmp_path) == before
+
+
+def contents(folder):
+    return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("words", [["toy", "--random"], ["camera", "make", "--preset", "handheld"]])
+def test_a_seed_below_nought_is_refused(tmp_path, capsys, words):
+    with pytest.raises(SystemExit) as stop:
+        main([*words, str(tmp_path / "out"), "--seed=-1"])
+    assert (stop.value.code, list(tmp_path.iterdir())) == (2, [])
+    assert "--seed: '-1': expected a whole number from 0" in capsys.readouterr().err
 
 
 def test_the_first_frame_is_drawn_as_generate_turns_it(tmp_path):

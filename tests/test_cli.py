@@ -15,6 +15,7 @@ import lingbot_world
 import numpy as np
 import pytest
 import torch
+from lingbot_world.headless.command import cli
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.stages import draw_noise
 from lingbot_world.loaders import find_package
@@ -51,6 +52,16 @@ def test_generate_writes_the_video_that_was_asked_for(command, tmp_path, capsys)
         assert re.search(rf"^{stage} +\d+\.\d", output, re.MULTILINE), stage
     assert output.rstrip().endswith(f"seed 1\n{tmp_path / 'out/video.mp4'}")
     assert os.listdir(tmp_path / "out") == ["video.mp4"]
+
+
+@pytest.mark.parametrize("end", ["", " 2>&-"], ids=["letters that it lacks", "errors closed"])
+def test_standard_output_need_not_take_every_letter(command, tmp_path, end):
+    words = " ".join(f"'{word}'" for word in command(output=tmp_path / "höhe.mp4", sampling_steps=1))
+    shell = f"'{sys.executable}' -m lingbot_world {words}{end}"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, env=environment, cwd=tmp_path)
+    assert (done.returncode, os.listdir(tmp_path)) == (0, ["höhe.mp4"]), done.stderr
+    assert done.stdout.strip().endswith(rb"h\xf6he.mp4")
 
 
 def test_arithmetic_in_8_bits_is_another_video_and_says_what_it_gains(command, tmp_path, capsys):
@@ -265,6 +276,30 @@ def test_inspect_describes_packages_and_parts(toy_package, capsys):
     assert main(["inspect", str(toy_package / "nothing")]) == 2
 
 
+def test_inspect_takes_a_release_where_it_can_and_leaves_nothing_aside(toy_package, capsys):
+    for model in (
+        "lingbot_world_fast",
+        "lingbot_world_fast/model.safetensors",
+        "high_noise_model_bnb_nf4/model.safetensors",
+    ):
+        assert main(["inspect", str(toy_package / model), "--release", "v2"]) == 0
+        assert "LingBot-World 2.0 (CC BY-NC-SA 4.0, for non-commercial use)" in capsys.readouterr().out
+    for option, value in (("release", "v2"), ("window", "18"), ("sink", "3")):
+        assert main(["inspect", str(toy_package), f"--{option}", value]) == 2
+        assert f"--{option} does not belong here: {toy_package} is a base model" in capsys.readouterr().err
+    assert main(["inspect", str(toy_package), "--width", "64"]) == 2
+    assert "--width and --height go together" in capsys.readouterr().err
+
+
+def test_an_interrupt_while_the_command_reads_its_words_is_one_line(monkeypatch, capsys):
+    def interrupted(_argv):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "build_parser", interrupted)
+    assert main(["camera", "show", "nowhere"]) == 130
+    assert capsys.readouterr().err == "\nlingbot-world: interrupted\n"
+
+
 def test_output_that_nobody_reads_any_more_ends_the_command_quietly(toy_package):
     command = [sys.executable, "-m", "lingbot_world", "inspect", str(toy_package)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=toy_package) as process:
@@ -293,6 +328,32 @@ def test_the_toy_package_is_small_and_the_same_every_time(toy_package, tmp_path,
     (tmp_path / "file").write_text("")
     assert main(["toy", str(tmp_path / "file/toy")]) == main(["toy", ""]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", [[], ["--maze"], ["--random"]])
+@pytest.mark.parametrize(
+    "name", ["lingbot_world_fast/diffusion_pytorch_model-00001-of-00008.safetensors", "Wan2.1_VAE.pth"]
+)
+def test_a_toy_does_not_take_the_place_of_real_weights(tmp_path, capsys, name, kind):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    with (tmp_path / name).open("wb") as file:
+        file.truncate(500_000_000)
+    assert main(["toy", str(tmp_path), *kind]) == 2
+    assert f"{tmp_path / name}: 0.5 GB, which no toy has; name another folder" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == [Path(name).name]
+
+
+def test_the_seed_of_a_trained_toy_is_refused(tmp_path, capsys):
+    assert main(["toy", str(tmp_path / "toy"), "--seed", "4"]) == 2
+    assert "--seed is of the random weights: give --random too" in capsys.readouterr().err
+
+
+def test_a_path_may_begin_with_ones_own_folder(command, toy_package, tmp_path, monkeypatch):
+    """Shells leave the ~ of --image=~/a.png as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "image.png").write_bytes((toy_package / "example/image.png").read_bytes())
+    assert main(command(image="~/image.png", output="~/new/video.mp4", sampling_steps=1)) == 0
+    assert (tmp_path / "new/video.mp4").is_file()
 
 
 def test_the_trained_toy_is_a_whole_package_shipped_in_less_than_10_mb(tmp_path, capsys):

@@ -73,12 +73,19 @@ OPTIONS = {
     "boundary": ({"boundary": 947}, "--boundary 947"),
     "steps": ({"sampling_steps": 0}, "--sampling_steps 0: at least 1"),
     "shift": ({"shift": 0}, "--shift 0.0: a number over 0"),
-    "frames": ({"frame_num": 0}, "frames"),
+    "frames": ({"frame_num": 0}, "--frame_num 0: expected at least 1 frame"),
     "scale": ({"guide_scale": "1,2,3"}, "--guide_scale 1.0,2.0,3.0: expected one number"),
     "reuse": ({"reuse_threshold": 2}, "--reuse_threshold 2"),
     "seed": ({"seed": -1}, "--seed -1"),
     "fps": ({"fps": -3}, "--fps -3"),
     "no frames a second": ({"fps": 0}, "--fps 0"),
+    "more frames a second than are counted": ({"fps": 99999999999}, "--fps 99999999999: expected 1 to 1000"),
+    "a preset without an end": (
+        {"action_path": None, "preset": "pan_left", "frame_num": 10**12},
+        "expected 1 to 100000",
+    ),
+    "a folder as image": ({"image": "/proc"}, "--image /proc: a folder; name a file in it"),
+    "a suffix alone": ({"output": "out/.mp4"}, "--output 'out/.mp4': the file has no name"),
     "device": ({"device": "abacus"}, "--device abacus"),
     "device without memory": ({"device": "meta"}, "--device meta: torch cannot use it here"),
     "suffix": ({"output": "video.txt"}, "video.txt"),
@@ -108,6 +115,32 @@ def test_python_hears_of_a_word_that_is_no_choice_without_flags(name, toy_packag
     )
     with pytest.raises(InputError, match=f"`{name}` euler: expected one of .*, "):
         make_plan(options)
+
+
+@pytest.mark.parametrize("option", ["output", "image", "ckpt_dir", "action_path", "save_state", "vae"])
+def test_a_path_that_is_empty_is_not_the_folder_one_is_in(option, command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(command(**{option: ""}))
+    assert (stop.value.code, os.listdir(tmp_path)) == (2, [])
+    assert f"argument --{option}: the path is empty" in capsys.readouterr().err
+
+
+def test_python_hears_of_an_output_that_is_empty(toy_package):
+    image = toy_package / "example/image.png"
+    with pytest.raises(InputError, match="`output` '': the file has no name"):
+        make_plan(GenerateOptions(ckpt_dir=toy_package, image=image, prompt="", output=""))
+
+
+def test_an_image_of_floating_point_numbers_is_refused_and_not_black(command, tmp_path, capsys):
+    Image.fromarray(np.full((30, 40), 0.5, np.float32)).save(tmp_path / "a.tif")
+    said = refusal(command(image=tmp_path / "a.tif"), capsys)
+    assert "a.tif: its pixels are floating-point numbers; save it in 8 or 16 bits" in said
+
+
+def test_an_image_of_too_many_pixels_is_to_be_scaled_down(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    assert "too many pixels; scale it down (" in refusal(command(), capsys)
 
 
 @pytest.mark.parametrize("words", ["--size 480", "--size 0*9", "--guide_scale much", "--solver euler"])
@@ -250,7 +283,8 @@ def test_what_is_likely_a_mistake_is_said(toy_package, tmp_path, capsys):
     assert "The prompt is empty." in words
     assert "on the low-noise expert, given 2 times" in words
     assert "night_high.safetensors is the high-noise expert's by its name" in words
-    assert "`residency` stream has no effect on a CPU" in words
+    assert "--residency stream has no effect on a CPU" in words
     assert "the same text" in said("a yard", "--negative", "a yard")
     assert "the negative prompt has no effect" in said("a yard", "--negative", "fog", "--guide_scale", "1")
     assert "by its name" not in said("a yard", "--lora", f"high={file}")
+    assert said("a yard", "--lora", f"low={file}:0.5", "--lora", f"high={file}").count(", strength ") == 2

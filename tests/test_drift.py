@@ -76,6 +76,11 @@ def test_the_command_measures_a_video_and_a_folder(tmp_path, capsys, clip):
     assert main(["measure", str(tmp_path / "video.mp4"), "--drawing", str(drawing)]) == 0
     assert "it stands still for 1." in capsys.readouterr().out
     assert drawing.read_bytes().startswith(b"\x89PNG")
+    drawing.write_text("precious")
+    assert main(["measure", str(tmp_path / "video.mp4"), "--drawing", str(drawing)]) == 2
+    assert (drawing.read_text(), capsys.readouterr().out) == ("precious", "")
+    assert main(["measure", str(tmp_path / "video.mp4"), "--drawing", str(drawing), "--overwrite"]) == 0
+    capsys.readouterr()
     assert main(["measure", str(tmp_path / "folder"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["frames"] == 5
     assert main(["measure", str(tmp_path / "nothing.mp4")]) == 2

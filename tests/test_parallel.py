@@ -164,8 +164,15 @@ def test_a_fault_that_all_find_is_said_once(command, tmp_path):
     assert errors == f"lingbot-world: {missing}: no such folder; give the folder of the downloaded package\n"
 
 
+def test_a_dry_run_says_what_cannot_be_divided(command):
+    process = generate(command(guide_scale=1), "--gpus", "3", "--dry_run")
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 2
+    assert "3 processes cannot share the model's 2 heads; 1, 2 can" in said
+
+
 def test_weights_that_nobody_shares_are_refused(command, capsys):
-    assert main([*command(), "--shard"]) == 2
+    assert main([*command(), "--shard", "--dry_run"]) == main([*command(), "--shard"]) == 2
     assert "--shard divides the weights among several GPUs: give --gpus too" in capsys.readouterr().err
 
 

@@ -5,6 +5,7 @@ import shutil
 import pytest
 import torch
 from lingbot_world.errors import CheckpointError, InputError
+from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.options import lora_of
 from lingbot_world.loaders import open_checkpoint
 from lingbot_world.loaders.lora import read_loras
@@ -143,5 +144,8 @@ def test_layers_that_are_kept_stay_as_they_are_and_the_loader_takes_them(golden,
     assert len(kept) == 15
     assert torch.equal(checkpoint.plain["head.head.weight"].view(), weights["head.head.weight"].bfloat16())
     assert "blocks.1.ffn.0.weight" in checkpoint.quantized
+    words = ["quantize", str(golden / "causal/model"), str(tmp_path / "by words"), "--device", "cpu"]
+    assert main([*words, "--keep", "head.head", "--keep", "blocks.0.*"]) == 0
+    assert sorted(open_checkpoint(tmp_path / "by words").plain) == sorted(checkpoint.plain)
     with pytest.raises(InputError, match="block.0 is no linear layer"):
         run(golden / "causal/model", tmp_path / "other", keep=("block.0",))

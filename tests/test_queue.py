@@ -4,6 +4,7 @@ import base64
 import hashlib
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 from lingbot_world.errors import InputError
@@ -21,6 +22,7 @@ CLOSE = b"\x88\x00"
         ("{", "not JSON (Expecting property name"),
         ('{"nodes": []}', "is the canvas format; take workflows/api/'s"),
         ('{"1": {"class_type": "LoadImage"}}', "every entry needs a class_type and inputs"),
+        ('{"1": {"class_type": "LoadImage", "inputs": 5}}', "every entry needs a class_type and inputs"),
         ("[]", "is not an API-format workflow"),
     ],
 )
@@ -56,6 +58,47 @@ def test_a_server_that_closes_the_connection_is_named():
         server = Server(f"127.0.0.1:{listening.getsockname()[1]}")
         with pytest.raises(InputError, match=f"{server.url} has closed the connection"):
             list(server.events(server.connect(), "prompt"))
+
+
+@pytest.mark.parametrize(
+    "message", ['{"type": "theirs", "data": null}', '{"type": "theirs"}', "[1]", "hello", b"preview"]
+)
+def test_what_other_packs_send_is_passed_over(message):
+    done = '{"type": "executing", "data": {"prompt_id": "mine", "node": null}}'
+    heard = iter([message, done])
+    events = Server("127.0.0.1:1").events(SimpleNamespace(recv=lambda: next(heard)), "mine")
+    assert next(events) == ("executing", {"prompt_id": "mine", "node": None})
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (
+            b"Content-Length: 15\r\n\r\n<html>log in</ht",
+            r"/history/1 answers b'<html>log in</h', which ComfyUI does not",
+        ),
+        (b"Content-Length: 2\r\n\r\n[]", r"/history/1 answers b'\[\]', which ComfyUI does not"),
+        (b"Content-Length: 1000\r\n\r\nhalf of it", "no ComfyUI answers at .*IncompleteRead"),
+    ],
+)
+def test_an_answer_that_is_not_comfyuis_is_named(answer, said):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer_with, args=(listening, answer), daemon=True).start()
+        with pytest.raises(InputError, match=said):
+            Server(f"127.0.0.1:{listening.getsockname()[1]}").ask("/history/1")
+
+
+def test_a_queue_that_names_no_prompt_is_refused(monkeypatch):
+    monkeypatch.setattr(Server, "request", lambda *_: b"{}")
+    with pytest.raises(InputError, match="/prompt answers {}, without a prompt_id; is it a ComfyUI"):
+        Server("127.0.0.1:1").queue({})
+
+
+def answer_with(listening: socket.socket, answer: bytes) -> None:
+    connection, _ = listening.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n" + answer)
 
 
 def shake_hands_and_hang_up(listening: socket.socket) -> None:

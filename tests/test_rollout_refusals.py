@@ -1,5 +1,6 @@
 """What is refused of a causal run before anything is loaded."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ from lingbot_world.errors import CameraError, InputError, LingBotError
 from lingbot_world.headless.checks import find_decoding_device
 from lingbot_world.headless.options import lora_of
 from lingbot_world.headless.plan import make_plan
+from lingbot_world.headless.run import run
 from rollout_run_cases import pose_folder, toy_lora
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,6 +50,19 @@ def test_the_base_model_refuses_what_belongs_to_causal_ones(causal, toy_package)
             InputError, match=f"`{[*given][0]}` does not belong here: the base model makes a video as a"
         ):
             make_plan(causal(ckpt_dir=toy_package, **given))
+
+
+def test_a_state_takes_the_place_of_no_other_file_but_of_the_one_it_goes_on_from(causal, toy_package, tmp_path):
+    image, state = tmp_path / "photo.png", tmp_path / "first.state"
+    shutil.copy(toy_package / "example/image.png", image)
+    run(make_plan(causal(frame_num=9, save_state=state)))
+    with pytest.raises(InputError, match=f"{image} is the `image`, which would be replaced"):
+        make_plan(causal(image=image, save_state=image, overwrite=True, output=tmp_path / "a.mp4"))
+    with pytest.raises(InputError, match=f"{state} exists already; write elsewhere, or give `overwrite`"):
+        make_plan(causal(save_state=state, output=tmp_path / "a.mp4"))
+    make_plan(causal(save_state=state, output=tmp_path / "a.mp4", overwrite=True))
+    going_on = {"image": None, "width": None, "height": None, "continue_from": state}
+    make_plan(causal(**going_on, save_state=state, output=tmp_path / "a.mp4"))
 
 
 def test_frames_are_decoded_by_another_gpu_that_is_there(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -219,6 +220,17 @@ def test_a_base_expert_and_a_video_without_a_first_frame_are_refused():
         plan_rollout(replace(config, causal=False), FAST, RolloutRequest(frames=9), frame=FRAME)
     with pytest.raises(InputError, match="`image` is missing"):
         plan_rollout(config, FAST, RolloutRequest(frames=9))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="rights of POSIX")
+def test_who_may_read_a_state_is_whoever_may_read_files(tmp_path):
+    """Newer versions of safetensors give what they write to its owner alone."""
+    before = os.umask(0o027)
+    try:
+        Video(GLOBAL).state().save(tmp_path / "mine.state")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "mine.state").stat().st_mode & 0o777 == 0o640
 
 
 def test_a_state_that_finds_the_disk_full_is_one_sentence_and_leaves_nothing(tmp_path):

@@ -11,8 +11,9 @@ import av
 import numpy as np
 import pytest
 from lingbot_world.headless.files import video
+from lingbot_world.headless.files.pictures import colour_frames
 from lingbot_world.headless.files.target import find_target
-from lingbot_world.headless.files.video import FrameWriter
+from lingbot_world.headless.files.video import FrameWriter, write_frames
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has neither named pipes nor these signals")
 
@@ -106,6 +107,12 @@ def test_an_interrupt_while_a_file_is_closed_waits_until_it_is_whole(tmp_path, m
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov"])
+def test_a_container_is_asked_for_nothing_that_it_does_not_know(tmp_path, suffix, capfd, caplog):
+    write_frames(np.zeros((2, 32, 48, 3), np.uint8), find_target(tmp_path / f"video{suffix}"))
+    assert (capfd.readouterr().err, caplog.records) == ("", [])
+
+
 def test_a_video_that_grows_can_be_watched_meanwhile(tmp_path):
     target = find_target(tmp_path / "a.mp4")
     with FrameWriter(target, keep_partial=True) as writer:
@@ -141,6 +148,13 @@ def test_png_files_that_come_one_by_one_are_there_at_once(tmp_path):
     with FrameWriter(find_target(tmp_path / "a"), keep_partial=True) as writer:
         writer.write(pictures(3))
         wait_for(lambda: sorted(os.listdir(tmp_path / "a")) == [f"frame_{index:05}.png" for index in range(3)])
+
+
+def test_the_pictures_of_a_folder_come_in_the_order_of_their_numbers(tmp_path):
+    """As `--output 'video/%d.png'` numbers them, and many programs."""
+    frames = np.arange(12, dtype=np.uint8).repeat(16 * 16 * 3).reshape(12, 16, 16, 3)
+    write_frames(frames, find_target(tmp_path / "%d.png"))
+    assert [int(frame[0, 0, 0]) for frame in colour_frames(tmp_path)] == [*range(12)]
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.mov", "png"])

@@ -15,6 +15,8 @@ from .weights import EXPERT, expert_tensors, text_tensors, vae_tensors
 EXAMPLE = "example"
 CAUSAL = "lingbot_world_fast"
 """The folder that the official package has its causal model in."""
+LARGEST = 2**26
+"""Bytes that no file of a toy has, and that every real one exceeds."""
 
 
 def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
@@ -25,6 +27,7 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     raises InputError where it cannot be written.
     """
     folder = Path(folder)
+    refuse_real(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_models(folder, seed)
@@ -32,6 +35,17 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     return folder
+
+
+def refuse_real(folder: Path) -> None:
+    """Raises InputError where a toy in `folder` would take the place of real weights, or lie among them."""
+    places = (CAUSAL, *(f"{name}_noise_model_bnb_nf4" for name in ("high", "low")))
+    models = [file for place in places for file in sorted((folder / place).glob("*.safetensors"))]
+    for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
+        size = file.stat().st_size if file.is_file() else 0
+        if size > LARGEST:
+            raise InputError(f"{file}: {size / 1e9:.1f} GB, which no toy has; name another folder, here the toy would "
+                             "take the place of real weights")  # fmt: skip
 
 
 def _write_models(folder: Path, seed: int) -> None:

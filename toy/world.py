@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from .causal import write_causal
-from .package import CAUSAL, EXAMPLE
+from .package import CAUSAL, EXAMPLE, refuse_real
 
 TRAINED, MAZE = (Path(__file__).with_name(name) for name in ("trained", "maze"))
 """The packages as they are shipped; `tools/toyworld/` and `tools/maze/`, which are not shipped, made them.
@@ -42,6 +42,7 @@ def write_maze(folder: str | Path) -> Path:
 
 def _written(package: Path, folder: Path, finish: Callable[[], object] | None = None) -> Path:
     """The files of a shipped package in a folder, and what `finish` makes of them."""
+    refuse_real(folder)
     shipped = sorted(path.relative_to(package) for path in package.rglob("*") if path.is_file())
     try:
         for file in shipped:

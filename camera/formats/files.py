@@ -103,9 +103,19 @@ def _read_as_it_looks(
         raise CameraError(f"{error} (read as {format}; `format` names another one)") from error
 
 
+def check_written(target: Path) -> None:
+    """Raises CameraError for a target that is called like a file of a format which is not written."""
+    suffix = target.suffix.lower()
+    if suffix != ".json" and not target.is_dir() and any(suffix in format.suffixes for format in FORMATS.values()):
+        raise CameraError(f"{target}: a path is written as a folder with poses.npy and intrinsics.npy, or as a .json "
+                          "file; name one of these")  # fmt: skip
+
+
 def write_camera(path: CameraPath, target: str | Path) -> None:
-    """A .json target as transforms.json, anything else as a folder with poses.npy and intrinsics.npy."""
+    """A .json target as transforms.json, anything else as a folder with poses.npy and intrinsics.npy. What was there
+    before stays where the new one cannot be written. Raises CameraError for the name of another format's file."""
     target = Path(target)
+    check_written(target)
     if target.suffix.lower() == ".json":
         target.parent.mkdir(parents=True, exist_ok=True)
         write_transforms(path, target)

@@ -13,6 +13,7 @@ from ..path import CameraPath
 from ..poses import LENS_HEIGHT, LENS_WIDTH, as_float64
 from ..rotation import OPENGL_TO_OPENCV
 from .reading import Recording, in_name_order, lens_notes, lens_rows, read_json
+from .writing import written_whole
 
 DISTORTION = ("k1", "k2", "k3", "k4", "k5", "k6", "p1", "p2")
 
@@ -72,7 +73,8 @@ def write_transforms(path: CameraPath, file: Path) -> None:
         for index, matrix in enumerate(path.c2w @ OPENGL_TO_OPENCV, 1)
     ]
     lens = {"fl_x": fx, "fl_y": fy, "cx": cx, "cy": cy, "w": LENS_WIDTH, "h": LENS_HEIGHT}
-    file.write_text(json.dumps({"camera_model": "PINHOLE", **lens, "frames": frames}, indent=1), "utf-8")
+    with written_whole(file) as (part,):
+        part.write_text(json.dumps({"camera_model": "PINHOLE", **lens, "frames": frames}, indent=1), "utf-8")
 
 
 def _image_size(frame: Mapping, where: str) -> tuple[float, float]:

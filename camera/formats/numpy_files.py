@@ -10,6 +10,7 @@ from ..path import CameraPath
 from ..pose_folder import check_file, read_pose_folder
 from ..poses import as_float64
 from .reading import Recording, lens_notes, lens_rows, refuse_gaps
+from .writing import written_whole
 
 LARGEST_UNPACKED = 512 * 2**20
 
@@ -24,11 +25,14 @@ def write_lingbot(path: CameraPath, folder: str | Path) -> None:
     """poses.npy and intrinsics.npy (float64), and action.npy if there are actions, as the official code reads them."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    np.save(folder / "poses.npy", path.c2w)
-    np.save(folder / "intrinsics.npy", path.intrinsics)
+    arrays = {"poses.npy": path.c2w, "intrinsics.npy": path.intrinsics}
     if path.actions is not None:
-        np.save(folder / "action.npy", path.actions)
-    else:  # those of an older path
+        arrays["action.npy"] = path.actions
+    with written_whole(*(folder / name for name in arrays)) as parts:
+        for part, array in zip(parts, arrays.values(), strict=True):
+            with part.open("wb") as file:
+                np.save(file, array)
+    if path.actions is None:  # those of an older path
         (folder / "action.npy").unlink(missing_ok=True)
 
 

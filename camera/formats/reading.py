@@ -60,19 +60,20 @@ def refuse_gaps(indices: Sequence[float] | np.ndarray, name: str) -> None:
         raise CameraError(f"{name}: frames are missing or out of order between {indices[at]:g} and {indices[at + 1]:g}")
 
 
+def words_and_numbers(name: str) -> list[str | int]:
+    """A name's parts, by which frame10 comes after frame9."""
+    return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", name))]
+
+
 def in_name_order(frames: Sequence[T], name: Callable[[T], str], where: str) -> list[T]:
     """Frames sorted by their files' names, frame10 after frame9.
 
     CameraError when the last numbers in the names leave gaps; names without numbers pass.
     """
-
-    def words_and_numbers(frame: T) -> list:
-        return [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", name(frame)))]
-
-    frames = sorted(frames, key=words_and_numbers)
-    parts = [words_and_numbers(frame) for frame in frames]
+    frames = sorted(frames, key=lambda frame: words_and_numbers(name(frame)))
+    parts = [words_and_numbers(name(frame)) for frame in frames]
     if all(len(found) > 1 for found in parts):
-        refuse_gaps([found[-2] for found in parts], where)
+        refuse_gaps([float(found[-2]) for found in parts], where)
     return frames
 
 

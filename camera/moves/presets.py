@@ -12,7 +12,7 @@ import numpy as np
 from ...errors import CameraError
 from ...options import FRAMES
 from ..easing import eased
-from ..path import DEFAULT_FOV_DEG, CameraPath, lens_from_fov
+from ..path import DEFAULT_FOV_DEG, MOST_FRAMES, CameraPath, lens_from_fov
 from ..poses import frame_count
 from ..rotation import from_angles, rigid, unit
 
@@ -68,6 +68,8 @@ def preset_path(
     amount = preset.amount if amount is None else amount
     if not np.isfinite([amount, shake, radius]).all() or abs(radius) < 1e-6:
         raise CameraError(f"camera preset {name}: amount, shake and the point looked at must be finite, radius above 0")
+    if frames > MOST_FRAMES:
+        raise CameraError(f"camera preset {name}: {frames} frames, expected 1 to {MOST_FRAMES}")
     time = np.linspace(0, 1, frame_count(frames))
     if name == "handheld":
         amount, shake = 0.0, amount + shake

@@ -30,9 +30,9 @@ def render_preview(
     """The path from above, from the side and at an angle, with what the model receives, the warnings in words, and how
     a path's file was read.
 
-    `frames` of the video, all of the path when None; `size` in pixels, 400x250 at least; `light` for a light page.
+    `frames` of the video, all of the path when None; `size` in pixels, 400x250 to 4096x4096; `light` for a light page.
     Returns an RGB image.
-    Raises CameraError for fewer than five poses or a size too small to read.
+    Raises CameraError for fewer than five poses or such a size.
     """
     frames = len(path) if frames is None else frames
     used = frame_count(frames, len(path))

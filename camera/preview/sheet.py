@@ -9,7 +9,7 @@ from ...errors import CameraError
 from . import drawing
 from .drawing import Box, Color, View, color_at, font
 
-SMALLEST = (400, 250)
+SMALLEST, LARGEST = (400, 250), (4096, 4096)
 FINER = 2
 """The canvas is so many times larger than the picture: reducing it smooths the lines."""
 FRUSTA = 7
@@ -21,11 +21,12 @@ LINES = 4
 class Sheet:
     """The canvas and its layout: three columns of panels under a header, words below.
 
-    `size` of the picture in pixels, 400x250 at least. Raises CameraError for one too small to read."""
+    `size` of the picture in pixels. Raises CameraError for one too small to read or too large for the memory."""
 
     def __init__(self, size: tuple[int, int]) -> None:
-        if size[0] < SMALLEST[0] or size[1] < SMALLEST[1]:
-            raise CameraError(f"drawing of {size[0]}x{size[1]}: expected at least {SMALLEST[0]}x{SMALLEST[1]}")
+        if not all(least <= side <= most for least, side, most in zip(SMALLEST, size, LARGEST, strict=True)):
+            least, most = ("{}x{}".format(*sides) for sides in (SMALLEST, LARGEST))
+            raise CameraError(f"drawing of {size[0]}x{size[1]}: expected at least {least} and at most {most}")
         self.canvas = Image.new("RGB", (size[0] * FINER, size[1] * FINER), drawing.BACKGROUND)
         self.unit = FINER * min(size[0] / 650, size[1] / 406)  # one pixel of a 650x406 sheet
         self.text = 13 * self.unit

@@ -57,7 +57,7 @@ def queue(options: argparse.Namespace) -> None:
         raise
     finally:
         print(file=sys.stderr)
-    files = saved_files(json.loads(server.request(f"/history/{prompt_id}")).get(prompt_id, {}))
+    files = saved_files(server.ask(f"/history/{prompt_id}").get(prompt_id, {}))
     if not files:
         raise InputError("the workflow ran, but saved neither video nor image")
     print(_download(server, files[0], options.output, options.overwrite))
@@ -74,7 +74,9 @@ def load_workflow(path: Path) -> dict:
     if isinstance(workflow, dict) and "nodes" in workflow:
         raise InputError(f"{path} is the canvas format; take workflows/api/'s, or Export (API)")
     nodes = workflow.values() if isinstance(workflow, dict) else [None]
-    if not all(isinstance(node, dict) and {"class_type", "inputs"} <= node.keys() for node in nodes):
+    if not all(
+        isinstance(node, dict) and "class_type" in node and isinstance(node.get("inputs"), dict) for node in nodes
+    ):
         raise InputError(f"{path} is not an API-format workflow: every entry needs a class_type and inputs")
     return workflow
 

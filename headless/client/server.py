@@ -8,6 +8,8 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +35,23 @@ class Server:
                 return answer.read()
         except urllib.error.HTTPError as error:
             raise InputError(_refusal(path, error.code, error.read())) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:  # the last for an answer that breaks off
             raise self._silent(error) from None
+
+    def ask(self, path: str, data: bytes | None = None, kind: str = "application/json") -> dict:
+        """The JSON object that answers `request`; empty where the answer is."""
+        answer = self.request(path, data, kind)
+        with suppress(ValueError):
+            found = json.loads(answer) if answer.strip() else {}
+            if isinstance(found, dict):
+                return found
+        raise InputError(
+            f"{self.url}{path} answers {answer[:60]!r}, which ComfyUI does not; name its own address as `server`"
+        )
 
     def post(self, path: str, body: dict) -> dict:
         """The JSON that answers the JSON `body`; empty where the answer is."""
-        answer = self.request(path, json.dumps(body).encode())
-        return json.loads(answer) if answer.strip() else {}
+        return self.ask(path, json.dumps(body).encode())
 
     def queue(self, workflow: dict) -> str:
         """Queue a workflow in API format; returns its prompt_id. ComfyUI leaves out output nodes that cannot run and
@@ -48,6 +60,8 @@ class Server:
         if answer.get("node_errors"):
             self.cancel(answer["prompt_id"])
             raise InputError("\n".join(["A part of the workflow cannot run", *_problems(answer)]))
+        if "prompt_id" not in answer:
+            raise InputError(f"{self.url}/prompt answers {str(answer)[:60]}, without a prompt_id; is it a ComfyUI?")
         return answer["prompt_id"]
 
     def connect(self) -> Any:
@@ -68,9 +82,9 @@ class Server:
                 raise InputError(f"{self.url} does not answer any more ({error})") from None
             if message == "":  # what `recv` gives for a connection that the other side has closed
                 raise InputError(f"{self.url} has closed the connection; its log may say why")
-            event: dict = {"type": "preview", "data": {}} if isinstance(message, bytes) else json.loads(message)
-            if event["data"].get("prompt_id") == prompt_id:
-                yield event["type"], event["data"]
+            kind, data = _event(message)
+            if data.get("prompt_id") == prompt_id:
+                yield kind, data
 
     def upload(self, path: Path) -> str:
         """Copy a file into ComfyUI's input folder, under a name made from what is in it; returns that name."""
@@ -101,14 +115,23 @@ class Server:
         head = f'--{boundary}\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n'
         parts.append(f"{head}Content-Type: {kind}\r\n\r\n")
         body = "".join(parts).encode() + path.read_bytes() + f"\r\n--{boundary}--\r\n".encode()
-        answer = json.loads(self.request("/upload/image", body, f"multipart/form-data; boundary={boundary}"))
-        if answer["name"] != name:
+        answer = self.ask("/upload/image", body, f"multipart/form-data; boundary={boundary}")
+        if answer.get("name") != name:
             place = f"input/{subfolder}/{name}"
             raise InputError(f"{self.url} has another file at {place}: delete that one, and queue again")
         return f"{subfolder}/{name}"
 
     def _silent(self, error: Exception) -> InputError:
         return InputError(f"no ComfyUI answers at {self.url} ({error}); start it, or name it with `server`")
+
+
+def _event(message: str | bytes) -> tuple[str, dict]:
+    """Kind and data of a message. Of previews, and of what other packs send in ways of their own, the data is empty."""
+    with suppress(ValueError):
+        event = None if isinstance(message, bytes) else json.loads(message)
+        if isinstance(event, dict) and isinstance(event.get("data"), dict):
+            return str(event.get("type")), event["data"]
+    return "", {}
 
 
 def _digest(files: Sequence[Path]) -> str:

@@ -12,17 +12,19 @@ from ...camera import measure
 from ...camera.advice import hints, warnings
 from ...camera.easing import EASINGS
 from ...camera.explained import doubts, explained
-from ...camera.formats import CONVENTIONS, FORMATS, read_camera, write_camera
+from ...camera.formats import CONVENTIONS, FORMATS, check_written, read_camera, write_camera
 from ...camera.moves import PRESETS, path_from_keys, preset_path
 from ...camera.moves.presets import DEFAULT_RADIUS
 from ...camera.path import DEFAULT_FOV_DEG, CameraPath
 from ...camera.preview import render_preview
 from ...errors import CameraError
 from ...options import FRAMES
+from ..files.drawing import check_drawing, save_drawing
 from ..files.existing import refuse_existing
 from ..files.pictures import grey_frames, read_image
+from ..files.target import check_folder
 from ..options import POSE_FILES, two_sides
-from .flags import add_measuring
+from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
 
 
 def add_camera_command(subparsers: Any) -> None:
@@ -43,24 +45,23 @@ def _add_show(actions: Any) -> None:
     parser.add_argument("--frames", type=int, help="frames of the video; left out: all of the path")
     parser.add_argument("--image", help="first frame, drawn where the camera starts")
     parser.add_argument("--size", type=two_sides, default=(800, 500), help="WIDTH*HEIGHT of the drawing")
-    parser.add_argument("--output", help="PNG file of the drawing; left out: camera.png, which is replaced")
-    _add_overwrite(parser)
+    about = "PNG file of the drawing; left out: camera.png, which is replaced"
+    parser.add_argument("--output", type=some_path, help=about)
+    add_overwrite(parser)
 
 
 def _add_convert(actions: Any) -> None:
     parser = actions.add_parser("convert", help="write a path as poses.npy + intrinsics.npy or transforms.json")
     parser.set_defaults(run=_convert)
     _add_input(parser)
-    parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
+    _add_output(parser)
     parser.add_argument("--frames", type=int, help="resample the whole path to this many frames (taken down to 4n+1)")
-    _add_overwrite(parser)
 
 
 def _add_make(actions: Any) -> None:
     parser = actions.add_parser("make", help="make a path from a preset move or from keys")
     parser.set_defaults(run=lambda arguments: _make(arguments, parser.get_default))
-    parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
-    _add_overwrite(parser)
+    _add_output(parser)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--preset", choices=PRESETS, metavar="NAME", help=", ".join(PRESETS))
     source.add_argument("--keys", metavar="SCRIPT", help="keys held and for how many frames: w-10,iw-15,none-10")
@@ -71,7 +72,7 @@ def _add_make(actions: Any) -> None:
     presets.add_argument("--easing", choices=EASINGS, default="linear", metavar="NAME", help=", ".join(EASINGS))
     presets.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what orbits go round")
     presets.add_argument("--shake", type=float, default=0.0, help="degrees of handheld shake")
-    presets.add_argument("--seed", type=int, default=0, help="of the shake")
+    presets.add_argument("--seed", type=seed, default=0, help="of the shake")
 
 
 MEASURE_HELP = """Measures how well a video follows its camera path, from what its pictures show.
@@ -99,26 +100,27 @@ def _add_measure(actions: Any) -> None:
     parser = add_measuring(actions, "measure", "how well a video follows its path", MEASURE_HELP, _measure)
     _add_input(parser)
     parser.add_argument("--every", type=int, help="frames from one keyframe to the next; left out: by the path's turns")
-    parser.add_argument("--drawing", metavar="PNG", help="also draw the path asked for and the one found")
+    add_drawing(parser, "also draw the path asked for and the one found")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON instead")
 
 
 def _add_from_video(actions: Any) -> None:
     help = "make a path of what a video's camera did"
     parser = add_measuring(actions, "from-video", help, FROM_VIDEO_HELP, _from_video)
-    parser.add_argument("output", help="a folder for poses.npy and intrinsics.npy, or a transforms.json")
-    _add_overwrite(parser)
+    _add_output(parser)
     parser.add_argument("--fov_deg", type=float, help="degrees the lens sees across; left out: found, or 79")
 
 
-def _add_overwrite(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--overwrite", action="store_true", help="replace an output that is there already")
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    about = "a folder for poses.npy and intrinsics.npy, or a transforms.json"
+    parser.add_argument("output", type=some_path, help=about)
+    add_overwrite(parser)
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
     formats = "; ".join(f"{name}: {format.description}" for name, format in FORMATS.items())
     conventions = "; ".join(f"{name}: {convention.description}" for name, convention in CONVENTIONS.items())
-    parser.add_argument("input", help="file or folder of the path")
+    parser.add_argument("input", type=some_path, help="file or folder of the path")
     parser.add_argument("--format", choices=FORMATS, metavar="NAME", help=f"left out: told by the file; {formats}")
     parser.add_argument("--convention", choices=CONVENTIONS, metavar="NAME",
                         help=f"what the matrices mean; left out: what the format says; {conventions}")  # fmt: skip
@@ -127,17 +129,19 @@ def _add_input(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    if arguments.output is not None:
-        refuse_existing(Path(arguments.output), arguments.overwrite, arguments.image)
+    output = arguments.output or "camera.png"
+    check_drawing(output, arguments.overwrite or arguments.output is None, arguments.image)
     path, notes = _read(arguments)
     frames = len(path) if arguments.frames is None else arguments.frames
     image = None if arguments.image is None else Image.fromarray(read_image(arguments.image))
     drawing = render_preview(path, image, frames, arguments.size)
-    _saved(drawing.save, arguments.output or "camera.png")
+    save_drawing(drawing, output)
+    print(output)
     _warn(path, frames, notes)
 
 
 def _convert(arguments: argparse.Namespace) -> None:
+    _check_output(arguments)
     path, notes = _read(arguments)
     path = path if arguments.frames is None else path.for_video(arguments.frames)
     _write(path, arguments)
@@ -145,6 +149,7 @@ def _convert(arguments: argparse.Namespace) -> None:
 
 
 def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
+    _check_output(arguments)
     options = {name: getattr(arguments, name) for name in ("frames", "amount", "easing", "radius", "shake", "seed")}
     if arguments.keys is None:
         path = preset_path(arguments.preset, fov_deg=arguments.fov_deg, **options)
@@ -158,16 +163,21 @@ def _make(arguments: argparse.Namespace, default: Callable[[str], Any]) -> None:
 
 
 def _measure(arguments: argparse.Namespace) -> None:
+    if arguments.drawing is not None:
+        check_drawing(arguments.drawing, arguments.overwrite)
     path, said = _path(arguments)
     notes = [f"note: {note}" for note in said]
     measured = measure.measure_camera(grey_frames(arguments.video), path, arguments.every)
     lines = [*notes, measure.error_words(measured), "", *measure.table(measured), "", *measure.summary(measured)]
     print(json.dumps({**measure.as_values(measured), "notes": notes}, indent=1) if arguments.json else "\n".join(lines))
     if arguments.drawing is not None:
-        _saved(measure.render_measurement(measured).save, arguments.drawing, quiet=arguments.json)
+        save_drawing(measure.render_measurement(measured), arguments.drawing)
+        if not arguments.json:
+            print(arguments.drawing)
 
 
 def _from_video(arguments: argparse.Namespace) -> None:
+    _check_output(arguments)
     camera = measure.find_camera(grey_frames(arguments.video), arguments.fov_deg)
     path = measure.video_path(camera)
     print(*measure.found_words(camera, path, arguments.fov_deg is not None), sep="\n")
@@ -204,18 +214,19 @@ def _path(arguments: argparse.Namespace) -> tuple[CameraPath, list[str]]:
     )
 
 
-def _write(path: CameraPath, arguments: argparse.Namespace) -> None:
+def _check_output(arguments: argparse.Namespace) -> None:
+    """Before the path is made, which may take minutes. Raises a LingBotError where it cannot be written."""
     target = Path(arguments.output)
+    check_written(target)
+    check_folder("output", target, target.parent if target.suffix.lower() == ".json" else target)
     for file in (target, *((target / name) for name in POSE_FILES)):
         if not file.is_dir():
             refuse_existing(file, arguments.overwrite)
-    _saved(lambda target: write_camera(path, target), arguments.output)
 
 
-def _saved(save: Callable[[Path], None], target: str, *, quiet: bool = False) -> None:
+def _write(path: CameraPath, arguments: argparse.Namespace) -> None:
     try:
-        save(Path(target))
-    except (OSError, ValueError) as error:
-        raise CameraError(f"{target}: cannot be written ({error})") from error
-    if not quiet:
-        print(target)
+        write_camera(path, arguments.output)
+    except OSError as error:
+        raise CameraError(f"{arguments.output}: cannot be written ({error})") from error
+    print(arguments.output)

@@ -20,7 +20,7 @@ from ..interrupts import Written, end_at_further_ones, told_by_signals
 from ..options import PARTS, STDOUT, GenerateOptions
 from ..starting import spared_imports, start_cuda
 from .completion import add_completion_command
-from .flags import Help, Parser, add_settings, add_size, adder, count, settings_of
+from .flags import Help, Parser, add_settings, add_size, adder, count, seed, settings_of, some_path
 from .live import add_live_command
 from .measure import add_measure_command
 from .quantize import add_quantize_command, add_verify_command
@@ -36,10 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     if sys.platform == "linux":  # stages of very different sizes follow each other: fixed segments would fragment
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    arguments = build_parser(argv).parse_args(argv, argparse.Namespace(own_process=own_process))
+    if own_process and getattr(sys.stdout, "errors", None) == "strict":  # of an encoding that lacks most letters
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    arguments = argparse.Namespace(own_process=own_process)
     with told_by_signals(own_process) as signals:
         try:
+            build_parser(argv).parse_args(argv, arguments)
             return _run(arguments, argv)
         except KeyboardInterrupt as error:
             if own_process:
@@ -125,9 +128,10 @@ def _add_generate(commands: Any) -> None:
 def _add_batch(commands: Any) -> None:
     parser = commands.add_parser("batch", help="make many videos, from a file of jobs", formatter_class=Help)
     parser.set_defaults(run=_batch, interrupted="the same command makes the videos that are not done")
-    parser.add_argument("jobs", help="x.jsonl with an object a line, or x.csv: image, prompt, one of action_path, "
-                        "preset or keys, seed, size, name, and options of `generate`")  # fmt: skip
-    parser.add_argument("out", help="folder of the videos and of manifest.jsonl; what is done in it is not done again")
+    add = partial(parser.add_argument, type=some_path)
+    add("jobs", help="x.jsonl with an object a line, or x.csv: image, prompt, one of action_path, preset or keys, "
+        "seed, size, name, and options of `generate`")  # fmt: skip
+    add("out", help="folder of the videos and of manifest.jsonl; what is done in it is not done again")
     parser.add_argument("--ray", nargs="?", const="local", metavar="ADDRESS", help="spread over the GPUs of a Ray "
                         "cluster; without an address, over those of this machine")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="show no progress and say nothing but what is wrong")
@@ -140,10 +144,10 @@ def _add_inspect(commands: Any) -> None:
     about = "say what a checkpoint is and what memory each stage will need"
     parser = commands.add_parser("inspect", help=about, formatter_class=Help)
     parser.set_defaults(run=_inspect)
-    parser.add_argument("path", help="a package's folder, an expert, a text encoder or a VAE")
+    parser.add_argument("path", type=some_path, help="a package's folder, an expert, a text encoder or a VAE")
     parser.add_argument("--dtype", choices=DTYPE_NAMES, default="bf16", help="of `generate`")
     parser.add_argument("--arithmetic", choices=ARITHMETICS, default="auto", help="of `generate`")
-    parser.add_argument("--assets_dir", metavar="PATH", help="of `generate`")
+    parser.add_argument("--assets_dir", type=some_path, metavar="PATH", help="of `generate`")
     parser.add_argument("--release", choices=tuple(RELEASES), help="of `generate`, for a causal model")
     parser.add_argument("--window", type=int, help="of `generate`, for a causal model; left out: its own")
     parser.add_argument("--sink", type=int, help="of `generate`, for a causal model; left out: its own")
@@ -161,7 +165,7 @@ def _add_toy(commands: Any) -> None:
         action="store_true",
         help="random weights of every kind of model, the causal one too, in place of trained ones",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random weights")
+    parser.add_argument("--seed", type=seed, help="of the random weights; left out: 0")
 
 
 def _generate(arguments: argparse.Namespace) -> None:
@@ -173,12 +177,14 @@ def _generate(arguments: argparse.Namespace) -> None:
         from ..plan import make_plan
         from ..processes import joined
         from ..profile import silent, table
-        from ..run import run
+        from ..run import divided, run
 
     values = settings_of(arguments)
     with joined() as processes:
         values["device"] = processes.device(arguments.device)
         plan = make_plan(GenerateOptions(**values))
+        if arguments.dry_run:
+            divided(plan, processes)  # raises what the run would
         if not processes.first:
             if not arguments.dry_run:
                 run(plan, silent, processes)
@@ -191,7 +197,7 @@ def _generate(arguments: argparse.Namespace) -> None:
         size, steps = plan.geometry, arguments.sampling_steps
         took = "; ".join([f"{plan.work} on {plan.device}", *filter(None, [expected(plan)])])
         _tell(arguments, f"{size.width}x{size.height}, {size.frames} frames, {took}")
-        _tell(arguments, *plan.notes, *files_left(plan.target, plan.frames_before + size.frames))
+        _tell(arguments, *map(with_flags, plan.notes), *files_left(plan.target, plan.frames_before + size.frames))
         if arguments.dry_run:
             return
         result = run(plan, silent if arguments.quiet else progress_bar, processes)
@@ -210,9 +216,12 @@ def _tell(arguments: argparse.Namespace, *lines: str) -> None:
 def _batch(arguments: argparse.Namespace) -> None:
     with spared_imports(arguments.own_process):
         from ..many.batch import check_batch, run_batch
-        from ..many.jobs import MANIFEST, read_jobs
+        from ..many.jobs import read_jobs
+        from ..many.manifest import MANIFEST
         from ..profile import silent
 
+    if arguments.workers is not None and arguments.ray is None:
+        raise InputError("`workers` says how many Ray actors there are: give `ray` too, or leave it out")
     values = settings_of(arguments)
     for name in ("ckpt_dir", "assets_dir", "action_path", *PARTS):  # other processes start elsewhere
         values[name] = None if values[name] is None else Path(values[name]).absolute()
@@ -241,8 +250,10 @@ def _inspect(arguments: argparse.Namespace) -> None:
     from .inspection import describe
 
     height, width = arguments.size
-    if arguments.width or arguments.height:
-        height, width = arguments.height or height, arguments.width or width
+    if (arguments.width is None) != (arguments.height is None):
+        raise InputError("`width` and `height` go together; name both or neither")
+    if arguments.width is not None:
+        height, width = arguments.height, arguments.width
     print(describe(arguments.path, width, height, arguments.frame_num, arguments.dtype, arguments.arithmetic,
                    arguments.window, arguments.sink, assets=arguments.assets_dir, release=arguments.release)
           )  # fmt: skip
@@ -253,8 +264,10 @@ def _toy(arguments: argparse.Namespace) -> None:
 
     if not arguments.folder:
         raise InputError("the folder has an empty name; say where to write")
+    if arguments.seed is not None and not arguments.random:
+        raise InputError("`seed` is of the random weights: give `random` too, or leave it out")
     trained = write_maze if arguments.maze else write_toy_world
-    write = partial(write_toy_package, seed=arguments.seed) if arguments.random else trained
+    write = partial(write_toy_package, seed=arguments.seed or 0) if arguments.random else trained
     print(write(arguments.folder))
 
 
@@ -263,6 +276,9 @@ def progress_bar(name: str, unit: str) -> Iterator[Progress]:
     """A tqdm bar for `progress(done, total)`; it appears with the first report. Bytes are shown with their rate."""
     from tqdm import tqdm
 
+    if sys.stderr is None:  # closed with 2>&-
+        yield lambda _done, _total: None
+        return
     bars: list[tqdm] = []
 
     def update(done: int, total: int) -> None:

@@ -1,10 +1,12 @@
 """GenerateOptions as flags of the command. This imports no torch."""
 
 import argparse
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, fields
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, NoReturn, get_args, get_type_hints
 
 from ...options import FRAMES, RELEASES, SIZE
 from ..options import CHOICES, LORA, PARTS, GenerateOptions, lora_of, two_sides
@@ -21,7 +23,7 @@ class Help(argparse.ArgumentDefaultsHelpFormatter):
     """Says the defaults, where there is one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return super()._get_help_string(action) if action.default not in (None, False, ()) else action.help
+        return super()._get_help_string(action) if action.default not in (None, False, (), []) else action.help
 
 
 def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
@@ -31,7 +33,7 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
     add("negative", "negative prompt; left out: a list of usual flaws, in Chinese")
     add("action_path", "folder with poses.npy and intrinsics.npy; left out: no camera control")
     add_size(parser, "pixels in all, height*width; the image's aspect ratio shapes them")
-    add("overwrite", "replace a video that is there already", action="store_true")
+    add("overwrite", "replace a video or state that is there already", action="store_true")
     add("sampling_steps", "steps of both experts together")
     add("shift", "of the noise schedule: higher spends more steps on the layout; left out: what the model was made for",
         type=float)  # fmt: skip
@@ -72,14 +74,20 @@ def add_settings(parser: argparse.ArgumentParser) -> argparse._ActionsContainer:
 
 
 def adder(parser: argparse._ActionsContainer) -> Callable[..., None]:
-    """`add(name, help)` adds the flag of a GenerateOptions field, whose default and choices argparse takes over."""
+    """`add(name, help)` adds the flag of a GenerateOptions field, whose default and choices argparse takes over. One
+    that takes several values can be given again."""
     defaults = {field.name: field.default for field in fields(GenerateOptions)}
+    hints = get_type_hints(GenerateOptions)
 
     def add(name: str, help: str | None = None, **settings: Any) -> None:
         default = defaults[name]
         settings |= {"required": True} if default is MISSING else {"default": default}
+        if default == ():
+            settings |= {"default": [], "action": "extend"}
         if type(default) in (int, float):
             settings.setdefault("type", type(default))
+        if name == "image" or Path in get_args(hints[name]):
+            settings.setdefault("type", some_path)
         if name in CHOICES:
             settings["choices"] = CHOICES[name]
         parser.add_argument(f"--{name}", help=help, **settings)
@@ -105,8 +113,25 @@ def add_measuring(
     shape = argparse.RawDescriptionHelpFormatter
     parser = commands.add_parser(name, help=help, description=description, formatter_class=shape)
     parser.set_defaults(run=run)
-    parser.add_argument("video", help="a video file, or a folder of PNG files")
+    parser.add_argument("video", type=some_path, help="a video file, or a folder of PNG files")
     return parser
+
+
+def add_drawing(parser: argparse.ArgumentParser, about: str) -> None:
+    """The flags of a drawing that is made beside what is printed."""
+    parser.add_argument("--drawing", type=some_path, metavar="PNG", help=about)
+    add_overwrite(parser)
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--overwrite", action="store_true", help="replace an output that is there already")
+
+
+def seed(text: str) -> int:
+    """A whole number that random numbers begin from. Raises ArgumentTypeError."""
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number from 0 to {2**32 - 1}")
+    return int(text)
 
 
 def count(text: str) -> int:
@@ -114,6 +139,14 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
     return int(text)
+
+
+def some_path(text: str) -> str:
+    """A path, whose ~ shells expand only where it begins a word; an empty one would be the folder that one is in.
+    Raises ArgumentTypeError."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty, as of a shell's variable that is not set")
+    return os.path.expanduser(text)
 
 
 def seconds(text: str) -> float:

@@ -74,7 +74,8 @@ def _report(path: Path, work: _Work, where: dict[str, str | None]) -> Report:
         return _vae(path, work.geometry)
     if "t5" in name or "text_encoder" in name:
         return _text(path, work.precision.dtype)
-    checkpoint = open_checkpoint(path)
+    checkpoint, release = open_checkpoint(path), where.get("release")
+    checkpoint = checkpoint.taken_for(release) if release else checkpoint
     if checkpoint.config.causal:
         return _causal(checkpoint, work)
     report = _expert("expert", checkpoint)
@@ -98,6 +99,11 @@ def _package(folder: Path, work: _Work, where: dict[str, str | None]) -> Report:
         checkpoint, release = open_checkpoint(package.causal), where.get("release")
         return report + _causal(checkpoint.taken_for(release) if release else checkpoint, work, width)
     assert package.experts is not None  # a package has either
+    for option, given in (("release", where.get("release")), ("window", work.window), ("sink", work.sink)):
+        if given is not None:
+            raise InputError(
+                f"`{option}` does not belong here: {folder} is a base model; causal models take it; leave it out"
+            )
     high, low = map(open_checkpoint, package.experts)
     name, licence, assumed = base_release(high.names)
     report += Report([f"{name} ({licence})", *([assumed] if assumed else [])], [])

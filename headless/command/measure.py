@@ -2,11 +2,10 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from .flags import add_measuring
+from .flags import add_drawing, add_measuring
 
 HELP = """Says when a video falls apart: as words, a table, a picture or JSON.
 
@@ -24,14 +23,17 @@ def add_measure_command(subparsers: Any) -> None:
     help = "say when a video falls apart: sharpness, colours, flicker, seams, repeats, frozen stretches"
     parser = add_measuring(subparsers, "measure", help, HELP, _measure)
     parser.add_argument("--fps", type=float, help="frames a second; left out: the file's, 16 for a folder")
-    parser.add_argument("--drawing", metavar="PNG", help="also draw all figures over time")
+    add_drawing(parser, "also draw all figures over time")
     parser.add_argument("--json", action="store_true", help="print all figures as JSON instead")
 
 
 def _measure(arguments: argparse.Namespace) -> None:
     from ...drift import as_values, find_faults, measure_frames, render_drift, table, words  # drawing imports torch
+    from ..files.drawing import check_drawing, save_drawing
     from ..files.pictures import colour_frames, frame_rate
 
+    if arguments.drawing is not None:
+        check_drawing(arguments.drawing, arguments.overwrite)
     fps = frame_rate(arguments.video) if arguments.fps is None else arguments.fps
     if not 0 < fps < 1000:
         raise InputError(f"`fps` {fps}: expected more than 0 and less than 1000 frames a second")
@@ -40,7 +42,4 @@ def _measure(arguments: argparse.Namespace) -> None:
     said = [*words(figures, faults), "", *table(figures)]
     print(json.dumps(as_values(figures, faults), indent=1) if arguments.json else "\n".join(said))
     if arguments.drawing is not None:
-        try:
-            render_drift(figures, faults).save(Path(arguments.drawing))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{arguments.drawing}: cannot be written ({error})") from error
+        save_drawing(render_drift(figures, faults), arguments.drawing)

@@ -1,10 +1,12 @@
 """`lingbot-world quantize | verify`: 4-bit files out of official weights, and files checked against their checksums."""
 
 import argparse
+from functools import partial
 from typing import Any
 
 from ...options import BLOCK_SIZES, QUANTIZE_FORMATS, ShowProgress
 from ..options import LORA, lora_of
+from .flags import some_path
 
 
 def add_quantize_command(commands: Any, show: ShowProgress) -> None:
@@ -12,18 +14,19 @@ def add_quantize_command(commands: Any, show: ShowProgress) -> None:
     parser = commands.add_parser("quantize", help="make a 4-bit or fp8 package out of official weights")
     parser.set_defaults(run=lambda arguments: _quantize(arguments, show))
     add = parser.add_argument
-    add("source", help="a package, a model's folder or file (safetensors, .pth), or a text encoder's file")
-    add("dest", help="the folder to make; the same command continues one that was stopped")
+    place = partial(add, type=some_path)
+    place("source", help="a package, a model's folder or file (safetensors, .pth), or a text encoder's file")
+    place("dest", help="the folder to make; the same command continues one that was stopped")
     add("--format", default="nf4", choices=QUANTIZE_FORMATS, help="what the weights become: 4-bit ones, or float8 with "
         "ComfyUI's metadata, which its own loaders read too; a text encoder is always 4-bit")  # fmt: skip
     add("--search", action="store_true", help="scales of least error instead of the largest value: 9 %% less error in "
         "the same format and size, takes several times as long")  # fmt: skip
     add("--t5", action="store_true", help="quantize a package's text encoder as well: 11.4 GB become 3.2 GB")
-    add("--keep", nargs="+", default=[], metavar="LAYER", help="linear layers that stay bf16: head.head, blocks.0.*")
-    add("--lora", nargs="+", default=[], type=lora_of, metavar=LORA, help="merged into the weights before; for one "
-        "expert or both")  # fmt: skip
+    several = partial(add, nargs="+", default=[], action="extend")
+    several("--keep", metavar="LAYER", help="linear layers that stay bf16: head.head, blocks.0.*")
+    several("--lora", type=lora_of, metavar=LORA, help="merged into the weights before; for one expert or both")
     add("--blocksize", "--block_size", type=int, default=64, choices=BLOCK_SIZES, help="values that share a scale")
-    add("--assets_dir", metavar="PATH", help="folder with T5, tokenizer and VAE for the package, as of `generate`")
+    place("--assets_dir", metavar="PATH", help="folder with T5, tokenizer and VAE for the package, as of `generate`")
     add("--device", help="left out: the GPU if there is one")
 
 
@@ -31,7 +34,7 @@ def add_verify_command(commands: Any, show: ShowProgress) -> None:
     """Adds `verify`, which sets `run(arguments)`."""
     parser = commands.add_parser("verify", help="check a package's files against the checksums written with them")
     parser.set_defaults(run=lambda arguments: _verify(arguments, show))
-    parser.add_argument("package", help="a package's folder, a model or a text encoder")
+    parser.add_argument("package", type=some_path, help="a package's folder, a model or a text encoder")
     parser.add_argument("--fast", action="store_true", help="headers, shapes and scales only")
 
 

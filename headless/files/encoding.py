@@ -19,7 +19,9 @@ class WholeVideo:
     def __init__(self, file: Path, suffix: str, fps: int) -> None:
         av = require("av", '"lingbot-world[cli]"')
         self._frame = av.VideoFrame.from_ndarray
-        self._container = av.open(str(file), "w", format=CONTAINERS[suffix.lower()], options={"movflags": "+faststart"})
+        container = CONTAINERS[suffix.lower()]
+        options = {} if container == "matroska" else {"movflags": "+faststart"}  # which matroska says it does not know
+        self._container = av.open(str(file), "w", format=container, options=options)
         self._stream = self._container.add_stream("libx264", rate=fps, options=_encoding())
         self._stream.pix_fmt = "yuv420p"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
+from ...camera.formats.reading import words_and_numbers
 from ...errors import InputError, require
 from ...options import FPS
 
@@ -28,14 +29,18 @@ def read_image(image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
         raise InputError(f"`image` {image!r:.60}: expected a path, a Pillow image or an array uint8 [height, width, 3]")
     path = Path(image)
     if not path.is_file():
-        raise InputError(f"`image` {path}: no such file")
+        raise InputError(f"`image` {path}: {'a folder; name a file in it' if path.is_dir() else 'no such file'}")
     try:
         with Image.open(path) as opened:
             if opened.width * opened.height > LARGEST_IMAGE:
                 raise InputError(f"`image` {path}: {opened.width}x{opened.height} pixels are too many; scale it down")
+            if opened.mode == "F":  # whose white may be 1, 255, or a distance
+                raise InputError(f"`image` {path}: its pixels are floating-point numbers; save it in 8 or 16 bits")
             return upright(opened)
     except InputError:
         raise
+    except Image.DecompressionBombError as error:
+        raise InputError(f"`image` {path}: too many pixels; scale it down ({error})") from error
     except BROKEN as error:
         raise InputError(f"`image` {path}: not an image that can be read ({error})") from error
 
@@ -68,7 +73,8 @@ def grey_frames(video: str | Path) -> Iterator[np.ndarray]:
 
 
 def colour_frames(video: str | Path) -> Iterator[np.ndarray]:
-    """The frames uint8 [H, W, 3] of a video file, or of the PNG files of a folder in the order of their names.
+    """The frames uint8 [H, W, 3] of a video file, or of the PNG files of a folder in the order of their names, in which
+    10 comes after 9.
 
     Raises InputError for what is not there, is no video or breaks off; DependencyError without PyAV.
     """
@@ -96,7 +102,8 @@ def _frames(video: str | Path, mode: str, pixels: str) -> Iterator[np.ndarray]:
 
 
 def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() == ".png")
+    found = (file for file in folder.iterdir() if file.suffix.lower() == ".png")
+    files = sorted(found, key=lambda file: words_and_numbers(file.name))
     if not files:
         raise InputError(f"{folder}: no PNG files in this folder; expected the frames of a video")
     for file in files:

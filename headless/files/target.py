@@ -55,12 +55,14 @@ def find_target(output: str | Path | None) -> Target:
     """The target that `output` names: `x.mp4` is a video; a folder, a name without suffix, `dir/*.png` and
     `dir/f_%04d.png` are PNG files; `-` is standard output. With None the frames are kept.
 
-    Raises InputError for another suffix, for a video that is an existing folder, for a folder that is an existing file
-    and for a standard output that is closed.
+    Raises InputError for no name, for another suffix, for a video that is an existing folder, for a folder that is an
+    existing file and for a standard output that is closed.
     """
     if output is None:
         return Target(Path(), kept=[])
     path = Path(output)
+    if not str(output) or path.name.lower() in VIDEO_SUFFIXES:
+        raise InputError(f"`output` {str(output)!r}: the file has no name; give one, such as video.mp4")
     if str(path) == STDOUT and sys.stdout is None:
         raise InputError("`output` -: standard output is closed; lead it into a program or a file")
     if Target(path).is_pipe:

@@ -5,6 +5,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -15,12 +16,12 @@ import torch
 from torch import Tensor
 
 from ...camera.formats.numpy_files import write_lingbot
-from ...camera.moves import path_from_keys, preset_path
 from ...errors import LingBotError
 from ...options import ShowProgress
 from ...pipeline.memory import choose_residency
 from ...pipeline.two_experts import Video
 from ...sampling import StepReuse
+from ..checks import made_path
 from ..files.existing import refuse_existing
 from ..files.video import write_frames
 from ..options import GenerateOptions
@@ -28,8 +29,9 @@ from ..plan import AnyPlan, SamplingPlan, make_plan
 from ..profile import StageRecorder, silent
 from ..run import run
 from ..stages import conditioning, decode, draw_noise, encode_image, encode_prompts, prompts_of, run_steps
-from .jobs import CHANGED, DONE, Job, Manifest, Outcome, alone_in
+from .jobs import Job
 from .kept import Kept, OpenFiles
+from .manifest import Manifest, Outcome, alone_in
 
 VIDEOS_AT_ONCE = 8
 """Videos whose steps are done before the first of them is written. A run that is stopped loses as many at most."""
@@ -78,12 +80,25 @@ def run_batch(
         groups, failed = _planned(waiting, folder, tell)
         given, kept, done = [group for _, group in groups], Kept(), 0
         here = (outcome for group in given for outcome in run_group(group, folder, kept, show))
-        for outcome in chain(failed, here if run_groups is None else run_groups(given, folder)):
-            manifest.note(outcome)
-            done += outcome.error is None
-            if outcome.error is not None:
-                tell(f"{outcome.job.name} failed: {outcome.error}")
+        with _begun_ones_noted(waiting, manifest):
+            for outcome in chain(failed, here if run_groups is None else run_groups(given, folder)):
+                manifest.note(outcome)
+                done += outcome.error is None
+                if outcome.error is not None:
+                    tell(f"{outcome.job.name} failed: {outcome.error}")
     return Counts(done, len(jobs) - len(waiting), len(waiting) - done)
+
+
+@contextmanager
+def _begun_ones_noted(waiting: Sequence[Job], manifest: Manifest) -> Iterator[None]:
+    """Notes the videos that were begun when this block is left early, of a causal model for instance: the next run may
+    replace them."""
+    try:
+        yield
+    finally:
+        for job in waiting:
+            if job not in manifest and job.video(manifest.folder).exists():
+                manifest.note(Outcome(job, 0, error="it was interrupted"))
 
 
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
@@ -105,12 +120,12 @@ def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None
     InputError."""
     waiting = []
     for job in jobs:
-        if not manifest.path.exists():
+        if job not in manifest:
             refuse_existing(job.video(manifest.folder), job.options.overwrite)
-        found = manifest.found(job)
-        if found == CHANGED:
-            tell(f"{job.name}: {job.options.output} is no longer the file that was written, so it is made again")
-        if found != DONE:
+        why = manifest.why(job)
+        if why:
+            tell(f"{job.name}: {why}")
+        if why is not None:
             waiting.append(replace(job, options=replace(job.options, overwrite=True)))
     return waiting
 
@@ -150,7 +165,7 @@ def _with_camera(job: Job, folder: Path) -> GenerateOptions:
     if job.camera is None or job.camera[0] == "action_path":
         return job.options
     kind, text = job.camera
-    path = preset_path(text, frames=job.options.frame_num) if kind == "preset" else path_from_keys(text)
+    path = made_path(kind, text, job.options.frame_num)
     poses = folder / "cameras" / job.name
     write_lingbot(path, poses)
     return replace(job.options, action_path=poses)

@@ -17,8 +17,8 @@ from typing import Any
 
 from ...errors import DependencyError, InputError
 from .batch import RunGroups, Seeded, run_group
-from .jobs import Outcome
 from .kept import Kept
+from .manifest import Outcome
 
 LOCAL = "local"
 """The address that stands for a new cluster of this machine alone, for Ray too: without one it reads RAY_ADDRESS."""

@@ -1,33 +1,30 @@
-"""The jobs of `lingbot-world batch`: a file with one a line, and the manifest that says what became of each."""
+"""The jobs of `lingbot-world batch`: a file with one a line."""
 
 import csv
-import hashlib
 import json
 import math
+import os
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
-
-from filelock import FileLock, Timeout
+from typing import Any, get_args, get_type_hints
 
 from ...errors import InputError
 from ..options import CAMERAS, PARTS, GenerateOptions, two_sides
 
-MANIFEST = "manifest.jsonl"
-LOCK = "manifest.lock"
-DONE, FAILED, CHANGED = "done", "failed", "changed"
 FOR_ALL = ("ckpt_dir", "assets_dir", "release", "output", "device", "dtype", "residency", "camera_cache", "vae_tiling",
            "vae_dtype", "lora", "shard", "kv_cache", "decoder_device", "save_state", "overwrite")  # fmt: skip
 """The options that a batch has once, not for each job."""
-_WHOLE = ("width", "height", "frame_num", "sampling_steps", "seed", "window", "sink", "fps")
-_NUMBERS = ("shift", "boundary", "reuse_threshold")
+_NUMBERS = {name: kind for name, hint in get_type_hints(GenerateOptions).items() for kind in (int, float)
+            if kind in (hint, *get_args(hint))}  # fmt: skip
+"""The options that take a number, and of which kind."""
 _PATHS = ("image", "continue_from", *PARTS)
 _NAME = re.compile(r"[\w][\w .()+-]*")
+_LONGEST_NAME = 200
+"""Bytes; file systems take 255, with the suffixes of a video that is not whole."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +44,6 @@ class Job:
         left_out = "output", "overwrite", *CAMERAS
         given = {name: value for name, value in asdict(self.options).items() if name not in left_out}
         return json.loads(json.dumps(given | {"camera": self.camera}, default=str))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a job: its video was written, or what went wrong. `seconds`: since the video before it."""
-
-    job: Job
-    seed: int
-    seconds: float = 0.0
-    error: str | None = None
 
 
 def read_jobs(path: Path, defaults: GenerateOptions, folder: Path) -> list[Job]:
@@ -89,20 +76,38 @@ def _lines(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             continue
         try:
             given = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, line {number}: not JSON ({error.msg}); each line is one object") from error
+        except (ValueError, RecursionError) as error:
+            found = getattr(error, "msg", error)
+            raise InputError(f"{path}, line {number}: not JSON ({found}); each line is one object") from error
         if not isinstance(given, dict):
             raise InputError(f"{path}, line {number}: expected an object in braces, found {type(given).__name__}")
         yield number, {key: value for key, value in given.items() if value is not None}
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Each row's last line and its values, without empty ones."""
-    rows = csv.DictReader(StringIO(text))
-    for row in rows:
-        if None in row:
-            raise InputError(f"{path}, line {rows.line_num}: more values than columns; quote texts with commas")
-        yield rows.line_num, {key: value for key, value in row.items() if value}
+    """Each row's last line and its values, without empty ones. Raises InputError, for a quote without its end too: all
+    that follows would be one text."""
+    rows = csv.DictReader(StringIO(text), strict=True)
+    try:
+        _check_columns(path, rows.fieldnames or ())
+        for row in rows:
+            if None in row:
+                raise InputError(f"{path}, line {rows.line_num}: more values than columns; quote texts with commas")
+            given = {key: value for key, value in row.items() if value}
+            if any(value.strip() for value in given.values()):
+                yield rows.line_num, given
+    except csv.Error as error:
+        raise InputError(f"{path}, line {rows.line_num}: not a table ({error}); a quoted text begins and ends with "
+                         'one ", and one in it is doubled') from error  # fmt: skip
+
+
+def _check_columns(path: Path, names: Sequence[str]) -> None:
+    """Raises InputError for a first line that is not one of columns, each once."""
+    if len(names) == 1 and re.search("[;\t]", names[0]):
+        raise InputError(f"{path}, line 1: {names[0]!r} is one column; write commas between columns")
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise InputError(f"{path}, line 1: two columns are called {twice[0]!r}; leave one out")
 
 
 def _job(given: Mapping[str, Any], number: str, base: Path, defaults: GenerateOptions, folder: Path) -> Job:
@@ -113,10 +118,13 @@ def _job(given: Mapping[str, Any], number: str, base: Path, defaults: GenerateOp
     name = str(given.get("name", number))
     if not _NAME.fullmatch(name) or name.endswith((".", " ")):
         raise InputError(f"the name {name!r} cannot be a file's; use letters, digits, - and _")
+    if len(name.encode()) > _LONGEST_NAME:
+        raise InputError(f"the name {name[:40]!r}... is too long for a file's: {len(name.encode())} bytes, at most "
+                         f"{_LONGEST_NAME}")  # fmt: skip
     values = {key: _value(key, value) for key, value in given.items() if key not in ("name", "size", *CAMERAS)}
-    values |= {key: str(base / values[key]) for key in _PATHS if key in values}
-    if "size" in given:
-        values["max_area"] = math.prod(_value("size", given["size"]))
+    values |= {key: _path(base, values[key]) for key in _PATHS if key in values}
+    if "size" in given:  # in place of a width and height that the command names for all
+        values = {"width": None, "height": None, **values, "max_area": math.prod(_value("size", given["size"]))}
     camera = _camera(given, base, defaults)
     action_path = camera[1] if camera is not None and camera[0] == "action_path" else None
     options = replace(defaults, **values, action_path=action_path, output=folder / f"{name}.mp4")
@@ -132,88 +140,46 @@ def _camera(given: Mapping[str, Any], base: Path, defaults: GenerateOptions) -> 
     if not found:
         return None if defaults.action_path is None else ("action_path", str(defaults.action_path))
     (kind,) = found
-    return kind, str(base / str(given[kind])) if kind == "action_path" else str(given[kind])
+    return kind, _path(base, str(given[kind])) if kind == "action_path" else str(given[kind])
+
+
+def _path(base: Path, given: str) -> str:
+    """A path relative to `base`, or to one's own folder, ~."""
+    if not given:
+        raise InputError("a path is empty; name one, or leave it out")
+    return str(base / os.path.expanduser(given))
 
 
 def _value(name: str, given: Any) -> Any:
     """A value as GenerateOptions takes it; a .csv file has texts alone."""
-    kind = int if name in _WHOLE else float if name in _NUMBERS else None
+    expected = "a number"
     try:
         if name == "guide_scale":
             parts = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
-            return tuple(float(part) for part in parts)
+            return tuple(_number(part, float) for part in parts)
         if name == "size":
             return two_sides(str(given))
         if name == "schedule" and isinstance(given, list):
-            return tuple(int(part) for part in given)
-        if kind is None:
-            return str(given)
-        if isinstance(given, bool) or kind(given) != float(given):
-            raise ValueError
-        return kind(given)
+            return tuple(_number(part, int) for part in given)
+        kind = _NUMBERS.get(name)
+        expected = "text" if kind is None else "a whole number" if kind is int else expected
+        return _text(given) if kind is None else _number(given, kind)
     except ArgumentTypeError as error:
         raise InputError(f"{name} {error}") from None
-    except (TypeError, ValueError):
-        expected = "a number" if kind is not int else "a whole number"
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"{name} {given!r}: expected {expected}") from None
 
 
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Keeps other batches out of the folder. The lock ends with its process. Raises InputError where another has it."""
-    try:
-        with FileLock(folder / LOCK, timeout=0):
-            yield
-    except Timeout:
-        raise InputError(f"{folder}: another batch is at work in this folder; wait for its end, or name another folder"
-                         ) from None  # fmt: skip
+def _number(given: Any, kind: type) -> Any:
+    """A number, or one written as a text. Raises ValueError, or whatever `kind` does."""
+    number = kind(given)
+    if isinstance(given, bool) or (kind is int and isinstance(given, float) and number != given):
+        raise ValueError
+    return number
 
 
-class Manifest:
-    """OUT/manifest.jsonl: a row for each job that was done or has failed, in the order of their ends."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.path = folder, folder / MANIFEST
-        self._rows = self._read()
-
-    def found(self, job: Job) -> str:
-        """DONE where the job's video is there as it was written, made with the job's settings; CHANGED where its file
-        is another one by now; else nothing."""
-        row = self._rows.get(job.name)
-        if row is None or row["status"] != DONE or row["settings"] != job.settings():
-            return ""
-        file = self.folder / row["file"]
-        return "" if not file.is_file() else DONE if _digest(file) == row["sha256"] else CHANGED
-
-    def note(self, outcome: Outcome) -> None:
-        """Adds what became of a job. One that failed is tried again by the next run."""
-        found: dict[str, Any] = {"status": FAILED, "error": outcome.error}
-        if outcome.error is None:
-            video = outcome.job.video(self.folder)
-            found = {"status": DONE, "file": video.name, "seed": outcome.seed, "seconds": round(outcome.seconds, 2)}
-            found["sha256"] = _digest(video)
-        row = {"name": outcome.job.name, **found, "settings": outcome.job.settings()}
-        self._rows[outcome.job.name] = row
-        cut_short = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"", b"\n")
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * cut_short + json.dumps(row, ensure_ascii=False) + "\n")
-
-    def _read(self) -> dict[str, dict]:
-        """The last row of each job. A line that a kill cut short is passed over."""
-        rows: dict[str, dict] = {}
-        if self.path.is_file():
-            for line in StringIO(self.path.read_text(encoding="utf-8")):
-                try:
-                    row = json.loads(line)
-                    rows[row["name"]] = row
-                except (json.JSONDecodeError, TypeError, KeyError):
-                    continue
-        return rows
-
-
-def _digest(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as opened:
-        while part := opened.read(1 << 20):
-            digest.update(part)
-    return digest.hexdigest()
+def _text(given: Any) -> str:
+    """A text; a number stands for its own. Raises TypeError."""
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        raise TypeError
+    return str(given)
