@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..model.attention import sdpa
 from ..model.attention_8bit import attend_8bit
-from ..model.attention_fp8_cudnn import Operand, decode
+from ..model.attention_fp8 import Operand, decode
 from ..model.config import ModelConfig
 from ..model.dit import LingBotWorldModel
 from ..model.rope import AS_TRAINED, RopeScale

@@ -13,7 +13,7 @@ import torch
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ..model.kv_cache import HOST_SHARE
+from ..model.kv_place import HOST_SHARE
 from ..options import KeyValueMode, Precision
 from ..pipeline.chunk_loop import ChunkLoop
 from ..pipeline.rollout_memory import Free, RolloutWork, choose_world

@@ -15,17 +15,8 @@ from torch import Tensor
 from ..errors import InputError
 from ..options import Arithmetic, AttentionMode, T
 from .attention import sdpa
-from .attention_fp8_cudnn import (
-    Operand,
-    Scaling,
-    cudnn_attention,
-    cudnn_attention_of,
-    cudnn_attention_to,
-    plain_attention,
-    plain_attention_of,
-    plain_attention_to,
-    sample,
-)
+from .attention_fp8 import Operand, Scaling, plain_attention, plain_attention_of, plain_attention_to, sample
+from .attention_fp8_cudnn import cudnn_attention, cudnn_attention_of, cudnn_attention_to
 from .attention_fp8_hopper import hopper_attention, hopper_attention_of, hopper_attention_to, puts_across
 from .config import ModelConfig
 from .linear_8bit import arithmetic_note, check_nvidia, choose_arithmetic

@@ -1,129 +1,24 @@
-"""Attention of float8_e4m3fn operands by cuDNN, whose Python package builds the kernel, and the same in plain torch.
+"""Attention of float8_e4m3fn operands by cuDNN, whose Python package builds the kernel.
 
-Queries, keys and values have one scale each: cuDNN takes no more. The means of keys and values over the tokens are
-taken off before. The keys' adds the same to all scores of a query, so that the softmax does not change; the values' is
-added to the result. A channel that is large in all tokens thus costs no exactness. cuDNN gives its result in 8 bits
-too: on Hopper it gives no other."""
+cuDNN gives its result in 8 bits too: on Hopper it gives no other."""
 
 import atexit
-from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .attention import TILE, key_parts, part_length, processors, sdpa
-from .matrix_8bit import LARGEST
-from .pointwise import (
-    R,
-    Rows,
-    Unturned,
-    empty_rows,
-    encode_8bit,
-    from_fp8_,
-    merge_fp8_,
-    or_else,
-    to_fp8_,
-    turned_fp8,
-)
+from .attention import TILE, key_parts, part_length, processors
+from .attention_fp8 import FP8, Operand, operand, operands
+from .pointwise import R, Rows, empty_rows, merge_fp8_
 
-FP8 = torch.float8_e4m3fn
-SAMPLE = 512
-"""At least so many tokens, evenly spread, are looked at for the largest value and for the keys' mean."""
-HEADROOM = 4.0
-"""A value may be so many times as large as the largest that was looked at. A float is as exact at any size, so this
-costs only values below 1/3584 of that largest."""
 PADDED_KEYS = 256
 """At most one key in so many may be an added key of zeros, see `padding`."""
 NUMERATORS = 256.0
 """What the softmax's numerators, at most 1, are multiplied by before they become 8 bits in the kernel."""
-
-
-class Scaling(NamedTuple):
-    """How numbers become 8 bits: (x - mean) * factor. `scale` is 1 / factor; scale and factor [1], mean [dim], in fp32.
-
-    The scale is a power of two. So a value becomes the same float whatever heads share the scale, in one process or
-    among several, unless it is so small that it is no normal number."""
-
-    scale: Tensor
-    factor: Tensor
-    mean: Tensor
-
-
-class Operand(NamedTuple):
-    """A tensor in 8 bits, [tokens, dim]. Tokens of zeros may follow the true ones. With `across`, so many tokens lie
-    along the rows, [dim, tokens and zeros], in the order of `places_across`."""
-
-    values: Tensor
-    scaling: Scaling
-    across: int | None = None
-
-    @property
-    def rows(self) -> Tensor:
-        """[tokens, dim], however they lie."""
-        if self.across is None:
-            return self.values
-        places = places_across(torch.arange(self.across, device=self.values.device))
-        return self.values.view(torch.uint8)[:, places].T.contiguous().view(FP8)
-
-
-def places_across(tokens: Tensor) -> Tensor:
-    """Where tokens lie that lie along the rows: of every 16 of them 0, 1, 8, 9, 2, 3, 10, 11, 4, 5 and so on come one
-    after the other. The Hopper kernel wants that."""
-    return tokens // 16 * 16 + tokens % 8 // 2 * 4 + tokens % 16 // 8 * 2 + tokens % 2
-
-
-def sample(x: Tensor) -> Tensor:
-    """Some of the tokens x [tokens, dim]."""
-    return x[:: max(1, len(x) // SAMPLE)]
-
-
-def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
-    """For x [tokens, dim], less the mean of the tokens `mean_of`, and what is `headroom` times as large."""
-    mean = x.new_zeros(x.shape[1], dtype=torch.float32) if mean_of is None else mean_of.mean(0, dtype=torch.float32)
-    return Scaling(*_fastest_scale(x.device.type)(sample(x), mean, headroom), mean)
-
-
-def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
-    """fp32 [1] each: the least power of two by which `headroom` times the largest magnitude of x [tokens, dim] less
-    mean [dim] becomes a float8_e4m3fn, and 1 over it."""
-    largest = (x - mean).abs().amax().view(1).clamp_min(1e-30)
-    scale = torch.exp2(torch.log2(largest * (headroom / LARGEST[FP8])).ceil())
-    return scale, 1 / scale
-
-
-@lru_cache
-def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    """Two kernels in place of ten where Triton works on a GPU."""
-    if device_type != "cuda" or find_spec("triton") is None:
-        return plain_scale
-    from .kernels.matrix_8bit import fp8_scale
-
-    return or_else(fp8_scale, plain_scale, "fp8_scale")
-
-
-def operand(x: Tensor, mean_of: Tensor | None = None, zeros: int = 0) -> Operand:
-    """x [tokens, dim] in 8 bits, less the mean of the tokens `mean_of`; so many tokens of `zeros` come behind it."""
-    made = scaling(x, mean_of)
-    values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
-    to_fp8_(values[: len(x)], x, made.mean, made.factor)
-    values[len(x) :].view(torch.uint8).zero_()
-    return Operand(values, made)
-
-
-def turned_operand(given: Unturned) -> Operand:
-    """Queries, normed and turned, by the scale that their norm allows."""
-    values, scale, factor = turned_fp8(given)
-    return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
-
-
-@lru_cache
-def _no_mean(device: torch.device) -> Tensor:
-    return torch.zeros(1, device=device)
 
 
 def padding(keys: int) -> int:
@@ -135,14 +30,6 @@ def padding(keys: int) -> int:
     """
     added = -keys % TILE
     return added if added * PADDED_KEYS <= keys else 0
-
-
-def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, Operand, Operand]:
-    """Queries, keys and values [B, tokens, dim] in 8 bits, and tokens of `zeros` behind keys and values. All B rows
-    share a scale and a mean. The keys' mean need not be exact, but where a query attends to all values alike its result
-    is little more than their mean."""
-    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-    return operand(q), operand(k, sample(k), zeros), operand(v, v, zeros)
 
 
 def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -193,34 +80,6 @@ def _by_cudnn(out: R, q: Operand, k: Operand, v: Operand, heads: int, rows: int 
         last = [x._replace(values=x.values[parts * each :]) for x in (k, v)]
         rest = _graph(device, Shape(1, queries, keys - parts * each, heads, head_dim, in_parts=True))(q, *last)
     return merge_fp8_(out, made, v.scaling.mean, v.scaling.scale, log_sums, rest)
-
-
-def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
-    """The same with an exact softmax, in the dtype of q, which stays as it is."""
-    return _plain(q, *operands(q, k, v), heads)
-
-
-def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
-    """`cudnn_attention_to` with an exact softmax, in the dtype of q, which stays as it is."""
-    return _plain(q, operand(q[0]), k, v, heads)
-
-
-def plain_attention_of(q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype) -> Rows:
-    """`cudnn_attention_of` with an exact softmax."""
-    eight_bit = dtype in LARGEST
-    out = _plain(torch.empty(1, 0, dtype=torch.float32 if eight_bit else dtype), q, k, v, heads)[0]
-    return encode_8bit(out, dtype=dtype) if eight_bit else out
-
-
-def _plain(like: Tensor, q: Operand, k: Operand, v: Operand, heads: int) -> Tensor:
-    queries, keys, values = (decode(x, like.dtype, mean=False).unflatten(0, (len(like), -1)) for x in (q, k, v))
-    return sdpa(queries, keys, values, heads, {}).add_(v.scaling.mean)
-
-
-def decode(x: Operand, dtype: torch.dtype, mean: bool = True) -> Tensor:
-    """[tokens, dim] in `dtype`; without the `mean` if that is wanted."""
-    added, values = x.scaling.mean if mean else torch.zeros_like(x.scaling.mean), x.rows
-    return from_fp8_(torch.empty_like(values, dtype=dtype), values, added, x.scaling.scale)
 
 
 class Shape(NamedTuple):

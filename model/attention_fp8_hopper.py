@@ -1,6 +1,6 @@
 """Attention of float8_e4m3fn operands by this project's own kernel, on GPUs of compute capability 9.0.
 
-It takes what cuDNN's takes (attention_fp8_cudnn.py), and gives bf16: cuDNN rounds its result to 8 bits."""
+It takes what cuDNN's takes (attention_fp8.py), and gives bf16: cuDNN rounds its result to 8 bits."""
 
 from functools import lru_cache
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .attention import key_parts, processors
-from .attention_fp8_cudnn import FP8, Operand, operand, operands, places_across
+from .attention_fp8 import FP8, Operand, operand, operands, places_across
 from .matrix_8bit import LARGEST
 from .pointwise import Rows, encode_8bit, merge_, put_across_
 from .pointwise_plain import put_across_ as plainly_put_across_

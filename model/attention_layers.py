@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .attention import Attention, attend_to_frames, attend_to_padded
 from .attention_8bit import attend_8bit, attend_operands
-from .attention_fp8_cudnn import Operand, operand, turned_operand
+from .attention_fp8 import Operand, operand, turned_operand
 from .cache import Pair
 from .config import ModelConfig
 from .forward import ForwardOptions, Rope

@@ -18,7 +18,7 @@ from ..loaders.offload import streamed_weights, weight_bytes
 from ..model.attention import FRAMES_BYTES, frames_bytes
 from ..model.attention_8bit import takes_operands
 from ..model.config import ModelConfig
-from ..model.kv_cache import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
+from ..model.kv_place import HOST_SHARE, KeyValueBytes, KeyValuePlace, key_value_bytes, key_value_places
 from ..model.linear_8bit import DTYPES
 from ..model.memory import activation_bytes, camera_cache_bytes, decoded_bytes
 from ..options import CameraCacheMode, KeyValueMode, Precision

@@ -16,7 +16,8 @@ from ..model.config import ModelConfig
 from ..model.forward import ForwardOptions
 from ..model.forward_graphs import ForwardGraphs
 from ..model.host_memory import upload
-from ..model.kv_cache import ON_DEVICE, KeyValueCache, KeyValuePlace
+from ..model.kv_cache import KeyValueCache
+from ..model.kv_place import ON_DEVICE, KeyValuePlace
 from ..model.parallel import SequenceParallel
 from ..options import CHUNK, AttentionMode, Window
 from ..sampling import FewStepSchedule, GuidedSchedule, guide

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from lingbot_world.model.attention_8bit import attend_8bit
-from lingbot_world.model.attention_fp8_cudnn import operands
+from lingbot_world.model.attention_fp8 import operands
 from lingbot_world.model.pointwise import implementation
 from model_cases import SMALL, random_inputs, random_state, with_state
 from pointwise_cases import NAMES, check

@@ -6,7 +6,7 @@ from lingbot_world.errors import InputError
 from lingbot_world.loaders import load_expert
 from lingbot_world.model import attention, pointwise
 from lingbot_world.model import attention_8bit as eight_bit_attention
-from lingbot_world.model import attention_fp8_cudnn as fp8_attention
+from lingbot_world.model import attention_fp8 as fp8_attention
 from lingbot_world.model import linear_8bit as eight_bit
 from lingbot_world.model.attention_fp8_cudnn import cudnn_attention_of
 from lingbot_world.model.attention_fp8_hopper import hopper_attention_of

@@ -11,16 +11,20 @@ import torch
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import load_expert
 from lingbot_world.model import attention_8bit as eight_bit_attention
-from lingbot_world.model import attention_fp8_cudnn as fp8_attention
+from lingbot_world.model import attention_fp8 as fp8_attention
+from lingbot_world.model import attention_fp8_cudnn as fp8_cudnn
+from lingbot_world.model import attention_fp8_hopper as fp8_hopper
 from lingbot_world.model import pointwise
 from lingbot_world.model.attention import key_parts, sdpa
 from lingbot_world.model.attention_8bit import attend_8bit, attention_note, choose_attention, find_kernel
-from lingbot_world.model.attention_fp8_cudnn import HEADROOM, operand, sample
+from lingbot_world.model.attention_fp8 import HEADROOM, Operand, operand, places_across, sample
 from lingbot_world.model.block import CrossAttention, SelfAttention
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kv_cache import KeyValueCache, KeyValuePlace
+from lingbot_world.model.kernels import attention_hopper
+from lingbot_world.model.kv_cache import KeyValueCache
+from lingbot_world.model.kv_place import KeyValuePlace
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.options import Precision, Window
 from lingbot_world.toy.experts import write_expert
@@ -149,15 +153,15 @@ def exact_kernel(device, shape):
 
 def test_what_surrounds_cudnns_kernel(monkeypatch):
     """Scales, means and added keys: with an exact kernel the rounding of the result is all that comes on top."""
-    monkeypatch.setattr(fp8_attention, "_graph", exact_kernel)
-    monkeypatch.setattr(fp8_attention, "processors", lambda device: 6)  # 500 queries: 4 tiles a head, keys in parts
+    monkeypatch.setattr(fp8_cudnn, "_graph", exact_kernel)
+    monkeypatch.setattr(fp8_cudnn, "processors", lambda device: 6)  # 500 queries: 4 tiles a head, keys in parts
     assert [key_parts(500, count, HEADS, 6) for count in (1000, 20 * 1024)] == [1, 3]
     for count in (1000, 20 * 1024 - 72):
         q, k, v = (x[:, :count] for x in tokens(count=20 * 1024, dim=64))
         q = q[:, :500].clone()
         k, v = k + 5 * torch.randn(64), v + torch.randn(64)
         exact, plain = sdpa(q, k, v, HEADS, {}), fp8_attention.plain_attention(q, k, v, HEADS)
-        got = fp8_attention.cudnn_attention(q, k, v, HEADS)
+        got = fp8_cudnn.cudnn_attention(q, k, v, HEADS)
         assert got.data_ptr() == q.data_ptr()
         size = (exact - v.mean(1)).norm()
         assert (got - plain).norm() < 0.033 * size  # 0.03 without parts
@@ -167,16 +171,16 @@ def test_what_surrounds_cudnns_kernel(monkeypatch):
 @pytest.mark.parametrize(("tiles", "rest", "asked"), [(5, 0, [320]), (6, 0, [384]), (5, 8, [256, 136])])
 def test_two_parts_share_the_last_tile(monkeypatch, tiles, rest, asked):
     shapes = []
-    monkeypatch.setattr(fp8_attention, "_graph", lambda *given: shapes.append(given[1]) or exact_kernel(*given))
-    monkeypatch.setattr(fp8_attention, "key_parts", lambda *_: 2)
+    monkeypatch.setattr(fp8_cudnn, "_graph", lambda *given: shapes.append(given[1]) or exact_kernel(*given))
+    monkeypatch.setattr(fp8_cudnn, "key_parts", lambda *_: 2)
     q, k, v = tokens(count=tiles * 128 + rest, dim=64)
-    got = fp8_attention.cudnn_attention_of(*fp8_attention.operands(q[:, :99], k, v), HEADS, torch.float32)
+    got = fp8_cudnn.cudnn_attention_of(*fp8_attention.operands(q[:, :99], k, v), HEADS, torch.float32)
     assert relative_rms(got, sdpa(q[:, :99], k, v, HEADS, {})[0]) < 0.2
     assert [shape.keys for shape in shapes] == asked
 
 
 def test_added_keys_have_less_than_their_share():
-    assert [fp8_attention.padding(keys) for keys in (32760, 32768, 28080, 75600, 4680, 1)] == [8, 0, 80, 48, 0, 0]
+    assert [fp8_cudnn.padding(keys) for keys in (32760, 32768, 28080, 75600, 4680, 1)] == [8, 0, 80, 48, 0, 0]
     q, k, v = tokens(count=1000)
     wanted = fp8_attention.plain_attention(q, k, v, HEADS)
     padded = fp8_attention.operands(q, k, v, zeros=24)
@@ -191,8 +195,8 @@ def test_keys_and_values_that_are_in_8_bits_already(monkeypatch):
     kept = fp8_attention.operands(q, k, v)[1:]
     want = attend_8bit(q.clone(), k, v, HEADS, {})
     assert torch.equal(attend_8bit(q.clone(), *kept, HEADS, {}), want)
-    monkeypatch.setattr(fp8_attention, "_graph", exact_kernel)
-    got = fp8_attention.cudnn_attention_to(q, *kept, HEADS)
+    monkeypatch.setattr(fp8_cudnn, "_graph", exact_kernel)
+    got = fp8_cudnn.cudnn_attention_to(q, *kept, HEADS)
     assert got.data_ptr() == q.data_ptr()
     assert relative_rms(got, want) < 0.03
 
@@ -248,17 +252,67 @@ def test_a_full_size_step_holds_what_the_formula_says(monkeypatch, grid):
     run = pointwise._run
     monkeypatch.setattr(pointwise, "_run", lambda name, x, *rest: x if "fp8" in name else run(name, x, *rest))
     made = lambda q, k, v: (torch.empty_like(q.values)[None, :, None], None)  # noqa: E731
-    monkeypatch.setattr(fp8_attention, "_graph", lambda *shape: made)
+    monkeypatch.setattr(fp8_cudnn, "_graph", lambda *shape: made)
     config = ModelConfig(5120, 13824, 40, 2, freq_dim=256, text_dim=4096)
     model = LingBotWorldModel(config, device="meta", dtype=torch.float32, attention=attend_in_parts)
     model.compute_dtype = torch.bfloat16
     for layer in model.modules():
         if isinstance(layer, SelfAttention):
-            layer.attention = lambda q, k, v, heads, options: fp8_attention.cudnn_attention(q, k, v, heads)
+            layer.attention = lambda q, k, v, heads, options: fp8_cudnn.cudnn_attention(q, k, v, heads)
     shapes = {"x": (2, 36, *grid), "timestep": (2,), "context": (2, 512, 4096), "camera": (1, 384, *grid)}
     inputs = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
     formula = activation_bytes(config, *grid, Precision(torch.bfloat16, attention="8bit"))
     assert 0.99 * formula < peak_bytes_on_meta(model, inputs) <= formula
+
+
+def exact_hopper_kernel(out, q, k, v, scales, log_sums=None, shares=None):
+    """In place of ours: exact, in as many parts of whole tiles."""
+    *scales, mean = scales
+    parts, seen = len(out), len(k) if shares is None else len(k) // len(shares) * int((shares == 0).sum())
+    values = Operand(v, SimpleNamespace(scale=scales[2]), across=len(k)).rows[:seen]
+    q, k, v = (x.float().mul(scale).unflatten(1, (-1, 128)).transpose(0, 1)
+               for x, scale in zip((q, k[:seen], values), scales, strict=True))  # fmt: skip
+    tiles = -(-seen // 96)
+    for part in range(parts):
+        keys = slice(part * tiles // parts * 96, (part + 1) * tiles // parts * 96)
+        scores = q @ k[:, keys].transpose(1, 2) / 128**0.5
+        out[part] = (scores.softmax(-1) @ v[:, keys]).transpose(0, 1).flatten(1) + mean
+        if log_sums is not None:
+            log_sums[part] = scores.logsumexp(-1)
+
+
+def turned_across(v):
+    out = torch.zeros(v.shape[1], -(-len(v) // 64) * 64, dtype=torch.uint8)
+    out[:, places_across(torch.arange(len(v)))] = v.view(torch.uint8).T
+    return out.view(torch.float8_e4m3fn)
+
+
+@pytest.mark.parametrize("there", [None, 1, 5])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_what_surrounds_our_kernel(monkeypatch, there, rows):
+    """Parts, frames that are not there yet, rows of a batch, values that lie across: the result is attention's."""
+    monkeypatch.setattr(attention_hopper, "attend", exact_hopper_kernel)
+    monkeypatch.setattr(attention_hopper, "across", turned_across)
+    monkeypatch.setattr(fp8_hopper, "processors", lambda device: 7)  # two tiles of queries in each of two heads: parts
+    q, k, v = (torch.randn(rows, count, 256) for count in (300, 5000, 5000))
+    v += 1
+    want = fp8_attention.plain_attention(q, k, v, 2)
+    if there is None:
+        assert relative_rms(fp8_hopper.hopper_attention(q.clone(), k, v, 2), want) < 3e-3, "bf16"
+        with pytest.raises(ValueError, match="heads of 64, expected 128"):
+            fp8_hopper.hopper_attention(q, k, v, 4)
+    queries, keys, values = fp8_attention.operands(q[:1], k[:1], v[:1])
+    across = values._replace(values=turned_across(values.values), across=len(values.values))
+    shares = None if there is None else torch.zeros(5).masked_fill(torch.arange(5) >= there, -torch.inf)
+    seen = [each._replace(values=each.values[: 1000 * (there or 5)]) for each in (keys, values)]
+    want = fp8_attention.plain_attention_of(queries, *seen, 2, torch.float32)
+    for each in (values, across):
+        got = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float32, shares)
+        assert relative_rms(got, want) < 3e-3
+        in_8_bits = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float8_e4m3fn, shares)
+        assert relative_rms(in_8_bits.values.float() * in_8_bits.scales, want) < 0.04
+    if there is None:
+        assert relative_rms(fp8_hopper.hopper_attention_to(q[:1].clone(), keys, across, 2)[0], want) < 3e-3
 
 
 class Card:

@@ -8,7 +8,8 @@ from lingbot_world.loaders.load import _keep_decoded
 from lingbot_world.model import attention_layers, linear_8bit, pointwise
 from lingbot_world.model.attention import sdpa
 from lingbot_world.model.cache import CameraCache
-from lingbot_world.model.kv_cache import KeyValueCache, KeyValuePlace
+from lingbot_world.model.kv_cache import KeyValueCache
+from lingbot_world.model.kv_place import KeyValuePlace
 from lingbot_world.model.linear_8bit import EightBitLayer, joined
 from lingbot_world.model.matrix_8bit import EightBit
 from lingbot_world.model.pointwise import encode_8bit

@@ -10,7 +10,7 @@ from lingbot_world.errors import CameraError, InputError
 from lingbot_world.model import attention, attention_layers, forward_graphs
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
-from lingbot_world.model.kv_cache import KeyValuePlace
+from lingbot_world.model.kv_place import KeyValuePlace
 from lingbot_world.model.rope import rope_table
 from lingbot_world.options import FAST_INDICES, Window
 from lingbot_world.pipeline import World

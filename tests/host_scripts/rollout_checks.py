@@ -34,7 +34,8 @@ from lingbot_world.host.rollout import prepare_rollout, run_rollout  # noqa: E40
 from lingbot_world.host.rollout_sampler import plan_memory, run_prepared  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.model.cache import CameraCache  # noqa: E402
-from lingbot_world.model.kv_cache import KeyValueCache, KeyValuePlace  # noqa: E402
+from lingbot_world.model.kv_cache import KeyValueCache  # noqa: E402
+from lingbot_world.model.kv_place import KeyValuePlace  # noqa: E402
 from lingbot_world.options import PerExpert, Window  # noqa: E402
 from lingbot_world.pipeline.chunk_loop import Chunk, ChunkLoop  # noqa: E402
 from lingbot_world.pipeline.spec import RolloutRequest  # noqa: E402

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 import torch
 import triton
-from lingbot_world.model import attention_fp8_cudnn as fp8_attention
+from lingbot_world.model import attention_fp8 as fp8_attention
 from lingbot_world.model import matrix_8bit as quantized
 from lingbot_world.model import pointwise_plain as plain
 from lingbot_world.model.kernels import convolution

@@ -23,7 +23,8 @@ from bench_parts import geometry_of
 from bench_report import Report
 from lingbot_world.loaders import load_expert
 from lingbot_world.model import attention_8bit
-from lingbot_world.model.attention_fp8_cudnn import cudnn_attention, cudnn_attention_of, operands
+from lingbot_world.model.attention_fp8 import operands
+from lingbot_world.model.attention_fp8_cudnn import cudnn_attention, cudnn_attention_of
 from lingbot_world.model.attention_fp8_hopper import hopper_attention, hopper_attention_of
 from lingbot_world.options import CHUNK, CHUNKS, FAST_INDICES, Window
 from lingbot_world.pipeline.world import World

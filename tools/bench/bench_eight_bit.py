@@ -11,7 +11,8 @@ from bench_kernels import TOKENS
 from bench_report import Report, timed
 from lingbot_world.model import attention, pointwise
 from lingbot_world.model import attention_8bit as eight_bit_attention
-from lingbot_world.model import attention_fp8_cudnn as fp8_attention
+from lingbot_world.model import attention_fp8 as fp8_attention
+from lingbot_world.model import attention_fp8_cudnn as fp8_cudnn
 from lingbot_world.model import linear_8bit as eight_bit
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.dit import LingBotWorldModel
@@ -60,9 +61,9 @@ def bench_attention(report: Report, config: ModelConfig) -> None:
                 _add(report, f"{name}, {kernel.package}", attend, work, want, plain)
             except Exception:
                 traceback.print_exc()
-        if fp8_attention.padding(keys):
+        if fp8_cudnn.padding(keys):
             with mock.patch.object(fp8_attention, "padding", return_value=0):
-                attend = partial(_attend_to_copy, fp8_attention.cudnn_attention, q, k, v, heads)
+                attend = partial(_attend_to_copy, fp8_cudnn.cudnn_attention, q, k, v, heads)
                 _add(report, f"{name}, cuDNN without added keys", attend, work, want, plain)
         _add(report, f"{name}, a copy of q", q.clone, work)
         _add(report, f"{name}, operands in 8 bits", partial(fp8_attention.operands, q, k, v), work)
