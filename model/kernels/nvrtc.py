@@ -22,7 +22,7 @@ Argument = Tensor | int | ctypes.Array[Any] | None
 
 
 class Launch(NamedTuple):
-    """Blocks, threads of each, and bytes of shared memory of each, of which a kernel asks for when it is launched."""
+    """Blocks of threads in two directions, the threads of a block, and the bytes of shared memory that it asks for."""
 
     blocks: tuple[int, int]
     threads: int
