@@ -10,10 +10,12 @@ import time
 import av
 import numpy as np
 import pytest
+from lingbot_world.errors import InputError
 from lingbot_world.headless.files import video
 from lingbot_world.headless.files.pictures import colour_frames
 from lingbot_world.headless.files.target import find_target
 from lingbot_world.headless.files.video import FrameWriter, write_frames
+from PIL import Image
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="has neither named pipes nor these signals")
 
@@ -155,6 +157,9 @@ def test_the_pictures_of_a_folder_come_in_the_order_of_their_numbers(tmp_path):
     frames = np.arange(12, dtype=np.uint8).repeat(16 * 16 * 3).reshape(12, 16, 16, 3)
     write_frames(frames, find_target(tmp_path / "%d.png"))
     assert [int(frame[0, 0, 0]) for frame in colour_frames(tmp_path)] == [*range(12)]
+    Image.new("RGB", (7, 5)).save(tmp_path / "12.png")
+    with pytest.raises(InputError, match=r"12.png: 7x5 pixels, 0.png beside it has 16x16; a video has one size"):
+        list(colour_frames(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.mov", "png"])

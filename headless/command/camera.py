@@ -67,7 +67,7 @@ def _add_make(actions: Any) -> None:
     source.add_argument("--keys", metavar="SCRIPT", help="keys held and for how many frames: w-10,iw-15,none-10")
     parser.add_argument("--fov_deg", type=float, default=DEFAULT_FOV_DEG, help="degrees the lens sees across")
     presets = parser.add_argument_group("presets")
-    presets.add_argument("--frames", type=int, default=FRAMES, help="of the path")
+    presets.add_argument("--frames", type=int, default=FRAMES, help="of the path, taken down to 4n+1, as a video's are")
     presets.add_argument("--amount", type=float, help="world units or degrees; left out: the preset's own")
     presets.add_argument("--easing", choices=EASINGS, default="linear", metavar="NAME", help=", ".join(EASINGS))
     presets.add_argument("--radius", type=float, default=DEFAULT_RADIUS, help="distance of what orbits go round")

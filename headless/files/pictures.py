@@ -106,12 +106,17 @@ def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
     files = sorted(found, key=lambda file: words_and_numbers(file.name))
     if not files:
         raise InputError(f"{folder}: no PNG files in this folder; expected the frames of a video")
+    size = None
     for file in files:
         try:
             with Image.open(file) as image:
                 frame = np.array(image.convert(mode))
         except BROKEN as error:
             raise InputError(f"{file}: not an image ({error})") from error
+        found = f"{frame.shape[1]}x{frame.shape[0]}"
+        size = size or found
+        if found != size:
+            raise InputError(f"{file}: {found} pixels, {files[0].name} beside it has {size}; a video has one size")
         yield frame
 
 
