@@ -4,12 +4,14 @@ A package is a folder exactly as `hf download` leaves it. Names may come from a 
 up below these folders only. Nodes list names with forward slashes, and read both kinds of slash.
 """
 
+import logging
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
 
 import folder_paths
@@ -51,7 +53,7 @@ def register() -> None:
 def toy_folder() -> Path:
     """Where the toy package is, or goes: the first folder of packages that ComfyUI looks into."""
     roots = [Path(root) for root in folder_paths.get_folder_paths(PACKAGES)]
-    return next((root / TOY for root in roots if (root / TOY).is_dir()), roots[0] / TOY)
+    return next((root / TOY for root in roots if _tells(Path.is_dir, root / TOY)), roots[0] / TOY)
 
 
 def lay_out_example() -> None:
@@ -90,11 +92,12 @@ def causal_choices() -> list[str]:
     files = list(_listed("diffusion_models"))
     names = {name.rpartition("/")[0] for name in files} - {""}
     roots = map(Path, folder_paths.get_folder_paths("diffusion_models"))
-    found = {_by_its_file(root, name) for root in roots for name in names if _is_causal(root / name)}
+    found = {_by_its_file(root, name) for root in roots for name in names
+             if _tells(_is_causal, root / name)}  # fmt: skip
     found |= {name for name in files if named_causal([name.rpartition("/")[2]]) and not _SHARD.search(name)}
     for package in _folders():
         folders = (package, *sorted(folder for folder in package.iterdir() if not _unfinished(folder)))
-        root, causal = package.parent, (folder for folder in folders if _is_causal(folder))
+        root, causal = package.parent, (folder for folder in folders if _tells(_is_causal, folder))
         found |= {_by_its_file(root, folder.relative_to(root).as_posix()) for folder in causal}
     return sorted(found)
 
@@ -148,7 +151,8 @@ def _holds_weights(path: Path) -> bool:
 def tokenizer_choices() -> list[str]:
     """`auto` (beside the text encoder), then the tokenizer folder of each package."""
     pairs = ((folder, name) for folder in _folders() for name in TOKENIZER_FOLDERS)
-    return [AUTO, *sorted({f"{folder.name}/{name}" for folder, name in pairs if tokenizer_in(folder / name)})]
+    return [AUTO, *sorted({f"{folder.name}/{name}" for folder, name in pairs
+                           if _tells(tokenizer_in, folder / name)})]  # fmt: skip
 
 
 def resolve_tokenizer(choice: str, encoder: Path) -> Path:
@@ -157,7 +161,8 @@ def resolve_tokenizer(choice: str, encoder: Path) -> Path:
     if choice != AUTO:
         return resolve(choice, (PACKAGES,), "tokenizer", Path.is_dir)
     candidates = (folder / name for folder in (encoder.parent, *_folders()) for name in TOKENIZER_FOLDERS)
-    found = next(filter(tokenizer_in, candidates), None) or next(_with_tokenizer_inside(encoder), None)
+    beside = (folder for folder in candidates if _tells(tokenizer_in, folder))
+    found = next(beside, None) or next(_with_tokenizer_inside(encoder), None)
     if found is None:
         raise InputError(
             f"{encoder.name} needs a tokenizer and there is none: put tokenizer.json ({TOKENIZER_PAGE}) into "
@@ -184,10 +189,34 @@ def _with_tokenizer_inside(encoder: Path) -> Iterator[Path]:
 
 
 def _folders() -> Iterator[Path]:
-    """Folders of `models/lingbot_world`: packages, complete or still being downloaded."""
+    """Folders of `models/lingbot_world`: packages, complete or still being downloaded. One that nobody may look into,
+    such as a drive's `lost+found`, is passed over."""
     for root in map(Path, folder_paths.get_folder_paths(PACKAGES)):
-        if root.is_dir():
-            yield from (folder for folder in sorted(root.iterdir()) if folder.is_dir() and not _unfinished(folder))
+        folders = sorted(root.iterdir()) if _tells(_is_open, root) else []
+        yield from (folder for folder in folders if _tells(_is_open, folder) and not _unfinished(folder))
+
+
+def _is_open(path: Path) -> bool:
+    """Whether a path is a folder. Raises OSError for one that nobody may look into."""
+    if not path.is_dir():
+        return False
+    with os.scandir(path):
+        os.stat(os.path.join(path, os.curdir))
+    return True
+
+
+def _tells(look: Callable[[Path], object], path: Path) -> bool:
+    """What a look at a path tells; False where nobody may look there, which is logged."""
+    try:
+        return bool(look(path))
+    except OSError as error:
+        _log_once(f"{error.filename or path}: {error.strerror or error}; what is there is not listed")
+        return False
+
+
+@lru_cache(256)
+def _log_once(words: str) -> None:
+    logging.warning("LingBot-World: %s", words)
 
 
 def _unfinished(folder: Path) -> bool:
@@ -200,14 +229,14 @@ def _package_experts() -> Iterator[str]:
         patterns = ("*/*", "*_noise*", *(() if _is_causal(package) else ("model.safetensors",)))
         files = (file for pattern in patterns for file in package.glob(pattern)
                  if not _unfinished(file.parent) and file.parent.name not in PART_FOLDERS)  # fmt: skip
-        weights = (file for file in files if file.suffix in _WEIGHTS and file.is_file())
+        weights = (file for file in files if file.suffix in _WEIGHTS and _tells(Path.is_file, file))
         yield from (f"{package.name}/{file.relative_to(package).as_posix()}" for file in weights)
 
 
 def _package_parts(pattern: str, part: str) -> Iterator[str]:
     """Files of packages whose names fit the pattern, and folders called `part`."""
     for package in _folders():
-        if is_expert_folder(package / part):
+        if _tells(is_expert_folder, package / part):
             yield f"{package.name}/{part}"
         found = (file for file in package.glob("*") if file.suffix in _WEIGHTS and file.is_file())
         yield from (f"{package.name}/{file.name}" for file in found if fnmatch(file.name.lower(), pattern))

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import comfy.model_management
+import comfy.utils
 import numpy as np
 from PIL import Image
 from torch import Tensor
@@ -32,10 +34,19 @@ def path_of_video(images: Tensor, fov_deg: float) -> tuple[CameraPath, list[str]
 def measure_drift(images: Tensor, fps: float, size: tuple[int, int]) -> tuple[Tensor, list[str], list[str]]:
     """A video over time: a drawing [1, h, w, 3], the faults in words and the table, lines of words. Raises
     InputError."""
-    figures = drift.measure_frames(map(pixels, images), fps)
+    figures = drift.measure_frames(map(pixels, _one_by_one(images)), fps)
     faults = drift.find_faults(figures)
     return as_image(drift.render_drift(figures, faults, size)), drift.words(figures, faults), drift.table(figures)
 
 
 def _grey(images: Tensor) -> Iterator[np.ndarray]:
-    return (np.asarray(Image.fromarray(pixels(image)).convert("L")) for image in images)
+    return (np.asarray(Image.fromarray(pixels(image)).convert("L")) for image in _one_by_one(images))
+
+
+def _one_by_one(images: Tensor) -> Iterator[Tensor]:
+    """The frames, with their number as progress on the running node. ComfyUI's interrupt ends the work at the next."""
+    bar = comfy.utils.ProgressBar(len(images))
+    for image in images:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        yield image
+        bar.update(1)

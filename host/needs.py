@@ -93,7 +93,10 @@ NEEDS: dict[str, tuple[str, ...]] = {
     ),
     "camera_files": _CAMERA,
     "camera_preview": _DRAWN,
-    "measure": _DRAWN,
+    "measure": (*_DRAWN, *_names("""
+    comfy.model_management: throw_exception_if_processing_interrupted
+    comfy.utils: ProgressBar
+""")),
     "sampling": (*_SAMPLING, *_names("comfy_api.latest: io.Guider io.Sampler io.Sigmas")),
     "rollout": (*_SAMPLING, *_STATE, *_PREVIEWS),
     "live": (*_SAMPLING, *_STATE, *_PREVIEWS, *_names("""

@@ -27,11 +27,13 @@ PICTURES = ("image",)
 Prompt = Mapping[str, Mapping[str, Any]]
 """Nodes by id, each with its `class_type` and its `inputs`, as ComfyUI's queue takes them."""
 PRESET = "LingBotWorldCameraPreset"
+WORKFLOW_OF = "/lingbot_world/workflow_of"
 _queued: ContextVar[Prompt] = ContextVar("lingbot_world_queued_prompt", default={})  # noqa: B039, never written to
 
 
 def register(server) -> None:
     """`server` is ComfyUI's PromptServer."""
+    from aiohttp import web
 
     def keep(request: dict) -> dict:
         """The seed of a camera without shake changes nothing, and becomes 0. A canvas draws a new seed for each run,
@@ -43,6 +45,11 @@ def register(server) -> None:
                 inputs["seed"] = 0
         _queued.set(prompt)
         return request
+
+    @server.routes.get(WORKFLOW_OF)
+    async def workflow_of(request: web.Request) -> web.Response:
+        """As JSON, the id of the canvas's workflow that a run is of; null for a run that none is known of."""
+        return web.json_response(_workflow_of(request.query.get("prompt", "")))
 
     server.add_on_prompt_handler(keep)
 
@@ -80,10 +87,26 @@ def running_prompt() -> tuple[Prompt, str]:
 
 
 def _running() -> list[Prompt]:
+    return [item[2] for item in _items()]
+
+
+def _items(run: str | None = None) -> list[tuple]:
+    """What ComfyUI's queue has of the runs that go on, and of one that may be over: number, id, prompt, extra data."""
     from server import PromptServer
 
     queue = getattr(getattr(PromptServer, "instance", None), "prompt_queue", None)
-    return [] if queue is None else [item[2] for item in queue.get_current_queue_volatile()[0]]
+    if queue is None:
+        return []
+    over = queue.get_history(run, map_function=lambda told: told["prompt"]) if run else {}
+    return [*queue.get_current_queue_volatile()[0], *over.values()]
+
+
+def _workflow_of(run: str) -> str | None:
+    """The id of a run's workflow, as the canvas sent it; None where a client sent none, or something else."""
+    told: Any = next((item[3] for item in _items(run) if item[1] == run), None)
+    for name in ("extra_pnginfo", "workflow", "id"):
+        told = told.get(name) if isinstance(told, dict) else None
+    return told if isinstance(told, str) else None
 
 
 def node_in_question() -> tuple[Prompt, str]:

@@ -3,6 +3,7 @@
 from comfy_api.latest import io
 from torch import Tensor
 
+from ..errors import InputError
 from ..host.notice import show_warning
 from ..options import (
     BOUNDARY,
@@ -254,9 +255,11 @@ class LingBotWorldSampler(io.ComfyNode):
 
 def _schedule(steps: int, shift: float, solver: SolverName, denoise: float) -> tuple[Tensor, Tensor]:
     """Sigmas [steps + 1] and timesteps [steps]: below a denoise of 1 the last ones of a longer schedule, as ComfyUI's
-    KSampler and BasicScheduler cut theirs."""
+    KSampler and BasicScheduler cut theirs. Raises InputError: another node may give any number."""
     from ..sampling import flow_sigmas, flow_timesteps
 
+    if not 0 < denoise <= 1:
+        raise InputError(f"denoise is {denoise:g}, expected more than 0 and at most 1, which makes a new video")
     whole = int(steps / denoise)
     return flow_sigmas(whole, shift, solver)[-(steps + 1) :], flow_timesteps(whole, shift, solver)[-steps:]
 

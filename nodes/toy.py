@@ -22,13 +22,22 @@ class LingBotWorldToyPackage(io.ComfyNode):
         )
 
     @classmethod
+    def fingerprint_inputs(cls) -> bool | float:
+        return float("nan") if _is_missing() else True  # not answered from the cache where the package was deleted
+
+    @classmethod
     def execute(cls) -> io.NodeOutput:
         from ..toy import write_toy_world
         from ..toy.package import EXAMPLE
 
-        folder = folders.toy_folder()
-        is_new = not (folder / EXAMPLE / "prompt.txt").is_file()  # which is written last
+        folder, is_new = folders.toy_folder(), _is_missing()
         if is_new:
             write_toy_world(folder)
         said = f"Made {folder}. Now press Run." if is_new else f"Ready: {folder}"
         return io.NodeOutput(read_image(folder / EXAMPLE / "image.png"), ui={"text": [said]})
+
+
+def _is_missing() -> bool:
+    from ..toy.package import EXAMPLE
+
+    return not (folders.toy_folder() / EXAMPLE / "prompt.txt").is_file()  # which is written last

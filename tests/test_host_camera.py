@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 from pathlib import Path
 
@@ -324,3 +325,18 @@ def test_a_video_is_measured_and_drawn(server):
     run = server.queue({"made": made, "drift": drift, "notes": notes, "figures": figures, "batch": batch, **loads})
     assert "Lens: 79.0 degrees across, as given" in run.outputs["notes"]["text"][0]
     assert "No drift found in 9 frames" in run.outputs["figures"]["text"][0]
+    assert run.progress("drift")[-1] == (9, 9)
+
+
+def test_cancel_ends_the_look_through_a_video_at_its_next_frame(server):
+    pytest.importorskip("cv2")
+    video = node("EmptyImage", width=640, height=640, batch_size=400, color=random.randrange(2**24))
+    drift = node("LingBotWorldMeasureDrift", images=["video", 0], fps=16.0, width=800, height=500)
+
+    def cancel(kind: str, data: dict) -> None:
+        if kind == "progress" and data["node"] == "drift" and data["value"] < 400:
+            server.interrupt()
+
+    run = server.queue({"video": video, "drift": drift}, on_event=cancel)
+    assert run.interrupted
+    assert "drift" not in run.outputs

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 import urllib.error
 import urllib.request
 
@@ -117,3 +118,19 @@ def test_an_editor_is_told_what_the_engine_warns_of(comfy_server):
         assert status == 200
         assert [words[:9] for words in json.loads(answer)["warnings"]] == said
     assert [ask(comfy_server, body, "warnings")[0] for body in ([], {}, "x", state | {"keyframes": 7})] == [400] * 4
+
+
+@pytest.mark.parametrize(("sent", "told"), [
+    ({"extra_pnginfo": {"workflow": {"id": "of the canvas"}}}, "of the canvas"),
+    ({"extra_pnginfo": {"workflow": "none"}}, None), ({}, None),
+])  # fmt: skip
+def test_a_canvas_is_told_which_workflow_a_run_is_of(comfy_server, sent, told):
+    """While it runs, and when it is over."""
+    prompt = {"1": {"class_type": "PreviewAny", "inputs": {"source": "nothing"}}}
+    run = comfy_server.post("/prompt", {"prompt": prompt, "extra_data": sent})["prompt_id"]
+    for _ in range(200):
+        if run in comfy_server.get("/history"):
+            break
+        time.sleep(0.05)
+    assert comfy_server.get(f"/lingbot_world/workflow_of?prompt={run}") == told
+    assert comfy_server.get("/lingbot_world/workflow_of?prompt=another") is None

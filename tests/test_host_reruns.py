@@ -4,6 +4,7 @@ counted."""
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -146,3 +147,18 @@ def test_a_new_seed_makes_a_camera_anew_only_where_it_shakes(comfy_server):
     assert ran(shake=0.0) == ["camera", "drawing"]
     assert ran(shake=0.0) == []
     assert ran(shake=1.0) == ran(shake=1.0) == ["camera", "drawing"]
+
+
+def test_a_toy_package_that_was_deleted_is_made_again(comfy_server):
+    """As its help page asks of whoever has one of an earlier version."""
+    folder = comfy_server.base / "models" / "lingbot_world" / "toy"
+    aside = folder.rename(folder.with_name("aside"))
+    prompt = ToyPrompt().add("toy", "LingBotWorldToyPackage")
+    try:
+        for _ in range(2):
+            assert "Made" in comfy_server.queue(prompt).outputs["toy"]["text"][0]
+            shutil.rmtree(folder)
+    finally:
+        aside.rename(folder)
+    comfy_server.queue(prompt)
+    assert comfy_server.queue(prompt).executed == []

@@ -81,6 +81,13 @@ def test_a_latent_of_images_fails_in_words(server):
     assert failed.value.node_type == APPLY
 
 
+def test_a_denoise_that_another_node_gives_is_refused_in_words(server):
+    prompt = toy().add("900", "PrimitiveFloat", value=0.0)
+    with pytest.raises(FailedPromptError, match="denoise is 0, expected more than 0 and at most 1") as failed:
+        server.queue(prompt.set(SAMPLER, denoise=["900", 0]))
+    assert failed.value.node_type == SAMPLER
+
+
 @pytest.mark.parametrize(
     ("lora", "words"),
     [("wide", r"self_attn.q.weight is \[288, 288\] in the LoRA and \[256, 256\]"), ("foreign", "none of this LoRA")],

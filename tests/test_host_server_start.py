@@ -7,14 +7,17 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from comfy_server import PACK_NAME, ComfyServer
 from comfy_tree import PACK, Host
 from lingbot_world import __version__
+from lingbot_world.toy import write_toy_package as write_random_toy
 from test_host_server_nodes import IDS
 from toy_prompt import toy_prompt
 
@@ -74,6 +77,39 @@ def test_of_two_copies_one_works_and_the_log_names_both(comfy_host: Host, tmp_pa
     assert set(map(Path, said)) == folders
     assert scripts == {"core", Path(said[0]).name}
     assert node["python_module"] == f"custom_nodes.{Path(said[0]).name}"
+
+
+def without_all_rights(host: Host, folder: Path) -> Host:
+    """The same for root, who may look into every folder, without that right."""
+    if os.geteuid() != 0:
+        return host
+    if shutil.which("setpriv") is None:
+        pytest.skip("root may look into every folder, and there is no setpriv")
+    caps = "-dac_override,-dac_read_search"
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec setpriv --bounding-set {caps} --inh-caps {caps} "{host.python}" "$@"\n')
+    python.chmod(0o755)
+    return replace(host, python=python)
+
+
+def test_a_folder_that_nobody_may_look_into_costs_no_other(comfy_host: Host, tmp_path):
+    """A drive that is mounted as models/lingbot_world has a `lost+found` of root's."""
+    models = tmp_path / "models" / "lingbot_world"
+    write_random_toy(models / "toy")
+    names = "lost+found", "mine/transformer", "toy/loras"
+    for name in names:
+        (models / name).mkdir(parents=True)
+        (models / name).chmod(0)
+    try:
+        with ComfyServer(without_all_rights(comfy_host, tmp_path), tmp_path) as server:
+            info = server.object_info()
+            log = server.log()
+    finally:
+        for name in names:
+            (models / name).chmod(0o755)
+    assert set(IDS) <= set(info)
+    assert info["LingBotWorldLoadExperts"]["input"]["required"]["package"][1]["options"][0] == "toy"
+    assert f"{models / 'lost+found'}: Permission denied; what is there is not listed" in log
 
 
 def test_the_start_imports_no_other_package_and_no_model(comfy_host: Host):

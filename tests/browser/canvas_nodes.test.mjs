@@ -88,6 +88,16 @@ inBothRenderers((it, vue) => {
     if (vue) await page.getByText("height", { exact: true }).first().waitFor();
     await set("480*832"); // as earlier workflows have it
     await eventually(async () => assert.equal(await value(page, "size"), "832x480, in the image's shape"));
+    await page.evaluate(() => { // a node that makes another picture of the file's
+      const [, load] = window.app.graph.nodes, scale = window.LiteGraph.createNode("ImageScale");
+      window.app.graph.add(scale);
+      window.scale = scale;
+      load.connect(0, scale, 0);
+      scale.connect(0, window.node, 0);
+    });
+    await eventually(async () => assert.match(await line.textContent(), /^the size is known once the image is/));
+    await page.evaluate(() => { window.scale.mode = 4; }); // bypassed
+    await eventually(async () => assert.match(await line.textContent(), /^832x480 becomes 832x464/));
   });
 
   it("the toy's button makes the package", async (page) => {

@@ -58,6 +58,22 @@ inBothRenderers((it) => {
     assert.equal(await queued(page), runs);
   });
 
+  it("a field of a subgraph's node counts as the one inside that it stands for", async (page) => {
+    await addPair(page, "LingBotWorldCameraKeys");
+    await page.evaluate(() => {
+      const { node } = window.app.graph.convertToSubgraph(new Set([window.made])), [inside] = node.subgraph.nodes;
+      const script = inside.inputs.find(({ name }) => name === "script");
+      node.subgraph.addInput("script", "STRING").connect(script, inside);
+      window.made = node;
+    });
+    await eventually(async () => assert.match((await picture(page)).src, /^blob:/));
+    const { src } = await picture(page);
+    await set(page, "script", "d-9");
+    await eventually(async () => assert.ok(![null, src].includes((await picture(page)).src)));
+    await set(page, "script", "walk on");
+    await face(page).getByText("cannot read").waitFor();
+  });
+
   it.once("what is wrong with a path stands in the drawing's place", async (page) => {
     await addPair(page, "LingBotWorldCameraKeys");
     await eventually(async () => assert.ok(await picture(page)));

@@ -4,9 +4,10 @@ import { app } from "../../../scripts/app.js";
 import { shortenNames } from "./comfy/file_names.js";
 import { explainPrepareImage } from "./comfy/prepare_image.js";
 import { addLiveView } from "./comfy/live_view.js";
-import { showTexts } from "./comfy/node_text.js";
+import { showTexts, showTextsAgain } from "./comfy/node_text.js";
 import { drawPreview } from "./comfy/preview.js";
 import { addQuantizeButton, addToyButton } from "./comfy/make_buttons.js";
+import { watchRuns } from "./comfy/runs.js";
 import { addUpload } from "./comfy/upload.js";
 import { keepView } from "./comfy/views.js";
 import { addEditor, WIDGET_TYPE } from "./comfy/widget.js";
@@ -36,7 +37,8 @@ window.addEventListener("touchmove", keepTouches, true);
 app.registerExtension({
   name: "lingbotworld.CameraEditor",
   addCustomNodeDefs: hideTooltips,
-  setup: showTexts,
+  setup: () => [watchRuns, showTexts].forEach((begin) => begin()),
+  afterConfigureGraph: showTextsAgain,
   nodeCreated: (node) => [...NEW_NODES, (each) => addLiveView(live, each)].forEach((add) => add(node)),
   getCustomWidgets: () => ({
     [WIDGET_TYPE]: (node, name, [, options]) => addEditor(html, node, name, options.default),

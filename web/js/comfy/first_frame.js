@@ -1,6 +1,7 @@
 // Finds the first frame: the picture that reaches the editor node's image input.
 
 import { imageNodes, nearestPicture, viewUrl } from "./picture.js";
+import { watchQueued } from "./runs.js";
 import { videoOf } from "./video_size.js";
 
 const CHECK_MS = 500;
@@ -12,14 +13,17 @@ const recipe = (nodes) => JSON.stringify(nodes.map(({ id, widgets }) => [id, wid
  * Has an editor show the image of its node. Any node may make the image: its pixels are known once the workflow has
  * run; until then the nearest file on the way stands for it.
  * @param {import("../editor/editor.js").Editor} editor
+ * @param {any} widget  of the editor
  * @returns {() => void} ends it
  */
-export function watchFirstFrame(editor, node) {
+export function watchFirstFrame(editor, node, widget) {
   let seen = null; // the image of the newest run, with its recipe
-  const { onExecuted } = node;
+  const { onExecuted } = node, now = () => recipe(imageNodes(node)), isOfThis = watchQueued(widget, now);
+  const take = async ([file]) => {
+    if (file && await isOfThis()) seen = { url: viewUrl(file), recipe: now() };
+  };
   node.onExecuted = function (output) {
-    const [file] = output?.first_frame ?? [];
-    if (file) seen = { url: viewUrl(file), recipe: recipe(imageNodes(node)) };
+    take(output?.first_frame ?? []);
     onExecuted?.call(this, output);
   };
   const timer = setInterval(() => {

@@ -21,6 +21,16 @@ function sourceOutside(subgraph, slot) {
   return undefined;
 }
 
+/** What stands in the field of a subgraph's node that feeds a link inside; undefined where none does, or where several
+ * nodes stand for the subgraph. */
+export function promotedValue(graph, linkId) {
+  const link = graph.getLink(linkId);
+  if (Number(link?.origin_id) !== SUBGRAPH_INPUTS) return undefined;
+  const nodes = allGraphs().flatMap((each) => each.nodes).filter((node) => node.subgraph === graph);
+  const name = nodes.length === 1 ? nodes[0].inputs[link.origin_slot]?.name : undefined;
+  return nodes[0]?.widgets?.find((widget) => widget.name === name)?.value;
+}
+
 /**
  * The node and the output that feed a link; undefined where nothing does.
  * @returns {{node: any, slot: number} | undefined}

@@ -1,13 +1,17 @@
 // What the engine says of a run, on the node that ran, until it says something else. ComfyUI's own text of a running
-// node would not do: front-end 1.58 takes it away when the run ends, 1.49 never.
+// node would not do: front-end 1.58 takes it away when the run ends, 1.49 never. What is said of a workflow that is not
+// on the canvas is shown when it comes back there.
 
 import { api } from "../../../../scripts/api.js";
 import { app } from "../../../../scripts/app.js";
 import { forwardToCanvas } from "./canvas_events.js";
+import { shownWorkflow, workflowOf } from "./runs.js";
 
 const EVENT = "lingbot_world.text"; // of host/notice.py
 const NAME = "LingBot-World says", TYPE = "LINGBOT_TEXT"; // a name that no field of any node has
 const HEIGHT = 58, MOST_HEIGHT = 200; // what is longer is scrolled
+const said = new Map(); // by the id of a workflow: the texts of its nodes, by their ids
+let shown = ""; // id of the workflow whose texts were shown last
 
 /** The node that runs under an id: `3`, or `12:3` in a subgraph. API files give nodes of no subgraph such ids too. */
 function runningNode(id) {
@@ -31,14 +35,29 @@ function addText(node) {
 }
 
 /** Shows a text on a node, in place of what it showed before; an empty one takes that away. */
-function show({ detail: { node: id, text } }) {
-  const node = runningNode(String(id));
-  if (!node) return; // of another workflow
+function show(id, text) {
+  const node = runningNode(id);
+  if (!node) return; // it was deleted meanwhile
   const before = node.widgets?.find(({ name }) => name === NAME);
   if (text) (before ?? addText(node)).element.textContent = text;
   else if (before) node.removeWidget(before);
   node.setDirtyCanvas(true, true);
 }
 
+async function take({ detail: { prompt_id: run, node, text } }) {
+  const workflow = await workflowOf(run) ?? shownWorkflow(), texts = said.get(workflow) ?? new Map();
+  said.set(workflow, texts.set(String(node), text));
+  if (workflow !== shownWorkflow()) return;
+  shown = workflow;
+  show(String(node), text);
+}
+
+/** Shows what was said of a workflow that comes back to the canvas; not of one that is loaded again, by an undo. */
+export function showTextsAgain() {
+  const workflow = shownWorkflow();
+  if (workflow !== shown) said.get(workflow)?.forEach((text, id) => show(id, text));
+  shown = workflow;
+}
+
 /** Shows from now on what runs say. */
-export const showTexts = () => api.addEventListener(EVENT, show);
+export const showTexts = () => api.addEventListener(EVENT, take);

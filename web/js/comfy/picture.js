@@ -4,6 +4,7 @@ import { api } from "../../../../scripts/api.js";
 import { nodeBefore } from "./graph.js";
 
 const MOST_NODES = 12; // followed up the links
+const THROUGH = "Reroute", BYPASSED = 4; // a node that changes nothing, and LiteGraph's mode of others that do not
 const IMAGE_TYPES = ["IMAGE", "*"]; // a reroute's input takes any type
 const pictures = new Map(); // by URL: an Image, loading or loaded
 
@@ -36,9 +37,11 @@ function pictureOf(node) {
 /** The URL of the nearest picture on the way to a node; empty where there is none. @param {any[]} nodes */
 export const nearestPicture = (nodes) => nodes.map(pictureOf).find(Boolean) ?? "";
 
-/** Size of the picture that reaches a node; null while it is not known. */
+/** Size of the picture that reaches a node as a file has it; null while it is not known, and where another
+ * node makes it, which may enlarge or crop it. */
 export function loadedPicture(node) {
-  const url = nearestPicture(imageNodes(node));
+  const maker = imageNodes(node).find(({ type, mode }) => type !== THROUGH && mode !== BYPASSED);
+  const url = maker ? pictureOf(maker) : "";
   if (!url) return null;
   if (!pictures.has(url)) pictures.set(url, Object.assign(new Image(), { src: url }));
   const { naturalWidth, naturalHeight } = pictures.get(url);

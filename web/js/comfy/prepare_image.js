@@ -40,7 +40,7 @@ function change(from, to, fit) {
 /** The line on the node. @param {{width: number, height: number} | null} picture */
 function story(node, picture) {
   const made = preparedSize(node, picture ? picture.width / picture.height : NaN);
-  if (!made?.width) return "the size is known once the image is";
+  if (!made?.width) return "the size is known once the image is: it takes the image's shape";
   const size = `${made.width}x${made.height}`;
   if (!picture) return `video ${size}`;
   const { width, height } = picture;

@@ -3,6 +3,7 @@
 import { api } from "../../../../scripts/api.js";
 import { viewUrl } from "./picture.js";
 import { promptOf } from "./prompt.js";
+import { watchQueued } from "./runs.js";
 
 const NODE = "LingBotWorldCameraPreview";
 const ADDRESS = "/lingbot_world/camera_preview"; // of host/drawing.py
@@ -24,8 +25,10 @@ function addFace(node) {
   Object.assign(words.style, { font: "13px sans-serif", color: "var(--input-text, #ddd)", padding: "8px" });
   picture.alt = "the camera path";
   const options = { serialize: false, getMinHeight: () => LEAST_HEIGHT, hideOnZoom: false };
-  node.addDOMWidget("drawing", "LINGBOT_DRAWING", element, options).serialize = false;
+  const widget = node.addDOMWidget("drawing", "LINGBOT_DRAWING", element, options);
+  widget.serialize = false;
   return {
+    widget,
     /** @param {string} url */
     show(url) {
       if (picture.src.startsWith("blob:")) URL.revokeObjectURL(picture.src);
@@ -93,14 +96,17 @@ export function drawPreview(node) {
     else face.say(recipe === null ? NO_PATH : LATER);
   };
   const timer = setInterval(refresh, CHECK_MS), { onRemoved, onExecuted } = node;
+  const isOfThis = watchQueued(face.widget, () => recipeOf(node));
   face.say(NO_PATH);
+  const take = async (output) => {
+    if (!output?.drawing?.length || !await isOfThis()) return;
+    before = drawn = recipeOf(node);
+    lit = isLight();
+    made = output;
+    showMade();
+  };
   node.onExecuted = function (output) {
-    if (output?.drawing?.length) {
-      before = drawn = recipeOf(node);
-      lit = isLight();
-      made = output;
-      showMade();
-    }
+    take(output);
     onExecuted?.call(this, output);
   };
   node.onRemoved = function () {

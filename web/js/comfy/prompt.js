@@ -1,6 +1,6 @@
 // Writes a node, and what is before it, as ComfyUI's queue takes them, without asking for anything to be run.
 
-import { sourceOfLink } from "./graph.js";
+import { promotedValue, sourceOfLink } from "./graph.js";
 
 const MOST_NODES = 60;
 const ACTIVE = 0; // LiteGraph's mode of a node that is neither muted nor bypassed
@@ -34,7 +34,7 @@ function add(node, prompt, ids) {
 /** What a link brings, as a prompt says it; undefined where that is not known. */
 function follow(graph, link, prompt, ids) {
   const source = sourceOfLink(graph, link);
-  if (!source) return undefined;
+  if (!source) return promotedValue(graph, link);
   if (source.node.type === THROUGH) return follow(source.node.graph, source.node.inputs[0].link, prompt, ids);
   if (source.node.type === HOLDS_A_VALUE) return source.node.widgets?.[0]?.value;
   const id = add(source.node, prompt, ids);

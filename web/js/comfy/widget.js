@@ -37,7 +37,7 @@ function keepUndo(element) {
 /** Has the editor show the node's first frame, and what is wrong with its path, until the widget is removed. */
 function keepShown(editor, node, widget) {
   const { onRemove } = widget;
-  const stops = [watchFirstFrame(editor, node), showWarnings(editor)];
+  const stops = [watchFirstFrame(editor, node, widget), showWarnings(editor)];
   widget.onRemove = () => {
     for (const stop of stops) stop();
     onRemove?.call(widget);
