@@ -128,14 +128,14 @@ def test_files_are_plain_ascii_without_what_scanners_refuse(path):
     assert not {"eval", "exec", "__import__"} & {name for name, _ in calls(path)}
 
 
-ANSWERING = {f"host/{name}.py" for name in ("drawing", "live_route", "installed", "uploads")}
+ANSWERING = {f"host/{name}.py" for name in ("drawing", "live_route", "installed", "queued_prompt", "uploads")}
 LIVE = {*(f"headless/live/{name}.py" for name in ("running", "serving", "measuring")), "live/wire/connection.py"}
 
 
 @EVERY_FILE
 def test_no_file_opens_a_connection_or_unpickles(path):
     """`lingbot-world queue` alone talks to a server, the one that the user names: only its two files may. Of aiohttp,
-    ComfyUI's server, uploads and previews use the classes of requests and answers. `lingbot-world live` is a server:
+    what answers ComfyUI's canvas uses the classes of requests and answers. `lingbot-world live` is a server:
     one file has it listen, one answers, and one is a client that measures it."""
     refused = {"socket", "ssl", "urllib", "http", "ftplib", "requests", "aiohttp", "httpx", "huggingface_hub", "pickle"}
     if path.relative_to(ROOT).as_posix() in ("headless/client/queue.py", "headless/client/server.py"):

@@ -102,8 +102,8 @@ def _frames(video: str | Path, mode: str, pixels: str) -> Iterator[np.ndarray]:
 
 
 def _of_folder(folder: Path, mode: str) -> Iterator[np.ndarray]:
-    found = (file for file in folder.iterdir() if file.suffix.lower() == ".png")
-    files = sorted(found, key=lambda file: words_and_numbers(file.name))
+    pictures = (file for file in folder.iterdir() if file.suffix.lower() == ".png")
+    files = sorted(pictures, key=lambda file: words_and_numbers(file.name))
     if not files:
         raise InputError(f"{folder}: no PNG files in this folder; expected the frames of a video")
     size = None
