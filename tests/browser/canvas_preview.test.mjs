@@ -42,8 +42,13 @@ const picture = (page) => face(page).locator("img:visible").evaluate((image) => 
   return { src: image.src, width: image.naturalWidth, across: Math.min(width, height * own) };
 });
 
-/** Everything that was ever queued on the server, by now. */
-const queued = (page) => page.evaluate(async () => Object.keys(await (await window.app.api.fetchApi("/history")).json()).length);
+/** How many runs this page has ever queued: other tests' runs, on the same server, may end meanwhile. */
+const queued = (page) => page.evaluate(async () => {
+  const { api } = window.app, told = async (path) => (await api.fetchApi(path)).json();
+  const { queue_running: running, queue_pending: waiting } = await told("/queue"), history = await told("/history");
+  const runs = [...running, ...waiting, ...Object.values(history).map(({ prompt }) => prompt)];
+  return new Set(runs.filter(([,,, { client_id: client }]) => client === api.clientId).map(([, run]) => run)).size;
+});
 
 inBothRenderers((it) => {
   it("a path is drawn without a run, and again when a field changes", async (page) => {
