@@ -28,12 +28,11 @@ from .attention_fp8_cudnn import padding
 from .cache import Pair
 from .config import ModelConfig
 from .host_memory import upload
+from .kernels.attention_hopper import TURNED
 from .kv_place import ON_DEVICE, KeyValuePlace, stored_shapes
 from .kv_storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
 from .pointwise import Unturned, decode_8bit_, encode_8bit, put_, put_across_, put_fp8_, put_turned_
 
-ROW = 64
-"""Values that lie across are so many to a row, or a multiple."""
 FP8_HEADROOM = 16.0
 """In fp8, later keys and values may be so many times as large as the largest of the first chunk."""
 
@@ -90,7 +89,7 @@ class KeyValueCache:
         blocks, there = config.num_layers, len(self._on_device)
         shapes = stored_shapes(config, (self.window, self._chunk), self._frame_tokens, dtype, self._place)
         if self._across:
-            shapes[1] = (config.dim, -(-self.window * self._frame_tokens // ROW) * ROW), FP8
+            shapes[1] = (config.dim, -(-self.window * self._frame_tokens // TURNED) * TURNED), FP8
         if there == blocks:
             return DeviceStorage(shapes, blocks, device)
         host = HostStorage(shapes, (self.window - self._chunk) * self._frame_tokens, blocks - there, device)
