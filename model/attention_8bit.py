@@ -119,9 +119,10 @@ def _kitchen(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
     return import_module("comfy_kitchen").int8_attention(*split).transpose(1, 2).flatten(2)
 
 
+OURS = Kernel("LingBot-World", "torch", hopper_attention, (9,))
 KERNELS = (
+    OURS,
     Kernel("nvidia-cudnn-frontend", "cudnn", cudnn_attention, (9, 10, 11, 12)),
-    Kernel("LingBot-World", "torch", hopper_attention, (9,)),
     Kernel("sageattention", "sageattention", _sage, (8, 12)),
     Kernel("comfy-kitchen", "comfy_kitchen", _kitchen, (7, 8, 12)),
 )
@@ -173,9 +174,10 @@ def find_kernel(device: torch.device, head_dim: int) -> Kernel:
     card = f"{torch.cuda.get_device_name(device)} (compute capability {'.'.join(map(str, capability))})"
     if not fitting:
         raise InputError(f"`attention` 8bit: no package has a kernel that gains anything on {card}; leave it out")
+    wanting = next(kernel for kernel in fitting if kernel is not OURS)
     raise InputError(
         f"`attention` 8bit needs a package that has a kernel for {card} ({'; '.join(refused)}); "
-        f'install one, such as "{sys.executable}" -m pip install {fitting[0].package}, or leave `attention` out'
+        f'install one, such as "{sys.executable}" -m pip install {wanting.package}, or leave `attention` out'
     )
 
 

@@ -7,14 +7,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .attention import key_parts, processors
 from .attention_fp8 import FP8, Operand, operand, operands, places_across
 from .matrix_8bit import LARGEST
-from .pointwise import Rows, encode_8bit, merge_, put_across_
+from .pointwise import Rows, encode_8bit, put_across_
 from .pointwise_plain import put_across_ as plainly_put_across_
-
-PART_COST = 0.05
-"""As of `attention.key_parts`. On an H200 4,680 queries to 28,080 keys in 40 heads take 2.71 ms, in two parts 2.93."""
 
 
 def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -50,10 +46,12 @@ def hopper_attention_of(
 
 @lru_cache
 def puts_across(device: torch.device) -> bool:
-    """Whether values are put across as plain torch does it, on a device that attends so. Random ones are tried."""
+    """Whether values are put across as plain torch does it, on a device that attends so. Random ones are tried, of
+    tokens side by side and of others."""
     generator = torch.Generator(device).manual_seed(0)
     x = torch.randn(200, 256, device=device, generator=generator).bfloat16()[:, :128]
-    places = places_across(torch.randperm(300, device=device, generator=generator)[: len(x)])
+    apart = 100 + torch.randperm(200, device=device, generator=generator)[:100]
+    places = places_across(torch.cat([torch.arange(100, device=device), apart]))
     scaling = x[0].float(), torch.full((1,), 16.0, device=device)
     made = [put(torch.zeros(128, 320, dtype=FP8, device=device), places, x, *scaling).view(torch.uint8)
             for put in (put_across_, plainly_put_across_)]  # fmt: skip
@@ -68,21 +66,10 @@ def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
     """[tokens, heads*128] in bf16; in `into`, if it can hold that."""
-    from .kernels.attention_hopper import QUERIES, TILE, across, attend
+    from .kernels.attention_hopper import across, attend
 
-    (queries, dim), keys = q.values.shape, len(k.values)
-    parts = key_parts(queries, keys, heads, processors(q.values.device), QUERIES, PART_COST)
-    if shares is not None:  # no part is empty while the first frame alone is there
-        parts = max(1, min(parts, keys // len(shares) // TILE))
-    if parts == 1 and into is not None and into.dtype == torch.bfloat16 and into.is_contiguous():
-        made = into[None]
-    else:
-        made = torch.empty(parts, queries, dim, dtype=torch.bfloat16, device=q.values.device)
-    log_sums = None if parts == 1 else torch.empty(parts, heads, queries, device=q.values.device)
+    if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():
+        into = torch.empty_like(q.values, dtype=torch.bfloat16)
     scales = q.scaling.scale, k.scaling.scale, v.scaling.scale, v.scaling.mean
     values = across(v.values) if v.across is None else v.values
-    attend(made, q.values, k.values, values, scales, log_sums, shares)
-    if log_sums is None:
-        return made[0]
-    split = made.unflatten(2, (heads, -1))
-    return merge_(split[0], split, log_sums).flatten(1)
+    return attend(into, q.values, k.values, values, heads, scales, shares)

@@ -338,7 +338,7 @@ def three_operands(queries, keys, heads, sharpness):
 @pytest.mark.parametrize("sharpness", [0.0, 1.0, 2.5])
 @pytest.mark.parametrize(
     ("queries", "keys", "heads"),
-    [(1, 7, 1), (64, 95, 2), (193, 97, 1), (500, 5000, 3), (200, 30000, 2), (4000, 700, 12)],
+    [(1, 7, 1), (64, 95, 2), (193, 97, 1), (500, 5000, 3), (200, 30000, 2), (4000, 700, 12), (1600, 9000, 40)],
 )
 def test_our_kernel_attends_in_8_bits(hopper, queries, keys, heads, sharpness):
     q, k, v = three_operands(queries, keys, heads, sharpness)
@@ -347,6 +347,8 @@ def test_our_kernel_attends_in_8_bits(hopper, queries, keys, heads, sharpness):
         got = got.values.float() * got.scales if isinstance(got, EightBit) else got
         off, rounded = want - v.scaling.mean, 0.004 if got.dtype == torch.bfloat16 else 0.04
         assert (got.float() - want).norm() < 0.05 * off.norm() + rounded * want.norm()
+    again = hopper_attention_of(q, k, v, heads, torch.bfloat16)
+    assert torch.equal(again, hopper_attention_of(q, k, v, heads, torch.bfloat16)), "parts are added up in one order"
 
 
 def test_our_kernel_is_right_where_all_scores_are_negative(hopper):
@@ -372,12 +374,14 @@ def test_our_kernel_attends_to_the_frames_that_are_there(hopper, there, frame):
     assert (got - want).norm() < 0.05 * (want - v.scaling.mean).norm() + 0.004 * want.norm()
 
 
-def test_our_kernel_takes_values_as_a_cache_holds_them(hopper, caplog):
+@pytest.mark.parametrize("aligned", [True, False])
+def test_our_kernel_takes_values_as_a_cache_holds_them(hopper, caplog, aligned):
     q, k, v = three_operands(200, 1000, 4, 1.0)
     x = fp8_attention.decode(v, torch.bfloat16)
-    tokens = torch.randperm(1000, device=GPU)
+    tokens = torch.cat([torch.arange(333, device=GPU), 333 + torch.randperm(667, device=GPU)])
     held = torch.zeros(512, 1024, dtype=FP8, device=GPU)
-    pointwise.put_across_(held, fp8_attention.places_across(tokens), x[tokens], v.scaling.mean, v.scaling.factor)
+    given = x[tokens] if aligned else torch.cat([x[tokens], x[:, :1]], dim=1)[:, :512]
+    pointwise.put_across_(held, fp8_attention.places_across(tokens), given, v.scaling.mean, v.scaling.factor)
     values = v._replace(values=held, across=1000)
     assert torch.equal(values.rows.view(torch.uint8), v.values.view(torch.uint8))
     assert torch.equal(hopper.across(v.values).view(torch.uint8), held.view(torch.uint8))

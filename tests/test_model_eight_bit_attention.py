@@ -265,20 +265,15 @@ def test_a_full_size_step_holds_what_the_formula_says(monkeypatch, grid):
     assert 0.99 * formula < peak_bytes_on_meta(model, inputs) <= formula
 
 
-def exact_hopper_kernel(out, q, k, v, scales, log_sums=None, shares=None):
-    """In place of ours: exact, in as many parts of whole tiles."""
+def exact_hopper_kernel(out, q, k, v, heads, scales, shares=None):
+    """In place of ours."""
     *scales, mean = scales
-    parts, seen = len(out), len(k) if shares is None else len(k) // len(shares) * int((shares == 0).sum())
+    seen = len(k) if shares is None else len(k) // len(shares) * int((shares == 0).sum())
     values = Operand(v, SimpleNamespace(scale=scales[2]), across=len(k)).rows[:seen]
-    q, k, v = (x.float().mul(scale).unflatten(1, (-1, 128)).transpose(0, 1)
+    q, k, v = (x.float().mul(scale).unflatten(1, (heads, 128)).transpose(0, 1)
                for x, scale in zip((q, k[:seen], values), scales, strict=True))  # fmt: skip
-    tiles = -(-seen // 96)
-    for part in range(parts):
-        keys = slice(part * tiles // parts * 96, (part + 1) * tiles // parts * 96)
-        scores = q @ k[:, keys].transpose(1, 2) / 128**0.5
-        out[part] = (scores.softmax(-1) @ v[:, keys]).transpose(0, 1).flatten(1) + mean
-        if log_sums is not None:
-            log_sums[part] = scores.logsumexp(-1)
+    out[:] = ((q @ k.transpose(1, 2) / 128**0.5).softmax(-1) @ v).transpose(0, 1).flatten(1) + mean
+    return out
 
 
 def turned_across(v):
@@ -290,10 +285,9 @@ def turned_across(v):
 @pytest.mark.parametrize("there", [None, 1, 5])
 @pytest.mark.parametrize("rows", [1, 2])
 def test_what_surrounds_our_kernel(monkeypatch, there, rows):
-    """Parts, frames that are not there yet, rows of a batch, values that lie across: the result is attention's."""
+    """Frames that are not there yet, rows of a batch, values that lie across: the result is attention's."""
     monkeypatch.setattr(attention_hopper, "attend", exact_hopper_kernel)
     monkeypatch.setattr(attention_hopper, "across", turned_across)
-    monkeypatch.setattr(fp8_hopper, "processors", lambda device: 7)  # two tiles of queries in each of two heads: parts
     q, k, v = (torch.randn(rows, count, 256) for count in (300, 5000, 5000))
     v += 1
     want = fp8_attention.plain_attention(q, k, v, 2)
@@ -313,6 +307,17 @@ def test_what_surrounds_our_kernel(monkeypatch, there, rows):
         assert relative_rms(in_8_bits.values.float() * in_8_bits.scales, want) < 0.04
     if there is None:
         assert relative_rms(fp8_hopper.hopper_attention_to(q[:1].clone(), keys, across, 2)[0], want) < 3e-3
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "parts"),
+    [(4680, 28080, 40, 5), (6032, 27144, 12, 1), (1508, 27144, 12, 4), (100, 28000, 12, 11), (100, 200, 12, 1),
+     (192, 7, 132, 1)],
+)  # fmt: skip
+def test_our_kernel_divides_keys_for_the_last_round_of_tiles(queries, keys, heads, parts):
+    """Where that makes the round shorter: 76 of 1,000 tiles are left, 120 of 384, 96 of 96, 12 of 12, and none."""
+    shared = -(-queries // attention_hopper.QUERIES) * heads % 132
+    assert attention_hopper.parts_of(shared, -(-keys // attention_hopper.TILE), 132) == parts
 
 
 class Card:
@@ -354,19 +359,20 @@ def test_what_is_known_of_it_is_said(monkeypatch):
     assert "on the CPU" in attention_note("8bit", CPU, SMALL)
     assert attention_note("auto", CPU, SMALL) is None
     Card(monkeypatch, 9, 0, why=None)
-    assert attention_note("8bit", torch.device("cuda"), SMALL) == "Attention in 8 bits by nvidia-cudnn-frontend."
+    assert attention_note("8bit", torch.device("cuda"), SMALL) == "Attention in 8 bits by LingBot-World."
     find_kernel.cache_clear()
 
 
-def test_a_hopper_gpu_without_cudnns_package_has_our_kernel(monkeypatch):
+@pytest.mark.parametrize(("why", "package"), [(None, "LingBot-World"), ("NVRTC: error 5", "nvidia-cudnn-frontend")])
+def test_a_hopper_gpu_has_our_kernel_and_cudnns_where_ours_fails(monkeypatch, why, package):
     Card(monkeypatch, 9, 0)
-    why = {"nvidia-cudnn-frontend": "not installed"}
-    monkeypatch.setattr(eight_bit_attention, "_probe", lambda kernel, device, head_dim: why.get(kernel.package))
+    reasons = {"LingBot-World": why}
+    monkeypatch.setattr(eight_bit_attention, "_probe", lambda kernel, device, head_dim: reasons.get(kernel.package))
     monkeypatch.setattr(eight_bit_attention, "puts_across", lambda device: True)
     cuda = torch.device("cuda")
-    assert attention_note("8bit", cuda, SMALL) == "Attention in 8 bits by LingBot-World."
+    assert attention_note("8bit", cuda, SMALL) == f"Attention in 8 bits by {package}."
     assert eight_bit_attention.takes_operands("8bit", cuda, SMALL)
-    assert eight_bit_attention.takes_values_across(cuda, SMALL.head_dim)
+    assert eight_bit_attention.takes_values_across(cuda, SMALL.head_dim) == (why is None)
     find_kernel.cache_clear()
 
 

@@ -1,7 +1,7 @@
 // Attention of float8_e4m3 queries, keys and values in heads of 128, for GPUs of compute capability 9.0.
 //
 // attention_hopper.py puts in the products and compiles this. A block of threads, one on each multiprocessor, takes one
-// tile after the other: QUERIES queries of a head and all keys, or a part of them. Its first warpgroup's first thread
+// tile after the other: QUERIES queries of a head and all keys, or some of them. Its first warpgroup's first thread
 // has the tensor memory accelerator (TMA) load a ring of STAGES tiles of TILE keys and values. Three more warpgroups
 // have 64 queries each. Their tensor cores multiply while other warpgroups compute exponentials.
 //
@@ -18,7 +18,8 @@ struct __align__(64) Map { char bytes[128]; };  // CUtensorMap, of cuda.h
 constexpr int WARPGROUP = 128, ATTENDING = 3, ROWS = 64, QUERIES = ATTENDING * ROWS, HEAD = 128;
 constexpr int TILE = 96, STAGES = 4, VALUES_ROW = 32, SCORES = TILE / 2;  // SCORES: of a thread
 constexpr int TILE_BYTES = TILE * HEAD, QUERY_BYTES = QUERIES * HEAD;
-constexpr float NUMERATORS = 8.f, LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f, LEAST = -1e30f;
+constexpr int WARPS = 4 * ATTENDING, RESULTS = HEAD / 8 + 1;  // RESULTS: float4 of a thread
+constexpr float NUMERATORS = 8.f, LOG2_E = 1.4426950408889634f, LEAST = -1e30f;
 
 #define INLINE __device__ __forceinline__
 
@@ -113,32 +114,85 @@ INLINE void to_8_bits(u32 (&numerators)[SCORES / 4], const float (&x)[SCORES]) {
     }
 }
 
-// Where a block's tiles lie: `row`, the first query; `first` and `count`, tiles of keys. Keys are those of the slots
-// whose `shares` are 0, which come first; all of them without shares.
-struct Work { int row, head, part, first, count; };
+// Keys are those of the slots whose `shares` are 0, which come first; all of them without shares.
 INLINE int seen_keys(const float* shares, int slots, int keys) {
     if (!shares) return keys;
     int there = 0;
     for (int i = 0; i < slots; i++) there += shares[i] == 0.f;
     return keys / slots * there;
 }
-INLINE Work work(int tile, int queries, int keys, int heads, int parts) {
-    int rows = (queries + QUERIES - 1) / QUERIES, tiles = (keys + TILE - 1) / TILE, part = tile / rows / heads;
-    int first = part * tiles / parts;
-    return {tile % rows * QUERIES, tile / rows % heads, part, first, (part + 1) * tiles / parts - first};
+// How the work is divided. As many tiles of queries as fill all blocks of threads equally often are attended to whole.
+// Of the others the keys are divided into `parts`. Blocks side by side read the same keys at the same time.
+struct Division { int rows, whole, shared, key_tiles, parts; };
+INLINE Division divide(int queries, int keys, int heads, int parts) {
+    int rows = (queries + QUERIES - 1) / QUERIES, shared = rows * heads % gridDim.x, key_tiles = (keys + TILE - 1) / TILE;
+    return {rows, rows * heads - shared, shared, key_tiles, min(parts, key_tiles)};
+}
+// Some of the tiles of keys for a tile of queries. `part` is -1 if they are all of them.
+struct Work { int tile, part, first, count; };
+INLINE bool take(Work& work, int number, const Division& d) {
+    bool whole = number < d.whole || d.parts == 1;
+    int part = whole ? 0 : (number - d.whole) / d.shared, parts = whole ? 1 : d.parts;
+    int first = part * d.key_tiles / parts;
+    work = {number - part * d.shared, whole ? -1 : part, first, (part + 1) * d.key_tiles / parts - first};
+    return number < d.whole + d.shared * d.parts;
+}
+// A warp's results of a part, with most and sum, as each thread has them.
+INLINE float4* results_at(float4* results, int tile, int part, int warp, const Division& d) {
+    return results + (((tile - d.whole) * d.parts + part) * WARPS + warp) * RESULTS * 32 + threadIdx.x % 32;
+}
+INLINE float4 stored(const float4* at) {  // by another multiprocessor
+    float4 x;
+    asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(at) : "memory");
+    return x;
+}
+// Stores a warp's results. Of a tile the last warp to do so then gets the sum of all parts, in their order.
+INLINE bool summed(float (&result)[HEAD / 2], float (&most)[2], float (&sum)[2], float4* results, int* stored_parts,
+                   const Division& d, const Work& work, int warp, float factor) {
+    float4* to = results_at(results, work.tile, work.part, warp, d);
+    #pragma unroll
+    for (int i = 0; i < HEAD / 8; i++) __stcg(to + 32 * i, make_float4(result[4 * i], result[4 * i + 1], result[4 * i + 2], result[4 * i + 3]));
+    __stcg(to + 32 * (HEAD / 8), make_float4(most[0], most[1], sum[0], sum[1]));
+    __threadfence();
+    __syncwarp();
+    int before = 0;
+    if (threadIdx.x % 32 == 0) before = atomicAdd(stored_parts + (work.tile - d.whole) * WARPS + warp, 1);
+    if (__shfl_sync(~0u, before, 0) < d.parts - 1) return false;
+    __threadfence();
+    #pragma unroll
+    for (int i = 0; i < HEAD / 2; i++) result[i] = 0.f;
+    most[0] = most[1] = LEAST, sum[0] = sum[1] = 0.f;
+    for (int part = 0; part < d.parts; part++) {
+        const float4* from = results_at(results, work.tile, part, warp, d);
+        float4 other = stored(from + 32 * (HEAD / 8));
+        float now[2] = {fmaxf(most[0], other.x), fmaxf(most[1], other.y)};
+        float old[2] = {power((most[0] - now[0]) * factor), power((most[1] - now[1]) * factor)};
+        float own[2] = {power((other.x - now[0]) * factor), power((other.y - now[1]) * factor)};
+        most[0] = now[0], most[1] = now[1];
+        sum[0] = sum[0] * old[0] + other.z * own[0], sum[1] = sum[1] * old[1] + other.w * own[1];
+        #pragma unroll
+        for (int i = 0; i < HEAD / 8; i++) {
+            float4 x = stored(from + 32 * i);
+            result[4 * i] = result[4 * i] * old[0] + x.x * own[0], result[4 * i + 1] = result[4 * i + 1] * old[0] + x.y * own[0];
+            result[4 * i + 2] = result[4 * i + 2] * old[1] + x.z * own[1], result[4 * i + 3] = result[4 * i + 3] * old[1] + x.w * own[1];
+        }
+    }
+    return true;
 }
 
-// q, k: [tokens, heads * HEAD]; v: [heads * HEAD, tokens], see `across`. out, bf16 [parts, queries, heads * HEAD],
-// becomes attention to each part of the keys, times *scale_v, plus `mean`; log_sums [parts, heads, queries] the natural
-// logarithms of the softmax's denominators, unless it is null.
+// q, k: [tokens, heads * HEAD]; v: [heads * HEAD, tokens], see `across`. out, bf16 [queries, heads * HEAD], becomes
+// attention to the keys, times *scale_v, plus `mean`. Of several parts there are `results`, float4 [shared tiles, parts,
+// WARPS, RESULTS, 32], and `stored_parts` [shared tiles, WARPS], zeros.
 extern "C" __global__ void __launch_bounds__(WARPGROUP * (ATTENDING + 1), 1)
-attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __grid_constant__ Map v, u16* out, float* log_sums,
-       const float* scale_q, const float* scale_k, const float* scale_v, const float* mean, const float* shares,
+attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __grid_constant__ Map v, u16* out, float4* results,
+       int* stored_parts, const float* scale_q, const float* scale_k, const float* scale_v, const float* mean, const float* shares,
        int slots, int queries, int keys, int heads, int parts) {
     extern __shared__ u8 unaligned[];
     u32 q_at = ((u32)__cvta_generic_to_shared(unaligned) + 1023) & ~1023u, k_at = q_at + QUERY_BYTES;
     u32 v_at = k_at + STAGES * TILE_BYTES, q_full = v_at + STAGES * TILE_BYTES, q_free = q_full + 8;
     u32 k_full = q_free + 8, k_free = k_full + 8 * STAGES, v_full = k_free + 8 * STAGES, v_free = v_full + 8 * STAGES;
+    keys = seen_keys(shares, slots, keys);
+    Division d = divide(queries, keys, heads, parts);
     if (threadIdx.x == 0) {
         init(q_full, 1), init(q_free, ATTENDING);
         for (int i = 0; i < 8 * STAGES; i += 8)
@@ -146,21 +200,20 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    keys = seen_keys(shares, slots, keys);
-    int tiles = (queries + QUERIES - 1) / QUERIES * heads * parts;
     u32 done = 0, q_phase = 0;  // tiles of keys so far
+    int number = blockIdx.x;
+    Work work;
 
     if (threadIdx.x < WARPGROUP) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        for (int tile = blockIdx.x; threadIdx.x == 0 && tile < tiles; tile += gridDim.x) {
-            Work here = work(tile, queries, keys, heads, parts);
-            int column = here.head * HEAD;
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+        for (; threadIdx.x == 0 && take(work, number, d); number += gridDim.x) {
+            int column = work.tile / d.rows * HEAD;
             wait_for(q_free, q_phase ^= 1);  // the phase before the first is over
             announce(q_full, QUERY_BYTES);
-            load(q_at, &q, column, here.row, q_full);
-            for (int i = 0; i < here.count; i++, done++) {
+            load(q_at, &q, column, work.tile % d.rows * QUERIES, q_full);
+            for (int i = 0; i < work.count; i++, done++) {
                 u32 stage = done % STAGES, phase = done / STAGES & 1 ^ 1, at = stage * TILE_BYTES;
-                int key = (here.first + i) * TILE;
+                int key = (work.first + i) * TILE;
                 wait_for(k_free + 8 * stage, phase);
                 announce(k_full + 8 * stage, TILE_BYTES);
                 load(k_at + at, &k, column, key, k_full + 8 * stage);
@@ -173,7 +226,7 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
-    int group = threadIdx.x / WARPGROUP - 1;
+    int group = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0) - 1;  // so the compiler knows that a warp has one
     bool first_thread = threadIdx.x % WARPGROUP == 0;
     // 1 / sqrt(HEAD); and what is hidden stays hidden where all scores are 0
     float factor = fmaxf(*scale_q * *scale_k * (0.08838834764831845f * LOG2_E), 1e-20f);
@@ -181,7 +234,10 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
     float result[HEAD / 2], scores[SCORES], most[2], sum[2], shrink[2];
     u32 numerators[SCORES / 4];
 
-    auto wait_for_keys = [&]() { wait_for(k_full + 8 * (done % STAGES), done / STAGES & 1); };
+    auto wait_for_keys = [&](u32 tile) { wait_for(k_full + 8 * (tile % STAGES), tile / STAGES & 1); };
+    auto wait_for_values = [&](u32 tile) { wait_for(v_full + 8 * (tile % STAGES), tile / STAGES & 1); };
+    auto keys_read = [&](u32 tile) { if (first_thread) arrive(k_free + 8 * (tile % STAGES)); };
+    auto values_read = [&](u32 tile) { if (first_thread) arrive(v_free + 8 * (tile % STAGES)); };
     auto multiply_keys = [&]() {
         u64 k_matrix = matrix(k_at + done % STAGES * TILE_BYTES, 8 * HEAD, 1);
         begin_products();
@@ -191,7 +247,7 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         end_products();
     };
     auto multiply_values = [&](u32 tile) {
-        wait_for(v_full + 8 * (tile % STAGES), tile / STAGES & 1);
+        wait_for_values(tile);
         u64 v_matrix = matrix(v_at + tile % STAGES * TILE_BYTES, 8 * VALUES_ROW, 3);
         begin_products();
         #pragma unroll
@@ -199,33 +255,45 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         end_products();
     };
 
-    for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        int count = work(tile, queries, keys, heads, parts).count, left = keys - work(tile, queries, keys, heads, parts).first * TILE;
+    for (; take(work, number, d); number += gridDim.x) {
+        wait_for(q_full, q_phase), q_phase ^= 1;
+        if (work.tile % d.rows * QUERIES + group * ROWS >= queries) {  // this warpgroup has none
+            for (u32 tile = done; first_thread && tile < done + work.count; tile++) {
+                wait_for_keys(tile);
+                keys_read(tile);
+                wait_for_values(tile);
+                values_read(tile);
+            }
+            done += work.count;
+            if (first_thread) arrive(q_free);
+            asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");  // no warp waits for a phase long over
+            continue;
+        }
+        int left = keys - work.first * TILE;
         #pragma unroll
         for (int i = 0; i < HEAD / 2; i++) result[i] = 0.f;
         most[0] = most[1] = LEAST, sum[0] = sum[1] = 0.f;
-        wait_for(q_full, q_phase), q_phase ^= 1;
-        wait_for_keys();
+        wait_for_keys(done);
         multiply_keys();
         wait_for_products<0>(), made(scores);
-        if (first_thread) arrive(k_free + 8 * (done % STAGES));
-        done++;
+        keys_read(done++);
         hide_behind(scores, left);
         soften(scores, most, sum, shrink, factor);
         to_8_bits(numerators, scores);
-        if (count > 1) wait_for_keys();
-        for (int i = 1; i < count; i++) {
+        if (work.count > 1) wait_for_keys(done);
+        for (int i = 1; i < work.count; i++) {
             multiply_keys();
             multiply_values(done - 1);
             wait_for_products<1>(), made(scores);
-            if (first_thread) arrive(k_free + 8 * (done % STAGES));
-            done++;
-            if (i == count - 1) hide_behind(scores, left - i * TILE);
+            keys_read(done++);
+            if (i == work.count - 1) hide_behind(scores, left - i * TILE);
             soften(scores, most, sum, shrink, factor);
-            if (i + 1 < count) wait_for_keys();  // a loop, which the compiler moves no exponentials past
+            // Sums are never negative. That they are looked at here has the compiler add them up before it waits.
+            bool shrinks = __any_sync(~0u, shrink[0] + shrink[1] < 2.f || sum[0] + sum[1] < 0.f);
+            if (i + 1 < work.count) wait_for_keys(done);  // a loop, which the compiler moves no exponentials past
             wait_for_products<0>(), made(result);
-            if (first_thread) arrive(v_free + 8 * ((done - 2) % STAGES));
-            if (__any_sync(~0u, shrink[0] + shrink[1] < 2.f))
+            values_read(done - 2);
+            if (shrinks)
                 #pragma unroll
                 for (int j = 0; j < HEAD / 2; j++) result[j] *= shrink[j / 2 % 2];
             to_8_bits(numerators, scores);
@@ -233,26 +301,25 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         if (first_thread) arrive(q_free);
         multiply_values(done - 1);
         wait_for_products<0>(), made(result);
-        if (first_thread) arrive(v_free + 8 * ((done - 1) % STAGES));
+        values_read(done - 1);
 
-        Work here = work(tile, queries, keys, heads, parts);
+        int warp = threadIdx.x / 32 - WARPGROUP / 32;
+        if (work.part >= 0 && !summed(result, most, sum, results, stored_parts, d, work, warp, factor)) continue;
+        int head = work.tile / d.rows;
         #pragma unroll
         for (int row = 0; row < 2; row++) {
             sum[row] += __shfl_xor_sync(~0u, sum[row], 1);
             sum[row] += __shfl_xor_sync(~0u, sum[row], 2);
-            int query = here.row + group * ROWS + threadIdx.x % WARPGROUP / 32 * 16 + threadIdx.x % 32 / 4 + 8 * row;
+            int query = work.tile % d.rows * QUERIES + warp * 16 + threadIdx.x % 32 / 4 + 8 * row;
             if (query >= queries) continue;
             float scale = *scale_v / sum[row];
-            u64 at = ((u64)here.part * queries + query) * heads * HEAD;
             #pragma unroll
             for (int i = 0; i < HEAD / 8; i++) {
-                int column = here.head * HEAD + 8 * i + threadIdx.x % 4 * 2;
+                int column = head * HEAD + 8 * i + threadIdx.x % 4 * 2;
                 float low = fmaf(result[4 * i + 2 * row], scale, mean[column]);
                 float high = fmaf(result[4 * i + 2 * row + 1], scale, mean[column + 1]);
-                asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(*(u32*)(out + at + column)) : "f"(high), "f"(low));
+                asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(*(u32*)(out + (u64)query * heads * HEAD + column)) : "f"(high), "f"(low));
             }
-            if (log_sums && threadIdx.x % 4 == 0)
-                log_sums[((u64)here.part * heads + here.head) * queries + query] = (most[row] * factor - NUMERATORS + __log2f(sum[row])) * LN_2;
         }
     }
 }
@@ -279,26 +346,40 @@ extern "C" __global__ void __launch_bounds__(256) across(const u8* values, u8* o
     }
 }
 
-// x, bf16 [tokens, columns] whose rows are `stride` apart, as (x - shift) * factor, to the `places` of its tokens.
+// x, bf16 [tokens, columns] whose rows are `stride` apart, as (x - shift) * factor, to the `places` of its tokens. Eight
+// numbers are read at once, and pairs of tokens that lie side by side are written at once.
 extern "C" __global__ void __launch_bounds__(256)
 put_across(const u16* x, u8* out, const long long* places, const float* shift, const float* factor, int tokens, int stride, int row) {
     __shared__ Turning shared;
     __shared__ int place[64];
     int column = blockIdx.x * 64, token = blockIdx.y * 64, count = min(64, tokens - token);
     float by = *factor;
-    if (threadIdx.x < count) place[threadIdx.x] = (int)places[token + threadIdx.x];
-    for (int i = threadIdx.x; i < 32 * count; i += 256) {
-        int down = i / 32, along = i % 32 * 2;
-        u32 two = *(const u32*)(x + (u64)(token + down) * stride + column + along);  // bf16 is the upper half of fp32
-        float low = (__int_as_float(two << 16) - shift[column + along]) * by;
-        float high = (__int_as_float(two & 0xFFFF0000u) - shift[column + along + 1]) * by;
-        *(u16*)&shared.tile[down][along] = (u16)fp8(low, high, 0.f, 0.f);
+    if (threadIdx.x < 64) place[threadIdx.x] = threadIdx.x < count ? (int)places[token + threadIdx.x] : -1;
+    for (int i = threadIdx.x; i < 8 * count; i += 256) {
+        int down = i / 8, along = i % 8 * 8;
+        uint4 eight = *(const uint4*)(x + (u64)(token + down) * stride + column + along);  // bf16 is the upper half of fp32
+        u32 two[4] = {eight.x, eight.y, eight.z, eight.w};
+        #pragma unroll
+        for (int j = 0; j < 4; j += 2) {
+            float4 less = *(const float4*)(shift + column + along + 2 * j);
+            float a = (__int_as_float(two[j] << 16) - less.x) * by, b = (__int_as_float(two[j] & 0xFFFF0000u) - less.y) * by;
+            float c = (__int_as_float(two[j + 1] << 16) - less.z) * by, d = (__int_as_float(two[j + 1] & 0xFFFF0000u) - less.w) * by;
+            *(u32*)&shared.tile[down][along + 2 * j] = fp8(a, b, c, d);
+        }
     }
     __syncthreads();
-    for (int i = threadIdx.x; i < 64 * 32; i += 256) {  // a warp has the tokens of a column
-        int down = i / 32, first = i % 32 * 2;
+    int first = threadIdx.x % 32 * 2, at = place[first], next = place[first + 1];  // a warp has the tokens of a column
+    bool together = at % 2 == 0 && next == at + 1;
+    for (int down = threadIdx.x / 32 * 4; down < 64; down += 32) {
+        u32 a = *(u32*)&shared.tile[first][down], b = *(u32*)&shared.tile[first + 1][down];
         u8* to = out + (u64)(column + down) * row;
-        if (first < count) to[place[first]] = shared.tile[first][down];
-        if (first + 1 < count) to[place[first + 1]] = shared.tile[first + 1][down];
+        #pragma unroll
+        for (int i = 0; i < 4; i++, to += row, a >>= 8, b >>= 8) {
+            if (together) *(u16*)(to + at) = (u16)(a & 0xFF | b << 8);
+            else {
+                if (at >= 0) to[at] = (u8)a;
+                if (next >= 0) to[next] = (u8)b;
+            }
+        }
     }
 }

@@ -9,36 +9,51 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..attention import processors
 from .nvrtc import Kernel, Launch, check, driver, load
 
 QUERIES, TILE, STAGES, HEAD, VALUES_ROW, TURNED = 192, 96, 4, 128, 32, 64
 """As in the source; TURNED: tokens and channels that a block of `across` turns."""
-THREADS = 512
+THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
+MOST_PARTS, PART_COST = 16, 8
+"""PART_COST: what a part of the keys costs beside its own, in tiles of keys."""
 SHARED = 1024 + HEAD * (QUERIES + 2 * STAGES * TILE) + 16 + 32 * STAGES
 UINT8, SWIZZLE_32, SWIZZLE_128, PROMOTE_256 = 0, 1, 3, 3
 """cuda.h: of CUtensorMapDataType, CUtensorMapSwizzle and CUtensorMapL2promotion."""
 
 
 def attend(
-    out: Tensor, q: Tensor, k: Tensor, v: Tensor, scales: tuple[Tensor, Tensor, Tensor, Tensor],
-    log_sums: Tensor | None = None, shares: Tensor | None = None,
+    out: Tensor, q: Tensor, k: Tensor, v: Tensor, heads: int, scales: tuple[Tensor, Tensor, Tensor, Tensor],
+    shares: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """`out` [parts, tokens, heads * 128], bf16, becomes attention of q [tokens, heads * 128] to as many parts of the
-    keys k, alike, with the values v as `across` turns them, all float8_e4m3fn.
+    """`out` [tokens, heads * 128], bf16, becomes attention of q [tokens, heads * 128] to the keys k, alike, with the
+    values v as `across` turns them, all float8_e4m3fn.
 
-    `scales`: of q, k and v, fp32 [1], and the values' mean, fp32 [heads * 128], which is added. `log_sums` [parts,
-    heads, tokens], fp32, becomes the logarithms of the softmax's denominators. `shares` as in
-    `attention.attend_to_frames`; the frames that count come first. Of several parts each has a tile of keys or more.
-    Raises RuntimeError where the driver refuses."""
-    (parts, queries, dim), keys = out.shape, len(k)
+    `scales`: of q, k and v, fp32 [1], and the values' mean, fp32 [heads * 128], which is added. `shares` as in
+    `attention.attend_to_frames`; the frames that count come first. Raises RuntimeError where the driver refuses."""
+    queries, keys, blocks = len(q), len(k), processors(q.device)
+    shared = -(-queries // QUERIES) * heads % blocks
+    parts, results, stored = parts_of(shared, -(-keys // TILE), blocks), None, None
+    if parts > 1:
+        results = torch.empty(shared * parts, WARPS * THREAD_RESULTS * 32, device=q.device)
+        stored = torch.zeros(shared * WARPS, dtype=torch.int32, device=q.device)
     with torch.cuda.device_of(q):
         boxes = (q, QUERIES, HEAD, SWIZZLE_128), (k, TILE, HEAD, SWIZZLE_128), (v, HEAD, VALUES_ROW, SWIZZLE_32)
         maps = (_map(*each) for each in boxes)
-        blocks = torch.cuda.get_device_properties(q.device).multi_processor_count
-        slots = 0 if shares is None else len(shares)
-        counts = slots, queries, keys, dim // HEAD, parts
-        _kernels(q.device)[0](Launch((blocks, 1), THREADS, SHARED), *maps, out, log_sums, *scales, shares, *counts)
+        counts = 0 if shares is None else len(shares), queries, keys, heads, parts
+        given = out, results, stored, *scales, shares
+        _kernels(q.device)[0](Launch((blocks, 1), THREADS, SHARED), *maps, *given, *counts)
     return out
+
+
+def parts_of(shared: int, key_tiles: int, blocks: int) -> int:
+    """Into how many parts keys are divided for the tiles of queries that are left when all blocks of threads have had
+    equally many. Their last round is often nearly empty; parts make shorter rounds."""
+
+    def time(parts: int) -> float:
+        return -(-shared * parts // blocks) * (key_tiles / parts + PART_COST * (parts > 1))
+
+    return min(range(1, min(MOST_PARTS, key_tiles) + 1), key=time)
 
 
 def across(v: Tensor) -> Tensor:
@@ -54,6 +69,8 @@ def across(v: Tensor) -> Tensor:
 def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """See pointwise.put_across_. `out` has whole rows of 64 columns, x as many channels."""
     x = x.bfloat16()
+    if x.stride(0) % 8 or x.data_ptr() % 16:  # it reads eight numbers at once
+        x = x.contiguous()
     (tokens, dim), blocks = x.shape, -(-len(x) // TURNED)
     with torch.cuda.device_of(out):
         counts = tokens, x.stride(0), out.stride(0)

@@ -190,7 +190,7 @@ def _turn(
     with torch.cuda.device_of(x):
         _turned[(len(x),)](
             out, rows, x, weight.contiguous(), cos, sin, *scaling, x.stride(0), dim, eps, bound, HALF=cos.shape[1],
-            BOUNDED=bounded, **in_two(dim, 320),
+            BOUNDED=bounded, **in_two(dim, 1280 if bounded else 320),
         )  # fmt: skip
     return out
 
