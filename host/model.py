@@ -106,6 +106,9 @@ class HostModel(LingBotWorldModel):
         )
         return RopeScale(scales, shifts)
 
+    def blocks_alone(self, options):
+        return not options.get("patches") and not options.get("patches_replace")
+
     def run_block(self, index, block, x, e0, context, camera, rope, options):
         """The check for an interrupt ends what torch.compile traces: block after block is run by the code made of the
         first, as long as nothing here depends on the index."""

@@ -18,7 +18,7 @@ from ..loaders import Checkpoint, state_tensors
 from ..loaders.chunks import layer_of
 from ..model.linear_8bit import DTYPES, EightBitLayer, eight_bit_weight
 from ..model.matrix_8bit import EightBit
-from ..model.operations import Layer, materialise
+from ..model.operations import ExactLayer, Layer, materialise
 from ..model.quantized import scaled
 from ..model.quantized.parameters import frozen_parameter, recode
 from ..options import Arithmetic
@@ -90,7 +90,7 @@ class Linear(comfy.ops.manual_cast.Linear):
                 yield EightBitLayer(weight, bias, reference.dtype)
             return
         with weight_and_bias(self, reference) as (weight, bias):
-            yield lambda x: F.linear(x, weight, bias)
+            yield ExactLayer(weight, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         # Whole, and not core's own with a part replaced: that part has another signature in later versions.

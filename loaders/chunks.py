@@ -16,6 +16,8 @@ from .tensors import MappedFile, TensorEntry, in_file_order
 
 ALIGNMENT = 256
 SMALL = 1 << 16
+_JOINT = [f".self_attn.{layer}.{kind}" for kind in ("weight", "bias") for layer in "qkv"]
+"""What one product of several layers takes: see `operations.joined`."""
 """Bytes below which a float32 tensor is aligned to 4 bytes only."""
 _BLOCK = re.compile(r"blocks\.\d+\.")
 _AFTER_LAYER = re.compile(r"\.(weight|bias).*")
@@ -118,14 +120,20 @@ def tensor_at(target: Target, entry: TensorEntry) -> Tensor:
 
 
 def _layout(entries: list[TensorEntry]) -> tuple[list[tuple[TensorEntry, int]], int]:
-    """Entries in file order with the byte where each starts, and the bytes of them all."""
+    """Entries with the byte where each starts, and the bytes of them all: `_JOINT` ones side by side, the others in
+    file order."""
     starts, end = [], 0
-    for entry in in_file_order(entries):
+    for entry in sorted(in_file_order(entries), key=_joint_first):
         alignment = 4 if entry.dtype == torch.float32 and entry.nbytes < SMALL else ALIGNMENT
         start = -(-end // alignment) * alignment
         starts.append((entry, start))
         end = start + entry.nbytes
     return starts, -(-end // ALIGNMENT) * ALIGNMENT
+
+
+def _joint_first(entry: TensorEntry) -> tuple[str, int]:
+    found = [number for number, name in enumerate(_JOINT) if entry.name.endswith(name)]
+    return (f"block {block_of(entry.name)}", found[0]) if found else ("others", 0)
 
 
 def chunks_of(entries: list[TensorEntry], targets: dict[str, Target], size: int) -> Iterator[Chunk]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .attention import sdpa
 from .matrix_8bit import LARGEST
-from .pointwise import Rows, Unturned, encode_8bit, from_fp8_, or_else, to_fp8_, turned_fp8
+from .pointwise import Rows, encode_8bit, from_fp8_, or_else, to_fp8_
 
 FP8 = torch.float8_e4m3fn
 SAMPLE = 512
@@ -96,9 +96,8 @@ def operand(x: Tensor, mean_of: Tensor | None = None, zeros: int = 0) -> Operand
     return Operand(values, made)
 
 
-def turned_operand(given: Unturned) -> Operand:
-    """Queries, normed and turned, by the scale that their norm allows."""
-    values, scale, factor = turned_fp8(given)
+def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
+    """Queries by the scale that their norm allows: see `puts.turned_fp8`."""
     return Operand(values, Scaling(scale, factor, _no_mean(scale.device)))
 
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from .attention_fp8 import FP8, Operand, operand, operands, places_across
 from .matrix_8bit import LARGEST
-from .pointwise import Rows, encode_8bit, put_across_
+from .pointwise import Rows, encode_8bit
 from .pointwise_plain import put_across_ as plainly_put_across_
+from .puts import put_across_
 
 
 def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:

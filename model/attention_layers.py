@@ -11,16 +11,17 @@ from torch import Tensor, nn
 
 from .attention import Attention, attend_to_frames, attend_to_padded
 from .attention_8bit import attend_8bit, attend_operands
-from .attention_fp8 import Operand, operand, turned_operand
+from .attention_fp8 import Operand, operand
 from .cache import Pair
 from .config import ModelConfig
 from .forward import ForwardOptions, Rope
-from .linear_8bit import input_dtype, joined
-from .operations import Layer, Operations, norm_parameters, prepared_layers
-from .pointwise import Rows, Turning, Unturned, rms_norm_
+from .linear_8bit import input_dtype
+from .operations import Layer, Operations, joined, norm_parameters, prepared_layers
+from .pointwise import Rows, Turning, rms_norm_
+from .puts import Unturned
 from .residual import Residual
 
-Extend = Callable[[Tensor | Unturned, Tensor], "Pair | tuple[Operand, Operand]"]
+Extend = Callable[[Tensor | Unturned | None, Tensor | Unturned, Tensor], tuple[Any, Any, Any]]
 
 
 class _Attention(nn.Module):
@@ -46,9 +47,10 @@ class SelfAttention(_Attention):
     ) -> None:
         """x += gate * attention(norm(x) * scale + shift) of every row; modulation [rows, 3, dim] has the three.
 
-        GEMMs and attention run in the dtype of `reference`. A causal model has one row; `extend(keys, values)` returns
-        the row's own keys and values together with those of earlier frames. Where several processes compute a forward
-        together, x has this process's tokens, options["token_share"]; attention and `extend` get its heads."""
+        GEMMs and attention run in the dtype of `reference`. A causal model has one row; `extend(queries, keys, values)`
+        returns the row's own queries, and its keys and values together with those of earlier frames. Where several
+        processes compute a forward together, x has this process's tokens, options["token_share"]; attention and
+        `extend` get its heads."""
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
             for row, (shift, scale, gate) in zip(rows, modulation, strict=True):
@@ -65,7 +67,7 @@ class SelfAttention(_Attention):
         with prepared_layers(reference, self.k, self.v) as (to_keys, to_values):
             y = row.normed(scale, shift, self.eps, reference.dtype, to_keys, to_values)
             keys, values = projections(y, to_keys, to_values, at_once=True)
-            extend(Unturned(keys, Turning(self._norms(row.stream)[1], *rope, self.eps)), values)
+            extend(None, Unturned(keys, Turning(self._norms(row.stream)[1], *rope, self.eps)), values)
 
     def _norms(self, x: Tensor) -> Pair:
         return norm_parameters(self.norm_q, x)[0], norm_parameters(self.norm_k, x)[0]
@@ -74,12 +76,12 @@ class SelfAttention(_Attention):
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
         """q, k and v of y [tokens, dim], each computed when it is asked for. Of a causal model's row that no other
-        process has a share of, who takes q and k norms and turns them."""
+        process has a share of, the cache norms and turns q and k."""
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
-        in_8_bits = history is not None and history.in_fp8 and self.attention is attend_8bit
-        made = projections(y, *layers, at_once=in_8_bits)
+        made = projections(y, *layers, at_once=history is not None)
         q, k = (partial(Unturned, turning=Turning(norm, *rope, self.eps)) for norm in norms)
-        yield turned_operand(q(next(made))) if in_8_bits else q(next(made)).turned()
+        exact = history is None or history.in_fp8 and self.attention is not attend_8bit
+        yield q(next(made)).turned() if exact else q(next(made))
         yield k(next(made)).turned() if history is None else k(next(made))
         yield next(made)
 
@@ -89,8 +91,8 @@ class SelfAttention(_Attention):
         """Of this process's tokens, by all processes that have a share of them. `dtype`: of what the next layer takes,
         where attention can give 8 bits."""
         share = options.get("token_share")
-        q, k, v = projected if share is None else share.to_heads(projected)
-        keys, values = cast(tuple[Any, Any], (k, v) if extend is None else extend(k, v))
+        given = projected if share is None else share.to_heads(projected)
+        q, keys, values = cast(tuple[Any, Any, Any], given if extend is None else extend(*given))
         shares = None if extend is None else options["kv_cache"].frame_shares
         if isinstance(q, Operand):
             return attend_operands(q, keys, values, self.heads, dtype, shares)
@@ -102,7 +104,7 @@ class SelfAttention(_Attention):
             out = attend_operands(operand(q), keys, values, heads, q.dtype, shares)
         else:
             out = attend_to_frames(q, keys, values, heads, shares)
-        del q, k, v, keys, values  # before the exchange takes memory
+        del given, q, keys, values  # before the exchange takes memory
         return out if share is None else share.to_tokens(out)
 
 

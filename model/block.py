@@ -21,7 +21,7 @@ from .forward import Camera, ForwardOptions, Rope
 from .linear_8bit import activated, shared
 from .operations import Layer, Operations, norm_parameters, prepared_layers
 from .pointwise import modulated, slices
-from .residual import Residual
+from .residual import Residual, residuals
 
 FFN_TOKENS = 32768
 """Tokens in the feed-forward at once: all of a video of 480x832x81. Two halves would make the step 1 % slower and save
@@ -82,16 +82,19 @@ class Block(nn.Module):
 
         e0: time modulation [rows, 6, dim] in the dtype of x. context: embedded prompts [rows, text_len, dim]; GEMMs and
         attention run in their dtype. options go to the attention function; "kv_cache" may hold a KeyValueCache. Where
-        that only wants keys and values, the last block computes no more than its own."""
-        x = x if inplace else x.clone()
+        that only wants keys and values, the last block computes no more than its own. "residuals" are the rows of x:
+        then x is written over, and what is added last may wait for the next block."""
+        rows = options.get("residuals")
+        if rows is None:
+            x = x if inplace else x.clone()
+            rows = residuals(x)
         modulation = modulated(e0, self.modulation)  # shift, scale and gate, twice
         history, extend = options.get("kv_cache"), None
         if history is not None:
             extend = partial(history.extend, self.index)
             if history.ends_at(self.index) and "token_share" not in options:  # other processes wait for the rest
-                self.self_attn.give(Residual(x[0], waits=False), modulation[:, :3], rope, context, extend)
+                self.self_attn.give(rows[0], modulation[:, :3], rope, context, extend)
                 return x
-        rows = [Residual(row, waits=len(x) == 1 and not torch.compiler.is_compiling()) for row in x]
         self.self_attn.update_(rows, modulation[:, :3], rope, context, options, extend)
         if camera is not None:
             self._inject(rows, camera, context)
@@ -99,8 +102,9 @@ class Block(nn.Module):
         norm = cast(Pair, norm_parameters(self.norm3, x))  # norm3 has a bias
         self.cross_attn.update_(rows, norm, keys_values, context, options)
         self._feed_forward(rows, modulation[:, 3:], context)
-        for row in rows:
-            row.settle()
+        if "residuals" not in options:
+            for row in rows:
+                row.settle()
         return x
 
     def _feed_forward(self, rows: Sequence[Residual], modulation: Tensor, reference: Tensor) -> None:

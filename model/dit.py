@@ -23,6 +23,7 @@ from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope, Ti
 from .operations import Operations, TorchOperations, prepared, prepared_layers
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices
+from .residual import residuals
 from .rope import AS_TRAINED, RopeScale, rope_table
 
 EMBEDDING_TOKENS = 8192
@@ -161,8 +162,13 @@ class LingBotWorldModel(nn.Module):
         """The head's cells of this process's tokens. All that a forward computes from the latent."""
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
+        rows = residuals(x) if self.blocks_alone(options) else []
+        if rows:
+            options = {**options, "residuals": rows}
         for index, block in enumerate(self.blocks):
             x = self.run_block(index, block, x, e0, given.context, given.camera, given.rope, options)
+        for row in rows:
+            row.settle()
         return self.head(x, e)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
@@ -191,6 +197,10 @@ class LingBotWorldModel(nn.Module):
     def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
         """What positions are scaled and shifted by. Hosts may override this."""
         return AS_TRAINED
+
+    def blocks_alone(self, options: ForwardOptions) -> bool:  # noqa: ARG002
+        """Whether nobody but the blocks reads or writes the residual stream between them. Hosts may override this."""
+        return True
 
     def run_block(
         self,

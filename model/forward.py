@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, cast
@@ -15,6 +15,7 @@ from .parallel import SequenceParallel, TokenShare
 
 if TYPE_CHECKING:
     from .kv_cache import KeyValueCache
+    from .residual import Residual
 
 Times = tuple[Tensor, Tensor]
 """The time embedding and the blocks' modulation of a timestep."""
@@ -82,6 +83,8 @@ class ForwardOptions(TypedDict, total=False):
     """The processes that compute the forward together."""
     token_share: TokenShare
     """This process's tokens of it; the model adds them."""
+    residuals: Sequence[Residual]
+    """The rows of the residual stream, if nobody but the blocks reads it between them; the model adds them."""
     graphs: ForwardRecorder
     """Records and replays a causal model's forwards."""
     timestep: int

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..options import CHUNK, Window
 from .attention_8bit import takes_values_across
-from .attention_fp8 import FP8, Operand, Scaling, places_across, sample, scaling
+from .attention_fp8 import FP8, Operand, Scaling, by_norm, places_across, sample, scaling
 from .attention_fp8_cudnn import padding
 from .cache import Pair
 from .config import ModelConfig
@@ -31,7 +31,8 @@ from .host_memory import upload
 from .kernels.attention_hopper import TURNED
 from .kv_place import ON_DEVICE, KeyValuePlace, stored_shapes
 from .kv_storage import DeviceStorage, HostStorage, Past, SplitStorage, Storage
-from .pointwise import Unturned, decode_8bit_, encode_8bit, put_, put_across_, put_fp8_, put_turned_
+from .pointwise import decode_8bit_, encode_8bit
+from .puts import Unturned, put_, put_across_, put_fp8_, put_own_, put_turned_, turned_fp8
 
 FP8_HEADROOM = 16.0
 """In fp8, later keys and values may be so many times as large as the largest of the first chunk."""
@@ -171,19 +172,21 @@ class KeyValueCache:
         """Whether `extend` gives Operands."""
         return self._place.fp8
 
-    def extend(self, block: int, keys: Tensor | Unturned, values: Tensor) -> Pair | tuple[Operand, Operand]:
-        """Keys and values [seen tokens, dim] that the running chunk attends to in this block: those of the earlier
-        frames in the window, and the chunk's own (`keys` and `values`, [chunk tokens, dim]). They stay
-        valid until the block after the next one calls this."""
+    def extend(
+        self, block: int, queries: Tensor | Unturned | None, keys: Tensor | Unturned, values: Tensor
+    ) -> tuple[Any, Any, Any]:
+        """Queries, keys and values as attention takes them in this block: Operands if the cache is in fp8, else
+        tensors. The running chunk's own are given [chunk tokens, dim]. Keys and values become those that the chunk
+        attends to, the earlier frames' in the window too, and stay valid until the block after the next one calls
+        this. Queries that are turned already, or None, come back as they are."""
         stored = self._storage.fetch(block)
         stay = self.keep and not self._stored_in_place(block)  # elsewhere than attention sees them
         if isinstance(keys, Unturned) and (self._scalings[block] is None if self._place.fp8 else stay):
             keys = keys.turned()
         if self._place.fp8:
-            return self._extend_fp8(block, keys, values, stored)
+            return self._extend_fp8(block, queries, keys, values, stored)
         seen = self._decode(stored) if self._place.eight_bit else stored
-        for tokens, new in zip(seen, (keys, values), strict=True):
-            self._put(tokens, new)
+        made = self._put(seen, queries, keys, values)
         if stay:
             assert isinstance(keys, Tensor)
             rows = [keys, values]
@@ -192,40 +195,65 @@ class KeyValueCache:
             for kept in self._kept:
                 self._storage.store(block, kept.stored, [row[kept.chunk] for row in rows])
         used = self._used if self.frame_shares is None else len(seen[0])
-        return seen[0][:used], seen[1][:used]
+        return made, seen[0][:used], seen[1][:used]
 
-    def _put(self, tokens: Tensor, new: Tensor | Unturned, scaling: Scaling | None = None) -> None:
-        """The running chunk's own keys or values where attention sees them."""
+    def _put(
+        self,
+        seen: Sequence[Tensor],
+        queries: Tensor | Unturned | None,
+        keys: Tensor | Unturned,
+        values: Tensor,
+        scalings: tuple[Scaling, Scaling] | None = None,
+    ) -> Tensor | Operand | None:
+        """Puts the running chunk's own keys and values where attention sees them. Gives its queries as attention takes
+        them."""
+        pairs = None if scalings is None else (_shift_and_factor(scalings[0]), _shift_and_factor(scalings[1]))
+        into = seen[0], None if self._places is not None else seen[1]
+        made: Tensor | tuple[Tensor, Tensor, Tensor] | None
+        if isinstance(queries, Unturned) and isinstance(keys, Unturned):
+            made = put_own_(into, self._own, (queries, keys, values), pairs)
+        else:
+            for tokens, new, pair in zip(into, (keys, values), pairs or (None, None), strict=True):
+                if tokens is not None:
+                    self._put_alone(tokens, new, pair)
+            turn = Unturned.turned if pairs is None else turned_fp8
+            made = turn(queries) if isinstance(queries, Unturned) else queries
+        if self._places is not None and pairs is not None:
+            put_across_(seen[1], self._places, values, *pairs[1])
+        return by_norm(*made) if isinstance(made, tuple) else made
+
+    def _put_alone(self, tokens: Tensor, new: Tensor | Unturned, pair: Pair | None) -> None:
         if isinstance(new, Unturned):
-            put_turned_(tokens, self._own, new, (None, None) if scaling is None else (scaling.mean, scaling.factor))
-        elif scaling is None:
+            put_turned_(tokens, self._own, new, pair or (None, None))
+        elif pair is None:
             put_(tokens, self._own, new)
         else:
-            put_fp8_(tokens, self._own, new, scaling.mean, scaling.factor)
+            put_fp8_(tokens, self._own, new, *pair)
 
     def _extend_fp8(
-        self, block: int, keys: Tensor | Unturned, values: Tensor, stored: Sequence[Tensor]
-    ) -> tuple[Operand, Operand]:
+        self,
+        block: int,
+        queries: Tensor | Unturned | None,
+        keys: Tensor | Unturned,
+        values: Tensor,
+        stored: Sequence[Tensor],
+    ) -> tuple[Any, Operand, Operand]:
         scalings = self._scalings[block]
         if scalings is None:
             assert isinstance(keys, Tensor)
             scalings = scaling(keys, sample(keys), FP8_HEADROOM), scaling(values, values, FP8_HEADROOM)
         if self.keep:
             self._scalings[block] = scalings
-        self._put(stored[0], keys, scalings[0])
-        if self._places is None:
-            self._put(stored[1], values, scalings[1])
-        else:
-            put_across_(stored[1], self._places, values, scalings[1].mean, scalings[1].factor)
+        made = self._put(stored, queries, keys, values, scalings)
         if self.keep and not self._stored_in_place(block):
             for kept in self._kept:
                 self._storage.store(block, kept.stored, [tokens[kept.seen] for tokens in stored])
         seen = self._used if self.frame_shares is None else self.window * self._frame_tokens
         if self._across:
-            return Operand(stored[0][:seen], scalings[0]), Operand(stored[1], scalings[1], across=seen)
+            return made, Operand(stored[0][:seen], scalings[0]), Operand(stored[1], scalings[1], across=seen)
         if self.frame_shares is None and values.device.type == "cuda":
             seen += padding(seen)
-        return Operand(stored[0][:seen], scalings[0]), Operand(stored[1][:seen], scalings[1])
+        return made, Operand(stored[0][:seen], scalings[0]), Operand(stored[1][:seen], scalings[1])
 
     def _decode(self, stored: Sequence[Tensor]) -> Pair:
         shape, dtype = self._decoded
@@ -255,3 +283,7 @@ class KeyValueCache:
                 runs.append((list(each), 1))
         size = self._frame_tokens
         return [tuple(slice(start * size, (start + count) * size) for start in starts) for starts, count in runs]
+
+
+def _shift_and_factor(scaling: Scaling) -> Pair:
+    return scaling.mean, scaling.factor

@@ -4,7 +4,7 @@ A weight has a scale for each output channel, an activation for each token. Wher
 activation it is put into 8 bits once, and norms and activation functions write 8 bits at once. On the CPU, and on a GPU
 whose kernel fails, the products are those of the same 8-bit operands in plain torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -69,37 +69,14 @@ class EightBitLayer:
         """The weight's values and scales, and the bias."""
         return *self._weight, self._bias
 
+    def of(self, values: Tensor, scales: Tensor, bias: Tensor | None) -> "EightBitLayer":
+        """A layer of such parts."""
+        return EightBitLayer(EightBit(values, scales), bias, self.dtype)
+
     def __call__(self, x: Rows) -> Tensor:
         if not isinstance(x, EightBit):
             x = encode_8bit(x, dtype=self.input_dtype)
         return product(x, self._weight, self._bias, self.dtype)
-
-
-def joined(*layers: Any) -> EightBitLayer | None:
-    """One layer that gives the results of all, side by side, if their weights lie one behind the other in 8 bits (see
-    `parameters.keep_together`); else None."""
-    if not all(isinstance(layer, EightBitLayer) for layer in layers):
-        return None
-    parts = [layer.parts for layer in layers]
-    values, scales, biases = (_one_of([part[index] for part in parts]) for index in range(3))
-    if values is None or scales is None or biases is None:
-        return None
-    return EightBitLayer(EightBit(values, scales), biases, layers[0].dtype)
-
-
-def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
-    """The tensor that these lie in, one behind the other; None where they do not."""
-    first, total = tensors[0], 0
-    for tensor in tensors:
-        if first is None or tensor is None or not tensor.is_contiguous():
-            return None
-        if tensor.untyped_storage().data_ptr() != first.untyped_storage().data_ptr() or tensor.dtype != first.dtype:
-            return None
-        if tensor.data_ptr() != first.data_ptr() + total:
-            return None
-        total += tensor.nbytes
-    assert first is not None
-    return first.as_strided((total // first[0].nbytes, *first.shape[1:]), first.stride())
 
 
 def eight_bit_weight(weight: Tensor, device: torch.device, dtype: torch.dtype) -> EightBit:

@@ -113,8 +113,7 @@ def prepared(layer: torch.nn.Module, reference: Tensor) -> Iterator[Layer]:
         if dtype is not None and not layer.changes:
             yield EightBitLayer(eight_bit_weight(layer.weight, reference.device, dtype), bias, reference.dtype)
         else:
-            weight = layer.changed_weight(reference)
-            yield lambda x: F.linear(x, weight, bias)
+            yield ExactLayer(layer.changed_weight(reference), bias)
     else:
         yield layer
 
@@ -124,6 +123,45 @@ def prepared_layers(reference: Tensor, *layers: torch.nn.Module) -> Iterator[tup
     """Several layers, each `prepared`, freed together."""
     with ExitStack() as stack:
         yield tuple(stack.enter_context(prepared(layer, reference)) for layer in layers)
+
+
+class ExactLayer:
+    """A linear layer as a function of its input, which has the dtype of weight [out, in] and bias [out]."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.parts = weight, bias
+
+    def of(self, weight: Tensor, bias: Tensor | None) -> "ExactLayer":
+        """A layer of such parts."""
+        return ExactLayer(weight, bias)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, *self.parts)
+
+
+def joined(*layers: Any) -> Layer | None:
+    """One layer that gives the results of all, side by side, if they are of one kind and their weights and biases lie
+    one behind the other (see `parameters.keep_together`); else None."""
+    kind = type(layers[0])
+    if kind not in (ExactLayer, EightBitLayer) or any(type(layer) is not kind for layer in layers):
+        return None
+    whole = [_one_of(parts) for parts in zip(*(layer.parts for layer in layers), strict=True)]
+    return None if any(part is None for part in whole) else layers[0].of(*whole)
+
+
+def _one_of(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    """The tensor that these lie in, one behind the other; None where they do not."""
+    first, total = tensors[0], 0
+    for tensor in tensors:
+        if first is None or tensor is None or not tensor.is_contiguous():
+            return None
+        if tensor.untyped_storage().data_ptr() != first.untyped_storage().data_ptr() or tensor.dtype != first.dtype:
+            return None
+        if tensor.data_ptr() != first.data_ptr() + total:
+            return None
+        total += tensor.nbytes
+    assert first is not None
+    return first.as_strided((total // first[0].nbytes, *first.shape[1:]), first.stride())
 
 
 def norm_parameters(layer: torch.nn.Module, reference: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from importlib.util import find_spec
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,17 +27,6 @@ Rows: TypeAlias = Tensor | EightBit
 """Activations [tokens, width] as a layer takes them."""
 
 
-class Unturned(NamedTuple):
-    """Keys [tokens, dim] before norm and rotation: who stores them does both on the way."""
-
-    x: Tensor
-    turning: Turning
-
-    def turned(self) -> Tensor:
-        """After both, in place."""
-        return rms_rope_(self.x, *self.turning)
-
-
 def residual_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the residual stream and of statistics for a compute dtype: fp32, or fp64 for fp64."""
     return torch.promote_types(dtype, torch.float32)
@@ -45,38 +34,38 @@ def residual_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """Layer norm of x over its last dimension, times weight plus bias ([dim] each), as `dtype`."""
-    return _run("layer_norm", x, weight, bias, eps, dtype)
+    return run("layer_norm", x, weight, bias, eps, dtype)
 
 
 def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Root-mean-square norm of x over its full width, times weight [dim]."""
-    return _run("rms_norm_", x, weight, eps)
+    return run("rms_norm_", x, weight, eps)
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
     """`rms_norm_`, then every head's interleaved pairs rotated by the angles of cos and sin [tokens, head_dim/2]."""
-    return _run("rms_rope_", x, weight, cos, sin, eps)
+    return run("rms_rope_", x, weight, cos, sin, eps)
 
 
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """SiLU of x's root-mean-square norm over its last dimension, times weight [dim]."""
-    return _run("rms_silu", x, weight, eps)
+    return run("rms_silu", x, weight, eps)
 
 
 def gated_add_(x: Tensor, y: Tensor, gate: Tensor | None = None) -> Tensor:
     """x + y * gate, gate [dim] in x's dtype or None for ones. torch's `add_` of bf16 to fp32 takes 5/3 of the time."""
-    return _run("gated_add_", x, y, gate)
+    return run("gated_add_", x, y, gate)
 
 
 def affine_(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """x * (1 + scale) + shift, scale and shift [tokens, dim]."""
-    return _run("affine_", x, scale, shift)
+    return run("affine_", x, scale, shift)
 
 
 def modulated(times: Tensor, weights: Tensor) -> Tensor:
     """A block's shift, scale and gate, twice, [rows, 6, dim] in the dtype of `times`: the sum of `times` [rows, 6, dim]
     and the block's `weights` [1, 6, dim], and 1 more for the scales."""
-    return _run("modulated", times, weights)
+    return run("modulated", times, weights)
 
 
 def add_norm(
@@ -91,7 +80,7 @@ def add_norm(
     """`gated_add_` of what is `added` to x, then, unless it is None, `affine_`, then the `layer_norm` of x: as `dtype`,
     or in 8 bits with one scale a token."""
     out = empty_rows(x, dtype)
-    _run("add_norm_", x, *_values_and_scales(out), added, affine, (weight, bias, eps))
+    run("add_norm_", x, *_values_and_scales(out), added, affine, (weight, bias, eps))
     return out
 
 
@@ -101,14 +90,14 @@ def encode_8bit(
     """x [tokens, heads*head_dim], or an activation function of it, in 8 bits. The largest magnitude of each token and
     head becomes the largest number of `dtype`."""
     out = _empty_8bit(x, heads, dtype)
-    _run("encode_8bit_", *out, x, activation)
+    run("encode_8bit_", *out, x, activation)
     return out
 
 
 def layer_norm_8bit(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dtype) -> EightBit:
     """`layer_norm` in 8 bits with one scale a token."""
     out = _empty_8bit(x, 1, dtype)
-    _run("layer_norm_8bit_", *out, x, weight, bias, eps)
+    run("layer_norm_8bit_", *out, x, weight, bias, eps)
     return out
 
 
@@ -127,53 +116,18 @@ def _empty_8bit(x: Tensor, heads: int, dtype: torch.dtype) -> EightBit:
 
 def decode_8bit_(out: Tensor, values: Tensor, scales: Tensor) -> Tensor:
     """`out` [tokens, heads*head_dim] becomes the x that `encode_8bit` got, rounded to 8 bits."""
-    return _run("decode_8bit_", out, values, scales)
+    return run("decode_8bit_", out, values, scales)
 
 
 def to_fp8_(out: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """`out`, float8_e4m3fn, becomes (x - shift) * factor, x [tokens, dim], shift [dim] and factor [1] in fp32. What
     lies beyond its largest number becomes that number."""
-    return _run("to_fp8_", out, x, shift, factor)
+    return run("to_fp8_", out, x, shift, factor)
 
 
 def from_fp8_(out: Tensor, values: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
     """`out` [tokens, dim] becomes values * factor + shift, of values as `to_fp8_` makes them."""
-    return _run("from_fp8_", out, values, shift, factor)
-
-
-def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """The `rows` (int64 [tokens]) of `out` become x [tokens, dim]."""
-    return _run("put_", out, rows, x)
-
-
-def put_fp8_(out: Tensor, rows: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """The `rows` (int64 [tokens]) of `out` become what `to_fp8_` makes of x [tokens, dim]."""
-    return _run("put_fp8_", out, rows, x, shift, factor)
-
-
-def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """The columns `places` (int64 [tokens]) of `out` [dim, columns], float8_e4m3fn, become x [tokens, dim] as `to_fp8_`
-    makes them."""
-    return _run("put_across_", out, places, x, shift, factor)
-
-
-def put_turned_(
-    out: Tensor,
-    rows: Tensor,
-    given: Unturned,
-    scaling: tuple[Tensor | None, Tensor | None] = (None, None),
-) -> Tensor:
-    """The `rows` (int64 [tokens]) of `out` become what is `given`, normed and turned; with `scaling`, shift and factor,
-    what `to_fp8_` makes of that. What is given may be written over."""
-    return _run("put_turned_", out, rows, given.x, given.turning, *scaling)
-
-
-def turned_fp8(given: Unturned) -> tuple[Tensor, Tensor, Tensor]:
-    """What is given, normed and turned, in float8_e4m3fn; its scale [1], and 1 over it. The scale is the least power of
-    two with which no token becomes too large: a norm bounds its result. What is given may be written over."""
-    scale, factor = (torch.empty(1, dtype=torch.float32, device=given.x.device) for _ in range(2))
-    out = torch.empty_like(given.x, dtype=torch.float8_e4m3fn)
-    return _run("turned_fp8_", out, scale, factor, given.x, given.turning), scale, factor
+    return run("from_fp8_", out, values, shift, factor)
 
 
 def merge_fp8_(
@@ -186,7 +140,7 @@ def merge_fp8_(
 ) -> R:
     """`out` [tokens, dim] becomes `from_fp8_` of what `merge_` makes of fp8 `parts` and a `rest`; without `log_sums` of
     the only part. An EightBit gets one scale a token."""
-    _run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
+    run("merge_fp8_", *_values_and_scales(out), parts, log_sums, *(rest or (None, None)), shift, factor)
     return out
 
 
@@ -197,13 +151,13 @@ def merge_(
 
     `parts` [n, tokens, heads, head_dim], contiguous, is attention to as many parts of the keys; `log_sums` [n, heads,
     tokens], fp32, are the logarithms of the softmax's denominators. `rest` is one more part with its own."""
-    return _run("merge_", out, parts, log_sums, rest, rest_log_sums)
+    return run("merge_", out, parts, log_sums, rest, rest_log_sums)
 
 
 def rescale_(out: Tensor, products: Tensor, scales: Tensor, weight_scales: Tensor, bias: Tensor | None) -> Tensor:
     """`out` [tokens, dim] becomes products * scales * weight_scales + bias: int32 sums of int8 products, an fp32 scale
     for each token [tokens, 1] and for each channel [dim], and a bias [dim] or None."""
-    return _run("rescale_", out, products, scales, weight_scales, bias)
+    return run("rescale_", out, products, scales, weight_scales, bias)
 
 
 def gelu_(x: Tensor) -> Tensor:
@@ -218,7 +172,8 @@ def slices(length: int, limit: int) -> Iterator[slice]:
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
-def _run(name: str, x: Tensor, *arguments: Any) -> Tensor:
+def run(name: str, x: Tensor, *arguments: Any) -> Tensor:
+    """The operation of that name, by what is fastest for x."""
     if torch.compiler.is_compiling():
         return _plain(name)(x, *arguments)
     return implementation(name, x.device.type)(x, *arguments)
@@ -273,10 +228,16 @@ def _eager_rows(plain: Callable[..., Tensor], out: Tensor, rows: Tensor, *argume
     return out
 
 
+def _eager_own(plain: Callable[..., Tensor], out: Tensor, values_out: Tensor, rows: Tensor, *arguments: Any) -> Tensor:
+    for part in slices(len(rows), EAGER_TOKENS):
+        plain(out, values_out, rows[part], *(_tokens_of(argument, part) for argument in arguments))
+    return out
+
+
 _EAGER: dict[str, Callable[..., Tensor]] = {
     "layer_norm": _eager_layer_norm, "rms_silu": _eager_whole, "modulated": _eager_whole, "put_": _eager_whole,
     "put_fp8_": _eager_whole, "put_across_": _eager_whole, "merge_": _eager_whole, "merge_fp8_": _eager_whole,
-    "put_turned_": _eager_rows,
+    "put_turned_": _eager_rows, "put_own_": _eager_own,
 }  # fmt: skip
 
 

@@ -106,6 +106,20 @@ def put_turned_(
     return put_(out, rows, x) if shift is None or factor is None else put_fp8_(out, rows, x, shift, factor)
 
 
+def put_own_(
+    out: Tensor, values_out: Tensor | None, rows: Tensor, q: Tensor, k: Tensor, v: Tensor, q_turning: Turning,
+    k_turning: Turning, q_out: Tensor | None, q_scale: tuple[Tensor, Tensor] | None,
+    scalings: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
+) -> Tensor:  # fmt: skip
+    if q_out is None or q_scale is None or scalings is None:
+        rms_rope_(q, *q_turning)
+        put_turned_(out, rows, k, k_turning, None, None)
+        return out if values_out is None else put_(values_out, rows, v)
+    turned_fp8_(q_out, *q_scale, q, q_turning)
+    put_turned_(out, rows, k, k_turning, *scalings[0])
+    return out if values_out is None else put_fp8_(values_out, rows, v, *scalings[1])
+
+
 def turned_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, turning: Turning) -> Tensor:
     bound = turning.weight.float().abs().amax().clamp_min(1e-30) * (x.shape[-1] ** 0.5 / LARGEST[out.dtype])
     scale.copy_(torch.exp2(torch.log2(bound).ceil()))

@@ -15,9 +15,9 @@ from .pointwise import Rows, affine_, gated_add_, slices
 class Residual:
     """The residual stream x [tokens, dim] of one row, written in place.
 
-    Where it `waits`, what is added and the camera's scale and shift wait for the next norm: one kernel does all of it
-    and reads x once. That keeps a layer's result a little longer, so rows of a batch do not wait. Call `settle` before
-    x is read."""
+    Where it `waits`, what is added and the camera's scale and shift wait for the next norm, which may be the next
+    block's: one kernel does all of it and reads x once. That keeps a layer's result a little longer, so rows of a batch
+    do not wait. Call `settle` before x is read."""
 
     def __init__(self, x: Tensor, waits: bool) -> None:
         self._x, self._waits = x, waits
@@ -71,3 +71,8 @@ class Residual:
         if tokens.start == 0 and tokens.stop >= len(self._x):
             return self
         return Residual(self.settle()[tokens], waits=False)
+
+
+def residuals(x: Tensor) -> list[Residual]:
+    """The rows of x [rows, tokens, dim]. A single one waits."""
+    return [Residual(row, waits=len(x) == 1 and not torch.compiler.is_compiling()) for row in x]

@@ -54,7 +54,7 @@ def test_attention_sees_the_same_tokens_wherever_they_are_stored(chunk, window, 
                 given = (rows + 1000 * block).expand(-1, config.dim), (-rows - 1000 * block).expand(-1, config.dim)
                 for cache in caches:
                     cache.keep = clean
-                wanted, *others = (torch.stack(cache.extend(block, *given)) for cache in caches)
+                wanted, *others = (torch.stack(cache.extend(block, None, *given)[1:]) for cache in caches)
                 frames = wanted[0, ::size, 0] - 1000 * block
                 assert sorted(frames.tolist()) == [frame + noise * (frame >= first) for frame in seen]
                 assert torch.equal(wanted[1], -wanted[0])
@@ -139,7 +139,7 @@ def test_the_estimate_is_what_a_cache_holds(name, chunk):
     wanted = key_value_bytes(model.config, 6, 18, torch.bfloat16, place, chunk)
     assert (wanted.device, wanted.host) == (held["_blocks"] + held["_buffers"], held["_host"])
     cache.begin()
-    cache.extend(0, *torch.zeros(2, chunk * 18, model.config.dim, dtype=torch.bfloat16))
+    cache.extend(0, None, *torch.zeros(2, chunk * 18, model.config.dim, dtype=torch.bfloat16))
     assert wanted.working == place.eight_bit * 2 * 6 * 18 * model.config.dim * 2  # bytes of bf16
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.loaders import load_expert
-from lingbot_world.model import attention, pointwise
+from lingbot_world.model import attention, pointwise, puts
 from lingbot_world.model import attention_8bit as eight_bit_attention
 from lingbot_world.model import attention_fp8 as fp8_attention
 from lingbot_world.model import linear_8bit as eight_bit
@@ -256,22 +256,58 @@ def test_keys_and_queries_are_normed_and_turned_where_they_go(in_plain_torch, ca
     angles, rows = torch.randn(777, 64, device=GPU), torch.randperm(2000, device=GPU)[:777]
     turning = pointwise.Turning(torch.randn(dim, device=GPU).bfloat16(), angles.cos(), angles.sin(), 1e-6)
     x, shift = torch.randn(777, 3 * dim, device=GPU).bfloat16(), torch.randn(dim, device=GPU)
-    given = lambda: pointwise.Unturned(x.clone()[:, dim : 2 * dim], turning)  # noqa: E731
+    given = lambda: puts.Unturned(x.clone()[:, dim : 2 * dim], turning)  # noqa: E731
     out = torch.zeros(2, 2000, dim, device=GPU, dtype=torch.bfloat16)
-    pointwise.put_turned_(out[0], rows, given())
-    pointwise.put_(out[1], rows, given().turned())
+    puts.put_turned_(out[0], rows, given())
+    puts.put_(out[1], rows, given().turned())
     torch.testing.assert_close(*out)
     for scaling in ((shift, torch.full((1,), 16.0, device=GPU)), (None, None)):
         if scaling[0] is None:
-            got, *scales = pointwise.turned_fp8(given())
-            want, *others = in_plain_torch(pointwise.turned_fp8, given())
+            got, *scales = puts.turned_fp8(given())
+            want, *others = in_plain_torch(puts.turned_fp8, given())
             assert scales == others
         else:
             got, want = torch.zeros(2, 2000, dim, device=GPU).to(torch.float8_e4m3fn)
-            pointwise.put_turned_(got, rows, given(), scaling)
-            in_plain_torch(pointwise.put_turned_, want, rows, given(), scaling)
+            puts.put_turned_(got, rows, given(), scaling)
+            in_plain_torch(puts.put_turned_, want, rows, given(), scaling)
         assert (got.float() - want.float()).norm() < 0.03 * want.float().norm()
         assert (got.view(torch.uint8) != want.view(torch.uint8)).float().mean() < 0.08  # there bf16 comes first
+    assert "slower" not in caplog.text, "fell back to plain torch"
+
+
+@pytest.mark.parametrize("dim", [256, 1536, 5120])
+def test_a_chunks_own_queries_keys_and_values_go_where_they_belong_at_once(caplog, dim):
+    """In one kernel as in three."""
+    pytest.importorskip("triton")
+    needs("fp8")
+    angles, rows = torch.randn(777, 64, device=GPU), torch.randperm(2000, device=GPU)[:777]
+    turnings = [pointwise.Turning(torch.randn(dim, device=GPU), angles.cos(), angles.sin(), 1e-6) for _ in range(2)]
+    x, scalings = torch.randn(777, 3 * dim, device=GPU).bfloat16(), []
+    for _ in range(2):
+        scalings.append((torch.randn(dim, device=GPU), torch.full((1,), 16.0, device=GPU)))
+
+    def given():
+        q, k, v = x.clone().chunk(3, dim=1)
+        return puts.Unturned(q, turnings[0]), puts.Unturned(k, turnings[1]), v
+
+    out = torch.zeros(2, 2, 2000, dim, device=GPU).bfloat16()
+    q, k, v = given()
+    made = puts.put_own_((out[0, 0], out[0, 1]), rows, (q, k, v))
+    assert made.data_ptr() == q.x.data_ptr()
+    q, k, v = given()
+    torch.testing.assert_close(made, q.turned())
+    puts.put_turned_(out[1, 0], rows, k)
+    puts.put_(out[1, 1], rows, v)
+    assert torch.equal(*out)
+    out = torch.zeros(2, 2, 2000, dim, device=GPU).to(FP8)
+    for values in (out[0, 1], None):
+        made = puts.put_own_((out[0, 0], values), rows, given(), tuple(scalings))
+    q, k, v = given()
+    for got, want in zip(made, puts.turned_fp8(q), strict=True):
+        assert torch.equal(got.float(), want.float())
+    puts.put_turned_(out[1, 0], rows, k, scalings[0])
+    puts.put_fp8_(out[1, 1], rows, v, *scalings[1])
+    assert torch.equal(*out.float())
     assert "slower" not in caplog.text, "fell back to plain torch"
 
 
@@ -381,7 +417,7 @@ def test_our_kernel_takes_values_as_a_cache_holds_them(hopper, caplog, aligned):
     tokens = torch.cat([torch.arange(333, device=GPU), 333 + torch.randperm(667, device=GPU)])
     held = torch.zeros(512, 1024, dtype=FP8, device=GPU)
     given = x[tokens] if aligned else torch.cat([x[tokens], x[:, :1]], dim=1)[:, :512]
-    pointwise.put_across_(held, fp8_attention.places_across(tokens), given, v.scaling.mean, v.scaling.factor)
+    puts.put_across_(held, fp8_attention.places_across(tokens), given, v.scaling.mean, v.scaling.factor)
     values = v._replace(values=held, across=1000)
     assert torch.equal(values.rows.view(torch.uint8), v.values.view(torch.uint8))
     assert torch.equal(hopper.across(v.values).view(torch.uint8), held.view(torch.uint8))

@@ -235,8 +235,8 @@ def test_a_weight_that_is_not_quantized():
 @EVERY
 def test_a_full_size_step_needs_less_memory(monkeypatch, arithmetic):
     """Two of the forty blocks without storage; products and kernels hold what they hold on a GPU."""
-    run = pointwise._run
-    monkeypatch.setattr(pointwise, "_run", lambda name, x, *rest: x if "8bit" in name else run(name, x, *rest))
+    run = pointwise.run
+    monkeypatch.setattr(pointwise, "run", lambda name, x, *rest: x if "8bit" in name else run(name, x, *rest))
 
     def product(x, weight, bias, dtype):
         out = torch.empty(len(x.values), len(weight.values), dtype=dtype, device="meta")

@@ -236,7 +236,7 @@ def test_kept_in_fp8_they_are_what_attention_would_make_of_them():
         cache.begin()
         part = made[:, first : first + 300]
         for cache.keep, noised in ((False, 2 * part), (True, part)):
-            keys, values = cache.extend(0, *noised)
+            _, keys, values = cache.extend(0, None, *noised)
         seen.append(tuple(fp8_attention.decode(each, torch.float32) for each in (keys, values)))
     window = torch.cat([made[:, :300], made[:, 900:]], dim=1)  # the slots of the chunks between were taken again
     for got, want, mean in zip(seen[-1], window, made[:, :300].mean(1), strict=True):
@@ -249,8 +249,8 @@ def test_kept_in_fp8_they_are_what_attention_would_make_of_them():
 @pytest.mark.parametrize("grid", [(21, 60, 104), (20, 64, 128)], ids=["a rest of keys", "none"])
 def test_a_full_size_step_holds_what_the_formula_says(monkeypatch, grid):
     """Two of the forty blocks without storage, with what `cudnn_attention` holds on a GPU."""
-    run = pointwise._run
-    monkeypatch.setattr(pointwise, "_run", lambda name, x, *rest: x if "fp8" in name else run(name, x, *rest))
+    run = pointwise.run
+    monkeypatch.setattr(pointwise, "run", lambda name, x, *rest: x if "fp8" in name else run(name, x, *rest))
     made = lambda q, k, v: (torch.empty_like(q.values)[None, :, None], None)  # noqa: E731
     monkeypatch.setattr(fp8_cudnn, "_graph", lambda *shape: made)
     config = ModelConfig(5120, 13824, 40, 2, freq_dim=256, text_dim=4096)

@@ -4,30 +4,33 @@ from dataclasses import replace
 
 import pytest
 import torch
+from lingbot_world.loaders import load_expert
 from lingbot_world.loaders.load import _keep_decoded
 from lingbot_world.model import attention_layers, linear_8bit, pointwise
 from lingbot_world.model.attention import sdpa
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.kv_cache import KeyValueCache
 from lingbot_world.model.kv_place import KeyValuePlace
-from lingbot_world.model.linear_8bit import EightBitLayer, joined
+from lingbot_world.model.linear_8bit import EightBitLayer
 from lingbot_world.model.matrix_8bit import EightBit
+from lingbot_world.model.operations import joined, prepared_layers
 from lingbot_world.model.pointwise import encode_8bit
-from lingbot_world.model.quantized.parameters import WideParameter, keep_together
+from lingbot_world.model.quantized import codec
+from lingbot_world.model.quantized.parameters import FourBitParameter, WideParameter, keep_together
 from lingbot_world.model.residual import Residual
 from lingbot_world.options import Window
 from model_cases import SMALL, random_inputs, random_state, with_state
+from safetensors.torch import save_file
 
 CONFIG = replace(SMALL, causal=True)
 AROUND_ATTENTION = ["attention", "linear", "add_norm_"]
 EXACT = [
-    "modulated", "layer_norm", "linear", "rms_rope_", "linear", "linear", "put_turned_", "put_", *AROUND_ATTENTION,
-    "linear", "rms_norm_", *AROUND_ATTENTION, "linear", "gelu_", "linear", "gated_add_",
+    "modulated", "layer_norm", "linear", "put_own_", *AROUND_ATTENTION, "linear", "rms_norm_", *AROUND_ATTENTION,
+    "linear", "gelu_", "linear",
 ]  # fmt: skip
 IN_8_BITS = [
-    "modulated", "layer_norm_8bit_", "linear", "turned_fp8_", "put_turned_", "put_fp8_", *AROUND_ATTENTION,
-    "linear", "rms_norm_", "attention", "encode_8bit_", "linear", "add_norm_", "linear", "encode_8bit_", "linear",
-    "gated_add_",
+    "modulated", "layer_norm_8bit_", "linear", "put_own_", *AROUND_ATTENTION, "linear", "rms_norm_", "attention",
+    "encode_8bit_", "linear", "add_norm_", "linear", "encode_8bit_", "linear",
 ]  # fmt: skip
 
 
@@ -48,7 +51,7 @@ def launched(monkeypatch):
         return run
 
     for module, kernel, name in (
-        (pointwise, "_run", None), (linear_8bit, "gelu_", "gelu_"), (linear_8bit, "product", "linear"),
+        (pointwise, "run", None), (linear_8bit, "gelu_", "gelu_"), (linear_8bit, "product", "linear"),
         (torch.nn.functional, "linear", "linear"), (attention_layers, "attend_operands", "attention"),
     ):  # fmt: skip
         monkeypatch.setattr(module, kernel, telling(getattr(module, kernel), name))
@@ -60,6 +63,7 @@ def test_the_kernels_of_a_block(launched, monkeypatch, arithmetic, attention, wa
     names, telling = launched
     model = with_state(CONFIG, random_state(CONFIG), attention=telling(sdpa, "attention"))
     for each in model.blocks:
+        put_side_by_side(each)  # as a loaded model has them
         _keep_decoded(each, wide=arithmetic == "fp8")
     model.set_arithmetic(arithmetic)
     model.set_attention(attention)
@@ -78,7 +82,8 @@ def test_the_kernels_of_a_block(launched, monkeypatch, arithmetic, attention, wa
     for history.keep in (False, True, False):  # the first fills what is cached, the clean one says the scales
         by_block.clear()
         model(**inputs, options=options)
-    assert by_block == [wanted] * CONFIG.num_layers
+    later = ["add_norm_" if "layer_norm" in name else name for name in wanted]  # with what the block before has added
+    assert by_block == [wanted] + [later] * (CONFIG.num_layers - 1)
 
 
 def test_weights_that_are_kept_together_are_one_layers():
@@ -100,6 +105,39 @@ def test_weights_that_are_kept_together_are_one_layers():
         assert joined(layers[0], torch.nn.Identity()) is None
         alone = EightBitLayer(encode_8bit(weights[1].data, dtype=kind), bias[32:64], torch.float32)
         assert joined(layers[0], alone) is None, "elsewhere"
+
+
+def put_side_by_side(block):
+    for name in ("weight", "bias"):
+        together = torch.cat([getattr(layer, name).data for layer in block.joint_layers]).chunk(3)
+        for layer, parameter in zip(block.joint_layers, together, strict=True):
+            setattr(layer, name, torch.nn.Parameter(parameter))
+
+
+@pytest.mark.parametrize("four_bits", [False, True])
+def test_exact_weights_are_one_layers_too(four_bits):
+    """Where they lie side by side; and those of 4 bits whose decoded weights are kept."""
+    model = with_state(CONFIG, random_state(CONFIG))
+    block, x = model.blocks[0], torch.randn(5, CONFIG.dim)
+    if four_bits:
+        for layer in block.joint_layers:
+            layer.weight = FourBitParameter.of(*codec.encode(layer.weight.data), layer.weight.shape)
+    want = torch.cat([layer(x) for layer in block.joint_layers], dim=1)
+    with prepared_layers(x, *block.joint_layers) as layers:
+        assert joined(*layers) is None, "each lies for itself"
+    _keep_decoded(block, wide=False) if four_bits else put_side_by_side(block)
+    for _ in range(2):
+        with prepared_layers(x, *block.joint_layers) as layers:
+            torch.testing.assert_close(joined(*layers)(x), want)
+            assert joined(layers[0], layers[2]) is None
+
+
+def test_an_uploaded_model_has_these_weights_side_by_side(tmp_path):
+    save_file(random_state(replace(CONFIG, dim=128, num_heads=1)), tmp_path / "model.safetensors")
+    model = load_expert(tmp_path / "model.safetensors", dtype=torch.float32, copy=True)
+    for block in model.blocks:
+        with prepared_layers(torch.zeros(1), *block.joint_layers) as layers:
+            assert joined(*layers) is not None
 
 
 @pytest.mark.parametrize("eight_bit", [False, True])

@@ -88,45 +88,100 @@ def _store_by_factor(at, x, factor, inside):
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _sum_and_largest(sum_a, largest_a, sum_b, largest_b):
+    return sum_a + sum_b, tl.maximum(largest_a, largest_b)
+
+
+@triton.jit
+def _turn_token(
+    out_ptr, x_ptr, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, scale_out_ptr, factor_out_ptr, row, dim, eps,
+    root, FIRST: tl.constexpr, SECOND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+):  # fmt: skip
+    """BOUNDED: in 8 bits by the least scale that no token of that norm can exceed, which token 0 writes. Else by shift
+    and factor, if there are any."""
+    left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
+    inside = right < dim
+    a = tl.load(x_ptr + left).to(tl.float32)
+    b = tl.load(x_ptr + right, mask=inside, other=0.0).to(tl.float32)
+    of_a = tl.load(weight_ptr + left).to(tl.float32)
+    of_b = tl.load(weight_ptr + right, mask=inside, other=0.0).to(tl.float32)
+    if BOUNDED:  # a sum and a largest at once: each has all threads wait
+        total_a, most_a = tl.reduce((a * a, tl.abs(of_a)), 0, _sum_and_largest)
+        total_b, most_b = tl.reduce((b * b, tl.abs(of_b)), 0, _sum_and_largest)
+        total, most = total_a + total_b, tl.maximum(most_a, most_b)
+    else:
+        total = tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)
+    deviation = tl.rsqrt(total / dim + eps)
+    a = _rotated(a * deviation * of_a, cos_ptr + row * HALF, sin_ptr + row * HALF, 0, FIRST, HALF)
+    b = _rotated(b * deviation * of_b, cos_ptr + row * HALF, sin_ptr + row * HALF, FIRST, SECOND, HALF)
+    if shift_ptr is not None:
+        a -= tl.load(shift_ptr + left)
+        b -= tl.load(shift_ptr + right, mask=inside, other=0.0)
+    if BOUNDED:
+        made, factor = _power_of_two_over(tl.maximum(most, 1e-30) * root)
+        if row == 0:
+            tl.store(scale_out_ptr, made)
+            tl.store(factor_out_ptr, factor)
+        _store_by_factor(out_ptr + left, a, factor, left < dim)
+        _store_by_factor(out_ptr + right, b, factor, inside)
+    elif factor_ptr is not None:
+        factor = tl.load(factor_ptr)
+        _store_by_factor(out_ptr + left, a, factor, left < dim)
+        _store_by_factor(out_ptr + right, b, factor, inside)
+    else:
+        tl.store(out_ptr + left, a.to(out_ptr.dtype.element_ty))
+        tl.store(out_ptr + right, b.to(out_ptr.dtype.element_ty), mask=inside)
+
+
 @Kernel
 def _turned(
     out_ptr, rows_ptr, x_ptr, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, scale_out_ptr, factor_out_ptr,
     stride, dim, eps, root, FIRST: tl.constexpr, SECOND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
 ):  # fmt: skip
-    """BOUNDED: in 8 bits by the least scale that no token of that norm can exceed, which program 0 writes. Else by
-    shift and factor, if there are any."""
     row = tl.program_id(0).to(tl.int64)
-    left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
-    a = tl.load(x_ptr + row * stride + left).to(tl.float32)
-    b = tl.load(x_ptr + row * stride + right, mask=right < dim, other=0.0).to(tl.float32)
-    deviation = tl.rsqrt((tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)) / dim + eps)
-    a = a * deviation * tl.load(weight_ptr + left)
-    b = b * deviation * tl.load(weight_ptr + right, mask=right < dim, other=0.0)
-    a = _rotated(a, cos_ptr + row * HALF, sin_ptr + row * HALF, 0, FIRST, HALF)
-    b = _rotated(b, cos_ptr + row * HALF, sin_ptr + row * HALF, FIRST, SECOND, HALF)
-    if shift_ptr is not None:
-        a -= tl.load(shift_ptr + left)
-        b -= tl.load(shift_ptr + right, mask=right < dim, other=0.0)
     place = row
     if rows_ptr is not None:
         place = tl.load(rows_ptr + row)
-    to_left, to_right = out_ptr + place * dim + left, out_ptr + place * dim + right
-    if BOUNDED:
-        of_a = tl.max(tl.abs(tl.load(weight_ptr + left).to(tl.float32)), axis=0)
-        of_b = tl.max(tl.abs(tl.load(weight_ptr + right, mask=right < dim, other=0.0).to(tl.float32)), axis=0)
-        made, factor = _power_of_two_over(tl.maximum(tl.maximum(of_a, of_b), 1e-30) * root)
-        if row == 0:
-            tl.store(scale_out_ptr, made)
-            tl.store(factor_out_ptr, factor)
-        _store_by_factor(to_left, a, factor, left < dim)
-        _store_by_factor(to_right, b, factor, right < dim)
-    elif factor_ptr is not None:
-        factor = tl.load(factor_ptr)
-        _store_by_factor(to_left, a, factor, left < dim)
-        _store_by_factor(to_right, b, factor, right < dim)
+    _turn_token(
+        out_ptr + place * dim, x_ptr + row * stride, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, scale_out_ptr,
+        factor_out_ptr, row, dim, eps, root, FIRST, SECOND, HALF, BOUNDED,
+    )  # fmt: skip
+
+
+@triton.jit
+def _put_part(out_ptr, x_ptr, shift_ptr, factor_ptr, cols, dim):
+    inside = cols < dim
+    x = tl.load(x_ptr + cols, mask=inside, other=0.0)
+    if factor_ptr is None:
+        tl.store(out_ptr + cols, x.to(out_ptr.dtype.element_ty), mask=inside)
     else:
-        tl.store(to_left, a.to(out_ptr.dtype.element_ty))
-        tl.store(to_right, b.to(out_ptr.dtype.element_ty), mask=right < dim)
+        x = x.to(tl.float32) - tl.load(shift_ptr + cols, mask=inside, other=0.0)
+        _store_by_factor(out_ptr + cols, x, tl.load(factor_ptr), inside)
+
+
+@Kernel
+def _put_own(
+    k_out_ptr, v_out_ptr, rows_ptr, q_ptr, k_ptr, v_ptr, q_weight_ptr, k_weight_ptr, cos_ptr, sin_ptr, q_out_ptr,
+    q_scale_ptr, q_factor_ptr, k_shift_ptr, k_factor_ptr, v_shift_ptr, v_factor_ptr, q_stride, k_stride, v_stride,
+    q_out_stride, dim, eps, root, FIRST: tl.constexpr, SECOND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+):  # fmt: skip
+    """Programs of three kinds: a token's query, its key, its value."""
+    row, kind = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if kind == 0:
+        _turn_token(
+            q_out_ptr + row * q_out_stride, q_ptr + row * q_stride, q_weight_ptr, cos_ptr, sin_ptr, None, None,
+            q_scale_ptr, q_factor_ptr, row, dim, eps, root, FIRST, SECOND, HALF, BOUNDED,
+        )  # fmt: skip
+    elif kind == 1:
+        _turn_token(
+            k_out_ptr + tl.load(rows_ptr + row) * dim, k_ptr + row * k_stride, k_weight_ptr, cos_ptr, sin_ptr,
+            k_shift_ptr, k_factor_ptr, None, None, row, dim, eps, root, FIRST, SECOND, HALF, False,
+        )  # fmt: skip
+    elif v_out_ptr is not None:
+        out_ptr, x_ptr = v_out_ptr + tl.load(rows_ptr + row) * dim, v_ptr + row * v_stride
+        _put_part(out_ptr, x_ptr, v_shift_ptr, v_factor_ptr, tl.arange(0, FIRST), dim)
+        _put_part(out_ptr, x_ptr, v_shift_ptr, v_factor_ptr, FIRST + tl.arange(0, SECOND), dim)
 
 
 @Kernel
@@ -190,7 +245,26 @@ def _turn(
     with torch.cuda.device_of(x):
         _turned[(len(x),)](
             out, rows, x, weight.contiguous(), cos, sin, *scaling, x.stride(0), dim, eps, bound, HALF=cos.shape[1],
-            BOUNDED=bounded, **in_two(dim, 1280 if bounded else 320),
+            BOUNDED=bounded, **in_two(dim, 320),
+        )  # fmt: skip
+    return out
+
+
+def put_own_(
+    out: Tensor, values_out: Tensor | None, rows: Tensor, q: Tensor, k: Tensor, v: Tensor, q_turning: Turning,
+    k_turning: Turning, q_out: Tensor | None, q_scale: tuple[Tensor, Tensor] | None,
+    scalings: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
+) -> Tensor:  # fmt: skip
+    """See puts.put_own_."""
+    dim, bounded, made = q.shape[1], q_out is not None, q if q_out is None else q_out
+    scaling = (None,) * 6 if q_scale is None or scalings is None else (*q_scale, *scalings[0], *scalings[1])
+    weights = q_turning.weight.contiguous(), k_turning.weight.contiguous()
+    strides = q.stride(0), k.stride(0), v.stride(0), made.stride(0)
+    with torch.cuda.device_of(q):
+        _put_own[(len(q), 2 if values_out is None else 3)](
+            out, values_out, rows, q, k, v, *weights, q_turning.cos, q_turning.sin, made, *scaling, *strides, dim,
+            q_turning.eps, dim**0.5 / LARGEST[torch.float8_e4m3fn], HALF=q_turning.cos.shape[1], BOUNDED=bounded,
+            **in_two(dim, 320),
         )  # fmt: skip
     return out
 

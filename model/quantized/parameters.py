@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -26,42 +26,45 @@ class DecodedParameter(torch.nn.Parameter):
     _place: "Place | None" = None
 
     def keep(self, place: "Place | None" = None) -> None:
-        """From now on what decoding and recoding make stays beside the weight, and is given again; 8 bits in their
-        `place`."""
+        """From now on what decoding and recoding make stays beside the weight, or in its `place`, and is given
+        again."""
         self._kept, self._place = {}, place
 
     def _kept_or_made(self, dtype: torch.dtype, make: Callable[[], T]) -> T:
         kept = {} if self._kept is None else self._kept
         if dtype not in kept:
             made = make()
-            kept[dtype] = self._place.put(made) if self._place and isinstance(made, EightBit) else made
+            kept[dtype] = made if self._place is None else self._place.put(made)
         return kept[dtype]
 
 
 class Place:
-    """Where a weight in 8 bits lies, one behind the other, among several of the same shape: one product takes them all.
-    """
+    """Where what a weight is made into lies, one behind the other, among several of the same shape: one product takes
+    them all."""
 
-    def __init__(self, number: int, count: int, together: dict[torch.dtype, EightBit]) -> None:
+    def __init__(self, number: int, count: int, together: dict[Any, Tensor]) -> None:
         self._number, self._count, self._together = number, count, together
 
-    def put(self, made: EightBit) -> EightBit:
-        """The same, there."""
-        rows, width = made.values.shape
-        if made.values.dtype not in self._together:
-            size, device = self._count * rows, made.values.device
-            self._together[made.values.dtype] = EightBit(
-                torch.empty(size, width, dtype=made.values.dtype, device=device), torch.empty(size, 1, device=device)
-            )
-        own = slice(self._number * rows, (self._number + 1) * rows)
-        values, scales = (part[own] for part in self._together[made.values.dtype])
-        values.view(torch.uint8).copy_(made.values.view(torch.uint8))
-        return EightBit(values, scales.copy_(made.scales.view(-1, 1)))
+    def put(self, made: T) -> T:
+        """The same tensor, or the same numbers in 8 bits, there."""
+        if isinstance(made, EightBit):
+            values, scales = self._own("values", made.values), self._own("scales", made.scales.view(-1, 1))
+            return cast(T, EightBit(values, scales))
+        return cast(T, self._own("decoded", cast(Tensor, made)))
+
+    def _own(self, kind: str, made: Tensor) -> Tensor:
+        rows, width = made.shape
+        whole = self._together.setdefault((kind, made.dtype), made.new_empty(0))
+        if not len(whole):
+            whole = self._together[kind, made.dtype] = made.new_empty(self._count * rows, width)
+        own = whole[self._number * rows : (self._number + 1) * rows]
+        own.view(torch.uint8).copy_(made.view(torch.uint8))  # torch copies no floats in 8 bits everywhere
+        return own
 
 
 def keep_together(*weights: DecodedParameter) -> None:
-    """`keep` weights of one shape so that what is made of them in 8 bits lies one behind the other."""
-    together: dict[torch.dtype, EightBit] = {}
+    """`keep` weights of one shape so that what they are decoded or recoded into lies one behind the other."""
+    together: dict[Any, Tensor] = {}
     for number, weight in enumerate(weights):
         weight.keep(Place(number, len(weights), together))
 
