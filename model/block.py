@@ -84,10 +84,9 @@ class Block(nn.Module):
         attention run in their dtype. options go to the attention function; "kv_cache" may hold a KeyValueCache. Where
         that only wants keys and values, the last block computes no more than its own. "residuals" are the rows of x:
         then x is written over, and what is added last may wait for the next block."""
-        rows = options.get("residuals")
-        if rows is None:
-            x = x if inplace else x.clone()
-            rows = residuals(x)
+        given = None if torch.compiler.is_compiling() else options.get("residuals")
+        x = x if inplace or given else x.clone()
+        rows = given or residuals(x)
         modulation = modulated(e0, self.modulation)  # shift, scale and gate, twice
         history, extend = options.get("kv_cache"), None
         if history is not None:
@@ -102,7 +101,7 @@ class Block(nn.Module):
         norm = cast(Pair, norm_parameters(self.norm3, x))  # norm3 has a bias
         self.cross_attn.update_(rows, norm, keys_values, context, options)
         self._feed_forward(rows, modulation[:, 3:], context)
-        if "residuals" not in options:
+        if not given:
             for row in rows:
                 row.settle()
         return x

@@ -163,7 +163,7 @@ class LingBotWorldModel(nn.Module):
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         rows = residuals(x) if self.blocks_alone(options) else []
-        if rows:
+        if rows:  # else the options stay the host's own
             options = {**options, "residuals": rows}
         for index, block in enumerate(self.blocks):
             x = self.run_block(index, block, x, e0, given.context, given.camera, given.rope, options)

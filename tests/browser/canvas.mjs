@@ -100,6 +100,17 @@ export function apiPrompt(page) {
   return page.evaluate(async () => (await window.app.graphToPrompt()).output)
 }
 
+/** The same once core's 3D views are drawn; before, they send none. */
+export async function promptWithViews(page) {
+  const undrawn = (prompt) => Object.values(prompt).some(({ inputs }) => inputs.viewport_state === '')
+  let prompt = await apiPrompt(page)
+  for (let tries = 0; tries < 40 && undrawn(prompt); tries++) {
+    await page.waitForTimeout(500)
+    prompt = await apiPrompt(page)
+  }
+  return prompt
+}
+
 /** Press Run and wait for the prompt's end; returns what the API said. */
 export async function run(page) {
   await page.evaluate(() => {

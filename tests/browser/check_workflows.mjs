@@ -1,6 +1,6 @@
 // node check_workflows.mjs URL '{"vue": false, "files": [...], "run": [...]}' -> one JSON line per file on stdout
 import { readFileSync } from 'node:fs'
-import { apiPrompt, loadWorkflow, missingNodes, nodeBoxes, openCanvas, openingZoom, run, settledBoxes, videos } from './canvas.mjs'
+import { loadWorkflow, missingNodes, nodeBoxes, openCanvas, openingZoom, promptWithViews, run, settledBoxes, videos } from './canvas.mjs'
 
 const [url, request] = process.argv.slice(2)
 const { vue, files, run: toRun = [] } = JSON.parse(request)
@@ -10,7 +10,7 @@ try {
     canvas.errors.length = 0
     const saved = JSON.parse(readFileSync(file))
     await loadWorkflow(canvas.page, file, (saved.nodes ?? Object.keys(saved)).length) // the API form has nodes alone
-    const report = { file, vue, missing: await missingNodes(canvas.page), prompt: await apiPrompt(canvas.page) }
+    const report = { file, vue, missing: await missingNodes(canvas.page), prompt: await promptWithViews(canvas.page) }
     report.zoom = await openingZoom(canvas.page)
     report.boxes = await nodeBoxes(canvas.page)
     if (toRun.includes(file)) {

@@ -9,6 +9,7 @@ to the closed files; what follows `--` is handed on to it."""
 import argparse
 import os
 import re
+import statistics
 import subprocess
 import sys
 import time
@@ -93,6 +94,8 @@ def bench_rollout(
     for index in sorted({0, 1, full - 1, full, len(seconds) // 2, len(seconds) - 1}):
         if index < len(seconds):
             report.add(f"{name}: chunk {index + 1}", seconds[index], "s")
+    if settled := seconds[full + 2 :]:  # behind the full window's first chunk, which runs as usual, and a recorded one
+        report.add(f"{name}: median of the last {len(settled)} chunks", statistics.median(settled), "s")
     report.add(f"{name}: peak on the GPU", peak, "GB", f"{peak - held / GB:.2f} GB over the weights")
     reserved, planned = torch.cuda.max_memory_reserved(), held + _planned(model, options, size, memory)
     report.add(f"{name}: reserved over the weights", (reserved - held) / GB, "GB",

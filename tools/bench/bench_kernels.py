@@ -47,4 +47,6 @@ def print_profile(step: Callable[[], object]) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         step()
         torch.cuda.synchronize()
-    print(profiler.key_averages().table(sort_by="cuda_time_total", row_limit=22, max_name_column_width=70))
+    averages = profiler.key_averages()
+    print(averages.table(sort_by="cuda_time_total", row_limit=22, max_name_column_width=70))
+    print(f"kernels and copies: {sum(each.count for each in averages if each.device_time_total)}")
