@@ -148,8 +148,8 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 
 
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
-    """Whether a causal model's cache may hold keys and values as attention in this mode takes them: cuDNN's does, and
-    the CPU's, which is like it. `choose_attention` has allowed the mode."""
+    """Whether a causal model's cache may hold keys and values as attention in this mode takes them: ours and cuDNN's
+    do, and the CPU's, which is like them. `choose_attention` has allowed the mode."""
     if mode != "8bit":
         return False
     return device.type == "cpu" or find_kernel(device, config.head_dim).attend in _TO_OPERANDS

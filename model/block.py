@@ -150,8 +150,11 @@ class Block(nn.Module):
         return cached
 
     def _scales_and_shifts(self, cameras: Tensor, reference: Tensor) -> Pair:
-        scales, shifts = torch.empty_like(cameras), torch.empty_like(cameras)
         with self._camera_layers(reference) as layers:
+            if cameras.shape[1] <= CAMERA_TOKENS and len(cameras) == 1:  # as they come, without a copy
+                scale, shift = _scale_and_shift(cameras[0], layers)
+                return scale[None], shift[None]
+            scales, shifts = torch.empty_like(cameras), torch.empty_like(cameras)
             for tokens, scale, shift in zip(cameras, scales, shifts, strict=True):
                 for part in slices(len(tokens), CAMERA_TOKENS):
                     scale[part], shift[part] = _scale_and_shift(tokens[part], layers)

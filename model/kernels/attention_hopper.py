@@ -35,7 +35,7 @@ def attend(
     shared = -(-queries // QUERIES) * heads % blocks
     parts, results, stored = parts_of(shared, -(-keys // TILE), blocks), None, None
     if parts > 1:
-        results = torch.empty(shared * parts, WARPS * THREAD_RESULTS * 32, device=q.device)
+        results = torch.empty(shared * parts, WARPS * THREAD_RESULTS * 32, dtype=torch.float32, device=q.device)
         stored = torch.zeros(shared * WARPS, dtype=torch.int32, device=q.device)
     with torch.cuda.device_of(q):
         boxes = (q, QUERIES, HEAD, SWIZZLE_128), (k, TILE, HEAD, SWIZZLE_128), (v, HEAD, VALUES_ROW, SWIZZLE_32)
