@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .cache import Pair
 from .matrix_8bit import LARGEST, encode_8bit_, from_fp8_, layer_norm_8bit_, to_fp8_
 
 
@@ -107,16 +108,16 @@ def put_turned_(
 
 
 def put_own_(
-    out: Tensor, values_out: Tensor | None, rows: Tensor, q: Tensor, k: Tensor, v: Tensor, q_turning: Turning,
-    k_turning: Turning, q_out: Tensor | None, q_scale: tuple[Tensor, Tensor] | None,
-    scalings: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
+    out: Tensor, values_out: Tensor | None, rows: Tensor, given: tuple[Tensor, Tensor, Tensor],
+    turnings: tuple[Turning, Turning], made: tuple[Tensor, Tensor, Tensor] | None, scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:  # fmt: skip
-    if q_out is None or q_scale is None or scalings is None:
-        rms_rope_(q, *q_turning)
-        put_turned_(out, rows, k, k_turning, None, None)
+    q, k, v = given
+    if made is None or scalings is None:
+        rms_rope_(q, *turnings[0])
+        put_turned_(out, rows, k, turnings[1], None, None)
         return out if values_out is None else put_(values_out, rows, v)
-    turned_fp8_(q_out, *q_scale, q, q_turning)
-    put_turned_(out, rows, k, k_turning, *scalings[0])
+    turned_fp8_(*made, q, turnings[0])
+    put_turned_(out, rows, k, turnings[1], *scalings[0])
     return out if values_out is None else put_fp8_(values_out, rows, v, *scalings[1])
 
 

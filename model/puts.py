@@ -69,11 +69,11 @@ def put_own_(
     values in these `rows` of what is `out`, and queries, normed and turned, as the result. With `scalings`, shift and
     factor of keys and of values, all of it in 8 bits, as `turned_fp8` and `put_fp8_` make it; else queries are turned
     in place. Without a place for values they stay as they are. What is given may be written over."""
-    (q, q_turning), (k, k_turning), v = given
-    if scalings is None:
-        pointwise.run("put_own_", out[0], out[1], rows, q, k, v, q_turning, k_turning, None, None, None)
-        return q
-    scale, factor = (torch.empty(1, dtype=torch.float32, device=q.device) for _ in range(2))
-    made = torch.empty_like(q, dtype=torch.float8_e4m3fn, memory_format=torch.contiguous_format)
-    pointwise.run("put_own_", out[0], out[1], rows, q, k, v, q_turning, k_turning, made, (scale, factor), scalings)
-    return made, scale, factor
+    (q, *_), (k, *_), v = given
+    made = None
+    if scalings is not None:
+        scale, factor = (torch.empty(1, dtype=torch.float32, device=q.device) for _ in range(2))
+        made = torch.empty_like(q, dtype=torch.float8_e4m3fn, memory_format=torch.contiguous_format), scale, factor
+    turnings = given[0].turning, given[1].turning
+    pointwise.run("put_own_", out[0], out[1], rows, (q, k, v), turnings, made, scalings)
+    return q if made is None else made

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..attention import processors
 from .nvrtc import Kernel, Launch, check, driver, load
 
 QUERIES, TILE, STAGES, HEAD, VALUES_ROW, TURNED = 192, 96, 4, 128, 32, 64
@@ -31,7 +30,8 @@ def attend(
 
     `scales`: of q, k and v, fp32 [1], and the values' mean, fp32 [heads * 128], which is added. `shares` as in
     `attention.attend_to_frames`; the frames that count come first. Raises RuntimeError where the driver refuses."""
-    queries, keys, blocks = len(q), len(k), processors(q.device)
+    queries, keys = len(q), len(k)
+    blocks = torch.cuda.get_device_properties(q.device).multi_processor_count
     shared = -(-queries // QUERIES) * heads % blocks
     parts, results, stored = parts_of(shared, -(-keys // TILE), blocks), None, None
     if parts > 1:
@@ -67,7 +67,7 @@ def across(v: Tensor) -> Tensor:
 
 
 def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: Tensor) -> Tensor:
-    """See pointwise.put_across_. `out` has whole rows of 64 columns, x as many channels."""
+    """See puts.put_across_. `out` has whole rows of 64 columns, x as many channels."""
     x = x.bfloat16()
     if x.stride(0) % 8 or x.data_ptr() % 16:  # it reads eight numbers at once
         x = x.contiguous()

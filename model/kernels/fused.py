@@ -3,11 +3,15 @@
 Few tokens leave a GPU waiting between kernels, and each kernel reads again what the one before has written. Arithmetic
 is fp32."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..cache import Pair
 from ..matrix_8bit import LARGEST
 from ..pointwise_plain import Turning
 from . import matrix_8bit as in_8_bits
@@ -94,62 +98,6 @@ def _sum_and_largest(sum_a, largest_a, sum_b, largest_b):
 
 
 @triton.jit
-def _turn_token(
-    out_ptr, x_ptr, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, scale_out_ptr, factor_out_ptr, row, dim, eps,
-    root, FIRST: tl.constexpr, SECOND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
-):  # fmt: skip
-    """BOUNDED: in 8 bits by the least scale that no token of that norm can exceed, which token 0 writes. Else by shift
-    and factor, if there are any."""
-    left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
-    inside = right < dim
-    a = tl.load(x_ptr + left).to(tl.float32)
-    b = tl.load(x_ptr + right, mask=inside, other=0.0).to(tl.float32)
-    of_a = tl.load(weight_ptr + left).to(tl.float32)
-    of_b = tl.load(weight_ptr + right, mask=inside, other=0.0).to(tl.float32)
-    if BOUNDED:  # a sum and a largest at once: each has all threads wait
-        total_a, most_a = tl.reduce((a * a, tl.abs(of_a)), 0, _sum_and_largest)
-        total_b, most_b = tl.reduce((b * b, tl.abs(of_b)), 0, _sum_and_largest)
-        total, most = total_a + total_b, tl.maximum(most_a, most_b)
-    else:
-        total = tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)
-    deviation = tl.rsqrt(total / dim + eps)
-    a = _rotated(a * deviation * of_a, cos_ptr + row * HALF, sin_ptr + row * HALF, 0, FIRST, HALF)
-    b = _rotated(b * deviation * of_b, cos_ptr + row * HALF, sin_ptr + row * HALF, FIRST, SECOND, HALF)
-    if shift_ptr is not None:
-        a -= tl.load(shift_ptr + left)
-        b -= tl.load(shift_ptr + right, mask=inside, other=0.0)
-    if BOUNDED:
-        made, factor = _power_of_two_over(tl.maximum(most, 1e-30) * root)
-        if row == 0:
-            tl.store(scale_out_ptr, made)
-            tl.store(factor_out_ptr, factor)
-        _store_by_factor(out_ptr + left, a, factor, left < dim)
-        _store_by_factor(out_ptr + right, b, factor, inside)
-    elif factor_ptr is not None:
-        factor = tl.load(factor_ptr)
-        _store_by_factor(out_ptr + left, a, factor, left < dim)
-        _store_by_factor(out_ptr + right, b, factor, inside)
-    else:
-        tl.store(out_ptr + left, a.to(out_ptr.dtype.element_ty))
-        tl.store(out_ptr + right, b.to(out_ptr.dtype.element_ty), mask=inside)
-
-
-@Kernel
-def _turned(
-    out_ptr, rows_ptr, x_ptr, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, scale_out_ptr, factor_out_ptr,
-    stride, dim, eps, root, FIRST: tl.constexpr, SECOND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    place = row
-    if rows_ptr is not None:
-        place = tl.load(rows_ptr + row)
-    _turn_token(
-        out_ptr + place * dim, x_ptr + row * stride, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, scale_out_ptr,
-        factor_out_ptr, row, dim, eps, root, FIRST, SECOND, HALF, BOUNDED,
-    )  # fmt: skip
-
-
-@triton.jit
 def _put_part(out_ptr, x_ptr, shift_ptr, factor_ptr, cols, dim):
     inside = cols < dim
     x = tl.load(x_ptr + cols, mask=inside, other=0.0)
@@ -162,26 +110,57 @@ def _put_part(out_ptr, x_ptr, shift_ptr, factor_ptr, cols, dim):
 
 @Kernel
 def _put_own(
-    k_out_ptr, v_out_ptr, rows_ptr, q_ptr, k_ptr, v_ptr, q_weight_ptr, k_weight_ptr, cos_ptr, sin_ptr, q_out_ptr,
+    q_out_ptr, k_out_ptr, v_out_ptr, rows_ptr, q_ptr, k_ptr, v_ptr, q_weight_ptr, k_weight_ptr, cos_ptr, sin_ptr,
     q_scale_ptr, q_factor_ptr, k_shift_ptr, k_factor_ptr, v_shift_ptr, v_factor_ptr, q_stride, k_stride, v_stride,
-    q_out_stride, dim, eps, root, FIRST: tl.constexpr, SECOND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+    q_out_stride, dim, eps, root, FIRST_KIND: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    HALF: tl.constexpr,
 ):  # fmt: skip
-    """Programs of three kinds: a token's query, its key, its value."""
-    row, kind = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    if kind == 0:
-        _turn_token(
-            q_out_ptr + row * q_out_stride, q_ptr + row * q_stride, q_weight_ptr, cos_ptr, sin_ptr, None, None,
-            q_scale_ptr, q_factor_ptr, row, dim, eps, root, FIRST, SECOND, HALF, BOUNDED,
-        )  # fmt: skip
-    elif kind == 1:
-        _turn_token(
-            k_out_ptr + tl.load(rows_ptr + row) * dim, k_ptr + row * k_stride, k_weight_ptr, cos_ptr, sin_ptr,
-            k_shift_ptr, k_factor_ptr, None, None, row, dim, eps, root, FIRST, SECOND, HALF, False,
-        )  # fmt: skip
+    """Programs of three kinds: a token's query, its key, its value. In 8 bits a query is multiplied by the least factor
+    with which no token of its norm becomes too large, which token 0 writes; the others by factors that are given."""
+    row, kind = tl.program_id(0).to(tl.int64), FIRST_KIND + tl.program_id(1)
+    left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
+    inside, place = right < dim, row
+    if rows_ptr is not None:
+        place = tl.load(rows_ptr + row)
+    if kind < 2:
+        x_ptr, weight_ptr, out_ptr = q_ptr + row * q_stride, q_weight_ptr, q_out_ptr + row * q_out_stride
+        if kind == 1:
+            x_ptr, weight_ptr, out_ptr = k_ptr + row * k_stride, k_weight_ptr, k_out_ptr + place * dim
+        a = tl.load(x_ptr + left).to(tl.float32)
+        b = tl.load(x_ptr + right, mask=inside, other=0.0).to(tl.float32)
+        of_a = tl.load(weight_ptr + left).to(tl.float32)
+        of_b = tl.load(weight_ptr + right, mask=inside, other=0.0).to(tl.float32)
+        if q_scale_ptr is not None:  # a sum and a largest at once: each has all threads wait
+            total_a, most_a = tl.reduce((a * a, tl.abs(of_a)), 0, _sum_and_largest)
+            total_b, most_b = tl.reduce((b * b, tl.abs(of_b)), 0, _sum_and_largest)
+            total, most = total_a + total_b, tl.maximum(most_a, most_b)
+        else:
+            total = tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)
+        deviation = tl.rsqrt(total / dim + eps)
+        a = _rotated(a * deviation * of_a, cos_ptr + row * HALF, sin_ptr + row * HALF, 0, FIRST, HALF)
+        b = _rotated(b * deviation * of_b, cos_ptr + row * HALF, sin_ptr + row * HALF, FIRST, SECOND, HALF)
+        if k_shift_ptr is not None:
+            a -= tl.load(k_shift_ptr + left, mask=(left < dim) & (kind == 1), other=0.0)
+            b -= tl.load(k_shift_ptr + right, mask=inside & (kind == 1), other=0.0)
+        if q_scale_ptr is not None:
+            scale, factor = _power_of_two_over(tl.maximum(most, 1e-30) * root)
+            if (kind == 0) & (row == 0):
+                tl.store(q_scale_ptr, scale)
+                tl.store(q_factor_ptr, factor)
+            if k_factor_ptr is not None:
+                factor = tl.where(kind == 0, factor, tl.load(k_factor_ptr))
+            _store_by_factor(out_ptr + left, a, factor, left < dim)
+            _store_by_factor(out_ptr + right, b, factor, inside)
+        elif k_factor_ptr is not None:
+            _store_by_factor(out_ptr + left, a, tl.load(k_factor_ptr), left < dim)
+            _store_by_factor(out_ptr + right, b, tl.load(k_factor_ptr), inside)
+        else:
+            tl.store(out_ptr + left, a.to(out_ptr.dtype.element_ty))
+            tl.store(out_ptr + right, b.to(out_ptr.dtype.element_ty), mask=inside)
     elif v_out_ptr is not None:
-        out_ptr, x_ptr = v_out_ptr + tl.load(rows_ptr + row) * dim, v_ptr + row * v_stride
-        _put_part(out_ptr, x_ptr, v_shift_ptr, v_factor_ptr, tl.arange(0, FIRST), dim)
-        _put_part(out_ptr, x_ptr, v_shift_ptr, v_factor_ptr, FIRST + tl.arange(0, SECOND), dim)
+        out_ptr, x_ptr = v_out_ptr + place * dim, v_ptr + row * v_stride
+        _put_part(out_ptr, x_ptr, v_shift_ptr, v_factor_ptr, left, dim)
+        _put_part(out_ptr, x_ptr, v_shift_ptr, v_factor_ptr, right, dim)
 
 
 @Kernel
@@ -224,47 +203,41 @@ def add_norm_(
     return x
 
 
+def put_own_(
+    out: Tensor, values_out: Tensor | None, rows: Tensor, given: tuple[Tensor, Tensor, Tensor],
+    turnings: tuple[Turning, Turning], made: tuple[Tensor, Tensor, Tensor] | None, scalings: tuple[Pair, Pair] | None,
+) -> Tensor:  # fmt: skip
+    """See puts.put_own_."""
+    q_out, *scales = made or (given[0], None, None)
+    places, kinds = (q_out, out, values_out, rows), (0, 2 if values_out is None else 3)
+    return _put(kinds, places, given, turnings, (*scales, *(scalings or ((None, None), (None, None)))))
+
+
 def put_turned_(
-    out: Tensor, rows: Tensor | None, x: Tensor, turning: Turning, shift: Tensor | None, factor: Tensor | None
+    out: Tensor, rows: Tensor, x: Tensor, turning: Turning, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
-    """See pointwise.put_turned_."""
-    return _turn(out, rows, x, turning, (shift, factor, None, None))
+    """See puts.put_turned_."""
+    return _put((1, 1), (out, out, None, rows), (x, x, x), (turning,) * 2, (None, None, (shift, factor), (None, None)))
 
 
 def turned_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, turning: Turning) -> Tensor:
-    """See pointwise.turned_fp8."""
-    return _turn(out, None, x, turning, (None, None, scale, factor))
+    """See puts.turned_fp8."""
+    scaling = scale, factor, (None, None), (None, None)
+    return _put((0, 1), (out, out, None, None), (x, x, x), (turning,) * 2, scaling)
 
 
-def _turn(
-    out: Tensor, rows: Tensor | None, x: Tensor, turning: Turning, scaling: tuple[Tensor | None, ...]
-) -> Tensor:
-    dim, bounded = x.shape[1], scaling[2] is not None
-    weight, cos, sin, eps = turning
-    bound = dim**0.5 / LARGEST[torch.float8_e4m3fn]
-    with torch.cuda.device_of(x):
-        _turned[(len(x),)](
-            out, rows, x, weight.contiguous(), cos, sin, *scaling, x.stride(0), dim, eps, bound, HALF=cos.shape[1],
-            BOUNDED=bounded, **in_two(dim, 320),
-        )  # fmt: skip
-    return out
-
-
-def put_own_(
-    out: Tensor, values_out: Tensor | None, rows: Tensor, q: Tensor, k: Tensor, v: Tensor, q_turning: Turning,
-    k_turning: Turning, q_out: Tensor | None, q_scale: tuple[Tensor, Tensor] | None,
-    scalings: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
+def _put(
+    kinds: tuple[int, int], places: tuple[Tensor, Tensor, Tensor | None, Tensor | None], given: tuple[Tensor, ...],
+    turnings: Sequence[Turning], scaling: tuple[Any, ...],
 ) -> Tensor:  # fmt: skip
-    """See puts.put_own_."""
-    dim, bounded, made = q.shape[1], q_out is not None, q if q_out is None else q_out
-    scaling = (None,) * 6 if q_scale is None or scalings is None else (*q_scale, *scalings[0], *scalings[1])
-    weights = q_turning.weight.contiguous(), k_turning.weight.contiguous()
-    strides = q.stride(0), k.stride(0), v.stride(0), made.stride(0)
-    with torch.cuda.device_of(q):
-        _put_own[(len(q), 2 if values_out is None else 3)](
-            out, values_out, rows, q, k, v, *weights, q_turning.cos, q_turning.sin, made, *scaling, *strides, dim,
-            q_turning.eps, dim**0.5 / LARGEST[torch.float8_e4m3fn], HALF=q_turning.cos.shape[1], BOUNDED=bounded,
-            **in_two(dim, 320),
+    """`kinds`: the first kind of programs, and how many. Of kinds that there are none of, any tensor is given."""
+    (q_out, out, _, _), dim, (_, cos, sin, eps) = places, given[0].shape[1], turnings[0]
+    weights, strides = (turning.weight.contiguous() for turning in turnings), (x.stride(0) for x in given)
+    scale, factor, *pairs = scaling
+    with torch.cuda.device_of(out):
+        _put_own[(len(given[0]), kinds[1])](
+            *places, *given, *weights, cos, sin, scale, factor, *pairs[0], *pairs[1], *strides, q_out.stride(0), dim,
+            eps, dim**0.5 / LARGEST[torch.float8_e4m3fn], FIRST_KIND=kinds[0], HALF=cos.shape[1], **in_two(dim, 320),
         )  # fmt: skip
     return out
 

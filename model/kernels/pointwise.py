@@ -212,7 +212,7 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
 
 
 def put_(out: Tensor, rows: Tensor, x: Tensor) -> Tensor:
-    """See pointwise.put_."""
+    """See puts.put_."""
     with torch.cuda.device_of(out):
         _put[parts_of(x)](out, rows, x, x.stride(0), x.shape[1], BLOCK=PART)
     return out

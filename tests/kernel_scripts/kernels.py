@@ -130,11 +130,11 @@ def several_in_one(dtype: torch.dtype) -> None:
         made = []
         for put in (kernels_of_several.put_own_, plain.put_own_):
             rows_of = torch.zeros(2, 20, 96).to(FP8 if eight_bit else dtype)
-            q, k, v = given = torch.cat([y, shift, y], 1).chunk(3, dim=1)
-            q_out, q_scale = (torch.empty(7, 96).to(FP8), tuple(torch.empty(2, 1))) if eight_bit else (None, None)
-            put(rows_of[0], rows_of[1] if placed else None, rows, *given, turning, other, q_out, q_scale,
+            given = torch.cat([y, shift, y], 1).chunk(3, dim=1)
+            queries = (torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) if eight_bit else None
+            put(rows_of[0], rows_of[1] if placed else None, rows, given, (turning, other), queries,
                 scalings if eight_bit else None)  # fmt: skip
-            made.append((*rows_of, *((q_out, *q_scale) if eight_bit else (q,))))
+            made.append((*rows_of, *(queries or given[:1])))
         for got, want in zip(*made, strict=True):
             near(got, want)
     got, want = ((torch.empty(7, 96).to(FP8), *torch.empty(2, 1)) for _ in range(2))
