@@ -9,6 +9,8 @@ function isPasteKey({ key, ctrlKey, metaKey, shiftKey }) {
   return key.toLowerCase() === "v" ? ctrlKey || metaKey : key === "Insert" && shiftKey;
 }
 
+const isUndoKey = (key) => ["z", "y"].includes(key.toLowerCase());
+
 /** Turns the events of an editor's HTML into calls of the editor. */
 export class Input {
   /** @param {import("./editor.js").Editor} editor */
@@ -29,6 +31,7 @@ export class Input {
       pointerout: letGo,
     };
     for (const [type, listener] of Object.entries(listeners)) editor.element.addEventListener(type, listener);
+    editor.element.addEventListener("pointerdown", ({ target }) => editor.fields.settle(target), true); // before the views
   }
 
   /** Runs a button's command. After a click by pointer the editor's keys are to work, so the editor takes the focus. */
@@ -49,6 +52,7 @@ export class Input {
     if (control ? !command : event.altKey) return;
     event.stopPropagation();
     if (this.#belongsToTarget(event, control)) return;
+    if (control) this.editor.fields.settle();
     if (!this.#act(event, control, command)) return;
     event.preventDefault();
     this.editor.redraw();
@@ -61,7 +65,8 @@ export class Input {
 
   /** Whether the focused control itself makes something of a key, such as text. */
   #belongsToTarget({ key, target }, control) {
-    if (key !== "Escape" && target.matches(control ? "textarea" : TYPING)) return true;
+    if (control && target === this.editor.fields.typing) return isUndoKey(key);
+    if (key !== "Escape" && target.matches(control ? "textarea, [type=text]" : TYPING)) return true;
     return target.matches("button") && (key === "Enter" || key === " ");
   }
 
