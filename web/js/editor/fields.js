@@ -38,11 +38,17 @@ export class Fields {
   }
 
   #listen(input) {
-    input.addEventListener("input", () => { this.changed = input; });
+    input.addEventListener("input", () => this.#begin(input));
     input.addEventListener("change", () => this.#take(input));
     input.addEventListener("blur", () => this.#restore(input));
     input.addEventListener("keydown", (event) => this.#giveUp(event));
     input.addEventListener("beforeinput", (event) => this.#takeComma(event));
+  }
+
+  /** Someone types: what is typed is for the keyframe of now, so a playback ends. */
+  #begin(input) {
+    this.changed = input;
+    if (this.editor.playing !== null) this.editor.scrub(this.editor.frame);
   }
 
   /** The field that holds what someone typed and did not finish, or null. @returns {HTMLInputElement | null} */
