@@ -45,6 +45,25 @@ editorInBothRenderers((it) => {
     await page.keyboard.press("Control+d");
     await settle(page);
     assert.deepEqual(await places(page), [1, 1, 0]);
+    await page.keyboard.press("Control+z"); // the field still has the focus
+    await settle(page);
+    assert.deepEqual(await places(page), [1, 0]);
+  });
+
+  it("queues the path with a value that is being typed", async (page, editor) => {
+    await typeOver(page, fieldX(editor), "1");
+    await page.evaluate(() => {
+      const { queuePrompt } = window.app;
+      window.app.queuePrompt = async () => {
+        window.app.queuePrompt = queuePrompt;
+        window.queued = await window.app.graphToPrompt();
+      };
+    });
+    await page.keyboard.press("Control+Enter");
+    await page.waitForFunction(() => window.queued);
+    const [node] = await page.evaluate(() => Object.values(window.queued.output));
+    assert.equal(JSON.parse(Object.values(node.inputs)[0]).keyframes[0].position[0], 1);
+    await page.evaluate(() => { window.queued = null; });
   });
 
   it.once("leaves the path alone while a move's name is typed", async (page, editor) => {

@@ -57,9 +57,15 @@ export class Fields {
     return changed && changed.value !== this.#shownIn(changed, poseNumbers(this.editor.pose)) ? changed : null;
   }
 
-  /** Takes what was typed where someone goes on elsewhere: it is meant for the keyframe at the playhead of now. */
-  settle(goesTo) {
-    if (this.typing !== goesTo) this.typing?.blur();
+  /**
+   * Takes what was typed where a pointer goes on to another element, or a key runs something: it is meant for the
+   * keyframe at the playhead of now.
+   */
+  settle(goesTo = null) {
+    const { typing } = this;
+    if (typing === goesTo) return;
+    typing?.blur();
+    if (!goesTo) typing?.focus({ preventScroll: true });
   }
 
   /** Escape brings back the value from before the typing; if nothing was typed it means what it does elsewhere. */

@@ -10,6 +10,9 @@ function isPasteKey(event) {
   return key === "v" ? ctrlKey || metaKey : key === "Insert" && shiftKey;
 }
 
+/** Whether ComfyUI queues or saves the workflow at a key with control. */
+const isRunOrSaveKey = (event) => ["Enter", "s"].includes(keyName(event));
+
 const isUndoKey = (event) => ["z", "y"].includes(keyName(event));
 
 /** Turns the events of an editor's HTML into calls of the editor. */
@@ -51,6 +54,7 @@ export class Input {
     this.pasteKeyIsDown = isPasteKey(event);
     const control = event.ctrlKey || event.metaKey;
     const command = commandFor(event);
+    if (control && !command && isRunOrSaveKey(event)) this.editor.fields.settle();
     if (control ? !command : event.altKey) return;
     event.stopPropagation();
     if (this.#belongsToTarget(event, control)) return;

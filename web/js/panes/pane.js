@@ -35,7 +35,10 @@ export class Pane {
     on("pointerup", (event) => this.#release(event.pointerId));
     on("pointercancel", (event) => this.#release(event.pointerId));
     on("wheel", (event, point) => this.#wheel(event, point));
-    on("contextmenu", (event) => event.preventDefault());
+    on("contextmenu", (event) => {
+      event.preventDefault(); // the right button pans
+      event.stopPropagation(); // Nodes 2.0 would open the node's menu all the same
+    });
   }
 
   /** Whether this view takes the wheel and the middle button. */
