@@ -133,6 +133,12 @@ export async function pointIn(editor, view, [x, y, z]) {
   return [box.x + box.width / 2 + right * focal, box.y + box.height / 2 + down * focal];
 }
 
+/** Screen point of a frame of the default length in the time line's row of keyframes. */
+export async function pointOnTime(editor, frame, frames = 81) {
+  const { x, y, width, height } = await editor.locator("[data-view=time]").boundingBox();
+  return [x + 10 + frame * (width - 20) / (frames - 1), y + height - 11];
+}
+
 export async function drag(page, from, to, steps = 6) {
   await page.mouse.move(...from);
   await page.mouse.down();

@@ -100,6 +100,33 @@ editorInBothRenderers((it, vue) => {
     assert.ok((await graphView(page)).scale > start.scale, "the wheel over a field did not zoom the graph");
   });
 
+  it("is drawn as sharp as the graph and the page are zoomed", async (page, editor) => {
+    const canvas = await editor.locator("[data-view=top]").elementHandle(), zoom = await page.context().newCDPSession(page);
+    const sharp = (wanted) => page.waitForFunction(([view, scale]) => Math.abs(view.width / view.clientWidth - scale) < 0.1, [canvas, wanted]);
+    const zoomGraph = (scale) => page.evaluate((wanted) => {
+      window.app.canvas.ds.scale = wanted;
+      window.app.canvas.setDirty(true, true);
+    }, scale);
+    await zoomGraph(2);
+    await sharp(2);
+    await zoomGraph(1);
+    await sharp(1);
+    await zoom.send("Emulation.setDeviceMetricsOverride", { width: 1280, height: 900, deviceScaleFactor: 1.5, mobile: false });
+    await sharp(1.5);
+    await zoom.send("Emulation.clearDeviceMetricsOverride");
+    await sharp(1);
+  });
+
+  it("opens no menu where the right button pans a view", async (page, editor) => {
+    const [x, y] = await middle(editor.locator("[data-view=top]"));
+    await page.mouse.move(x + 40, y);
+    await page.mouse.down({ button: "right" });
+    await page.mouse.move(x, y + 10, { steps: 3 });
+    await page.mouse.up({ button: "right" });
+    await settle(page);
+    assert.equal(await page.locator(".litecontextmenu:visible, .p-contextmenu:visible").count(), 0);
+  });
+
   it("takes no paste that a middle click makes", async (page, editor) => {
     const state = await savedState(page);
     await editor.focus();

@@ -1,6 +1,7 @@
 // The editor as a widget of ComfyUI's canvas.
 
 import { app } from "../../../../scripts/app.js";
+import { sharpnessOf } from "../drawing/theme.js";
 import { Editor } from "../editor/editor.js";
 import { forwardToCanvas } from "./canvas_events.js";
 import { watchFirstFrame } from "./first_frame.js";
@@ -11,6 +12,7 @@ export const WIDGET_TYPE = "LINGBOT_CAMERA_EDITOR";
 const HEIGHT = 480; // of the widget at least; editor.css holds the same for Nodes 2.0
 const WIDTH = 440; // of a new node
 const LEAST_WIDTH = 420; // of any node; below it the fields would have no room for their numbers
+const SHARPEN_MS = 300;
 
 /** Has ComfyUI notice that the workflow changed. */
 const captureGraph = () => app.extensionManager.workflow.activeWorkflow?.changeTracker?.captureCanvasState();
@@ -34,10 +36,19 @@ function keepUndo(element) {
   }
 }
 
+/** Has an editor drawn anew where the graph, or the browser's page, is zoomed; returns what ends that. */
+function keepSharp(editor) {
+  const timer = setInterval(() => {
+    const { element, sharpness } = editor;
+    if (element.clientWidth > 0 && sharpnessOf(element) !== sharpness) editor.redraw();
+  }, SHARPEN_MS);
+  return () => clearInterval(timer);
+}
+
 /** Has the editor show the node's first frame, and what is wrong with its path, until the widget is removed. */
 function keepShown(editor, node, widget) {
   const { onRemove } = widget;
-  const stops = [watchFirstFrame(editor, node, widget), showWarnings(editor)];
+  const stops = [watchFirstFrame(editor, node, widget), showWarnings(editor), keepSharp(editor)];
   widget.onRemove = () => {
     for (const stop of stops) stop();
     onRemove?.call(widget);

@@ -103,7 +103,8 @@ export class Painter {
   #seconds(path, fps) {
     const { context, theme, view } = this;
     let label = [-Infinity, 0];
-    for (let second = 1; Math.round(second * fps) < path.length; second += 1) {
+    const step = Math.max(1, Math.ceil(1 / fps)); // where a frame lasts seconds, one of its seconds is enough
+    for (let second = step; Math.round(second * fps) < path.length; second += step) {
       const point = path[Math.round(second * fps)];
       const pixel = view.point(point);
       if (!pixel || Math.hypot(pixel[0] - label[0], pixel[1] - label[1]) < LABEL_DISTANCE) continue;

@@ -8,9 +8,11 @@ import { duplicateKeyframe, keyframeAt, removeKeyframe, toggleLoop } from "../pa
  * @typedef {object} Command
  * @property {(editor: Editor, event: MouseEvent | KeyboardEvent) => void} run
  * @property {string[]} [keys]  that stand for it, as `pressedKey` names them
+ * @property {boolean} [repeats]  whether it is done again and again while its key is held
  */
 
-const jumpLength = (event) => (event.shiftKey ? 10 : 1);
+/** Moves the playhead to a side (-1 or 1), by ten frames with shift. */
+const jump = (editor, side, { shiftKey }) => editor.scrub(editor.frame + side * (shiftKey ? 10 : 1));
 
 function duplicate(editor) {
   const [state, frame] = duplicateKeyframe(editor.state, Math.round(editor.frame));
@@ -74,8 +76,8 @@ function escape(editor) {
 
 /** @type {Record<string, Command>} */
 export const COMMANDS = {
-  undo: { run: (editor) => editor.travel(-1), keys: ["control+z"] },
-  redo: { run: (editor) => editor.travel(1), keys: ["control+shift+z", "control+y"] },
+  undo: { run: (editor) => editor.travel(-1), keys: ["control+z"], repeats: true },
+  redo: { run: (editor) => editor.travel(1), keys: ["control+shift+z", "control+y"], repeats: true },
   add: { run: (editor) => editor.setPose(editor.pose), keys: ["Enter"] },
   duplicate: { run: duplicate, keys: ["control+d"] },
   remove: { run: remove, keys: ["Delete", "Backspace"] },
@@ -95,18 +97,28 @@ export const COMMANDS = {
   json: { run: (editor) => editor.panels.toggle("json") },
   copyJson: { run: copyText },
   applyJson: { run: (editor) => editor.paste(editor.panels.text.value) },
-  back: { run: (editor, event) => editor.scrub(editor.frame - jumpLength(event)), keys: ["ArrowLeft"] },
-  forward: { run: (editor, event) => editor.scrub(editor.frame + jumpLength(event)), keys: ["ArrowRight"] },
+  back: { run: (editor, event) => jump(editor, -1, event), keys: ["ArrowLeft"], repeats: true },
+  forward: { run: (editor, event) => jump(editor, 1, event), keys: ["ArrowRight"], repeats: true },
   first: { run: (editor) => editor.scrub(0), keys: ["Home"] },
   last: { run: (editor) => editor.scrub(Infinity), keys: ["End"] },
-  before: { run: goToKeyframeBefore, keys: ["PageUp"] },
-  after: { run: goToKeyframeAfter, keys: ["PageDown"] },
+  before: { run: goToKeyframeBefore, keys: ["PageUp"], repeats: true },
+  after: { run: goToKeyframeAfter, keys: ["PageDown"], repeats: true },
   escape: { run: escape, keys: ["Escape"] },
 };
 
+/**
+ * The name of a key, letters in lower case. Where a keyboard writes letters that are not Latin, a key counts as the
+ * letter that it has on one that does. @type {(event: KeyboardEvent) => string}
+ */
+export function keyName({ key, code }) {
+  if (key.length > 1) return key;
+  const isOtherLetter = key > "\u007f" && /^Key[A-Z]$/.test(code);
+  return (isOtherLetter ? code.at(-1) : key).toLowerCase();
+}
+
 /** A key press in words: its key, with "control+" and "shift+" before it where control and shift are held. */
-function pressedKey({ key, ctrlKey, metaKey, shiftKey }) {
-  const name = key.length === 1 ? key.toLowerCase() : key;
+function pressedKey(event) {
+  const { ctrlKey, metaKey, shiftKey } = event, name = keyName(event);
   if (!ctrlKey && !metaKey) return name;
   return shiftKey ? `control+shift+${name}` : `control+${name}`;
 }

@@ -268,7 +268,7 @@ export class Editor {
 
   /** Has a pane, or everything, drawn in the next animation frame. */
   redraw(pane) {
-    for (const stale of pane ? [pane] : [...this.panes, this.fields]) this.stale.add(stale);
+    for (const stale of pane ? [pane] : [...this.panes, this.fields, this.panels]) this.stale.add(stale);
     this.request ??= requestAnimationFrame((now) => this.#drawFrame(now));
   }
 

@@ -11,6 +11,9 @@ const PITCH = 4; // the number of its field
 
 const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
+const DECIMAL_COMMA = (1.5).toLocaleString().includes(","); // of the browser's language
+const WITH_COMMA = /^\s*[-+]?\d*,\d*\s*$/; // a typed comma, or a pasted number with one
+
 const rounded = (value, decimals) => Number(value.toFixed(decimals)) + 0; // adding 0 turns -0 into 0
 
 /** Position and angles in degrees, as the fields data-pose="0" to "5" count them. */
@@ -30,10 +33,55 @@ export class Fields {
     this.speed.append(...SPEEDS.map((speed) => new Option(`${speed}x`, speed, speed === 1, speed === 1)));
     this.keyEase.addEventListener("change", () => this.#takeKeyEase());
     this.speed.addEventListener("change", () => { editor.speed = Number(this.speed.value); });
-    for (const input of this.inputs) {
-      input.addEventListener("change", () => this.#take(input));
-      input.addEventListener("blur", () => this.#restore(input));
-    }
+    this.changed = null; // the field in which someone has typed since its value was last taken or shown
+    for (const input of this.inputs) this.#listen(input);
+  }
+
+  #listen(input) {
+    input.addEventListener("input", () => this.#begin(input));
+    input.addEventListener("change", () => this.#take(input));
+    input.addEventListener("blur", () => this.#restore(input));
+    input.addEventListener("keydown", (event) => this.#giveUp(event));
+    input.addEventListener("beforeinput", (event) => this.#takeComma(event));
+  }
+
+  /** Someone types: what is typed is for the keyframe of now, so a playback ends. */
+  #begin(input) {
+    this.changed = input;
+    if (this.editor.playing !== null) this.editor.scrub(this.editor.frame);
+  }
+
+  /** The field that holds what someone typed and did not finish, or null. @returns {HTMLInputElement | null} */
+  get typing() {
+    const { changed } = this;
+    return changed && changed.value !== this.#shownIn(changed, poseNumbers(this.editor.pose)) ? changed : null;
+  }
+
+  /**
+   * Takes what was typed where a pointer goes on to another element, or a key runs something: it is meant for the
+   * keyframe at the playhead of now.
+   */
+  settle(goesTo = null) {
+    const { typing } = this;
+    if (typing === goesTo) return;
+    typing?.blur();
+    if (!goesTo) typing?.focus({ preventScroll: true });
+  }
+
+  /** Escape brings back the value from before the typing; if nothing was typed it means what it does elsewhere. */
+  #giveUp(event) {
+    const { key, target } = event, wasRefused = target.ariaInvalid === "true";
+    if (key !== "Escape" || (this.typing !== target && !wasRefused)) return;
+    event.stopPropagation();
+    this.#restore(target);
+    this.editor.say("");
+  }
+
+  /** A browser whose language has a decimal point drops a comma that is typed or pasted, so that 1,5 would be 15. */
+  #takeComma(event) {
+    if (DECIMAL_COMMA || !WITH_COMMA.test(event.data ?? "")) return;
+    event.preventDefault();
+    document.execCommand("insertText", false, event.data.trim().replace(",", "."));
   }
 
   /** Takes what was typed or chosen. A field that was cleared keeps its value, and so does one that is refused. */
@@ -42,6 +90,7 @@ export class Fields {
     const typed = type === "number" ? Number.parseFloat(value) : value;
     const wrong = validity.badInput ? "expected a number" : complaint(setting ?? "position", typed);
     const wasCleared = value === "" && !validity.badInput;
+    this.changed = null;
     input.ariaInvalid = wrong !== null && !wasCleared;
     if (wasCleared) this.#restore(input);
     else if (wrong) this.editor.say(`${input.ariaLabel}: ${wrong}`);
@@ -53,6 +102,7 @@ export class Fields {
   /** Shows the document's value again. */
   #restore(input) {
     input.ariaInvalid = false;
+    this.changed = null;
     input.value = this.#shownIn(input, poseNumbers(this.editor.pose));
   }
 
@@ -74,13 +124,13 @@ export class Fields {
     this.editor.setPose({ position: numbers.slice(0, 3), quaternion: fromAngles(...numbers.slice(3)) });
   }
 
-  /** Brings fields and buttons up to date; leaves the field alone in which someone types. */
+  /** Brings fields and buttons up to date; leaves a field alone in which someone types, or whose value was refused. */
   draw() {
-    const { editor } = this;
+    const { editor, typing } = this;
     const shown = poseNumbers(editor.pose);
     for (const input of this.inputs) {
       const value = this.#shownIn(input, shown);
-      if (input !== document.activeElement && input.value !== value) input.value = value;
+      if (input !== typing && input.ariaInvalid !== "true" && input.value !== value) input.value = value;
     }
     const frame = editor.flight?.recording ? editor.recordedFrame : Math.round(editor.frame);
     editor.find("output").textContent = `${frame} / ${editor.state.frames - 1}`;

@@ -1,13 +1,19 @@
 // Listens to the editor's HTML: buttons, keys, held keys and pads, the clipboard. Views listen to their own pointers.
 
-import { COMMANDS, commandFor } from "./commands.js";
+import { COMMANDS, commandFor, keyName } from "./commands.js";
 
 const ARROWS = { ArrowLeft: [-1, 0, 0], ArrowRight: [1, 0, 0], ArrowUp: [0, -1, 0], ArrowDown: [0, 1, 0] };
 const TYPING = "textarea, select, input";
 
-function isPasteKey({ key, ctrlKey, metaKey, shiftKey }) {
-  return key.toLowerCase() === "v" ? ctrlKey || metaKey : key === "Insert" && shiftKey;
+function isPasteKey(event) {
+  const { ctrlKey, metaKey, shiftKey } = event, key = keyName(event);
+  return key === "v" ? ctrlKey || metaKey : key === "Insert" && shiftKey;
 }
+
+/** Whether ComfyUI queues or saves the workflow at a key with control. */
+const isRunOrSaveKey = (event) => ["Enter", "s"].includes(keyName(event));
+
+const isUndoKey = (event) => ["z", "y"].includes(keyName(event));
 
 /** Turns the events of an editor's HTML into calls of the editor. */
 export class Input {
@@ -29,6 +35,8 @@ export class Input {
       pointerout: letGo,
     };
     for (const [type, listener] of Object.entries(listeners)) editor.element.addEventListener(type, listener);
+    const settle = ({ target }) => editor.fields.settle(target);
+    editor.element.addEventListener("pointerdown", settle, true); // before the views hear of it
   }
 
   /** Runs a button's command. After a click by pointer the editor's keys are to work, so the editor takes the focus. */
@@ -46,22 +54,26 @@ export class Input {
     this.pasteKeyIsDown = isPasteKey(event);
     const control = event.ctrlKey || event.metaKey;
     const command = commandFor(event);
+    if (control && !command && isRunOrSaveKey(event)) this.editor.fields.settle();
     if (control ? !command : event.altKey) return;
     event.stopPropagation();
     if (this.#belongsToTarget(event, control)) return;
+    if (control) this.editor.fields.settle();
     if (!this.#act(event, control, command)) return;
     event.preventDefault();
     this.editor.redraw();
   }
 
-  #release({ key }) {
+  #release(event) {
     this.pasteKeyIsDown = false;
-    this.#hold(key.toLowerCase(), false);
+    this.#hold(keyName(event), false);
   }
 
   /** Whether the focused control itself makes something of a key, such as text. */
-  #belongsToTarget({ key, target }, control) {
-    if (key !== "Escape" && target.matches(control ? "textarea" : TYPING)) return true;
+  #belongsToTarget(event, control) {
+    const { key, target } = event;
+    if (control && target === this.editor.fields.typing) return isUndoKey(event);
+    if (key !== "Escape" && target.matches(control ? "textarea, [type=text]" : TYPING)) return true;
     return target.matches("button") && (key === "Enter" || key === " ");
   }
 
@@ -71,8 +83,8 @@ export class Input {
     const plan = editor.plans.find(({ canvas }) => canvas === event.target);
     const arrow = control ? null : ARROWS[event.key];
     if (plan && arrow) plan.nudge(arrow);
-    else if (command) command.run(editor, event);
-    else return !control && editor.flight !== null && this.#hold(event.key.toLowerCase(), true);
+    else if (command) (!event.repeat || command.repeats) && command.run(editor, event);
+    else return !control && editor.flight !== null && this.#hold(keyName(event), true);
     return true;
   }
 
@@ -90,8 +102,9 @@ export class Input {
 
   /** Keys that are let go elsewhere are not heard of: without the focus none counts as held. */
   #loseFocus(focusGoesTo) {
-    const { editor } = this;
-    if (!editor.element.contains(focusGoesTo)) editor.flight?.held.clear();
+    const { element } = this.editor;
+    if (element.contains(focusGoesTo)) return;
+    for (const pad of element.querySelectorAll(".lbw-held")) this.#hold(pad.dataset.hold, false);
   }
 
   #copy(event) {

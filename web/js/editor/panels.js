@@ -24,8 +24,18 @@ export class Panels {
     this.close();
     const panel = this.editor.find(`.lbw-${name}`);
     panel.hidden = false;
-    this.text.value = this.editor.text.replaceAll('{"frame"', '\n{"frame"');
+    this.#fill();
     panel.querySelector("textarea, button").focus({ preventScroll: true });
+  }
+
+  #fill() {
+    this.text.value = this.editor.text.replaceAll('{"frame"', '\n{"frame"');
+    this.filled = this.text.value;
+  }
+
+  /** Shows the newest text of a path that was edited meanwhile, unless someone has begun to write another one. */
+  draw() {
+    if (this.current && this.text.value === this.filled) this.#fill();
   }
 
   close() {

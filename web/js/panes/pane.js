@@ -4,6 +4,7 @@ import { distance, mixVectors, scale, subtract } from "../math/vectors.js";
 
 const MIDDLE = 1; // a pointer's button
 const REACH = 11; // pixels around a symbol in which a pointer hits it
+const SLACK = 3; // pixels that a pointer moves in a click, by a hand that shakes
 
 /**
  * @typedef {import("../drawing/view.js").Pixel} Pixel
@@ -30,11 +31,14 @@ export class Pane {
       act(event, [event.offsetX, event.offsetY, 0]);
     });
     on("pointerdown", (event, point) => this.#press(event, point));
-    on("pointermove", (event, point) => this.#move(event.pointerId, point));
+    on("pointermove", (event, point) => this.#move(event, point));
     on("pointerup", (event) => this.#release(event.pointerId));
     on("pointercancel", (event) => this.#release(event.pointerId));
     on("wheel", (event, point) => this.#wheel(event, point));
-    on("contextmenu", (event) => event.preventDefault());
+    on("contextmenu", (event) => {
+      event.preventDefault(); // the right button pans
+      event.stopPropagation(); // Nodes 2.0 would open the node's menu all the same
+    });
   }
 
   /** Whether this view takes the wheel and the middle button. */
@@ -52,16 +56,38 @@ export class Pane {
     this.#pointers.set(event.pointerId, point);
     const isFirst = this.#pointers.size === 1;
     this.drag = isFirst ? this.start(point, event) : () => {};
+    this.pressed = isFirst ? point : null; // where a click is under way that is no drag yet
   }
 
-  #move(id, point) {
+  #move({ pointerId: id, buttons }, point) {
     const before = this.#pointers.get(id);
     if (!before) return;
+    if (buttons === 0) { // let go where the page did not hear of it, such as in another window's dialog
+      this.#release(id);
+      return;
+    }
     const other = [...this.#pointers.values()].find((pointer) => pointer !== before);
+    if (this.pressed && !other && distance(point, this.pressed) < SLACK) return;
+    this.pressed = null;
     this.#pointers.set(id, point);
     if (other) this.#pinch(before, point, other);
     else this.drag(point, subtract(point, before));
     this.host.redraw(this);
+  }
+
+  /**
+   * A drag that edits. It ends where the path changes or the playhead moves by other means, such as the keys of Undo.
+   * @param {(point: Pixel) => void} act
+   * @returns {Drag}
+   */
+  editing(act) {
+    const { host } = this;
+    let { state, frame } = host;
+    return (point) => {
+      if (host.state !== state || host.frame !== frame) return;
+      act(point);
+      ({ state, frame } = host);
+    };
   }
 
   /** One of two fingers moves while the other is still. */

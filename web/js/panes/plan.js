@@ -4,7 +4,7 @@ import { niceStep } from "../drawing/scene.js";
 import { Painter } from "../drawing/painter.js";
 import { View } from "../drawing/view.js";
 import { fromAngles, heldPitch, toAngles } from "../math/quaternions.js";
-import { RAD, scale, subtract } from "../math/vectors.js";
+import { add, RAD, scale, subtract } from "../math/vectors.js";
 import { Pane } from "./pane.js";
 
 const GRID_PIXELS = 28; // that a square of the grid has at least
@@ -41,11 +41,15 @@ export class PlanPane extends Pane {
     if (event.button > 0) return (_, delta) => this.pan(delta);
     const gesture = {};
     const onHandle = !host.flight && this.isNear(host.scene.handle(host.pose), point);
-    if (onHandle) return (now) => this.#aim(now, gesture);
+    if (onHandle) {
+      this.#endPlayback();
+      return this.editing((now) => this.#aim(now, gesture));
+    }
     const frame = host.flight ? undefined : this.cameraUnder(point);
     if (frame === undefined) return (_, delta) => this.pan(delta);
     host.scrub(frame);
-    return (now) => this.#place(this.view.under(now, host.pose.position), gesture);
+    const grip = subtract(this.view.point(host.pose.position), point); // the pointer keeps hold of where it took it
+    return this.editing((now) => this.#place(this.view.under(add(now, grip), host.pose.position), gesture));
   }
 
   /** Moves the camera at the playhead to a position, snapped to half grid squares where that is on. */
@@ -56,8 +60,14 @@ export class PlanPane extends Pane {
     this.host.setPose({ ...pose, position }, gesture);
   }
 
+  /** What moves a camera is meant for the frame of now. */
+  #endPlayback() {
+    if (this.host.playing !== null) this.host.scrub(this.host.frame);
+  }
+
   /** Moves the camera at the playhead half a grid square; `arrow` is [right, down, 0] in this view. */
   nudge(arrow) {
+    this.#endPlayback();
     const pixels = scale(arrow, this.#gridStep / 2 / this.range);
     this.#place(this.view.beside(this.host.pose.position, pixels));
   }

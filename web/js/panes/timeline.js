@@ -2,7 +2,7 @@
 
 import { niceStep } from "../drawing/scene.js";
 import { clamp } from "../math/vectors.js";
-import { keyframeAt, retimeKeyframe } from "../path/edits.js";
+import { isFree, keyframeAt, retimeKeyframe } from "../path/edits.js";
 import { Pane } from "./pane.js";
 
 const PADDING = 10; // pixels at both sides
@@ -38,14 +38,15 @@ export class Timeline extends Pane {
     const isHit = ({ frame }) => Math.abs(this.#x(frame) - x) < KEY_REACH;
     const key = inKeyRow ? host.state.keyframes.find(isHit) : undefined;
     host.scrub(key ? key.frame : this.#frame(x));
+    if (!key) return ([now]) => host.scrub(this.#frame(now));
     const gesture = {};
-    return ([now]) => (key ? this.#retime(this.#frame(now), gesture) : host.scrub(this.#frame(now)));
+    return this.editing(([now]) => this.#retime(this.#frame(now), gesture));
   }
 
   /** Moves the keyframe at the playhead to a frame, if that is free. */
   #retime(frame, gesture) {
     const { host } = this;
-    if (keyframeAt(host.state, frame)) return;
+    if (!isFree(host.state, frame)) return;
     host.edit(retimeKeyframe(host.state, host.frame, frame), gesture);
     host.scrub(frame);
   }

@@ -13,6 +13,12 @@ import { track } from "./track.js";
 /** @type {(state: PathState, frame: number) => Keyframe | undefined} */
 export const keyframeAt = ({ keyframes }, frame) => keyframes.find((key) => key.frame === frame);
 
+/**
+ * Whether a frame can get a keyframe: the end of a loop is its first one.
+ * @type {(state: PathState, frame: number) => boolean}
+ */
+export const isFree = (state, frame) => !keyframeAt(state, frame) && !(state.loop && frame === state.frames - 1);
+
 /** @type {(state: PathState, frame: number) => PathState} */
 export const removeKeyframe = (state, frame) =>
   ({ ...state, keyframes: state.keyframes.filter((key) => key.frame !== frame) });
@@ -62,9 +68,9 @@ export function toggleLoop(state) {
   return { ...(wouldBeHidden ? retimeKeyframe(state, end, halfway) : state), loop: !state.loop };
 }
 
-/** The frame without a keyframe that is nearest to `wanted`, if there is one. */
+/** The free frame that is nearest to `wanted`, if there is one. */
 function freeFrame(state, wanted) {
-  const free = [...Array(state.frames).keys()].filter((frame) => !keyframeAt(state, frame));
+  const free = [...Array(state.frames).keys()].filter((frame) => isFree(state, frame));
   return free.sort((a, b) => Math.abs(a - wanted) - Math.abs(b - wanted))[0];
 }
 
