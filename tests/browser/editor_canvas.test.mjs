@@ -102,6 +102,7 @@ editorInBothRenderers((it, vue) => {
 
   it("is drawn as sharp as the graph and the page are zoomed", async (page, editor) => {
     const canvas = await editor.locator("[data-view=top]").elementHandle(), zoom = await page.context().newCDPSession(page);
+    const size = page.viewportSize();
     const sharp = (wanted) => page.waitForFunction(([view, scale]) => Math.abs(view.width / view.clientWidth - scale) < 0.1, [canvas, wanted]);
     const zoomGraph = (scale) => page.evaluate((wanted) => {
       window.app.canvas.ds.scale = wanted;
@@ -113,8 +114,11 @@ editorInBothRenderers((it, vue) => {
     await sharp(1);
     await zoom.send("Emulation.setDeviceMetricsOverride", { width: 1280, height: 900, deviceScaleFactor: 1.5, mobile: false });
     await sharp(1.5);
-    await zoom.send("Emulation.clearDeviceMetricsOverride");
+    await zoom.send("Emulation.clearDeviceMetricsOverride"); // Playwright's own too: a new size has it set anew
+    await page.setViewportSize({ ...size, width: size.width + 1 });
+    await page.setViewportSize(size);
     await sharp(1);
+    assert.deepEqual(await page.evaluate(() => [innerWidth, innerHeight]), [size.width, size.height]);
   });
 
   it("opens no menu where the right button pans a view", async (page, editor) => {
