@@ -18,7 +18,7 @@ from .attention_layers import CrossAttention, SelfAttention
 from .cache import CameraCache, Pair
 from .config import ModelConfig
 from .forward import Camera, ForwardOptions, Rope
-from .linear_8bit import activated, shared
+from .linear_8bit import activated, shared_sum
 from .operations import Layer, Operations, norm_parameters, prepared_layers
 from .pointwise import modulated, slices
 from .residual import Residual, residuals
@@ -167,12 +167,16 @@ class Block(nn.Module):
 
 def residual_mlp(x: Tensor, first: Layer, second: Layer) -> Tensor:
     """x + second(silu(first(x)))."""
-    return second(activated(first(x), "silu", second)).add_(x)
+    return _change(x, first, second).add_(x)
+
+
+def _change(x: Tensor, first: Layer, second: Layer) -> Tensor:
+    return second(activated(first(x), "silu", second))
 
 
 def _scale_and_shift(tokens: Tensor, layers: tuple[Layer, ...]) -> Pair:
     first, second, to_scale, to_shift = layers
-    hidden = shared(residual_mlp(tokens, first, second), to_scale, to_shift)
+    hidden = shared_sum(_change(tokens, first, second), tokens, to_scale, to_shift)
     return to_scale(hidden), to_shift(hidden)
 
 

@@ -122,10 +122,10 @@ def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Row
     return gelu_(x) if activation == "gelu" else F.silu(x, inplace=True)
 
 
-def shared(x: Tensor, *layers: Any) -> Rows:
-    """x as these layers take it."""
+def shared_sum(x: Tensor, added: Tensor, *layers: Any) -> Rows:
+    """x and what is `added` as these layers take it: in 8 bits, else in place."""
     eight_bit = input_dtype(*layers)
-    return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
+    return x.add_(added) if eight_bit is None else encode_8bit(x, dtype=eight_bit, added=added)
 
 
 def product(x: EightBit, weight: EightBit, bias: Tensor | None, dtype: torch.dtype) -> Tensor:

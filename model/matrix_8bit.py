@@ -22,10 +22,14 @@ class EightBit(NamedTuple):
     scales: Tensor
 
 
-def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
+def encode_8bit_(
+    values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none", added: Tensor | None = None
+) -> Tensor:
     x = x.float()
     if activation != "none":
         x = F.silu(x) if activation == "silu" else F.gelu(x, approximate="tanh")
+    if added is not None:
+        x = x + added.float()
     heads = x.unflatten(-1, (scales.shape[-1], -1))
     scales.copy_(heads.abs().amax(-1).clamp_min(1e-30) / LARGEST[values.dtype])
     heads = heads / scales[..., None]

@@ -85,12 +85,16 @@ def add_norm(
 
 
 def encode_8bit(
-    x: Tensor, heads: int = 1, dtype: torch.dtype = torch.int8, activation: Activation = "none"
+    x: Tensor,
+    heads: int = 1,
+    dtype: torch.dtype = torch.int8,
+    activation: Activation = "none",
+    added: Tensor | None = None,
 ) -> EightBit:
-    """x [tokens, heads*head_dim], or an activation function of it, in 8 bits. The largest magnitude of each token and
-    head becomes the largest number of `dtype`."""
+    """x [tokens, heads*head_dim], or an activation function of it, and what is `added` to that, in 8 bits. The largest
+    magnitude of each token and head becomes the largest number of `dtype`."""
     out = _empty_8bit(x, heads, dtype)
-    run("encode_8bit_", *out, x, activation)
+    run("encode_8bit_", *out, x, activation, added)
     return out
 
 

@@ -17,8 +17,8 @@ from ..pointwise_plain import Turning
 from . import matrix_8bit as in_8_bits
 from . import pointwise
 from .launch import Kernel
-from .matrix_8bit import _FP8, _store_token_8bit
-from .pointwise import in_two
+from .matrix_8bit import _FP8, _scale_8bit, _store_8bit, _store_token_8bit
+from .pointwise import in_two, programs, token_by_token
 
 ALONE = 2048
 """A norm of more channels, with nothing to be added before, is faster in parts: 2,880 tokens of 5,120 take 32 us so on
@@ -26,48 +26,97 @@ an H100, and 35 at once. With something to be added it is faster at once."""
 
 
 @triton.jit
-def _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, row, cols, dim):
-    """x after what is added to it and its affine, which are stored."""
-    inside, at = cols < dim, row * dim + cols
-    x = tl.load(x_ptr + at, mask=inside, other=0.0)
-    if y_ptr is not None:
-        y = tl.load(y_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        if gate_ptr is not None:
-            y *= tl.load(gate_ptr + cols, mask=inside, other=0.0)
-        x = x + y
-    if scale_ptr is not None:
-        scale = tl.load(scale_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        x = x * (1.0 + scale) + tl.load(shift_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    if y_ptr is not None:
-        tl.store(x_ptr + at, x, mask=inside)
-    return x.to(tl.float32)
+def _channels(START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr):
+    """SIZE channels from START on as [SIZE / WIDTH, WIDTH]. A thread has four side by side of every WIDTH: so it reads
+    and writes them in every dtype, and no number has to go to another thread in between."""
+    columns = tl.max_contiguous(tl.arange(0, WIDTH), 4)
+    return START + tl.arange(0, SIZE // WIDTH)[:, None] * WIDTH + columns[None, :]
 
 
 @triton.jit
-def _weighted(centred, deviation, weight_ptr, bias_ptr, cols, dim):
-    weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
-    return centred * deviation * weight + tl.load(bias_ptr + cols, mask=cols < dim, other=0.0)
+def _given(ptr, cols, inside, other):
+    """A vector's channels in fp32; `other` where there is no vector."""
+    if ptr is None:
+        x = tl.full(cols.shape, other, tl.float32)
+    else:
+        x = tl.load(ptr + cols, mask=inside, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit
+def _sum(a, b):
+    return tl.sum(tl.sum(a, axis=0) + tl.sum(b, axis=0), axis=0)
+
+
+@triton.jit
+def _largest(a, b):
+    return tl.max(tl.maximum(tl.max(tl.abs(a), axis=0), tl.max(tl.abs(b), axis=0)), axis=0)
+
+
+@triton.jit
+def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, row, cols, inside, dim):
+    """x, what is added to it, and its affine's two, as they lie; what there is not is x."""
+    at = row * dim + cols
+    x = tl.load(x_ptr + at, mask=inside, other=0.0)
+    y, scale, shift = x, x, x
+    if y_ptr is not None:
+        y = tl.load(y_ptr + at, mask=inside, other=0.0)
+    if scale_ptr is not None:
+        scale = tl.load(scale_ptr + at, mask=inside, other=0.0)
+        shift = tl.load(shift_ptr + at, mask=inside, other=0.0)
+    return x, y, scale, shift
+
+
+@triton.jit
+def _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, loaded, gate, row, cols, inside, dim):
+    """x after what is added to it and its affine, which are stored."""
+    x, y, scale, shift = loaded
+    if y_ptr is not None:
+        y = y.to(tl.float32)
+        if gate_ptr is not None:
+            y *= gate
+        x = x + y
+    if scale_ptr is not None:
+        x = x * (1.0 + scale.to(tl.float32)) + shift.to(tl.float32)
+    if y_ptr is not None:
+        tl.store(x_ptr + row * dim + cols, x, mask=inside)
+    return x.to(tl.float32)
 
 
 @Kernel
 def _add_norm(
-    x_ptr, out_ptr, scales_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, weight_ptr, bias_ptr, dim, eps,
-    FIRST: tl.constexpr, SECOND: tl.constexpr,
+    x_ptr, out_ptr, scales_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, weight_ptr, bias_ptr, rows, dim, eps,
+    FIRST: tl.constexpr, SECOND: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
-    a = _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, row, left, dim)
-    b = _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, shift_ptr, row, right, dim)
-    mean = (tl.sum(a, axis=0) + tl.sum(b, axis=0)) / dim
-    a, b = a - mean, tl.where(right < dim, b - mean, 0.0)
-    deviation = tl.rsqrt((tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)) / dim + eps)
-    a = _weighted(a, deviation, weight_ptr, bias_ptr, left, dim)
-    b = _weighted(b, deviation, weight_ptr, bias_ptr, right, dim)
-    if scales_ptr is None:
-        tl.store(out_ptr + row * dim + left, a.to(out_ptr.dtype.element_ty))
-        tl.store(out_ptr + row * dim + right, b.to(out_ptr.dtype.element_ty), mask=right < dim)
-    else:
-        _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim)
+    """A program takes one token after the other. The next one's numbers are on their way meanwhile."""
+    left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
+    whole, inside = left < dim, right < dim
+    gate_a, gate_b = _given(gate_ptr, left, whole, 1.0), _given(gate_ptr, right, inside, 1.0)
+    weight_a, weight_b = _given(weight_ptr, left, whole, 1.0), _given(weight_ptr, right, inside, 1.0)
+    bias_a, bias_b = _given(bias_ptr, left, whole, 0.0), _given(bias_ptr, right, inside, 0.0)
+    first, step = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    next_a = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, first, left, whole, dim)
+    next_b = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, first, right, inside, dim)
+    row = first
+    while row < rows:
+        given_a, given_b, after = next_a, next_b, row + step
+        next_a = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, after, left, whole & (after < rows), dim)
+        next_b = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, after, right, inside & (after < rows), dim)
+        a = _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, given_a, gate_a, row, left, whole, dim)
+        b = _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, given_b, gate_b, row, right, inside, dim)
+        mean = _sum(a, b) / dim
+        a, b = a - mean, tl.where(inside, b - mean, 0.0)
+        deviation = tl.rsqrt(_sum(a * a, b * b) / dim + eps)
+        a, b = a * deviation * weight_a + bias_a, b * deviation * weight_b + bias_b
+        if scales_ptr is None:
+            tl.store(out_ptr + row * dim + left, a.to(out_ptr.dtype.element_ty))
+            tl.store(out_ptr + row * dim + right, b.to(out_ptr.dtype.element_ty), mask=inside)
+        else:
+            scale = _scale_8bit(_largest(a, b), out_ptr)
+            tl.store(scales_ptr + row, scale)
+            _store_8bit(out_ptr + row * dim + left, a, scale, whole)
+            _store_8bit(out_ptr + row * dim + right, b, scale, inside)
+        row = after
 
 
 @triton.jit
@@ -78,89 +127,82 @@ def _power_of_two_over(x):
 
 
 @triton.jit
-def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, HALF: tl.constexpr):
+def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH: tl.constexpr, HALF: tl.constexpr):
     """x, a token's SIZE channels from START on, by the token's angles."""
-    angle = (START // 2 + tl.arange(0, SIZE // 2)) % HALF
-    cos, sin = tl.load(cos_ptr + angle), tl.load(sin_ptr + angle)
-    even, odd = tl.split(tl.reshape(x, (SIZE // 2, 2)))
-    return tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (SIZE,))
+    pair = tl.arange(0, WIDTH // 2)[None, :]
+    if WIDTH % (2 * HALF) != 0:  # else every WIDTH channels have the same angles
+        pair = pair + START // 2 + tl.arange(0, SIZE // WIDTH)[:, None] * (WIDTH // 2)
+    cos, sin = tl.load(cos_ptr + pair % HALF), tl.load(sin_ptr + pair % HALF)
+    even, odd = tl.split(tl.reshape(x, (SIZE // WIDTH, WIDTH // 2, 2)))
+    return tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (SIZE // WIDTH, WIDTH))
 
 
 @triton.jit
-def _store_by_factor(at, x, factor, inside):
-    x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
+def _store_as(at, x, factor, inside):
+    """In 8 bits by a factor, else as it is."""
+    if at.dtype.element_ty == tl.float8e4nv:
+        x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _sum_and_largest(sum_a, largest_a, sum_b, largest_b):
-    return sum_a + sum_b, tl.maximum(largest_a, largest_b)
-
-
-@triton.jit
-def _put_part(out_ptr, x_ptr, shift_ptr, factor_ptr, cols, dim):
-    inside = cols < dim
-    x = tl.load(x_ptr + cols, mask=inside, other=0.0)
-    if factor_ptr is None:
-        tl.store(out_ptr + cols, x.to(out_ptr.dtype.element_ty), mask=inside)
-    else:
-        x = x.to(tl.float32) - tl.load(shift_ptr + cols, mask=inside, other=0.0)
-        _store_by_factor(out_ptr + cols, x, tl.load(factor_ptr), inside)
+def _place(rows_ptr, row, kind):
+    """The row of a query, key or value."""
+    if rows_ptr is not None:
+        row = tl.load(rows_ptr + row, mask=kind > 0, other=row)
+    return row
 
 
 @Kernel
 def _put_own(
     q_out_ptr, k_out_ptr, v_out_ptr, rows_ptr, q_ptr, k_ptr, v_ptr, q_weight_ptr, k_weight_ptr, cos_ptr, sin_ptr,
     q_scale_ptr, q_factor_ptr, k_shift_ptr, k_factor_ptr, v_shift_ptr, v_factor_ptr, q_stride, k_stride, v_stride,
-    q_out_stride, dim, eps, root, FIRST_KIND: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
-    HALF: tl.constexpr,
+    q_out_stride, rows, dim, eps, root, FIRST_KIND: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
+    WIDTH: tl.constexpr, HALF: tl.constexpr,
 ):  # fmt: skip
-    """Programs of three kinds: a token's query, its key, its value. In 8 bits a query is multiplied by the least factor
-    with which no token of its norm becomes too large, which token 0 writes; the others by factors that are given."""
-    row, kind = tl.program_id(0).to(tl.int64), FIRST_KIND + tl.program_id(1)
-    left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
-    inside, place = right < dim, row
-    if rows_ptr is not None:
-        place = tl.load(rows_ptr + row)
-    if kind < 2:
-        x_ptr, weight_ptr, out_ptr = q_ptr + row * q_stride, q_weight_ptr, q_out_ptr + row * q_out_stride
+    """Programs of three kinds, which take one token after the other: its query, its key, its value. The next token's
+    numbers are on their way meanwhile. In 8 bits a query is multiplied by the least factor with which no token of its
+    norm becomes too large, which the first of its programs writes; the others by factors that are given."""
+    first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), FIRST_KIND + tl.program_id(1)
+    left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
+    whole, inside = left < dim, right < dim
+    x_ptr, stride, out_ptr, out_stride = q_ptr, q_stride, q_out_ptr, q_out_stride
+    weight_ptr = q_weight_ptr
+    if kind == 1:
+        x_ptr, stride, out_ptr, out_stride, weight_ptr = k_ptr, k_stride, k_out_ptr, dim, k_weight_ptr
+    if kind == 2:
+        x_ptr, stride, out_ptr, out_stride = v_ptr, v_stride, v_out_ptr, dim
+    weight_a, weight_b = _given(weight_ptr, left, whole, 1.0), _given(weight_ptr, right, inside, 1.0)
+    factor, shift_ptr = root * 0.0 + 1.0, k_shift_ptr
+    shift_a, shift_b = tl.zeros_like(weight_a), tl.zeros_like(weight_b)
+    if q_scale_ptr is not None:
+        scale, factor = _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
+        if (kind == 0) & (first == 0):
+            tl.store(q_scale_ptr, scale)
+            tl.store(q_factor_ptr, factor)
+    if k_factor_ptr is not None:
         if kind == 1:
-            x_ptr, weight_ptr, out_ptr = k_ptr + row * k_stride, k_weight_ptr, k_out_ptr + place * dim
-        a = tl.load(x_ptr + left).to(tl.float32)
-        b = tl.load(x_ptr + right, mask=inside, other=0.0).to(tl.float32)
-        of_a = tl.load(weight_ptr + left).to(tl.float32)
-        of_b = tl.load(weight_ptr + right, mask=inside, other=0.0).to(tl.float32)
-        if q_scale_ptr is not None:  # a sum and a largest at once: each has all threads wait
-            total_a, most_a = tl.reduce((a * a, tl.abs(of_a)), 0, _sum_and_largest)
-            total_b, most_b = tl.reduce((b * b, tl.abs(of_b)), 0, _sum_and_largest)
-            total, most = total_a + total_b, tl.maximum(most_a, most_b)
-        else:
-            total = tl.sum(a * a, axis=0) + tl.sum(b * b, axis=0)
-        deviation = tl.rsqrt(total / dim + eps)
-        a = _rotated(a * deviation * of_a, cos_ptr + row * HALF, sin_ptr + row * HALF, 0, FIRST, HALF)
-        b = _rotated(b * deviation * of_b, cos_ptr + row * HALF, sin_ptr + row * HALF, FIRST, SECOND, HALF)
-        if k_shift_ptr is not None:
-            a -= tl.load(k_shift_ptr + left, mask=(left < dim) & (kind == 1), other=0.0)
-            b -= tl.load(k_shift_ptr + right, mask=inside & (kind == 1), other=0.0)
-        if q_scale_ptr is not None:
-            scale, factor = _power_of_two_over(tl.maximum(most, 1e-30) * root)
-            if (kind == 0) & (row == 0):
-                tl.store(q_scale_ptr, scale)
-                tl.store(q_factor_ptr, factor)
-            if k_factor_ptr is not None:
-                factor = tl.where(kind == 0, factor, tl.load(k_factor_ptr))
-            _store_by_factor(out_ptr + left, a, factor, left < dim)
-            _store_by_factor(out_ptr + right, b, factor, inside)
-        elif k_factor_ptr is not None:
-            _store_by_factor(out_ptr + left, a, tl.load(k_factor_ptr), left < dim)
-            _store_by_factor(out_ptr + right, b, tl.load(k_factor_ptr), inside)
-        else:
-            tl.store(out_ptr + left, a.to(out_ptr.dtype.element_ty))
-            tl.store(out_ptr + right, b.to(out_ptr.dtype.element_ty), mask=inside)
-    elif v_out_ptr is not None:
-        out_ptr, x_ptr = v_out_ptr + place * dim, v_ptr + row * v_stride
-        _put_part(out_ptr, x_ptr, v_shift_ptr, v_factor_ptr, left, dim)
-        _put_part(out_ptr, x_ptr, v_shift_ptr, v_factor_ptr, right, dim)
+            factor = tl.load(k_factor_ptr)
+        if kind == 2:
+            factor, shift_ptr = tl.load(v_factor_ptr), v_shift_ptr
+        shift_a = tl.load(shift_ptr + left, mask=whole & (kind > 0), other=0.0)
+        shift_b = tl.load(shift_ptr + right, mask=inside & (kind > 0), other=0.0)
+    next_a = tl.load(x_ptr + first * stride + left)
+    next_b = tl.load(x_ptr + first * stride + right, mask=inside, other=0.0)
+    row = first
+    while row < rows:
+        a, b, after = next_a.to(tl.float32), next_b.to(tl.float32), row + step
+        next_a = tl.load(x_ptr + after * stride + left, mask=whole & (after < rows), other=0.0)
+        next_b = tl.load(x_ptr + after * stride + right, mask=inside & (after < rows), other=0.0)
+        to_ptr = out_ptr + _place(rows_ptr, row, kind) * out_stride
+        if kind < 2:
+            deviation = tl.rsqrt(_sum(a * a, b * b) / dim + eps)
+            cos_at, sin_at = cos_ptr + row * HALF, sin_ptr + row * HALF
+            a = _rotated(a * deviation * weight_a, cos_at, sin_at, 0, FIRST, WIDTH, HALF)
+            b = _rotated(b * deviation * weight_b, cos_at, sin_at, FIRST, SECOND, WIDTH, HALF)
+        _store_as(to_ptr + left, a - shift_a, factor, whole)
+        _store_as(to_ptr + right, b - shift_b, factor, inside)
+        row = after
 
 
 @Kernel
@@ -196,10 +238,10 @@ def add_norm_(
     (y, gate), (weight, bias, eps) = added, norm
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):
-        _add_norm[(len(x),)](
-            x, out, scales, y, gate, *affine, weight.contiguous(), bias.contiguous(), x.shape[1], eps,
-            **in_two(x.shape[1], 320),
-        )  # fmt: skip
+        sizes = token_by_token(x.shape[1])
+        _add_norm[(programs(x, sizes),)](
+            x, out, scales, y, gate, *affine, weight.contiguous(), bias.contiguous(), *x.shape, eps, **sizes
+        )
     return x
 
 
@@ -209,7 +251,7 @@ def put_own_(
 ) -> Tensor:  # fmt: skip
     """See puts.put_own_."""
     q_out, *scales = made or (given[0], None, None)
-    places, kinds = (q_out, out, values_out, rows), (0, 2 if values_out is None else 3)
+    places, kinds = (q_out, out, out if values_out is None else values_out, rows), (0, 2 if values_out is None else 3)
     return _put(kinds, places, given, turnings, (*scales, *(scalings or ((None, None), (None, None)))))
 
 
@@ -217,27 +259,28 @@ def put_turned_(
     out: Tensor, rows: Tensor, x: Tensor, turning: Turning, shift: Tensor | None, factor: Tensor | None
 ) -> Tensor:
     """See puts.put_turned_."""
-    return _put((1, 1), (out, out, None, rows), (x, x, x), (turning,) * 2, (None, None, (shift, factor), (None, None)))
+    return _put((1, 1), (out, out, out, rows), (x, x, x), (turning,) * 2, (None, None, *2 * [(shift, factor)]))
 
 
 def turned_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, turning: Turning) -> Tensor:
     """See puts.turned_fp8."""
     scaling = scale, factor, (None, None), (None, None)
-    return _put((0, 1), (out, out, None, None), (x, x, x), (turning,) * 2, scaling)
+    return _put((0, 1), (out, out, out, None), (x, x, x), (turning,) * 2, scaling)
 
 
 def _put(
-    kinds: tuple[int, int], places: tuple[Tensor, Tensor, Tensor | None, Tensor | None], given: tuple[Tensor, ...],
+    kinds: tuple[int, int], places: tuple[Tensor, Tensor, Tensor, Tensor | None], given: tuple[Tensor, ...],
     turnings: Sequence[Turning], scaling: tuple[Any, ...],
 ) -> Tensor:  # fmt: skip
     """`kinds`: the first kind of programs, and how many. Of kinds that there are none of, any tensor is given."""
     (q_out, out, _, _), dim, (_, cos, sin, eps) = places, given[0].shape[1], turnings[0]
     weights, strides = (turning.weight.contiguous() for turning in turnings), (x.stride(0) for x in given)
-    scale, factor, *pairs = scaling
+    (scale, factor, *pairs), sizes = scaling, token_by_token(dim)
     with torch.cuda.device_of(out):
-        _put_own[(len(given[0]), kinds[1])](
-            *places, *given, *weights, cos, sin, scale, factor, *pairs[0], *pairs[1], *strides, q_out.stride(0), dim,
-            eps, dim**0.5 / LARGEST[torch.float8_e4m3fn], FIRST_KIND=kinds[0], HALF=cos.shape[1], **in_two(dim, 320),
+        _put_own[(programs(given[0], sizes), kinds[1])](
+            *places, *given, *weights, cos, sin, scale, factor, *pairs[0], *pairs[1], *strides, q_out.stride(0),
+            *given[0].shape, eps, dim**0.5 / LARGEST[torch.float8_e4m3fn], FIRST_KIND=kinds[0], HALF=cos.shape[1],
+            **sizes,
         )  # fmt: skip
     return out
 

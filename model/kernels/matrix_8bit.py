@@ -2,6 +2,7 @@
 
 Arithmetic is fp32. A scale times a dtype's largest number is the largest magnitude of what shares the scale."""
 
+import os
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..matrix_8bit import LARGEST, Activation
 from .launch import Kernel
 from .pointwise import PART, in_two, parts_of
 
+_INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 _INT8, _FP8 = tl.constexpr(LARGEST[torch.int8]), tl.constexpr(LARGEST[torch.float8_e4m3fn])
 
 
@@ -28,7 +30,7 @@ def _scale_8bit(largest, out_ptr):
 
 @triton.jit
 def _store_8bit(at, x, scale, inside):
-    x = x / scale
+    x = x * (1.0 / scale)
     if at.dtype.element_ty == tl.int8:
         x = tl.extra.libdevice.rint(x)
     tl.store(at, x.to(at.dtype.element_ty), mask=inside)
@@ -46,20 +48,29 @@ def _store_token_8bit(out_ptr, scales_ptr, row, left, right, a, b, dim):
 @triton.jit
 def _activated(x, ACTIVATION: tl.constexpr):
     if ACTIVATION == "silu":
-        x = x / (1.0 + tl.exp(-x))
+        x = _quotient(x, 1.0 + tl.exp(-x))
     if ACTIVATION == "gelu":  # 1 + tanh(u) = 2 / (1 + exp(-2u)), and 2 * sqrt(2 / pi) = 1.5957691216
-        x = x / (1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
+        x = _quotient(x, 1.0 + tl.exp(-1.5957691216057308 * (x + 0.044715 * x * x * x)))
     return x
+
+
+@triton.jit
+def _quotient(x, y):
+    """By two instructions; `/` takes care of a y whose inverse is no normal number, whose quotient here is 0."""
+    return x / y if _INTERPRETED else tl.extra.libdevice.fast_dividef(x, y)  # the interpreter has no such function
 
 
 @Kernel
 def _encode_token_8bit(
-    values_ptr, scales_ptr, x_ptr, dim, FIRST: tl.constexpr, SECOND: tl.constexpr, ACTIVATION: tl.constexpr
+    values_ptr, scales_ptr, x_ptr, added_ptr, dim, FIRST: tl.constexpr, SECOND: tl.constexpr, ACTIVATION: tl.constexpr
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     left, right = tl.arange(0, FIRST), FIRST + tl.arange(0, SECOND)
     a = _activated(tl.load(x_ptr + row * dim + left).to(tl.float32), ACTIVATION)
     b = _activated(tl.load(x_ptr + row * dim + right, mask=right < dim, other=0.0).to(tl.float32), ACTIVATION)
+    if added_ptr is not None:
+        a += tl.load(added_ptr + row * dim + left).to(tl.float32)
+        b += tl.load(added_ptr + row * dim + right, mask=right < dim, other=0.0).to(tl.float32)
     _store_token_8bit(values_ptr, scales_ptr, row, left, right, a, b, dim)
 
 
@@ -188,12 +199,16 @@ def _from_fp8(out_ptr, values_ptr, shift_ptr, factor_ptr, dim, BLOCK: tl.constex
     tl.store(out_ptr + at, x.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def encode_8bit_(values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none") -> Tensor:
+def encode_8bit_(
+    values: Tensor, scales: Tensor, x: Tensor, activation: Activation = "none", added: Tensor | None = None
+) -> Tensor:
     """See pointwise.encode_8bit."""
-    dim, x = values.numel() // scales.numel(), x.contiguous()
-    if dim > PART:
+    dim, x, added = values.numel() // scales.numel(), x.contiguous(), None if added is None else added.contiguous()
+    if dim > PART or added is not None:
         with torch.cuda.device_of(x):
-            _encode_token_8bit[(scales.numel(),)](values, scales, x, dim, ACTIVATION=activation, **in_two(dim, 2048))
+            _encode_token_8bit[(scales.numel(),)](
+                values, scales, x, added, dim, ACTIVATION=activation, **in_two(dim, 2048)
+            )
     else:
         _run_by_head(_encode_8bit, scales, values, scales, x, ACTIVATION=activation)
     return values

@@ -13,6 +13,8 @@ from .launch import Kernel
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 PART = 1024
 """Channels that a program takes at once."""
+MOST_WIDTH = 1024
+"""Channels that a program takes at once, where it takes one token after the other."""
 WARP = 32
 """Threads."""
 
@@ -243,6 +245,23 @@ def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
     second = max(triton.next_power_of_2(dim - first), min(first, 4 * WARP))
     warps = min(max(4, min(16, (first + second) // of_a_warp)), max(1, second // WARP))
     return {"FIRST": first, "SECOND": second, "num_warps": 1 << (warps.bit_length() - 1)}
+
+
+def token_by_token(dim: int) -> dict[str, int]:
+    """How a program that takes several tokens takes each: FIRST and SECOND channels, as `in_two` has them, WIDTH of
+    them at once, four a thread."""
+    sizes = in_two(dim, 320)
+    width = min(MOST_WIDTH, sizes["SECOND"])
+    return {**sizes, "WIDTH": width, "num_warps": max(1, width // (4 * WARP))}
+
+
+def programs(x: Tensor, sizes: dict[str, int]) -> int:
+    """How many take the tokens of x: as many as a GPU runs at once. Those of 5,120 channels fill the registers of a
+    multiprocessor each, those of 1,536 a quarter of them."""
+    if x.device.type != "cuda":
+        return min(len(x), 2)
+    at_once = 1 if sizes["WIDTH"] == MOST_WIDTH else 4
+    return min(len(x), at_once * torch.cuda.get_device_properties(x.device).multi_processor_count)
 
 
 def parts_of(x: Tensor) -> tuple[int]:

@@ -72,6 +72,10 @@ def into_8_bits(eight_bit: torch.dtype, dtype: torch.dtype) -> None:
             quantized_kernels.encode_8bit_(values, scales, x, activation)
             quantized.encode_8bit_(*wanted, x, activation)
             same(scales, wanted[1])
+    outs = [(torch.empty_like(x, dtype=eight_bit), torch.empty(7, 1)) for _ in "12"]
+    quantized_kernels.encode_8bit_(*outs[0], x, "silu", 3 * x)
+    quantized.encode_8bit_(*outs[1], x, "silu", 3 * x)
+    same(outs[0][1], outs[1][1])
     long, outs = torch.randn(3, 8320).to(dtype), [(torch.empty(3, 8320).to(eight_bit), torch.empty(3, 1)) for _ in "12"]
     quantized_kernels.encode_8bit_(*outs[0], long, "gelu")
     quantized.encode_8bit_(*outs[1], long, "gelu")
