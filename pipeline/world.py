@@ -15,7 +15,7 @@ from ..model.cache import CameraCache, same
 from ..model.config import ModelConfig
 from ..model.forward import ForwardOptions
 from ..model.forward_graphs import ForwardGraphs
-from ..model.host_memory import upload
+from ..model.host_memory import queued_on, upload
 from ..model.kv_cache import KeyValueCache
 from ..model.kv_place import ON_DEVICE, KeyValuePlace
 from ..model.parallel import SequenceParallel
@@ -131,6 +131,7 @@ class World:
         memory = replace(memory, camera_cache_bytes=None if limit is None else limit / (1 + guided))
         self._lanes = [self._lane(number, config, tokens, window, memory, options) for number in range(1 + guided)]
         self._camera: tuple[Tensor, Tensor] | None = None
+        self._camera_read: Callable[[], None] = queued_on()
         self._made: tuple[_Chunk, Tensor] | None = None  # the chunk before, and its latent, until it is remembered
         self._forgetful: list[_Lane] = []  # those that have not yet remembered it
         self._begun = self._cut_short = self._rehearsed = False
@@ -253,13 +254,18 @@ class World:
         """The camera on the device. One in host memory is compared with that of the chunk before: if they are the same,
         the one that was uploaded then is given again, and the camera cache knows it. The cache would compare their
         values on the GPU, and Python would wait for all that is queued there. New memory would take longer than the
-        comparison, so the copy that it needs is written over the one before."""
+        comparison, so the copy that it needs is written over the one before, once the GPU has read that. For a GPU it
+        is pinned: what is not is copied only when all is computed that was queued before, and seven times as slowly."""
         if camera.device.type == self._device.type:
             return camera.clone()
         if self._camera is None or not same(self._camera[0], camera):
-            before = None if self._camera is None else self._camera[0]
-            room = before if before is not None and before.shape == camera.shape else torch.empty_like(camera)
-            self._camera = room.copy_(camera), upload(camera, self._device)
+            if self._camera is None or self._camera[0].shape != camera.shape:
+                room = torch.empty_like(camera, pin_memory=self._device.type == "cuda")
+            else:
+                room = self._camera[0]
+                self._camera_read()
+            self._camera = room.copy_(camera), upload(room, self._device)
+            self._camera_read = queued_on(self._device)
             for lane in self._lanes:
                 if lane.cache is not None:
                     lane.cache.clear_source()  # the prompt's keys and values stay
