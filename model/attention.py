@@ -1,4 +1,4 @@
-"""Exact attention by the fastest of torch's kernels that the device at hand can run."""
+"""Exact attention by the fastest kernel that the device at hand can run: one of torch's, or on Hopper GPUs our own."""
 
 import logging
 import math
@@ -37,18 +37,65 @@ HOPPER = 132
 SCORES_BYTES = 2**20
 """Of scores that a processor makes at once: what the cache of a core holds."""
 
+OURS_HEAD, WORST_PROBE = 128, 0.01
+"""What our own kernel takes, and the relative RMS error with which it is not taken."""
+
 _refused: dict[tuple, set[SDPBackend]] = {}
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:  # noqa: ARG001
+def sdpa(q: Tensor, k: Tensor, v: Tensor, heads: int, options: Mapping) -> Tensor:
     """Scaled dot-product attention of q [B, L, heads*head_dim] over k and v [B, S, heads*head_dim].
 
-    On GPUs of Hopper and later cuDNN's kernel is tried first (36.8 instead of 59.9 ms at 32,760 tokens on an H200),
-    then flash, then the memory-efficient kernel. A kernel that refused a device, dtype and head size is not tried
-    again. `options` are for hosts, whose attention takes the same arguments."""
+    On Hopper GPUs it is our own kernel in bf16, with heads of 128. Of torch's, on Hopper and later, cuDNN's is tried
+    first (36.8 instead of 59.9 ms at 32,760 tokens on an H200), then flash, then the memory-efficient kernel. A kernel
+    that refused a device, dtype and head size is not tried again.
+
+    `options` are also for hosts, whose attention takes the same arguments. Its "unlike", int32 [1], says that only so
+    many keys are unlike others, and those behind them all the same: for a row of its own. Who can, passes over them."""
+    if attends_by_ours(q, heads):
+        made = [_by_ours(*row, heads, unlike=options.get("unlike")) for row in zip(q, k, v, strict=True)]
+        return made[0][None] if len(made) == 1 else torch.stack(made)
     q, k, v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, v))
     attend = _on_processor if q.device.type == "cpu" else _attend
     return attend(q, k, v).transpose(1, 2).flatten(2)
+
+
+def attends_by_ours(q: Tensor, heads: int) -> bool:
+    """Whether our own kernel attends for such queries."""
+    suits = q.device.type == "cuda" and q.dtype == torch.bfloat16 and q.shape[-1] == OURS_HEAD * heads
+    return suits and not torch.compiler.is_compiling() and ours_works(q.device)
+
+
+def _by_ours(
+    q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor | None = None, unlike: Tensor | None = None
+) -> Tensor:
+    """Of [L, heads*128]."""
+    from .kernels.attention_hopper import attend
+
+    q, k, v = (x if x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 else x.contiguous()
+               for x in (q, k, v))  # fmt: skip
+    return attend(torch.empty_like(q, memory_format=torch.contiguous_format), q, k, v, heads, None, shares, unlike)
+
+
+@lru_cache
+def ours_works(device: torch.device) -> bool:
+    """Whether our own kernel is compiled and right on a GPU, which has to be of compute capability 9; if it should be
+    and is not, that is logged."""
+    if not torch.version.cuda or torch.cuda.get_device_capability(device)[0] != 9:
+        return False
+    generator = torch.Generator(device).manual_seed(0)
+    q, k, v = torch.randn(3, 200, OURS_HEAD, device=device, generator=generator).bfloat16()
+    want = torch.softmax(q.float() @ k.float().T * OURS_HEAD**-0.5, -1) @ v.float()
+    try:
+        error = ((_by_ours(q, k, v, 1) - want).norm() / want.norm()).item()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as reason:
+        logging.warning("attention is computed by torch's kernels, slower: %s", " ".join(str(reason).split())[:300])
+        return False
+    if not error < WORST_PROBE:
+        logging.warning("attention is computed by torch's kernels: ours has an error of %.2g here", error)
+    return error < WORST_PROBE
 
 
 def attend_to_padded(q: Tensor, k: Tensor, v: Tensor, heads: int, missing: int) -> Tensor:
@@ -138,7 +185,10 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def attend_to_frames(q: Tensor, k: Tensor, v: Tensor, heads: int, shares: Tensor) -> Tensor:
     """Attention of q [tokens, heads*head_dim] to k and v [frames * frame tokens, heads*head_dim], of which only some
-    frames count: `shares`, fp32 [frames], are 0 for these and -inf for others. Raises what cuDNN raises."""
+    frames count: `shares`, fp32 [frames], are 0 for these, which come first, and -inf for others. Raises what cuDNN
+    raises."""
+    if attends_by_ours(q, heads):
+        return _by_ours(q, k, v, heads, shares)
     q, k, v = (x.unflatten(0, (count, -1)).unflatten(-1, (heads, -1)).transpose(1, 2)
                for x, count in ((q, 1), (k, len(shares)), (v, len(shares))))  # fmt: skip
     out, log_sums = _cudnn_attention(q.expand(len(shares), -1, -1, -1), k, v)

@@ -48,7 +48,7 @@ def attend_8bit(
     Raises InputError where no kernel serves the device; `choose_attention` finds that out before."""
     if isinstance(k, Operand) and isinstance(v, Operand):
         if torch.compiler.is_compiling():
-            return _in_compiled_code_to(q, [k.values, *k.scaling], [v.values, *v.scaling], heads, v.across or 0)
+            return _in_compiled_code_to(q, [k.values, *k.scaling[:3]], [v.values, *v.scaling[:3]], heads, v.across or 0)
         return _attend_to(q, k, v, heads)
     assert isinstance(k, Tensor)
     assert isinstance(v, Tensor)

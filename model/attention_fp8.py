@@ -26,6 +26,7 @@ costs only values below 1/3584 of that largest."""
 
 class Scaling(NamedTuple):
     """How numbers become 8 bits: (x - mean) * factor. `scale` is 1 / factor; scale and factor [1], mean [dim], in fp32.
+    Some know their `reach` [1]: no number that comes back is larger.
 
     The scale is a power of two. So a value becomes the same float whatever heads share the scale, in one process or
     among several, unless it is so small that it is no normal number."""
@@ -33,6 +34,11 @@ class Scaling(NamedTuple):
     scale: Tensor
     factor: Tensor
     mean: Tensor
+    reach: Tensor | None = None
+
+    def with_reach(self) -> "Scaling":
+        """It, with its reach."""
+        return self._replace(reach=self.mean.abs().amax() + LARGEST[FP8] * self.scale)
 
 
 class Operand(NamedTuple):

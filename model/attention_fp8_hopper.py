@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .attention_fp8 import FP8, Operand, operand, operands, places_across
-from .matrix_8bit import LARGEST
+from .matrix_8bit import LARGEST, EightBit
 from .pointwise import Rows, encode_8bit
 from .pointwise_plain import put_across_ as plainly_put_across_
 from .puts import put_across_
@@ -41,6 +41,8 @@ def hopper_attention_of(
     """Attention of q over k and v as `dtype`, or in 8 bits with one scale a token; with `shares` as in
     `attention.attend_to_frames`, of which those that count come first."""
     with torch.cuda.device_of(q.values):
+        if dtype == FP8 and v.scaling.reach is not None:
+            return _attend_to_8_bits(q, k, v, heads, shares)
         made = _attend(q, k, v, heads, shares)
     return encode_8bit(made, dtype=dtype) if dtype in LARGEST else made.to(dtype)
 
@@ -63,14 +65,33 @@ def _row(x: Operand, row: int, rows: int) -> Operand:
     return x._replace(values=x.values.unflatten(0, (rows, -1))[row])
 
 
+def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None) -> EightBit:
+    """[tokens, heads*128] with one scale, repeated for every token. A float is as exact at any size: a scale of its own
+    would make a token no better."""
+    from .kernels.attention_hopper import attend
+
+    out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
+    given = q.values, k.values, _across(v), heads, _scales(q, k, v), shares
+    attend(out.values, *given, reach=v.scaling.reach, token_scales=out.scales)
+    return out
+
+
 def _attend(
     q: Operand, k: Operand, v: Operand, heads: int, shares: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
     """[tokens, heads*128] in bf16; in `into`, if it can hold that."""
-    from .kernels.attention_hopper import across, attend
+    from .kernels.attention_hopper import attend
 
     if into is None or into.dtype != torch.bfloat16 or not into.is_contiguous():
         into = torch.empty_like(q.values, dtype=torch.bfloat16)
-    scales = q.scaling.scale, k.scaling.scale, v.scaling.scale, v.scaling.mean
-    values = across(v.values) if v.across is None else v.values
-    return attend(into, q.values, k.values, values, heads, scales, shares)
+    return attend(into, q.values, k.values, _across(v), heads, _scales(q, k, v), shares)
+
+
+def _across(v: Operand) -> Tensor:
+    from .kernels.attention_hopper import across
+
+    return across(v.values) if v.across is None else v.values
+
+
+def _scales(q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return q.scaling.scale, k.scaling.scale, v.scaling.scale, v.scaling.mean

@@ -129,16 +129,17 @@ class CrossAttention(_Attention):
     ) -> None:
         """x += attention(norm(x), prompts) of every row. `norm` is the norm's weight and bias, `keys_values` are
         those of the prompts `context`. GEMMs run in the dtype of `context`."""
-        norm_q = norm_parameters(self.norm_q, rows[0].stream)[0]
+        norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
-            for row, k, v in zip(rows, *keys_values, strict=True):
+            for number, (row, k, v) in enumerate(zip(rows, *keys_values, strict=True)):
                 y = row.normed(*norm, self.eps, context.dtype, to_q)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
                 if (missing := self._text_len - len(k)) > 0:
                     y = attend_to_padded(q, k, v, self.heads, missing)
                 else:
-                    y = self.attention(q[None], k[None], v[None], self.heads, options)[0]
+                    unlike = {} if lengths is None else {"unlike": lengths[number : number + 1]}
+                    y = self.attention(q[None], k[None], v[None], self.heads, {**options, **unlike})[0]
                 del q
                 row.add(to_out(y))
                 del y

@@ -128,10 +128,12 @@ class PromptCache(BlockCache):
 
     embedded: Tensor | None
     """The embedded prompt of the running step. A block that is called with another prompt does not use the cache."""
+    lengths: Tensor | None
+    """How many of its tokens are no padding, int32 [rows]."""
 
     def _forget(self) -> None:
         super()._forget()
-        self.embedded = None
+        self.embedded = self.lengths = None
 
 
 class CameraCache(BlockCache):

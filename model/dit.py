@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..errors import CameraError, InputError
 from ..options import Arithmetic, AttentionMode
-from .attention import Attention, sdpa
+from .attention import Attention, attends_by_ours, sdpa
 from .attention_8bit import attend_8bit
 from .attention_layers import SelfAttention
 from .block import Block, residual_mlp
@@ -145,13 +145,13 @@ class LingBotWorldModel(nn.Module):
             options = {**options, "token_share": share}
         camera = None if camera is None else camera.to(x.device)
         embedded = None if camera is None else self.embed_camera(camera, options.get("camera_cache"), share)
-        prompts = self._embedded(context.to(x.device), len(x), None if embedded is None else embedded.cache)
+        prompts, lengths = self._embedded(context.to(x.device), len(x), None if embedded is None else embedded.cache)
         history = options.get("kv_cache")
         first_frame = 0 if history is None else history.first_frame
         cos, sin = rope_table(grid, self.config.head_dim, x.device, first_frame, self.rope_scale(options))
         rope = share.rope(cos).to(residual), share.rope(sin).to(residual)
         times = self._times(timestep.to(x.device).expand(len(x)), options)
-        given, graphs = ForwardInputs(share.latent(x), times, prompts, embedded, rope), options.get("graphs")
+        given, graphs = ForwardInputs(share.latent(x), times, prompts, embedded, rope, lengths), options.get("graphs")
         cells = self._cells(given, options) if graphs is None else graphs.run(self._cells, given, options)
         frames, height, width = grid
         return rearrange(
@@ -164,7 +164,7 @@ class LingBotWorldModel(nn.Module):
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
         rows = residuals(x) if self.blocks_alone(options) else []
         if rows:  # else the options stay the host's own
-            options = {**options, "residuals": rows}
+            options = {**options, "residuals": rows, "prompt_lengths": given.lengths}
         for index, block in enumerate(self.blocks):
             x = self.run_block(index, block, x, e0, given.context, given.camera, given.rope, options)
         for row in rows:
@@ -183,16 +183,26 @@ class LingBotWorldModel(nn.Module):
             kept[key] = self.embed_time(timestep)
         return kept[key]
 
-    def _embedded(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> Tensor:
-        """`embed_text` of a prompt for each row; what the cache has is not computed again. On a CPU one token stands
-        for all that are padded, as `attend_to_padded` takes them: the shorter the prompt, the faster."""
+    def _embedded(self, prompts: Tensor, rows: int, cache: CameraCache | None) -> tuple[Tensor, Tensor | None]:
+        """`embed_text` of a prompt for each row, and `_lengths`; what the cache has is not computed again. On a CPU one
+        token stands for all that are padded, as `attend_to_padded` takes them: the shorter the prompt, the faster."""
         short = prompts.device.type == "cpu" and self._attentions[1] is sdpa
         tokens = min(prompts.shape[1] + 1, self.config.text_len) if short else None
         if cache is None or not cache.prompt.attach(prompts):
-            return self.embed_text(prompts, tokens).expand(rows, -1, -1)
+            return self.embed_text(prompts, tokens).expand(rows, -1, -1), self._lengths(prompts, rows)
         if cache.prompt.embedded is None or len(cache.prompt.embedded) != rows:
             cache.prompt.embedded = self.embed_text(prompts, tokens).expand(rows, -1, -1)
-        return cache.prompt.embedded
+            cache.prompt.lengths = self._lengths(prompts, rows)
+        return cache.prompt.embedded, cache.prompt.lengths
+
+    def _lengths(self, prompts: Tensor, rows: int) -> Tensor | None:
+        """How many tokens of each row's prompt are no padding. Zeros at its end, which a host may have put there, are
+        embedded as padding is."""
+        config = self.config
+        if not attends_by_ours(prompts.new_empty(0, config.dim, dtype=self.compute_dtype), config.num_heads):
+            return None
+        numbers = torch.arange(1, prompts.shape[1] + 1, device=prompts.device, dtype=torch.int32)
+        return (numbers * (prompts != 0).any(-1)).amax(1).expand(rows).contiguous()
 
     def rope_scale(self, options: ForwardOptions) -> RopeScale:  # noqa: ARG002
         """What positions are scaled and shifted by. Hosts may override this."""

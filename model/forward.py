@@ -35,19 +35,23 @@ class Camera:
 class ForwardInputs(NamedTuple):
     """What the kernels of a forward read, beside weights and caches: the latent `x` [B, 36, F, H, W] of this process's
     frames, the time embedding [B, dim] and the blocks' modulation [B, 6, dim], the embedded prompts `context` [B,
-    text_len, dim], the embedded camera, the rope table."""
+    text_len, dim], the embedded camera, the rope table; `lengths`, int32 [B], are those of the prompts without their
+    padding, where attention passes over that."""
 
     x: Tensor
     times: Times
     context: Tensor
     camera: Camera | None
     rope: Rope
+    lengths: Tensor | None = None
 
     @property
     def tensors(self) -> list[Tensor]:
         """All of it."""
-        camera = [] if self.camera is None else [self.camera.tokens]
-        return [self.x, *self.times, self.context, *self.rope, *camera]
+        others = [] if self.camera is None else [self.camera.tokens]
+        if self.lengths is not None:
+            others.append(self.lengths)
+        return [self.x, *self.times, self.context, *self.rope, *others]
 
     @property
     def shapes(self) -> tuple[torch.Size, ...]:
@@ -59,7 +63,8 @@ class ForwardInputs(NamedTuple):
         cos, sin = self.rope
         camera = None if self.camera is None else replace(self.camera, tokens=self.camera.tokens.clone())
         x, e, e0, context = (tensor.clone() for tensor in (self.x, *self.times, self.context))
-        return ForwardInputs(x, (e, e0), context, camera, (cos.clone(), sin.clone()))
+        lengths = None if self.lengths is None else self.lengths.clone()
+        return ForwardInputs(x, (e, e0), context, camera, (cos.clone(), sin.clone()), lengths)
 
 
 class ForwardRecorder(Protocol):
@@ -85,6 +90,9 @@ class ForwardOptions(TypedDict, total=False):
     """This process's tokens of it; the model adds them."""
     residuals: Sequence[Residual]
     """The rows of the residual stream, if nobody but the blocks reads it between them; the model adds them."""
+    prompt_lengths: Tensor | None
+    """How many tokens of each row's prompt are no padding, int32 [rows], if attention passes over that; the model adds
+    it."""
     graphs: ForwardRecorder
     """Records and replays a causal model's forwards."""
     timestep: int

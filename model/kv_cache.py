@@ -241,7 +241,8 @@ class KeyValueCache:
         scalings = self._scalings[block]
         if scalings is None:
             assert isinstance(keys, Tensor)
-            scalings = scaling(keys, sample(keys), FP8_HEADROOM), scaling(values, values, FP8_HEADROOM)
+            of_values = scaling(values, values, FP8_HEADROOM).with_reach()
+            scalings = scaling(keys, sample(keys), FP8_HEADROOM), of_values
         if self.keep:
             self._scalings[block] = scalings
         made = self._put(stored, queries, keys, values, scalings)

@@ -8,8 +8,6 @@ from lingbot_world.model import attention, pointwise, puts
 from lingbot_world.model import attention_8bit as eight_bit_attention
 from lingbot_world.model import attention_fp8 as fp8_attention
 from lingbot_world.model import linear_8bit as eight_bit
-from lingbot_world.model.attention_fp8_cudnn import cudnn_attention_of
-from lingbot_world.model.attention_fp8_hopper import hopper_attention_of
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.matrix_8bit import EightBit
 from lingbot_world.model.memory import activation_bytes
@@ -354,84 +352,6 @@ def test_attention_in_8_bits_is_that_of_its_operands(kernel, caplog, queries, ke
     assert (got - plain).norm() / exact.norm() < 0.07
     assert all(map(torch.equal, kept, (k, v)))
     assert "slower" not in caplog.text, "fell back to plain torch"
-
-
-@pytest.fixture
-def hopper():
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("compute capability is not 9.0")
-    from lingbot_world.model.kernels import attention_hopper
-
-    return attention_hopper
-
-
-def three_operands(queries, keys, heads, sharpness):
-    """Queries, keys and values in 8 bits; what they are multiplied by makes some scores far larger than others."""
-    q, k, v = (torch.randn(count, heads * 128, device=GPU) for count in (queries, keys, keys))
-    return fp8_attention.operands(*(x[None].bfloat16() for x in (sharpness * q, sharpness * k, v + 1)))
-
-
-@pytest.mark.parametrize("sharpness", [0.0, 1.0, 2.5])
-@pytest.mark.parametrize(
-    ("queries", "keys", "heads"),
-    [(1, 7, 1), (64, 95, 2), (193, 97, 1), (500, 5000, 3), (200, 30000, 2), (4000, 700, 12), (1600, 9000, 40)],
-)
-def test_our_kernel_attends_in_8_bits(hopper, queries, keys, heads, sharpness):
-    q, k, v = three_operands(queries, keys, heads, sharpness)
-    want = fp8_attention.plain_attention_of(q, k, v, heads, torch.float32)
-    for got in (hopper_attention_of(q, k, v, heads, torch.bfloat16), hopper_attention_of(q, k, v, heads, FP8)):
-        got = got.values.float() * got.scales if isinstance(got, EightBit) else got
-        off, rounded = want - v.scaling.mean, 0.004 if got.dtype == torch.bfloat16 else 0.04
-        assert (got.float() - want).norm() < 0.05 * off.norm() + rounded * want.norm()
-    again = hopper_attention_of(q, k, v, heads, torch.bfloat16)
-    assert torch.equal(again, hopper_attention_of(q, k, v, heads, torch.bfloat16)), "parts are added up in one order"
-
-
-def test_our_kernel_is_right_where_all_scores_are_negative(hopper):
-    """Then the largest is not found by comparing integers."""
-    q, k, v = three_operands(300, 2000, 2, 1.0)
-    q.values.view(torch.uint8).bitwise_and_(0x7F)  # positive queries, negative keys
-    k.values.view(torch.uint8).bitwise_or_(0x80)
-    want = fp8_attention.plain_attention_of(q, k, v, 2, torch.float32)
-    got = hopper_attention_of(q, k, v, 2, torch.float32)
-    assert (got - want).norm() < 0.07 * (want - v.scaling.mean).norm() + 0.004 * want.norm()
-
-
-@pytest.mark.parametrize("there", [1, 2, 5])
-@pytest.mark.parametrize("frame", [40, 312, 1000])
-def test_our_kernel_attends_to_the_frames_that_are_there(hopper, there, frame):
-    q, k, v = three_operands(130, 5 * frame, 3, 1.5)
-    k.values[there * frame :].view(torch.uint8).fill_(0x70)  # as large as can be
-    shares = torch.zeros(5, device=GPU)
-    shares[there:] = -torch.inf
-    seen = [each._replace(values=each.values[: there * frame]) for each in (k, v)]
-    want = fp8_attention.plain_attention_of(q, *seen, 3, torch.float32)
-    got = hopper_attention_of(q, k, v, 3, torch.float32, shares)
-    assert (got - want).norm() < 0.05 * (want - v.scaling.mean).norm() + 0.004 * want.norm()
-
-
-@pytest.mark.parametrize("aligned", [True, False])
-def test_our_kernel_takes_values_as_a_cache_holds_them(hopper, caplog, aligned):
-    q, k, v = three_operands(200, 1000, 4, 1.0)
-    x = fp8_attention.decode(v, torch.bfloat16)
-    tokens = torch.cat([torch.arange(333, device=GPU), 333 + torch.randperm(667, device=GPU)])
-    held = torch.zeros(512, 1024, dtype=FP8, device=GPU)
-    given = x[tokens] if aligned else torch.cat([x[tokens], x[:, :1]], dim=1)[:, :512]
-    puts.put_across_(held, fp8_attention.places_across(tokens), given, v.scaling.mean, v.scaling.factor)
-    values = v._replace(values=held, across=1000)
-    assert torch.equal(values.rows.view(torch.uint8), v.values.view(torch.uint8))
-    assert torch.equal(hopper.across(v.values).view(torch.uint8), held.view(torch.uint8))
-    assert torch.equal(*(hopper_attention_of(q, k, each, 4, torch.bfloat16) for each in (v, values)))
-    assert "slower" not in caplog.text, "fell back to plain torch"
-
-
-def test_our_kernel_is_closer_than_cudnns(hopper):
-    """cuDNN's result is in 8 bits."""
-    pytest.importorskip("cudnn")
-    q, k, v = three_operands(1000, 6000, 4, 2.0)
-    want = fp8_attention.plain_attention_of(q, k, v, 4, torch.float32)
-    ours, cudnns = (attend(q, k, v, 4, torch.float32) for attend in (hopper_attention_of, cudnn_attention_of))
-    assert (ours - want).norm() < 0.7 * (cudnns - want).norm()
 
 
 def test_a_kernel_that_fails_is_replaced_by_exact_attention_of_its_operands(kernel, monkeypatch, caplog):

@@ -316,8 +316,8 @@ def test_what_surrounds_our_kernel(monkeypatch, there, rows):
 )  # fmt: skip
 def test_our_kernel_divides_keys_for_the_last_round_of_tiles(queries, keys, heads, parts):
     """Where that makes the round shorter: 76 of 1,000 tiles are left, 120 of 384, 96 of 96, 12 of 12, and none."""
-    shared = -(-queries // attention_hopper.QUERIES) * heads % 132
-    assert attention_hopper.parts_of(shared, -(-keys // attention_hopper.TILE), 132) == parts
+    shared, tile = -(-queries // attention_hopper.QUERIES) * heads % 132, attention_hopper.KINDS[fp8_attention.FP8].tile
+    assert attention_hopper.parts_of(shared, -(-keys // tile), 132) == parts
 
 
 class Card:

@@ -6,23 +6,32 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from lingbot_world.model.kernels import attention_hopper, nvrtc
+from lingbot_world.model.kernels import attention_hopper, hopper, nvrtc
 
 SCRIPT = Path(__file__).parent / "kernel_scripts" / "kernels.py"
 
 
-def test_what_is_written_in_cudas_language_compiles():
+SOURCES = {
+    **{str(dtype): (partial(attention_hopper.source, dtype), b"attend") for dtype in attention_hopper.KINDS},
+    "values across": (partial(hopper.source, "values_across.cu"), b"put_across"),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_what_is_written_in_cudas_language_compiles(name):
+    source, function = SOURCES[name]
     try:
-        code = nvrtc.compiled(attention_hopper.source(), "sm_90a")
+        code = nvrtc.compiled(source(), hopper.ARCHITECTURE)
     except OSError:
         pytest.skip("needs NVRTC: pip install nvidia-cuda-nvrtc")
-    assert all(name in code for name in (b"attend", b"across", b"put_across"))
+    assert function in code
     with pytest.raises(RuntimeError, match="does not compile the kernel: .*unknown_type"):
-        nvrtc.compiled("unknown_type x;", "sm_90a")
+        nvrtc.compiled("unknown_type x;", hopper.ARCHITECTURE)
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton: pip install triton")

@@ -1,0 +1,86 @@
+"""What the kernels for GPUs of compute capability 9.0 share: parts of their sources, and maps for the accelerator that
+loads what they multiply."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from .nvrtc import check, driver
+
+ARCHITECTURE = "sm_90a"
+UINT8, PROMOTE_256 = 0, 3
+"""cuda.h: of CUtensorMapDataType and CUtensorMapL2promotion."""
+SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
+"""cuda.h: CUtensorMapSwizzle, by the bytes of a row in shared memory."""
+
+
+def source(name: str, **parts: str) -> str:
+    """The program of a file of this folder, with what all of them use; `parts` take the places of @their names@."""
+    text = "\n".join(Path(__file__).with_name(each).read_text(encoding="utf-8") for each in ("hopper.cuh", name))
+    for part, given in parts.items():
+        text = text.replace(f"@{part}@", given)
+    return text
+
+
+def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", adds: bool = True) -> str:
+    """A function of CUDA's: d (or d, if it `adds`) = 32 bytes of 64 rows times those of so many columns, both in shared
+    memory. `dtype`: of the operands, as PTX calls it, and its bytes."""
+    count, across = columns // 2, ", 0, 0" if dtype[1] == 2 else ""
+    return f"""INLINE void {name}(float (&d)[{count}], u64 a, u64 b) {{
+    asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {int(adds)}, 0;\\n"
+        "{_instruction(columns, dtype)} {{{_registers(count)}}}, %{count}, %{count + 1}, p, 1, 1{across};\\n}}"
+        : {_floats(given, count)} : "l"(a), "l"(b));
+}}"""
+
+
+def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str:
+    """The same, and it adds, of rows in registers. Columns of two bytes lie along the rows of shared memory."""
+    count, across = columns // 2, ", 1" if dtype[1] == 2 else ""
+    a = ", ".join(f"%{count + i}" for i in range(4))
+    return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
+    asm volatile("{_instruction(columns, dtype)} {{{_registers(count)}}}, {{{a}}}, %{count + 4}, 1, 1, 1{across};"
+        : {_floats("+f", count)} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}}"""
+
+
+def _instruction(columns: int, dtype: tuple[str, int]) -> str:
+    name, size = dtype
+    return f"wgmma.mma_async.sync.aligned.m64n{columns}k{32 // size}.f32.{name}.{name}"
+
+
+def _registers(count: int) -> str:
+    return ", ".join(f"%{i}" for i in range(count))
+
+
+def _floats(given: str, count: int) -> str:
+    return ", ".join(f'"{given}"(d[{i}])' for i in range(count))
+
+
+def tensor_map(
+    x: Tensor, box: Sequence[int], swizzle: int, shape: Sequence[int] = (), strides: Sequence[int] = ()
+) -> ctypes.Array[ctypes.c_char]:
+    """What tells the accelerator of x [rows, numbers], of which it loads a `box` at a time: bytes of a row, and rows.
+    What lies outside is 0. Or of x in more dimensions, from the innermost on: `shape`, in bytes and then in rows, and
+    `strides`, in bytes, of all but the first."""
+    shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
+    strides = strides or (x.stride(0) * x.itemsize,)
+    made, aligned, ones = (ctypes.c_char * 128)(), (ctypes.c_char * 192)(), [1] * len(shape)
+    at = -(-ctypes.addressof(aligned) // 64) * 64  # the driver wants a multiple of 64
+    check(
+        driver().cuTensorMapEncodeTiled(
+            ctypes.c_void_p(at), UINT8, len(shape), ctypes.c_void_p(x.data_ptr()), _array(ctypes.c_uint64, shape),
+            _array(ctypes.c_uint64, strides), _array(ctypes.c_uint32, box), _array(ctypes.c_uint32, ones), 0, swizzle,
+            PROMOTE_256, 0),
+        "cuTensorMapEncodeTiled",
+    )  # fmt: skip
+    ctypes.memmove(made, at, 128)
+    return made
+
+
+def _array(kind: Any, values: Sequence[int]) -> Any:
+    return (kind * len(values))(*values)
