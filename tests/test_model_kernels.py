@@ -11,13 +11,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from lingbot_world.model.kernels import attention_hopper, hopper, nvrtc
+from lingbot_world.model.kernels import attention_hopper, convolution_hopper, hopper, nvrtc
 
 SCRIPT = Path(__file__).parent / "kernel_scripts" / "kernels.py"
 
 
 SOURCES = {
     **{str(dtype): (partial(attention_hopper.source, dtype), b"attend") for dtype in attention_hopper.KINDS},
+    "convolution": (convolution_hopper.source, b"convolve"),
     "values across": (partial(hopper.source, "values_across.cu"), b"put_across"),
 }
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from threading import Thread
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from .stripes import Stripe
 from .weights import VAE
 
 OVER_TIME = tuple(f"{layer}.weight" for layer in ("conv1", "residual.2", "residual.6", "time_conv", "head.2"))
+WORST_PROBE = 0.01
+"""A kernel is not taken with a larger relative RMS error."""
 _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 """Threads that have Triton compile its kernels for a GPU and a VAE's width."""
 
@@ -51,6 +54,7 @@ class PooledDecoder(Decoder):
 
     def _compile(self) -> None:
         """Triton compiles its kernels for the shapes of these weights, some seconds once, while others work."""
+        _convolution_hopper(self._compiler[0])
         layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
         with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding meets it again
             for name in layers.values():
@@ -88,7 +92,18 @@ class PooledDecoder(Decoder):
             self._kernels.rms_silu(given, self.weights[f"{norm}.gamma"], EPSILON, room, size)
         starts, side = [slot * len(given) for slot in slots], weight.shape[-1]
         bias = self.weights[f"{name}.bias"]
-        return _picture(self._kernels.convolve(flat, starts, _matrix(weight), bias, size, side, added), size)
+        return _picture(self._convolved(flat, starts, _matrix(weight), bias, size, side, added), size)
+
+    def _convolved(
+        self, x: Tensor, starts: list[int], weight: Tensor, bias: Tensor, size: tuple[int, int], side: int,
+        added: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        """See kernels/convolution.py. Large pictures by the kernel in CUDA's own language, which loads a pixel less
+        often."""
+        ours = _convolution_hopper(x.device)
+        if ours is not None and ours.suits(x, starts, weight, size, side):
+            return ours.convolve(x, starts, weight, bias, size, added)
+        return self._kernels.convolve(x, starts, weight, bias, size, side, added)
 
     def _pool(self, name: str, weight: Tensor, x: Tensor) -> tuple[Tensor, list[int]]:
         """The layer's pool, and the slots of its frames: the one before the last, the last, and the new one."""
@@ -141,6 +156,31 @@ def _works(device: torch.device) -> bool:
         logging.warning("the VAE decodes in plain torch, slower: %s", reason)
         return False
     return True
+
+
+@cache
+def _convolution_hopper(device: torch.device) -> ModuleType | None:
+    """kernels/convolution_hopper.py, if it is compiled and right here; if it should be and is not, that is logged."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
+        return None
+    from ..model.kernels import convolution_hopper
+
+    generator = torch.Generator(device).manual_seed(0)
+    frames, weight = (torch.randn(shape, device=device, generator=generator).half()
+                      for shape in ((3, 32, 20, 24), (96, 96, 3, 3)))  # fmt: skip
+    rows, bias = F.pad(frames, (0, 1, 0, 1)).permute(0, 2, 3, 1).flatten(0, 2).contiguous(), weight[:, 0, 0, 0].clone()
+    want, starts = F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1), [0, 525, 1050]
+    try:
+        made = convolution_hopper.convolve(rows, starts, _matrix(weight).contiguous(), bias, (20, 24))
+        error = ((_picture(made, (20, 24)) - want).norm() / want.norm()).item()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as reason:
+        logging.warning("the VAE decodes by Triton's kernels alone, slower: %s", " ".join(str(reason).split())[:300])
+        return None
+    if not error < WORST_PROBE:
+        logging.warning("the VAE decodes by Triton's kernels alone: ours has an error of %.2g here", error)
+    return convolution_hopper if error < WORST_PROBE else None
 
 
 def _over_time(name: str) -> bool:

@@ -1,0 +1,60 @@
+"""A convolution of 3 x 3 pixels of three frames, on GPUs of compute capability 9.0: see convolution_hopper.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from . import hopper
+from .nvrtc import Kernel, Launch, load
+
+COLUMNS, PIXELS, CHANNELS, STAGES, LINE = 96, 384, 32, 5, 400
+"""As in the source."""
+THREADS, ROW = 512, 2 * CHANNELS
+SHARED = 1024 + STAGES * (ROW * (LINE + 3 * COLUMNS) + 16)
+LEAST_ROUNDS = 0.9
+"""Where a picture has fewer tiles than this share of the multiprocessors, most of them would wait."""
+
+
+def suits(x: Tensor, starts: Sequence[int], weight: Tensor, size: tuple[int, int], side: int) -> bool:
+    """Whether this convolves, and faster than convolution.py: many pixels, whole parts of channels."""
+    if side != 3 or len(starts) != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
+        return False
+    if x.device.type != "cuda" or torch.cuda.get_device_capability(x.device)[0] != 9:
+        return False
+    tiles = -(-(size[0] + 1) * (size[1] + 1) // PIXELS) * len(weight) // COLUMNS
+    return tiles >= LEAST_ROUNDS * torch.cuda.get_device_properties(x.device).multi_processor_count
+
+
+def convolve(
+    x: Tensor, starts: Sequence[int], weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
+) -> Tensor:
+    """See convolution.convolve. Raises RuntimeError where the driver refuses, and OSError where there is no NVRTC."""
+    (height, width), channels, out_channels = size, x.shape[1], len(weight)
+    # `near`: bytes of a neighbour's weights for an output channel
+    out, near = x.new_empty((height + 1) * (width + 1), out_channels), 2 * len(starts) * channels
+    blocks = torch.cuda.get_device_properties(x.device).multi_processor_count
+    with torch.cuda.device_of(x):
+        pixels = hopper.tensor_map(x, (ROW, LINE // 2), hopper.SWIZZLE_64)
+        weights = hopper.tensor_map(
+            weight, (ROW, COLUMNS, 3), hopper.SWIZZLE_64, (near, out_channels, 9), (9 * near, near)
+        )
+        added = None if added is None else added.contiguous()
+        sizes = height, width + 1, channels, out_channels
+        _kernel(x.device)(Launch((blocks, 1), THREADS, SHARED), pixels, weights, out, bias, added, *sizes, *starts)
+    return out
+
+
+def source() -> str:
+    """The program, with the instructions that multiply."""
+    products = hopper.product("add_products", COLUMNS, ("f16", 2))
+    return hopper.source("convolution_hopper.cu", PRODUCTS=f"constexpr int COLUMNS = {COLUMNS};\n{products}")
+
+
+@lru_cache
+def _kernel(device: torch.device) -> Kernel:
+    with torch.cuda.device(device):
+        return Kernel(load(source(), hopper.ARCHITECTURE), "convolve", SHARED)

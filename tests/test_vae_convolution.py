@@ -1,0 +1,57 @@
+"""The convolution kernel for Hopper GPUs against torch's."""
+
+import pytest
+import torch
+from lingbot_world.model.kernels import convolution_hopper
+from torch.nn import functional as F
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+needs_hopper = pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0")
+ROUNDED = 3e-4
+"""Relative RMS error of a result in fp16."""
+
+
+def pictures(channels, out, size):
+    """Three frames as rows, their starts, weights as a matrix, a bias, a picture to be added; and what comes of it."""
+    frames, weight = torch.randn(3, channels, *size), torch.randn(out, 3 * channels, 3, 3) / (27 * channels) ** 0.5
+    frames, weight, bias, added = (x.cuda().half() for x in (frames, weight, torch.randn(out), torch.randn(out, *size)))
+    rows, added_rows = (F.pad(x, (0, 1, 0, 1)).movedim(-3, -1).flatten(0, -2).contiguous() for x in (frames, added))
+    pixels, matrix = (size[0] + 1) * (size[1] + 1), weight.permute(0, 2, 3, 1).flatten(1).contiguous()
+    want = F.conv2d(frames.flatten(0, 1)[None].double(), weight.double(), bias.double(), padding=1)[0]
+    return (rows, [0, pixels, 2 * pixels], matrix, bias, size), added_rows, want, added
+
+
+@needs_hopper
+@pytest.mark.parametrize(
+    ("channels", "out", "size"),
+    [(32, 96, (1, 1)), (96, 96, (5, 6)), (96, 96, (64, 97)), (192, 384, (33, 70)), (384, 192, (40, 52))],
+)
+def test_our_convolution_is_torchs(channels, out, size):
+    """The zeros beside the picture are there for the next one. What is added is rounded once."""
+    given, added_rows, want, added = pictures(channels, out, size)
+    for more, wanted in ((None, want), (added_rows, want + added)):
+        got = convolution_hopper.convolve(*given, more).view(size[0] + 1, size[1] + 1, out)
+        inner = got[:-1, :-1].movedim(-1, 0)
+        assert ((inner - wanted).norm() / wanted.norm()).item() < ROUNDED
+        assert not got[-1].any()
+        assert not got[:, -1].any()
+
+
+@needs_hopper
+def test_frames_may_lie_in_any_order():
+    (rows, starts, matrix, bias, size), _, want, _ = pictures(96, 96, (20, 30))
+    turned = torch.cat([rows[start : start + 21 * 31] for start in (starts[1], starts[2], starts[0])])
+    got = convolution_hopper.convolve(turned, [starts[2], starts[0], starts[1]], matrix, bias, size)
+    assert ((got.view(21, 31, 96)[:-1, :-1].movedim(-1, 0) - want).norm() / want.norm()).item() < ROUNDED
+
+
+@needs_hopper
+@pytest.mark.parametrize(
+    ("channels", "out", "size", "side", "frames", "fits"),
+    [(96, 96, (480, 832), 3, 3, True), (384, 384, (120, 208), 3, 3, True), (384, 384, (60, 104), 3, 3, False),
+     (96, 3, (480, 832), 3, 3, False), (192, 96, (240, 416), 2, 1, False), (384, 768, (60, 104), 1, 3, False),
+     (16, 384, (60, 104), 3, 3, False)],
+)  # fmt: skip
+def test_it_is_taken_for_many_pixels_and_whole_parts_of_channels(channels, out, size, side, frames, fits):
+    x = torch.empty(1, channels, dtype=torch.float16, device="cuda")
+    assert convolution_hopper.suits(x, frames * [0], x.new_empty(out, 1), size, side) == fits
