@@ -116,7 +116,10 @@ class ForwardGraphs:
         return recording.out.clone()
 
     def _record(self, kind: Hashable, compute: Compute, given: ForwardInputs, options: ForwardOptions) -> None:
-        """Nothing is computed meanwhile. All recordings share their working memory: no two are replayed at once."""
+        """Nothing is computed meanwhile. All recordings share their working memory: no two are replayed at once. What
+        torch holds in reserve goes back before: they do not take from it."""
+        if not self._recordings:
+            torch.cuda.empty_cache()
         fixed = self._inputs.setdefault(given.shapes, given.clone())
         recording, share = _Recording(self._pool, self._seen.pop(kind)), options.get("token_share")
         cache = _cache_of(given)

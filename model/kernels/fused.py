@@ -239,7 +239,7 @@ def add_norm_(
     gate = None if gate is None else gate.contiguous()
     with torch.cuda.device_of(x):
         sizes = token_by_token(x.shape[1])
-        _add_norm[(programs(x, sizes),)](
+        _add_norm[(programs(x, sizes, 4),)](
             x, out, scales, y, gate, *affine, weight.contiguous(), bias.contiguous(), *x.shape, eps, **sizes
         )
     return x
@@ -277,7 +277,7 @@ def _put(
     weights, strides = (turning.weight.contiguous() for turning in turnings), (x.stride(0) for x in given)
     (scale, factor, *pairs), sizes = scaling, token_by_token(dim)
     with torch.cuda.device_of(out):
-        _put_own[(programs(given[0], sizes), kinds[1])](
+        _put_own[(programs(given[0], sizes, 3), kinds[1])](  # of two kinds: six are there at once
             *places, *given, *weights, cos, sin, scale, factor, *pairs[0], *pairs[1], *strides, q_out.stride(0),
             *given[0].shape, eps, dim**0.5 / LARGEST[torch.float8_e4m3fn], FIRST_KIND=kinds[0], HALF=cos.shape[1],
             **sizes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from .nvrtc import check, driver
 ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
 """cuda.h: of CUtensorMapDataType and CUtensorMapL2promotion."""
+MOST_MAPS = 4096
+"""Maps that are kept: tensors come to lie at the same addresses again and again."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 """cuda.h: CUtensorMapSwizzle, by the bytes of a row in shared memory."""
 
@@ -68,12 +71,19 @@ def tensor_map(
     What lies outside is 0. Or of x in more dimensions, from the innermost on: `shape`, in bytes and then in rows, and
     `strides`, in bytes, of all but the first."""
     shape = shape or (x.shape[1] * x.itemsize, x.shape[0])
-    strides = strides or (x.stride(0) * x.itemsize,)
+    return _encoded(x.data_ptr(), tuple(shape), tuple(strides or (x.stride(0) * x.itemsize,)), tuple(box), swizzle)
+
+
+@lru_cache(MOST_MAPS)
+def _encoded(
+    address: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int
+) -> ctypes.Array[ctypes.c_char]:
+    """A map holds nothing but these; it stays right whatever comes to lie there."""
     made, aligned, ones = (ctypes.c_char * 128)(), (ctypes.c_char * 192)(), [1] * len(shape)
     at = -(-ctypes.addressof(aligned) // 64) * 64  # the driver wants a multiple of 64
     check(
         driver().cuTensorMapEncodeTiled(
-            ctypes.c_void_p(at), UINT8, len(shape), ctypes.c_void_p(x.data_ptr()), _array(ctypes.c_uint64, shape),
+            ctypes.c_void_p(at), UINT8, len(shape), ctypes.c_void_p(address), _array(ctypes.c_uint64, shape),
             _array(ctypes.c_uint64, strides), _array(ctypes.c_uint32, box), _array(ctypes.c_uint32, ones), 0, swizzle,
             PROMOTE_256, 0),
         "cuTensorMapEncodeTiled",

@@ -255,13 +255,13 @@ def token_by_token(dim: int) -> dict[str, int]:
     return {**sizes, "WIDTH": width, "num_warps": max(1, width // (4 * WARP))}
 
 
-def programs(x: Tensor, sizes: dict[str, int]) -> int:
-    """How many take the tokens of x: as many as a GPU runs at once. Those of 5,120 channels fill the registers of a
-    multiprocessor each, those of 1,536 a quarter of them."""
+def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
+    """How many take the tokens of x: as many as a GPU runs at once. That is one a multiprocessor, whose registers it
+    fills, or `at_once` if they take fewer channels than MOST_WIDTH at once."""
     if x.device.type != "cuda":
         return min(len(x), 2)
-    at_once = 1 if sizes["WIDTH"] == MOST_WIDTH else 4
-    return min(len(x), at_once * torch.cuda.get_device_properties(x.device).multi_processor_count)
+    each = 1 if sizes["WIDTH"] == MOST_WIDTH else at_once
+    return min(len(x), each * torch.cuda.get_device_properties(x.device).multi_processor_count)
 
 
 def parts_of(x: Tensor) -> tuple[int]:
