@@ -15,6 +15,7 @@ from ..loaders import Checkpoint, open_checkpoint, state_tensors
 from ..loaders.package import open_experts
 from ..loaders.tensors import MappedFile
 from ..model import attention_8bit
+from ..model.attention import compile_ahead
 from ..model.memory import activation_bytes
 from ..options import CHUNK, DTYPE_NAMES, Arithmetic, AttentionMode, PerExpert, Precision, Progress, torch_dtype
 from .base_model import LingBotWorldExpert, Role
@@ -68,6 +69,7 @@ def load_patcher(
     dtype = compute_dtype(weight_dtype, device)
     checkpoint = (source if isinstance(source, Checkpoint) else open_checkpoint(source)).rounded(dtype)
     notes = check_8_bits(checkpoint, arithmetic, attention)
+    compile_ahead(device)
     model = HostModel(checkpoint.config, dtype)
     model.set_arithmetic(arithmetic)
     model.set_attention(attention)

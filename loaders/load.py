@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch import Tensor, distributed
 
-from ..model.attention import sdpa
+from ..model.attention import compile_ahead, sdpa
 from ..model.attention_8bit import choose_attention
 from ..model.block import Block
 from ..model.dit import LingBotWorldModel
@@ -77,6 +77,7 @@ def load_expert(
     device, streamed = torch.device(device), streamed_weights(checkpoint, resident_blocks)
     arithmetic = choose_arithmetic(arithmetic, device, checkpoint.config)
     attention_mode = choose_attention(attention_mode, device, checkpoint.config)
+    compile_ahead(device)
     with _collector_paused(), ThreadPoolExecutor(1) as pool:  # building takes 0.1 s: a quarter of the whole load
         building = pool.submit(build, checkpoint.config)
         staying = staying_weights(checkpoint, streamed)

@@ -3,8 +3,10 @@
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import product
+from threading import Thread
 
 import torch
 from torch import Tensor
@@ -77,11 +79,29 @@ def _by_ours(
     return attend(torch.empty_like(q, memory_format=torch.contiguous_format), q, k, v, heads, None, shares, unlike)
 
 
+def _serves_ours(device: torch.device) -> bool:
+    return device.type == "cuda" and bool(torch.version.cuda) and torch.cuda.get_device_capability(device)[0] == 9
+
+
+def compile_ahead(device: torch.device) -> None:
+    """A thread compiles our own kernel, if the device is one of its GPUs, while others read weights. What keeps it from
+    that is met again when the kernel is tried."""
+    if _serves_ours(device):
+        Thread(target=_compile, daemon=True).start()
+
+
+def _compile() -> None:
+    from .kernels import attention_hopper, hopper, nvrtc
+
+    with suppress(Exception):
+        nvrtc.compiled(attention_hopper.source(torch.bfloat16), hopper.ARCHITECTURE)
+
+
 @lru_cache
 def ours_works(device: torch.device) -> bool:
     """Whether our own kernel is compiled and right on a GPU, which has to be of compute capability 9; if it should be
     and is not, that is logged."""
-    if not torch.version.cuda or torch.cuda.get_device_capability(device)[0] != 9:
+    if not _serves_ours(device):
         return False
     generator = torch.Generator(device).manual_seed(0)
     q, k, v = torch.randn(3, 200, OURS_HEAD, device=device, generator=generator).bfloat16()

@@ -5,6 +5,7 @@ import torch
 from lingbot_world.model.kernels import convolution_hopper
 from torch.nn import functional as F
 
+GPU = "cuda"
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 needs_hopper = pytest.mark.skipif(not HOPPER, reason="needs a GPU of compute capability 9.0")
 ROUNDED = 3e-4
@@ -14,7 +15,8 @@ ROUNDED = 3e-4
 def pictures(channels, out, size):
     """Three frames as rows, their starts, weights as a matrix, a bias, a picture to be added; and what comes of it."""
     frames, weight = torch.randn(3, channels, *size), torch.randn(out, 3 * channels, 3, 3) / (27 * channels) ** 0.5
-    frames, weight, bias, added = (x.cuda().half() for x in (frames, weight, torch.randn(out), torch.randn(out, *size)))
+    given = frames, weight, torch.randn(out), torch.randn(out, *size)
+    frames, weight, bias, added = (x.to(GPU, torch.float16) for x in given)
     rows, added_rows = (F.pad(x, (0, 1, 0, 1)).movedim(-3, -1).flatten(0, -2).contiguous() for x in (frames, added))
     pixels, matrix = (size[0] + 1) * (size[1] + 1), weight.permute(0, 2, 3, 1).flatten(1).contiguous()
     want = F.conv2d(frames.flatten(0, 1)[None].double(), weight.double(), bias.double(), padding=1)[0]
@@ -53,5 +55,5 @@ def test_frames_may_lie_in_any_order():
      (16, 384, (60, 104), 3, 3, False)],
 )  # fmt: skip
 def test_it_is_taken_for_many_pixels_and_whole_parts_of_channels(channels, out, size, side, frames, fits):
-    x = torch.empty(1, channels, dtype=torch.float16, device="cuda")
+    x = torch.empty(1, channels, dtype=torch.float16, device=GPU)
     assert convolution_hopper.suits(x, frames * [0], x.new_empty(out, 1), size, side) == fits

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 
 DYNAMIC_SHARED_BYTES = 8
 """cuda.h: CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+_COMPILING = Lock()
 Argument = Tensor | int | ctypes.Array[Any] | None
 """Of a kernel: a tensor's address (None is null), an int, or bytes that are passed as they are."""
 
@@ -79,7 +81,14 @@ def load(source: str, architecture: str) -> ctypes.c_void_p:
 
 
 def compiled(source: str, architecture: str) -> bytes:
-    """A program for an architecture such as sm_90a, in machine code. No GPU is needed. Raises as `load` does."""
+    """A program for an architecture such as sm_90a, in machine code. No GPU is needed. Who asks for one that another
+    thread compiles waits for it; that takes half a second. Raises as `load` does."""
+    with _COMPILING:
+        return _compiled(source, architecture)
+
+
+@lru_cache
+def _compiled(source: str, architecture: str) -> bytes:
     library, program, size = _library(), ctypes.c_void_p(), ctypes.c_size_t()
     check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None), "NVRTC")
     try:
