@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from lingbot_world.model.kernels import attention_hopper, convolution_hopper, hopper, nvrtc
 
 SCRIPT = Path(__file__).parent / "kernel_scripts" / "kernels.py"
@@ -33,6 +34,41 @@ def test_what_is_written_in_cudas_language_compiles(name):
     assert function in code
     with pytest.raises(RuntimeError, match="does not compile the kernel: .*unknown_type"):
         nvrtc.compiled("unknown_type x;", hopper.ARCHITECTURE)
+
+
+def test_a_kernel_is_tried_before_it_is_taken(caplog):
+    want = torch.ones(8)
+    assert hopper.is_right("sums are made", lambda: want * 1.001, want)
+    assert caplog.text == ""
+    assert not hopper.is_right("sums are made", lambda: want * 1.5, want)
+    assert "sums are made by other kernels, slower: ours has an error of 0.5 here" in caplog.text
+    assert not hopper.is_right("sums are made", lambda: want * torch.nan, want)
+
+    def broken(error):
+        raise error
+
+    assert not hopper.is_right("sums are made", lambda: broken(RuntimeError("no\nplan")), want)
+    assert "sums are made by other kernels, slower: no plan" in caplog.text
+    with pytest.raises(torch.OutOfMemoryError):
+        hopper.is_right("sums are made", lambda: broken(torch.OutOfMemoryError()), want)
+
+
+def test_maps_are_made_once(monkeypatch):
+    made = []
+
+    class Driver:
+        def cuTensorMapEncodeTiled(self, *_arguments):  # noqa: N802  CUDA's name
+            made.append(1)
+            return 0
+
+    monkeypatch.setattr(hopper, "driver", Driver)
+    x = torch.empty(10, 96, dtype=torch.float16)
+    first = hopper.tensor_map(x, (64, 8), hopper.SWIZZLE_64)
+    assert hopper.tensor_map(x.view(10, 96), (64, 8), hopper.SWIZZLE_64) is first
+    for other in (x[1:], x[:, :64], x[:5]):
+        assert hopper.tensor_map(other, (64, 8), hopper.SWIZZLE_64) is not first
+    assert hopper.tensor_map(x, (64, 4), hopper.SWIZZLE_64) is not first
+    assert len(made) == 5
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton: pip install triton")

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from threading import Thread
 from types import ModuleType
@@ -24,8 +24,6 @@ from .stripes import Stripe
 from .weights import VAE
 
 OVER_TIME = tuple(f"{layer}.weight" for layer in ("conv1", "residual.2", "residual.6", "time_conv", "head.2"))
-WORST_PROBE = 0.01
-"""A kernel is not taken with a larger relative RMS error."""
 _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 """Threads that have Triton compile its kernels for a GPU and a VAE's width."""
 
@@ -164,23 +162,16 @@ def _convolution_hopper(device: torch.device) -> ModuleType | None:
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] != 9:
         return None
     from ..model.kernels import convolution_hopper
+    from ..model.kernels.hopper import is_right
 
     generator = torch.Generator(device).manual_seed(0)
     frames, weight = (torch.randn(shape, device=device, generator=generator).half()
                       for shape in ((3, 32, 20, 24), (96, 96, 3, 3)))  # fmt: skip
     rows, bias = F.pad(frames, (0, 1, 0, 1)).permute(0, 2, 3, 1).flatten(0, 2).contiguous(), weight[:, 0, 0, 0].clone()
     want, starts = F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1), [0, 525, 1050]
-    try:
-        made = convolution_hopper.convolve(rows, starts, _matrix(weight).contiguous(), bias, (20, 24))
-        error = ((_picture(made, (20, 24)) - want).norm() / want.norm()).item()
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as reason:
-        logging.warning("the VAE decodes by Triton's kernels alone, slower: %s", " ".join(str(reason).split())[:300])
-        return None
-    if not error < WORST_PROBE:
-        logging.warning("the VAE decodes by Triton's kernels alone: ours has an error of %.2g here", error)
-    return convolution_hopper if error < WORST_PROBE else None
+    made = partial(convolution_hopper.convolve, rows, starts, _matrix(weight).contiguous(), bias, (20, 24))
+    right = is_right("the VAE decodes", lambda: _picture(made(), (20, 24)), want)
+    return convolution_hopper if right else None
 
 
 def _over_time(name: str) -> bool:

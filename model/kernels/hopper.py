@@ -4,11 +4,13 @@ loads what they multiply."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .nvrtc import check, driver
@@ -16,10 +18,26 @@ from .nvrtc import check, driver
 ARCHITECTURE = "sm_90a"
 UINT8, PROMOTE_256 = 0, 3
 """cuda.h: of CUtensorMapDataType and CUtensorMapL2promotion."""
+WORST_PROBE = 0.01
+"""A kernel is not taken with a larger relative RMS error."""
 MOST_MAPS = 4096
 """Maps that are kept: tensors come to lie at the same addresses again and again."""
 SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 = 1, 2, 3
 """cuda.h: CUtensorMapSwizzle, by the bytes of a row in shared memory."""
+
+
+def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
+    """Whether a kernel runs here and makes what is wanted. If not, that is logged: `what` it was for is done slower."""
+    try:
+        error = ((made() - want).norm() / want.norm()).item()
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as reason:
+        logging.warning("%s by other kernels, slower: %s", what, " ".join(str(reason).split())[:300])
+        return False
+    if not error < WORST_PROBE:
+        logging.warning("%s by other kernels, slower: ours has an error of %.2g here", what, error)
+    return error < WORST_PROBE
 
 
 def source(name: str, **parts: str) -> str:
