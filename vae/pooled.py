@@ -25,7 +25,7 @@ from .weights import VAE
 
 OVER_TIME = tuple(f"{layer}.weight" for layer in ("conv1", "residual.2", "residual.6", "time_conv", "head.2"))
 _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
-"""Threads that have Triton compile its kernels for a GPU and a VAE's width."""
+"""Threads that compile the kernels for a GPU and a VAE's width."""
 
 
 class PooledDecoder(Decoder):
@@ -51,10 +51,10 @@ class PooledDecoder(Decoder):
         return super().decode(latent)
 
     def _compile(self) -> None:
-        """Triton compiles its kernels for the shapes of these weights, some seconds once, while others work."""
-        _convolution_hopper(self._compiler[0])
+        """Kernels are compiled for the shapes of these weights, some seconds once, while others work."""
         layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
         with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding meets it again
+            _convolution_hopper(self._compiler[0])
             for name in layers.values():
                 weight, frames, side = self._quarters.get(name), 1, 2
                 if weight is None:
