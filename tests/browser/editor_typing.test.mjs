@@ -40,6 +40,27 @@ editorInBothRenderers((it) => {
     assert.deepEqual([await places(page), await field.inputValue()], [[0, 0], "0"]);
   });
 
+  it.once("has keyframes where they were after the length went down and up by arrow keys", async (page, editor) => {
+    const frames = async () => (await savedState(page)).keyframes.map(({ frame }) => frame);
+    for (const place of [30, 40]) {
+      await page.mouse.click(...await pointOnTime(editor, place));
+      await page.keyboard.press("Enter");
+    }
+    const before = await frames(), length = editor.getByLabel("Length in frames");
+    assert.equal(before.length, 4);
+    await typeOver(page, length, "9");
+    await page.keyboard.press("Enter");
+    await page.keyboard.press("ArrowDown");
+    assert.equal((await frames()).length, 3, "two keyframes have met");
+    await typeOver(page, length, "81");
+    await page.keyboard.press("Enter");
+    await settle(page);
+    assert.deepEqual(await frames(), before);
+    await page.keyboard.press("Control+z");
+    await settle(page);
+    assert.equal((await savedState(page)).frames, 5, "each length is a step to go back to");
+  });
+
   it.once("takes a value that is being typed before it duplicates the keyframe", async (page, editor) => {
     await typeOver(page, fieldX(editor), "1");
     await page.keyboard.press("Control+d");

@@ -34,6 +34,7 @@ export class Fields {
     this.keyEase.addEventListener("change", () => this.#takeKeyEase());
     this.speed.addEventListener("change", () => { editor.speed = Number(this.speed.value); });
     this.changed = null; // the field in which someone has typed since its value was last taken or shown
+    this.stretched = null; // the state that came of another length, and the one that it was made from
     for (const input of this.inputs) this.#listen(input);
   }
 
@@ -108,8 +109,19 @@ export class Fields {
 
   #takeSetting(setting, typed) {
     const { editor } = this;
-    if (setting === "frames") editor.edit(setFrames(editor.state, typed));
+    if (setting === "frames") this.#stretch(typed);
     else editor.edit({ ...editor.state, [setting]: typed });
+  }
+
+  /**
+   * Another length. Those that come one after the other, as arrow keys give them, are made of what there was before the
+   * first: keyframes that were rounded, or met, are where they were when the length comes back.
+   */
+  #stretch(frames) {
+    const { editor, stretched } = this;
+    const from = editor.state === stretched?.to ? stretched.from : editor.state;
+    editor.edit(setFrames(from, frames));
+    this.stretched = { from, to: editor.state };
   }
 
   #takeKeyEase() {
