@@ -76,7 +76,8 @@ def _by_ours(
 
     q, k, v = (x if x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 else x.contiguous()
                for x in (q, k, v))  # fmt: skip
-    return attend(torch.empty_like(q, memory_format=torch.contiguous_format), q, k, v, heads, None, shares, unlike)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    return attend(out, q, k, v, heads, shares=shares, unlike=unlike)
 
 
 def _serves_ours(device: torch.device) -> bool:

@@ -2,6 +2,7 @@
 
 It takes what cuDNN's takes (attention_fp8.py), and gives bf16: cuDNN rounds its result to 8 bits."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -71,9 +72,7 @@ def _attend_to_8_bits(q: Operand, k: Operand, v: Operand, heads: int, shares: Te
     from .kernels.attention_hopper import attend
 
     out = EightBit(torch.empty_like(q.values), q.scaling.scale.new_empty(len(q.values), 1))
-    given = q.values, k.values, _across(v), heads, _scales(q, k, v), shares
-    attend(out.values, *given, reach=v.scaling.reach, token_scales=out.scales)
-    return out
+    return attend(out, q.values, k.values, _across(v), heads, _scales(q, k, v), shares)
 
 
 def _attend(
@@ -93,5 +92,5 @@ def _across(v: Operand) -> Tensor:
     return across(v.values) if v.across is None else v.values
 
 
-def _scales(q: Operand, k: Operand, v: Operand) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return q.scaling.scale, k.scaling.scale, v.scaling.scale, v.scaling.mean
+def _scales(q: Operand, k: Operand, v: Operand) -> Sequence[Tensor | None]:
+    return q.scaling.scale, k.scaling.scale, v.scaling.scale, v.scaling.mean, v.scaling.reach

@@ -25,6 +25,7 @@ from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kernels import attention_hopper
 from lingbot_world.model.kv_cache import KeyValueCache
 from lingbot_world.model.kv_place import KeyValuePlace
+from lingbot_world.model.matrix_8bit import EightBit
 from lingbot_world.model.memory import activation_bytes
 from lingbot_world.options import Precision, Window
 from lingbot_world.toy.experts import write_expert
@@ -267,12 +268,18 @@ def test_a_full_size_step_holds_what_the_formula_says(monkeypatch, grid):
 
 def exact_hopper_kernel(out, q, k, v, heads, scales, shares=None):
     """In place of ours."""
-    *scales, mean = scales
+    *scales, mean, reach = scales
     seen = len(k) if shares is None else len(k) // len(shares) * int((shares == 0).sum())
     values = Operand(v, SimpleNamespace(scale=scales[2]), across=len(k)).rows[:seen]
     q, k, v = (x.float().mul(scale).unflatten(1, (heads, 128)).transpose(0, 1)
                for x, scale in zip((q, k[:seen], values), scales, strict=True))  # fmt: skip
-    out[:] = ((q @ k.transpose(1, 2) / 128**0.5).softmax(-1) @ v).transpose(0, 1).flatten(1) + mean
+    made = ((q @ k.transpose(1, 2) / 128**0.5).softmax(-1) @ v).transpose(0, 1).flatten(1) + mean
+    if isinstance(out, EightBit):
+        assert (made.abs() <= reach).all()
+        out.values[:] = made * (448 / reach)
+        out.scales[:] = reach / 448
+    else:
+        out[:] = made
     return out
 
 
@@ -304,6 +311,10 @@ def test_what_surrounds_our_kernel(monkeypatch, there, rows):
         got = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float32, shares)
         assert relative_rms(got, want) < 3e-3
         in_8_bits = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float8_e4m3fn, shares)
+        assert relative_rms(in_8_bits.values.float() * in_8_bits.scales, want) < 0.04
+        each = each._replace(scaling=each.scaling.with_reach())
+        in_8_bits = fp8_hopper.hopper_attention_of(queries, keys, each, 2, torch.float8_e4m3fn, shares)
+        assert (in_8_bits.scales == in_8_bits.scales[0]).all(), "one scale for all tokens"
         assert relative_rms(in_8_bits.values.float() * in_8_bits.scales, want) < 0.04
     if there is None:
         assert relative_rms(fp8_hopper.hopper_attention_to(q[:1].clone(), keys, across, 2)[0], want) < 3e-3

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..matrix_8bit import EightBit
+from ..pointwise import R
 from . import hopper
 from .nvrtc import Kernel, Launch, load
 
@@ -38,19 +41,17 @@ KINDS = {torch.float8_e4m3fn: Kind("e4m3", 1, 96, 4), torch.bfloat16: Kind("bf16
 
 
 def attend(
-    out: Tensor, q: Tensor, k: Tensor, v: Tensor, heads: int,
-    scales: tuple[Tensor, Tensor, Tensor, Tensor] | None = None, shares: Tensor | None = None,
-    unlike: Tensor | None = None, reach: Tensor | None = None, token_scales: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    out: R, q: Tensor, k: Tensor, v: Tensor, heads: int, scales: Sequence[Tensor | None] = 5 * (None,),
+    shares: Tensor | None = None, unlike: Tensor | None = None,
+) -> R:  # fmt: skip
     """`out` [tokens, heads * 128], bf16, becomes attention of q, alike, to keys k and values v [keys, heads * 128]. All
     three are bf16, or float8_e4m3fn with the values as `across` turns them. A token's numbers lie side by side; tokens
     may be apart by a multiple of 16 bytes. `out` may be q.
 
-    `scales`, in 8 bits: of q, k and v, fp32 [1], and the values' mean, fp32 [heads * 128], which is added. `shares` as
-    in `attention.attend_to_frames`; the frames that count come first. `unlike`, int32 [1]: only so many keys are unlike
-    others; those behind them are all the same. With `reach`, fp32 [1], which no result of 8 bits is larger than, `out`
-    is float8_e4m3fn, to be multiplied by its `token_scales` [tokens, 1]. Raises RuntimeError where the driver
-    refuses."""
+    `scales`, in 8 bits: of q, k and v, fp32 [1]; the values' mean, fp32 [heads * 128], which is added; and what no
+    result is larger than, fp32 [1], if `out` is to be in float8_e4m3fn too. `shares` as in
+    `attention.attend_to_frames`; the frames that count come first. `unlike`, int32 [1]: only so many keys are unlike
+    others; those behind them are all the same. Raises RuntimeError where the driver refuses."""
     queries, keys, kind = len(q), len(k), KINDS[q.dtype]
     blocks = torch.cuda.get_device_properties(q.device).multi_processor_count
     shared = -(-queries // QUERIES) * heads % blocks
@@ -64,7 +65,9 @@ def attend(
         of_queries = (ROW, QUERIES), hopper.SWIZZLE_128
         maps = (hopper.tensor_map(*each) for each in ((q, *of_queries), (k, *of_keys), (v, *of_values)))
         counts = 0 if shares is None else len(shares), queries, keys, heads, parts
-        given = out, results, stored, *(scales or 4 * [None]), shares, unlike, reach, token_scales
+        values, token_scales = out if isinstance(out, EightBit) else (out, None)
+        *others, reach = scales
+        given = values, results, stored, *others, shares, unlike, None if token_scales is None else reach, token_scales
         _attend(q.device, q.dtype)(Launch((blocks, 1), THREADS, kind.shared), *maps, *given, *counts)
     return out
 

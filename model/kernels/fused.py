@@ -54,9 +54,8 @@ def _largest(a, b):
 
 
 @triton.jit
-def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, row, cols, inside, dim):
+def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, at, inside):
     """x, what is added to it, and its affine's two, as they lie; what there is not is x."""
-    at = row * dim + cols
     x = tl.load(x_ptr + at, mask=inside, other=0.0)
     y, scale, shift = x, x, x
     if y_ptr is not None:
@@ -68,7 +67,7 @@ def _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, row, cols, inside, dim):
 
 
 @triton.jit
-def _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, loaded, gate, row, cols, inside, dim):
+def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
     """x after what is added to it and its affine, which are stored."""
     x, y, scale, shift = loaded
     if y_ptr is not None:
@@ -79,7 +78,7 @@ def _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, loaded, gate, row, cols, inside, 
     if scale_ptr is not None:
         x = x * (1.0 + scale.to(tl.float32)) + shift.to(tl.float32)
     if y_ptr is not None:
-        tl.store(x_ptr + row * dim + cols, x, mask=inside)
+        tl.store(x_at, x, mask=inside)
     return x.to(tl.float32)
 
 
@@ -95,15 +94,15 @@ def _add_norm(
     weight_a, weight_b = _given(weight_ptr, left, whole, 1.0), _given(weight_ptr, right, inside, 1.0)
     bias_a, bias_b = _given(bias_ptr, left, whole, 0.0), _given(bias_ptr, right, inside, 0.0)
     first, step = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    next_a = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, first, left, whole, dim)
-    next_b = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, first, right, inside, dim)
+    next_a = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, first * dim + left, whole)
+    next_b = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, first * dim + right, inside)
     row = first
     while row < rows:
         given_a, given_b, after = next_a, next_b, row + step
-        next_a = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, after, left, whole & (after < rows), dim)
-        next_b = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, after, right, inside & (after < rows), dim)
-        a = _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, given_a, gate_a, row, left, whole, dim)
-        b = _summed(x_ptr, y_ptr, gate_ptr, scale_ptr, given_b, gate_b, row, right, inside, dim)
+        next_a = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, after * dim + left, whole & (after < rows))
+        next_b = _loaded(x_ptr, y_ptr, scale_ptr, shift_ptr, after * dim + right, inside & (after < rows))
+        a = _summed(x_ptr + row * dim + left, y_ptr, gate_ptr, scale_ptr, given_a, gate_a, whole)
+        b = _summed(x_ptr + row * dim + right, y_ptr, gate_ptr, scale_ptr, given_b, gate_b, inside)
         mean = _sum(a, b) / dim
         a, b = a - mean, tl.where(inside, b - mean, 0.0)
         deviation = tl.rsqrt(_sum(a * a, b * b) / dim + eps)
