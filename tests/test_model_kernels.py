@@ -4,15 +4,19 @@ torch brings Triton only with CUDA; elsewhere `pip install triton` (280 MB) make
 
 import json
 import os
+import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from lingbot_world.model.kernels import attention_hopper, convolution_hopper, hopper, nvrtc
+from lingbot_world.model.matrix_8bit import EightBit
 
 SCRIPT = Path(__file__).parent / "kernel_scripts" / "kernels.py"
 
@@ -69,6 +73,56 @@ def test_maps_are_made_once(monkeypatch):
         assert hopper.tensor_map(other, (64, 8), hopper.SWIZZLE_64) is not first
     assert hopper.tensor_map(x, (64, 4), hopper.SWIZZLE_64) is not first
     assert len(made) == 5
+
+
+class Launched:
+    """Kernels whose launches are written down, on a card with 132 multiprocessors."""
+
+    def __init__(self, monkeypatch):
+        self.kinds = []
+        monkeypatch.setattr(hopper, "driver", lambda: SimpleNamespace(cuTensorMapEncodeTiled=lambda *_arguments: 0))
+        card = SimpleNamespace(multi_processor_count=132)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: card)
+        monkeypatch.setattr(torch.cuda, "device_of", lambda _tensor: nullcontext())
+        monkeypatch.setattr(attention_hopper, "_attend", lambda _device, _dtype: self)
+        monkeypatch.setattr(attention_hopper, "_across", lambda _device: (self, self))
+        monkeypatch.setattr(convolution_hopper, "_kernel", lambda _device: self)
+
+    def __call__(self, _launch, *arguments):
+        self.kinds = [self._kind(each) for each in arguments]
+
+    @staticmethod
+    def _kind(argument):
+        if argument is None or isinstance(argument, torch.Tensor):
+            return "address"
+        return "number" if isinstance(argument, int) else "map"
+
+
+def parameters(source, name):
+    """What a function of CUDA's takes."""
+    listed = re.search(rf"\b{name}\(([^)]*)\) \{{", source).group(1).split(",")
+    return ["address" if "*" in each else "map" if "Map" in each else "number" for each in listed]
+
+
+def test_launches_pass_what_the_kernels_take(monkeypatch):
+    """What is in the wrong place, or missing, would be read as something else."""
+    launched, fp8 = Launched(monkeypatch), torch.float8_e4m3fn
+    x, one, mean = torch.zeros(300, 256, dtype=torch.bfloat16), torch.ones(1), torch.zeros(256)
+    across, values = parameters(hopper.source("values_across.cu"), "across"), x.to(fp8)
+    attended = parameters(attention_hopper.source(fp8), "attend")
+    attention_hopper.attend(torch.empty_like(x), x, x, x, 2, unlike=torch.zeros(1, dtype=torch.int32))
+    assert launched.kinds == attended
+    scales = one, one, one, mean, one
+    for out in (torch.empty_like(x), EightBit(torch.empty_like(values), torch.empty(300, 1))):
+        attention_hopper.attend(out, values, values, torch.zeros(256, 320).to(fp8), 2, scales, torch.zeros(3))
+        assert launched.kinds == attended
+    attention_hopper.across(values)
+    assert launched.kinds == across
+    attention_hopper.put_across_(torch.zeros(256, 320).to(fp8), torch.arange(300), x, mean, one)
+    assert launched.kinds == parameters(hopper.source("values_across.cu"), "put_across")
+    rows, weight = torch.zeros(3 * 6 * 7, 32, dtype=torch.float16), torch.zeros(96, 9 * 96, dtype=torch.float16)
+    convolution_hopper.convolve(rows, [0, 42, 84], weight, weight[0, :96], (5, 6))
+    assert launched.kinds == parameters(convolution_hopper.source(), "convolve")
 
 
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton: pip install triton")
