@@ -77,6 +77,9 @@ def run_batch(
         manifest = Manifest(folder)
         waiting = _waiting(jobs, manifest, tell)
         manifest.path.touch()
+        manifest.begin(waiting)
+        begun = {job.name for job in waiting}
+        manifest.complete(job for job in jobs if job.name not in begun)
         groups, failed = _planned(waiting, folder, tell)
         given, kept, done = [group for _, group in groups], Kept(), 0
         here = (outcome for group in given for outcome in run_group(group, folder, kept, show))
