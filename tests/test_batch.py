@@ -336,6 +336,20 @@ def test_a_job_that_fails_on_the_way_takes_no_other_with_it(jobs, run, monkeypat
     assert (code, said.out.split(",")[0]) == (0, "1 done")
 
 
+def test_a_manifest_that_cannot_be_written_is_named(jobs, run, tmp_path, monkeypatch):
+    opened = Path.open
+
+    def full(path, mode="r", *more, **options):
+        if mode == "a":
+            raise OSError(28, "No space left on device")
+        return opened(path, mode, *more, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    code, said, rows = run(jobs({"prompt": "a castle", "image": "missing.png"}))
+    assert (code, rows) == (BAD_INPUT, [])
+    assert f"{tmp_path / 'out/manifest.jsonl'}: cannot be written (No space left on device); make room" in said.err
+
+
 def test_other_sizes_make_other_groups(jobs, run, loads):
     path = jobs({"prompt": "a castle"}, {"prompt": "a castle", "width": 32, "height": 48}, {"prompt": "a house"})
     code, _, rows = run(path)

@@ -106,9 +106,13 @@ class Manifest:
 
     def _add(self, row: dict[str, Any]) -> None:
         self._rows[row["name"]] = row
-        cut_short = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"", b"\n")
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * cut_short + json.dumps(row, ensure_ascii=False) + "\n")
+        try:
+            cut_short = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"", b"\n")
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("\n" * cut_short + json.dumps(row, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written ({error.strerror or error}); make room, or check its "
+                             "rights, and give the same command again") from error  # fmt: skip
 
     def _read(self) -> dict[str, dict]:
         """The last row of each job. A kill may have cut the last line short, within a letter too."""
