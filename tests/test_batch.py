@@ -281,11 +281,12 @@ def test_a_manifest_is_read_whatever_has_become_of_it(jobs, run, tmp_path, rest)
 
 
 @pytest.mark.parametrize("more", [[], ["--dry_run"]])
-def test_a_file_in_the_place_of_the_folder_is_refused(jobs, run, tmp_path, more):
+def test_a_file_in_the_place_of_the_folder_is_refused(jobs, capsys, tmp_path, more):
     (tmp_path / "out").write_text("precious")
     command = ["batch", str(jobs({"prompt": "a castle"})), str(tmp_path / "out"), "--ckpt_dir", "nowhere", *more]
     assert main(command) == BAD_INPUT
     assert (tmp_path / "out").read_text() == "precious"
+    assert f"{tmp_path / 'out'}: a file; expected a folder for the videos" in capsys.readouterr().err
 
 
 def test_workers_without_ray_is_refused(jobs, run):
