@@ -418,6 +418,19 @@ def test_a_run_says_what_the_last_one_of_its_kind_took(causal, command, toy_pack
     assert first_line("d").endswith("on cpu")
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [([], ["--maze"]), (["--maze"], []), (["--random"], []), ([], ["--random"])]
+)
+def test_a_toy_is_not_written_among_the_models_of_another_one(tmp_path, capsys, first, second):
+    """Which of the models is meant could not be told; the older one was run. A toy of the same kind is replaced."""
+    folder = str(tmp_path / "toy")
+    assert main(["toy", folder, *first]) == main(["toy", folder, *first]) == 0
+    before = {file: file.read_bytes() for file in Path(folder).rglob("*") if file.is_file()}
+    assert main(["toy", folder, *second]) == 2
+    assert "a model that is not this toy's; name another folder" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in Path(folder).rglob("*") if file.is_file()} == before
+
+
 def test_a_state_that_is_computed_again_counts_by_its_own_frames(command, toy_package, tmp_path, monkeypatch, capsys):
     """A long one made every later run of its kind look long."""
     times, state = tmp_path / "times.json", tmp_path / "a.state"
