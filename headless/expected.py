@@ -15,8 +15,8 @@ from .embedded import in_user_cache
 from .profile import Stage
 from .rollout_plan import RolloutPlan
 
-PER_FRAME = "chunks"
-"""The stage of a causal run that grows with its frames."""
+PER_FRAME, PER_FRAME_BEFORE = "chunks", "replay"
+"""The stages of a causal run that grow with its frames, and with those of the state that it goes on from."""
 MOST_KINDS = 200
 _OF_NO_MATTER = ("prompt", "negative", "image", "output", "overwrite", "action_path", "preset", "keys", "seed", "fps",
                  "save_state", "continue_from", "frame_num", "max_area", "width", "height")  # fmt: skip
@@ -26,7 +26,8 @@ def expected(plan: Plan) -> str:
     """`about 3 min, by the last run of this kind`; empty where there was none."""
     with suppress(KeyError, TypeError):
         found = _read()[_kind(plan)]
-        seconds = found["once"] + found["per_frame"] * plan.geometry.frames
+        again = found.get("per_frame_before", 0) * plan.frames_before
+        seconds = found["once"] + found["per_frame"] * plan.geometry.frames + again
         time = f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
         time = time if seconds >= 90 else f"{max(seconds, 1):.0f} s"
         return f"about {time}, by the last run of this kind"
@@ -35,11 +36,13 @@ def expected(plan: Plan) -> str:
 
 def remember(plan: Plan, stages: list[Stage]) -> None:
     """Keeps what a run took for the next one. Where that cannot be written, nothing happens."""
-    grows = sum(stage.seconds for stage in stages if stage.name == PER_FRAME)
-    took = {"once": sum(stage.seconds for stage in stages) - grows, "per_frame": grows / plan.geometry.frames}
+    grow = [sum(stage.seconds for stage in stages if stage.name == name) for name in (PER_FRAME, PER_FRAME_BEFORE)]
+    took = {"once": sum(stage.seconds for stage in stages) - sum(grow), "per_frame": grow[0] / plan.geometry.frames}
     kinds = _read()
-    kinds.pop(_kind(plan), None)
-    kinds[_kind(plan)] = took
+    last = kinds.pop(_kind(plan), None)
+    if plan.frames_before:
+        took["per_frame_before"] = grow[1] / plan.frames_before
+    kinds[_kind(plan)] = (last if isinstance(last, dict) else {}) | took
     file = _file()
     with suppress(OSError):
         if file is not None:

@@ -46,10 +46,16 @@ class Written:
     def __init__(self, files: Iterable[Path]) -> None:
         self._before = {file: _mark(file) for file in files}
 
+    def __bool__(self) -> bool:
+        return bool(self._new())
+
     def __str__(self) -> str:
-        """Says what stays of a run that was interrupted."""
-        new = [str(file) for file, before in self._before.items() if _mark(file) not in (None, before)]
+        """Says what stays of a run that was interrupted, or has failed."""
+        new = self._new()
         return f"what was done stays: {', '.join(new)}" if new else "nothing was written"
+
+    def _new(self) -> list[str]:
+        return [str(file) for file, before in self._before.items() if _mark(file) not in (None, before)]
 
 
 def _mark(file: Path) -> tuple[int, int, int] | None:

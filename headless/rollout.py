@@ -64,10 +64,10 @@ def run_rollout(
         return plan.target.path
 
     def save() -> None:
-        if plan.options.save_state is not None and delivery.latents:
+        if plan.options.save_state is not None and (written := delivery.latents[: delivery.written()]):
             with LaterInterruptsWait(hold=True):
                 prompt = Prompt(plan.options.prompt, contexts[0], 0, *(context.cpu() for context in contexts[1:]))
-                spec.state_after(torch.cat(delivery.latents, dim=2), prompt).save(plan.options.save_state)
+                spec.state_after(torch.cat(written, dim=2), prompt).save(plan.options.save_state)
 
     try:
         _write(delivery, latents, plan, save)
@@ -100,6 +100,7 @@ def _write(delivery: "_Delivery", latents: Iterator[Tensor], plan: RolloutPlan, 
                 saved = time.monotonic()
             delivery.progress(writer.frames, plan.geometry.frames)
 
+        delivery.written = lambda: writer.parts
         delivery.make(latents, write)
 
 
@@ -113,7 +114,8 @@ class _Queued(NamedTuple):
 
 
 class _Delivery:
-    """The way of each chunk from its latent to its frames. `decoding`: the processes that divide the frames."""
+    """The way of each chunk from its latent to its frames. `decoding`: the processes that divide the frames. `written`
+    tells how many chunks are in the video: a state of more would leave a gap before the next one."""
 
     progress: Progress
 
@@ -124,6 +126,7 @@ class _Delivery:
         self._before: list[Tensor] = []
         self._queued: _Queued | None = None
         self._deliver: Callable[[Tensor], None] = lambda _frames: None
+        self.written: Callable[[], int] = lambda: 0
         self.latents: list[Tensor] = []
 
     def make(self, latents: Iterator[Tensor], deliver: Callable[[Tensor], None]) -> None:

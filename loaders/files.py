@@ -20,7 +20,7 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
     Raises CheckpointError for a file that is missing, damaged or of another format.
     """
     entries: dict[str, TensorEntry] = {}
-    for file in _weight_files(Path(path).expanduser().absolute(), hint):
+    for file in weight_files(Path(path).expanduser().absolute(), hint):
         found = _read_file(file)
         twice = sorted(entries.keys() & found.keys())
         if twice:
@@ -30,7 +30,8 @@ def read_tensors(path: str | Path, hint: str = "") -> dict[str, TensorEntry]:
     return entries
 
 
-def _weight_files(path: Path, hint: str) -> list[Path]:
+def weight_files(path: Path, hint: str) -> list[Path]:
+    """The files that `read_tensors` reads behind an absolute `path`. Raises CheckpointError."""
     if not path.exists():
         raise CheckpointError(f"{path}: no such file or folder")
     if path.is_dir():
@@ -53,7 +54,7 @@ def _folder_files(folder: Path, hint: str) -> list[Path]:
         found = [item for item in weights if item.suffix == suffix]
         preferred = [item for item in found if item.stem == "model"] or found
         if preferred and (len(preferred) == 1 or _SHARD.match(preferred[0].name)):
-            return _weight_files(preferred[0], hint)
+            return weight_files(preferred[0], hint)
         if preferred:
             names = ", ".join(item.name for item in preferred[:5])
             raise CheckpointError(f"{folder}: several weight files ({names}); give the one that is meant")

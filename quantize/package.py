@@ -152,8 +152,8 @@ def quantize(plan: QuantizePlan, show: ShowProgress) -> dict[Path, dict]:
             journal_of(plan.destination / job.file).unlink()
     except OSError as error:
         where = error.filename2 or error.filename or plan.unfinished
-        raise InputError(f"{where}: {error.strerror or error}. Mend that and run it again: what is done lies in "
-                         f"{plan.unfinished}") from error  # fmt: skip
+        done = f": what is done lies in {plan.unfinished}" if plan.unfinished.is_dir() else ""
+        raise InputError(f"{where}: {error.strerror or error}. Mend that and run it again{done}") from error
     return metas
 
 

@@ -3,18 +3,22 @@
 import csv
 import hashlib
 import json
+import os
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from lingbot_world.errors import InputError
 from lingbot_world.headless import stages
 from lingbot_world.headless.command.cli import BAD_INPUT, main
-from lingbot_world.headless.many import batch
+from lingbot_world.headless.many import batch, inputs
 from lingbot_world.headless.many.jobs import read_jobs
 from lingbot_world.headless.many.manifest import alone_in
 from lingbot_world.headless.options import GenerateOptions
 from lingbot_world.loaders import open_checkpoint
+from PIL import Image, ImageOps
 from safetensors.torch import save_file
 
 SMALL = ["--width", "48", "--height", "32", "--frame_num", "5", "--sampling_steps", "2", "--device", "cpu"]
@@ -137,6 +141,68 @@ def test_done_jobs_are_skipped_and_changed_or_lost_ones_made(jobs, run, tmp_path
     assert digest(tmp_path / "out/one.mp4") == before
 
 
+@pytest.fixture
+def copied_package(toy_package, tmp_path):
+    """A package whose files a test may change."""
+    return Path(shutil.copytree(toy_package, tmp_path / "package"))
+
+
+def test_a_job_is_made_again_when_the_files_behind_its_names_have_changed(jobs, run, copied_package, tmp_path):
+    image, poses = copied_package / "example/image.png", copied_package / "example/poses.npy"
+    path = jobs({"prompt": "a castle", "image": "package/example/image.png", "name": "one"},
+                {"prompt": "a castle", "action_path": "package/example", "name": "two"})  # fmt: skip
+    run(path, *ONE_STEP, package=copied_package)
+    before, video = digest(tmp_path / "out/one.mp4"), tmp_path / "out/one.mp4"
+    os.utime(image)
+    assert run(path, *ONE_STEP, package=copied_package)[1].out.startswith("0 done, 2 were done before")
+    ImageOps.invert(Image.open(image).convert("RGB")).save(image)
+    said = run(path, *ONE_STEP, package=copied_package)[1].out.splitlines()
+    assert said[0] == f"one: the content of image changed since {video} was made, so it is made again"
+    assert said[-1].startswith("1 done, 1 were done before")
+    assert digest(video) != before
+    np.save(poses, np.load(poses)[::-1])
+    said = run(path, *ONE_STEP, package=copied_package)[1].out.splitlines()
+    assert said[0].startswith("two: the content of action_path changed since ")
+    assert said[-1].startswith("1 done, 1 were done before")
+
+
+def test_jobs_are_made_again_when_a_part_of_the_package_has_changed(jobs, run, copied_package, monkeypatch):
+    """Of a large file no more is read than its size and its time of change."""
+    path = jobs({"prompt": "a castle", "name": "one"})
+    monkeypatch.setattr(inputs, "KNOWN_BY_CONTENT", 10_000)
+    run(path, *ONE_STEP, package=copied_package)
+    assert run(path, *ONE_STEP, package=copied_package)[1].out.startswith("0 done, 1 were done before")
+    os.utime(copied_package / "Wan2.1_VAE.pth", (1, 1))
+    said = run(path, "--dry_run", *ONE_STEP, package=copied_package)[1].out
+    assert said.startswith("one: the content of vae changed since ")
+
+
+def test_files_that_are_gone_have_not_changed(jobs, run, copied_package, tmp_path):
+    path = jobs({"prompt": "a castle", "image": "package/example/image.png", "name": "one"})
+    run(path, *ONE_STEP, package=copied_package)
+    (copied_package / "example/image.png").unlink()
+    (copied_package / "Wan2.1_VAE.pth").unlink()
+    assert run(path, *ONE_STEP, package=copied_package)[1].out.startswith("0 done, 1 were done before")
+
+
+def test_what_an_older_version_has_made_is_not_made_again_until_its_files_change(jobs, run, copied_package, tmp_path):
+    path, manifest = jobs({"prompt": "a castle", "name": "one"}), tmp_path / "out/manifest.jsonl"
+    row = run(path, *ONE_STEP, package=copied_package)[2][0]
+    manifest.write_text(json.dumps({key: value for key, value in row.items() if key != "files"}) + "\n")
+    code, said, rows = run(path, *ONE_STEP, package=copied_package)
+    assert (said.out.split(":")[0], rows[-1]) == ("0 done, 1 were done before, 0 failed", row)
+    (copied_package / "tokenizer/tokenizer.json").open("a").write("\n")
+    assert run(path, *ONE_STEP, package=copied_package)[1].out.startswith("one: the content of tokenizer changed")
+
+
+def test_the_same_files_by_another_way_are_the_same(jobs, run, toy_package, tmp_path, monkeypatch):
+    path = jobs({"prompt": "a castle", "image": str(toy_package / "example/../example/image.png"), "name": "one"})
+    monkeypatch.chdir(toy_package / "example")
+    run(path, *ONE_STEP, package="..")
+    path = jobs({"prompt": "a castle", "name": "one"})
+    assert run(path, *ONE_STEP)[1].out.startswith("0 done, 1 were done before")
+
+
 def test_a_file_that_is_no_longer_what_was_written_is_made_again(jobs, run, tmp_path):
     path, video = jobs({"prompt": "a castle", "name": "one"}), tmp_path / "out/one.mp4"
     run(path, *ONE_STEP)
@@ -214,6 +280,15 @@ def test_a_manifest_is_read_whatever_has_become_of_it(jobs, run, tmp_path, rest)
     assert (tmp_path / "out/one.mp4").stat().st_size > 500
 
 
+@pytest.mark.parametrize("more", [[], ["--dry_run"]])
+def test_a_file_in_the_place_of_the_folder_is_refused(jobs, capsys, tmp_path, more):
+    (tmp_path / "out").write_text("precious")
+    command = ["batch", str(jobs({"prompt": "a castle"})), str(tmp_path / "out"), "--ckpt_dir", "nowhere", *more]
+    assert main(command) == BAD_INPUT
+    assert (tmp_path / "out").read_text() == "precious"
+    assert f"{tmp_path / 'out'}: a file; expected a folder for the videos" in capsys.readouterr().err
+
+
 def test_workers_without_ray_is_refused(jobs, run):
     code, said, rows = run(jobs({"prompt": "a castle"}), "--workers", "2")
     assert (code, rows) == (BAD_INPUT, [])
@@ -268,6 +343,20 @@ def test_a_job_that_fails_on_the_way_takes_no_other_with_it(jobs, run, monkeypat
     monkeypatch.undo()
     code, said, rows = run(three, *ONE_STEP)
     assert (code, said.out.split(",")[0]) == (0, "1 done")
+
+
+def test_a_manifest_that_cannot_be_written_is_named(jobs, run, tmp_path, monkeypatch):
+    opened = Path.open
+
+    def full(path, mode="r", *more, **options):
+        if mode == "a":
+            raise OSError(28, "No space left on device")
+        return opened(path, mode, *more, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    code, said, rows = run(jobs({"prompt": "a castle", "image": "missing.png"}))
+    assert (code, rows) == (BAD_INPUT, [])
+    assert f"{tmp_path / 'out/manifest.jsonl'}: cannot be written (No space left on device); make room" in said.err
 
 
 def test_other_sizes_make_other_groups(jobs, run, loads):

@@ -58,6 +58,7 @@ def test_show_draws_and_warns(tmp_path, capsys):
         (["convert", "{folder}", "out", "--format", "matrices"], "convention None for matrices"),
         (["convert", "{folder}", "{folder}/path.txt"], "path.txt: a path is written as a folder with poses.npy"),
         (["make", "{folder}/path.npy", "--preset", "static"], "path.npy: a path is written as a folder"),
+        (["make", "{folder}/photo.png", "--preset", "static", "--overwrite"], "photo.png: a path is written as"),
         (["make", "out", "--preset", "static", "--frames", "1000000000000"], "expected 1 to 100000"),
         (["show", "{folder}", "--size", "100000*100000"], "at least 400x250 and at most 4096x4096"),
         (["show", "{folder}", "--output", "drawing.mp4"], "cannot be written as a picture"),
@@ -69,6 +70,7 @@ def test_show_draws_and_warns(tmp_path, capsys):
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, capsys, arguments, complaint):
     main(["camera", "make", str(tmp_path), "--preset", "orbit_left"])
+    (tmp_path / "photo.png").touch()
     capsys.readouterr()
     assert main(["camera", *(argument.format(folder=tmp_path) for argument in arguments)]) == 2
     said = capsys.readouterr().err

@@ -418,6 +418,39 @@ def test_a_run_says_what_the_last_one_of_its_kind_took(causal, command, toy_pack
     assert first_line("d").endswith("on cpu")
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [([], ["--maze"]), (["--maze"], []), (["--random"], []), ([], ["--random"])]
+)
+def test_a_toy_is_not_written_among_the_models_of_another_one(tmp_path, capsys, first, second):
+    """Which of the models is meant could not be told; the older one was run. A toy of the same kind is replaced."""
+    folder = str(tmp_path / "toy")
+    assert main(["toy", folder, *first]) == main(["toy", folder, *first]) == 0
+    before = {file: file.read_bytes() for file in Path(folder).rglob("*") if file.is_file()}
+    assert main(["toy", folder, *second]) == 2
+    assert "a model that is not this toy's; name another folder" in capsys.readouterr().err
+    assert {file: file.read_bytes() for file in Path(folder).rglob("*") if file.is_file()} == before
+
+
+def test_a_state_that_is_computed_again_counts_by_its_own_frames(command, toy_package, tmp_path, monkeypatch, capsys):
+    """A long one made every later run of its kind look long."""
+    times, state = tmp_path / "times.json", tmp_path / "a.state"
+    monkeypatch.setenv("LINGBOT_WORLD_TIMES", str(times))
+    causal = {"ckpt_dir": toy_package / "lingbot_world_fast", "action_path": None, "sampling_steps": None}
+    given = causal | {"frame_num": 9}
+    assert main(command(**given, output=tmp_path / "a", save_state=state)) == 0
+    times.write_text(times.read_text().replace("}}", ', "per_frame_before": 30}}'))
+    capsys.readouterr()
+    goes_on = given | {"continue_from": state, "frame_num": 12}
+    assert main([*command(**goes_on, output=tmp_path / "b"), "--dry_run"]) == 0
+    assert "about 5 min, by the last run of this kind" in capsys.readouterr().out.splitlines()[0]  # for 9 frames
+    assert main(command(**goes_on, output=tmp_path / "b")) == 0
+    (took,) = json.loads(times.read_text()).values()
+    assert 0 < took["per_frame_before"] < 30
+    assert main(command(**given, output=tmp_path / "c")) == 0
+    (kept,) = json.loads(times.read_text()).values()
+    assert kept["per_frame_before"] == took["per_frame_before"]
+
+
 def test_a_quiet_run_says_nothing(command, tmp_path, capsys):
     assert main([*command(), "--quiet"]) == 0
     assert capsys.readouterr() == ("", "")

@@ -86,3 +86,10 @@ def test_the_command_measures_a_video_and_a_folder(tmp_path, capsys, clip):
     assert main(["measure", str(tmp_path / "nothing.mp4")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert main(["measure", str(tmp_path / "folder"), "--fps", "0"]) == 2
+
+
+def test_a_video_that_cannot_be_measured_is_named(tmp_path, capsys, clip):
+    pytest.importorskip("av")
+    write_frames(clip[:1], find_target(tmp_path / "one.mp4"))
+    assert main(["measure", str(tmp_path / "one.mp4")]) == 2
+    assert f"{tmp_path / 'one.mp4'}: a video of 1 frames: expected at least 2" in capsys.readouterr().err

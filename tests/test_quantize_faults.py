@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from lingbot_world.errors import CheckpointError, InputError
@@ -146,6 +147,16 @@ def test_a_full_disk_is_said_and_what_is_done_is_kept(golden, tmp_path, whole, m
     run(source, target)
     assert {path.name: path.read_bytes() for path in target.iterdir()} == whole
     assert len(calls) < 60 + 126 - 40
+
+
+def test_what_could_not_begin_is_not_said_to_lie_anywhere(golden, tmp_path, monkeypatch):
+    def read_only(path, **_):
+        raise OSError(30, "Read-only file system", str(path))
+
+    plan = plan_quantize(golden / "causal/model", tmp_path / "nf4", QuantizeOptions(device="cpu"))
+    monkeypatch.setattr(Path, "mkdir", read_only)
+    with pytest.raises(InputError, match=r"nf4\.part: Read-only file system\. Mend that and run it again$"):
+        quantize(plan, silent)
 
 
 def test_a_destination_that_appears_meanwhile_costs_no_work(golden, tmp_path, whole, monkeypatch):

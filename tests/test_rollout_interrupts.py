@@ -16,7 +16,7 @@ from lingbot_world.errors import InputError
 from lingbot_world.headless import preparation, rollout, stages
 from lingbot_world.headless import run as run_module
 from lingbot_world.headless.command.cli import main
-from lingbot_world.headless.files.video import FrameWriter
+from lingbot_world.headless.files.video import FrameWriter, _PngFiles
 from lingbot_world.headless.plan import make_plan
 from lingbot_world.headless.run import run
 from lingbot_world.model.dit import LingBotWorldModel
@@ -172,6 +172,25 @@ def test_what_ends_a_run_is_told_though_the_chunk_before_cannot_be_written(causa
     with pytest.raises(InputError, match="the GPU's memory ran out in stage 'chunks'"):
         run(make_plan(causal()))
     assert "could not be written: No space left" in caplog.text
+
+
+def test_a_full_disk_leaves_a_state_of_the_frames_that_are_written(causal, tmp_path, monkeypatch, capsys):
+    """The run is chunks ahead when it hears of it. What goes on from the state leaves no gap."""
+    write, given = _PngFiles.write, []
+
+    def full(files, frames):
+        given.append(len(frames))
+        if len(given) == 2:
+            raise OSError(28, "No space left on device")
+        write(files, frames)
+
+    monkeypatch.setattr(_PngFiles, "write", full)
+    pictures, state = tmp_path / "pictures", tmp_path / "cut.state"
+    assert main(words_of(causal(), frame_num=57, output=pictures, save_state=state)) == 2
+    assert len(list(pictures.iterdir())) == load_state(state).frames == 9
+    first = pictures / "frame_00000.png"
+    said = f"lingbot-world: {pictures}: No space left on device; what was done stays: {first}, {state}\n"
+    assert capsys.readouterr().err.endswith(said)
 
 
 def test_an_interrupt_leaves_a_playable_video_and_the_state_of_what_is_done(causal, interrupted, tmp_path):

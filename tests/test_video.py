@@ -174,3 +174,28 @@ def test_a_disk_that_is_full_leaves_no_half_file(tmp_path, monkeypatch, name, pa
         writer.write(pictures(3))
     left = [file.name for file in tmp_path.rglob("*") if file.is_file()]
     assert left == (["a.part.mp4"] if partial and name != "png" else [])
+
+
+def test_png_files_that_cannot_be_written_whole_get_no_names_and_end_the_video(tmp_path, monkeypatch):
+    """Nor do those of the parts that come after, which would leave a gap."""
+    save = Image.Image.save
+
+    def full(picture, file, **options):
+        save(picture, file, **options)
+        if file.name == "frame_00004.png.part":
+            file.write_bytes(b"")
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Image.Image, "save", full)
+    target = find_target(tmp_path / "a")
+    writer = FrameWriter(target, keep_partial=True)
+
+    def write():
+        with writer:
+            for _ in range(3):
+                writer.write(pictures(3))
+
+    with pytest.raises(OSError, match="No space") as error:
+        write()
+    assert sorted(os.listdir(target.path)) == [f"frame_{index:05}.png" for index in range(3)]
+    assert (writer.parts, error.value.filename) == (1, str(target.path))

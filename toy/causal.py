@@ -15,6 +15,8 @@ from ..options import LoraFile
 from ..quantize.writer import config_json, write_json
 from .experts import write_expert
 
+CAUSAL_FILE = "diffusion_pytorch_model.safetensors"
+"""As official folders call it."""
 ROUNDED = frozenset(f"{layer}.weight" for layer in (
     "c2ws_hidden_states_layer1", "c2ws_hidden_states_layer2", "patch_embedding_wancamctrl", "text_embedding.0",
     "text_embedding.2"))  # fmt: skip
@@ -33,7 +35,7 @@ def write_causal(folder: Path, expert: Path, change: Path) -> None:
     weights = changed(causal_start(expert_weights(checkpoint)), change)
     config = replace(checkpoint.config, causal=True)
     folder.mkdir(parents=True, exist_ok=True)
-    write_expert(folder / "diffusion_pytorch_model.safetensors", config, weights.items(), quant_type=None)
+    write_expert(folder / CAUSAL_FILE, config, weights.items(), quant_type=None)
     write_json(folder / "config.json", config_json(config))
 
 

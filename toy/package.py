@@ -1,5 +1,6 @@
 """A complete package of tiny random models in the real one's layout, for demos and tests on a CPU."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from .weights import EXPERT, expert_tensors, text_tensors, vae_tensors
 EXAMPLE = "example"
 CAUSAL = "lingbot_world_fast"
 """The folder that the official package has its causal model in."""
+PLACES = (CAUSAL, "high_noise_model_bnb_nf4", "low_noise_model_bnb_nf4")
+"""The folders of models."""
 LARGEST = 2**26
 """Bytes that no file of a toy has, and that every real one exceeds."""
 
@@ -28,6 +31,7 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     """
     folder = Path(folder)
     refuse_real(folder)
+    refuse_other(folder, [Path(place, "model.safetensors") for place in PLACES])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_models(folder, seed)
@@ -37,10 +41,18 @@ def write_toy_package(folder: str | Path, seed: int = 0) -> Path:
     return folder
 
 
+def refuse_other(folder: Path, own: Iterable[Path]) -> None:
+    """Raises InputError where a toy in `folder`, which has its `own` files there, would lie among another one's models:
+    nobody can tell which of them is meant."""
+    found = (file for place in PLACES for file in sorted((folder / place).glob("*.safetensors")))
+    other = next((file for file in found if file.relative_to(folder) not in set(own)), None)
+    if other is not None:
+        raise InputError(f"{other}: a model that is not this toy's; name another folder, or remove this one")
+
+
 def refuse_real(folder: Path) -> None:
     """Raises InputError where a toy in `folder` would take the place of real weights, or lie among them."""
-    places = (CAUSAL, *(f"{name}_noise_model_bnb_nf4" for name in ("high", "low")))
-    models = [file for place in places for file in sorted((folder / place).glob("*.safetensors"))]
+    models = [file for place in PLACES for file in sorted((folder / place).glob("*.safetensors"))]
     for file in (*models, folder / "models_t5_umt5-xxl-enc-bf16.pth", folder / "Wan2.1_VAE.pth"):
         size = file.stat().st_size if file.is_file() else 0
         if size > LARGEST:

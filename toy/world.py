@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import InputError
-from .causal import write_causal
-from .package import CAUSAL, EXAMPLE, refuse_real
+from .causal import CAUSAL_FILE, write_causal
+from .package import CAUSAL, EXAMPLE, refuse_other, refuse_real
 
 TRAINED, MAZE = (Path(__file__).with_name(name) for name in ("trained", "maze"))
 """The packages as they are shipped; `tools/toyworld/` and `tools/maze/`, which are not shipped, made them.
@@ -44,6 +44,8 @@ def _written(package: Path, folder: Path, finish: Callable[[], object] | None = 
     """The files of a shipped package in a folder, and what `finish` makes of them."""
     refuse_real(folder)
     shipped = sorted(path.relative_to(package) for path in package.rglob("*") if path.is_file())
+    plain = [file.with_suffix("") if file.suffix == PACKED else file for file in shipped]
+    refuse_other(folder, [*plain, *([] if finish is None else [Path(CAUSAL, CAUSAL_FILE)])])
     try:
         for file in shipped:
             if file.parts[0] != EXAMPLE:

@@ -104,9 +104,10 @@ def _read_as_it_looks(
 
 
 def check_written(target: Path) -> None:
-    """Raises CameraError for a target that is called like a file of a format which is not written."""
+    """Raises CameraError for a target that is a file, or is called like one, of a format which is not written."""
     suffix = target.suffix.lower()
-    if suffix != ".json" and not target.is_dir() and any(suffix in format.suffixes for format in FORMATS.values()):
+    called = target.is_file() or any(suffix in format.suffixes for format in FORMATS.values())
+    if suffix != ".json" and not target.is_dir() and called:
         raise CameraError(f"{target}: a path is written as a folder with poses.npy and intrinsics.npy, or as a .json "
                           "file; name one of these")  # fmt: skip
 

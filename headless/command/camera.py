@@ -21,7 +21,7 @@ from ...errors import CameraError
 from ...options import FRAMES
 from ..files.drawing import check_drawing, save_drawing
 from ..files.existing import refuse_existing
-from ..files.pictures import grey_frames, read_image
+from ..files.pictures import grey_frames, naming_video, read_image
 from ..files.target import check_folder
 from ..options import POSE_FILES, two_sides
 from .flags import add_drawing, add_measuring, add_overwrite, seed, some_path
@@ -167,7 +167,8 @@ def _measure(arguments: argparse.Namespace) -> None:
         check_drawing(arguments.drawing, arguments.overwrite)
     path, said = _path(arguments)
     notes = [f"note: {note}" for note in said]
-    measured = measure.measure_camera(grey_frames(arguments.video), path, arguments.every)
+    with naming_video(arguments.video):
+        measured = measure.measure_camera(grey_frames(arguments.video), path, arguments.every)
     lines = [*notes, measure.error_words(measured), "", *measure.table(measured), "", *measure.summary(measured)]
     print(json.dumps({**measure.as_values(measured), "notes": notes}, indent=1) if arguments.json else "\n".join(lines))
     if arguments.drawing is not None:
@@ -178,7 +179,8 @@ def _measure(arguments: argparse.Namespace) -> None:
 
 def _from_video(arguments: argparse.Namespace) -> None:
     _check_output(arguments)
-    camera = measure.find_camera(grey_frames(arguments.video), arguments.fov_deg)
+    with naming_video(arguments.video):
+        camera = measure.find_camera(grey_frames(arguments.video), arguments.fov_deg)
     path = measure.video_path(camera)
     print(*measure.found_words(camera, path, arguments.fov_deg is not None), sep="\n")
     _write(path, arguments)

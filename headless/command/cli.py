@@ -67,13 +67,19 @@ def _run(arguments: argparse.Namespace, argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more when it ends
         return OUTPUT_CLOSED
     except LingBotError as error:
-        print(f"lingbot-world: {with_flags(str(error))}", file=sys.stderr)
-        return BAD_INPUT
+        return _failed(arguments, with_flags(str(error)))
     except OSError as error:  # a folder that may not be read, a disk that went away
         where = f"{error.filename}: " if error.filename else ""
-        print(f"lingbot-world: {where}{error.strerror or error}", file=sys.stderr)
-        return BAD_INPUT
+        return _failed(arguments, f"{where}{error.strerror or error}")
     return 0
+
+
+def _failed(arguments: argparse.Namespace, said: str) -> int:
+    """Says what is wrong, and what of a run stays that had begun."""
+    left = getattr(arguments, "interrupted", None)
+    stays = f"; {left}" if isinstance(left, Written) and left else ""
+    print(f"lingbot-world: {said}{stays}", file=sys.stderr)
+    return BAD_INPUT
 
 
 def with_flags(message: str) -> str:
@@ -193,7 +199,8 @@ def _generate(arguments: argparse.Namespace) -> None:
         if plan.target.is_pipe:
             del arguments.interrupted  # nobody knows what its reader has kept
         else:
-            arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *state])
+            grown = [] if plan.target.pattern else [plan.target.growing]
+            arguments.interrupted = Written([*plan.target.files(plan.frames_before, 1), *grown, *state])
         size, steps = plan.geometry, arguments.sampling_steps
         took = "; ".join([f"{plan.work} on {plan.device}", *filter(None, [expected(plan)])])
         _tell(arguments, f"{size.width}x{size.height}, {size.frames} frames, {took}")

@@ -30,14 +30,15 @@ def add_measure_command(subparsers: Any) -> None:
 def _measure(arguments: argparse.Namespace) -> None:
     from ...drift import as_values, find_faults, measure_frames, render_drift, table, words  # drawing imports torch
     from ..files.drawing import check_drawing, save_drawing
-    from ..files.pictures import colour_frames, frame_rate
+    from ..files.pictures import colour_frames, frame_rate, naming_video
 
     if arguments.drawing is not None:
         check_drawing(arguments.drawing, arguments.overwrite)
     fps = frame_rate(arguments.video) if arguments.fps is None else arguments.fps
     if not 0 < fps < 1000:
         raise InputError(f"`fps` {fps}: expected more than 0 and less than 1000 frames a second")
-    figures = measure_frames(colour_frames(arguments.video), fps)
+    with naming_video(arguments.video):
+        figures = measure_frames(colour_frames(arguments.video), fps)
     faults = find_faults(figures)
     said = [*words(figures, faults), "", *table(figures)]
     print(json.dumps(as_values(figures, faults), indent=1) if arguments.json else "\n".join(said))

@@ -1,6 +1,7 @@
 """Reads an image, and a video or a folder of PNG files as frames, one after the other."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from ...camera.formats.reading import words_and_numbers
-from ...errors import InputError, require
+from ...errors import CameraError, InputError, require
 from ...options import FPS
 
 LARGEST_IMAGE = 200_000_000  # pixels
@@ -92,6 +93,17 @@ def frame_rate(video: str | Path) -> float:
     except av.error.FFmpegError:
         return FPS  # who reads the frames says what is wrong
     return float(rates[0]) if rates and rates[0] else FPS
+
+
+@contextmanager
+def naming_video(video: str | Path) -> Iterator[None]:
+    """In this block an error that says what is wrong with the frames of a video names it."""
+    try:
+        yield
+    except (CameraError, InputError) as error:
+        if str(video) in str(error):
+            raise
+        raise type(error)(f"{video}: {error}") from error
 
 
 def _frames(video: str | Path, mode: str, pixels: str) -> Iterator[np.ndarray]:

@@ -50,10 +50,12 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
     Nothing has its own name before it is whole, so that an interrupted run leaves nothing and an older video stays.
     With `keep_partial` an interrupted run leaves a playable video of what was written, and so does a killed one: a copy
     grows as x.part.mp4, which can be watched meanwhile; PNG files get their names at once. A pipe is written to
-    directly. PNG files are numbered from `first` on."""
+    directly. PNG files are numbered from `first` on. `frames` were given so far, and `parts` are written: nothing is
+    that comes after a part which could not be."""
 
     def __init__(self, target: Target, fps: int = FPS, *, keep_partial: bool = False, first: int = 0) -> None:
-        self.frames = 0
+        self.frames, self.parts = 0, 0
+        self._broken = False
         self._target, self._keep_partial = target, keep_partial
         self._stack = ExitStack()
         self._thread = ThreadPoolExecutor(1)
@@ -75,10 +77,23 @@ class FrameWriter(AbstractContextManager["FrameWriter"]):
 
     def write(self, frames: np.ndarray) -> None:
         """Frames uint8 [F, H, W, 3]. Waits where the thread is two parts behind; raises what it met before."""
-        self._waiting.append(self._thread.submit(self._file.write, frames))
+        self._waiting.append(self._thread.submit(self._write, frames))
         self.frames += len(frames)
         while len(self._waiting) > MOST_WAITING or self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
+
+    def _write(self, frames: np.ndarray) -> None:
+        """A part, in the thread. Whoever reads a pipe is no file, and has no name in an error."""
+        if self._broken:
+            return
+        self._broken = True
+        try:
+            self._file.write(frames)
+        except OSError as error:
+            if error.filename is None and not self._target.is_pipe:
+                error.filename = str(self._target.path)
+            raise
+        self._broken, self.parts = False, self.parts + 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -119,14 +134,19 @@ class _PngFiles:
     def write(self, frames: np.ndarray) -> None:
         files = self._target.files(self._next, len(frames))
         self._next += len(frames)
-        self._waiting += files
         from PIL import Image
 
         def save(file: Path, frame: np.ndarray) -> None:
             Image.fromarray(frame).save(_part(file), format="PNG", compress_level=4)
 
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(save, files, frames))
+        try:
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(save, files, frames))
+        except BaseException:
+            for file in files:
+                _part(file).unlink(missing_ok=True)
+            raise
+        self._waiting += files
         if self._at_once:
             self.close()
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ...camera.formats.numpy_files import write_lingbot
-from ...errors import LingBotError
+from ...errors import InputError, LingBotError
 from ...options import ShowProgress
 from ...pipeline.memory import choose_residency
 from ...pipeline.two_experts import Video
@@ -72,11 +72,15 @@ def run_batch(
     videos, by default in this process. `tell` is given what the user should know, and why a job fails.
 
     Raises InputError where another batch has the folder, or where it holds videos that no batch has made."""
+    _check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         manifest = Manifest(folder)
         waiting = _waiting(jobs, manifest, tell)
         manifest.path.touch()
+        manifest.begin(waiting)
+        begun = {job.name for job in waiting}
+        manifest.complete(job for job in jobs if job.name not in begun)
         groups, failed = _planned(waiting, folder, tell)
         given, kept, done = [group for _, group in groups], Kept(), 0
         here = (outcome for group in given for outcome in run_group(group, folder, kept, show))
@@ -104,6 +108,7 @@ def _begun_ones_noted(waiting: Sequence[Job], manifest: Manifest) -> Iterator[No
 def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) -> Counts:
     """What `run_batch` would do, with every check of a job's start; nothing is written. `done` are the jobs that would
     be done, and `tell` is given which of them are made together. Raises InputError as `run_batch` does."""
+    _check_folder(folder)
     waiting = _waiting(jobs, Manifest(folder), tell)
     with TemporaryDirectory() as cameras:
         groups, failed = _planned(waiting, Path(cameras), tell)
@@ -113,6 +118,13 @@ def check_batch(jobs: Sequence[Job], folder: Path, tell: Callable[[str], None]) 
         size, names = plan.geometry, ", ".join(seeded.job.name for seeded in group)
         tell(f"{size.width}x{size.height}, {size.frames} frames, {plan.work} on {plan.device}: {names}")
     return Counts(len(waiting) - len(failed), len(jobs) - len(waiting), len(failed))
+
+
+def _check_folder(folder: Path) -> None:
+    """Raises InputError for a file in the folder's place, or in that of one above it."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir():
+        raise InputError(f"{there}: a file; expected a folder for the videos of the batch, or a name that is free")
 
 
 def _waiting(jobs: Sequence[Job], manifest: Manifest, tell: Callable[[str], None]) -> list[Job]:

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import StringIO
@@ -13,11 +14,14 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from ...errors import InputError
+from .inputs import Inputs
 from .jobs import Job
 
 MANIFEST = "manifest.jsonl"
 LOCK = "manifest.lock"
 DONE, FAILED = "done", "failed"
+FILES = "files"
+"""What in a row are the marks of a job's files."""
 _CUT_SHORT = re.compile(r'\{"name": ("(?:[^"\\]|\\.)*")')
 """The beginning of a row, with whose it is."""
 
@@ -49,6 +53,8 @@ class Manifest:
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / MANIFEST
         self._rows = self._read()
+        self._inputs = Inputs()
+        self._begun: dict[str, dict[str, str]] = {}
 
     def __contains__(self, job: Job) -> bool:
         """Whether a batch has made, or tried to make, this job's video."""
@@ -60,15 +66,34 @@ class Manifest:
         row = self._rows.get(job.name)
         if row is None or row["status"] != DONE:
             return ""
-        file, given = self.folder / row["file"], job.settings()
+        file = self.folder / row["file"]
         if not file.is_file():
             return ""
-        changed = [name for name, value in given.items() if row["settings"].get(name) != value]
-        if changed or row["settings"].keys() - given.keys():
-            options = ", ".join(changed).replace("max_area", "size") or "its settings"
-            return f"{options} changed since {file} was made, so it is made again"
+        changed = _changed_settings(row["settings"], job.settings()) or self._changed_files(row, job)
+        if changed:
+            return f"{changed} changed since {file} was made, so it is made again"
         as_written = _digest(file) == row["sha256"]
         return None if as_written else f"{file} is no longer the file that was written, so it is made again"
+
+    def _changed_files(self, row: dict[str, Any], job: Job) -> str:
+        """Names the options and parts whose files are others than when the video was made. What is gone has not
+        changed; nor has what an older version did not note."""
+        before = row.get(FILES)
+        if not isinstance(before, dict):
+            return ""
+        changed = [name for name, mark in self._inputs.of(job.options).items() if before.get(name) != mark]
+        return f"the content of {', '.join(changed)}" if changed else ""
+
+    def begin(self, jobs: Iterable[Job]) -> None:
+        """Remembers what the files of jobs are before these are made: what changes meanwhile counts as changed."""
+        self._begun |= {job.name: self._inputs.of(job.options) for job in jobs}
+
+    def complete(self, jobs: Iterable[Job]) -> None:
+        """Adds what the files of done jobs are now, where an older version has not noted it."""
+        for job in jobs:
+            row = self._rows[job.name]
+            if FILES not in row:
+                self._add(row | {FILES: self._inputs.of(job.options)})
 
     def note(self, outcome: Outcome) -> None:
         """Adds what became of a job. One that failed is tried again by the next run."""
@@ -76,12 +101,18 @@ class Manifest:
         if outcome.error is None:
             video = outcome.job.video(self.folder)
             found = {"status": DONE, "file": video.name, "seed": outcome.seed, "seconds": round(outcome.seconds, 2)}
-            found["sha256"] = _digest(video)
-        row = {"name": outcome.job.name, **found, "settings": outcome.job.settings()}
-        self._rows[outcome.job.name] = row
-        cut_short = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"", b"\n")
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * cut_short + json.dumps(row, ensure_ascii=False) + "\n")
+            found |= {"sha256": _digest(video), FILES: self._begun[outcome.job.name]}
+        self._add({"name": outcome.job.name, **found, "settings": outcome.job.settings()})
+
+    def _add(self, row: dict[str, Any]) -> None:
+        self._rows[row["name"]] = row
+        try:
+            cut_short = self.path.is_file() and self.path.read_bytes()[-1:] not in (b"", b"\n")
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write("\n" * cut_short + json.dumps(row, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be written ({error.strerror or error}); make room, or check its "
+                             "rights, and give the same command again") from error  # fmt: skip
 
     def _read(self) -> dict[str, dict]:
         """The last row of each job. A kill may have cut the last line short, within a letter too."""
@@ -104,6 +135,26 @@ def _row(line: str) -> dict[str, Any] | None:
         with suppress(ValueError):
             name = json.loads(found[1]) if found else None
     return {"name": name, "status": FAILED} if isinstance(name, str) else None
+
+
+def _changed_settings(before: dict[str, Any], given: dict[str, Any]) -> str:
+    """Names the settings that are others than `before`, where any are."""
+    changed = [name for name, value in given.items() if _resolved(name, before.get(name)) != _resolved(name, value)]
+    if not changed and before.keys() - given.keys():
+        return "its settings"
+    return ", ".join(changed).replace("max_area", "size")
+
+
+def _resolved(name: str, value: Any) -> Any:
+    """A setting's value, with one name for each file: the same one may be named by way of `..` or of a link."""
+    if isinstance(value, list):
+        return [_resolved(name, each) for each in value]
+    if isinstance(value, dict):
+        return {key: _resolved(name, each) for key, each in value.items()}
+    with suppress(ValueError):  # of a name that no file can have
+        if isinstance(value, str) and name not in ("prompt", "negative") and os.path.isabs(value):
+            return os.path.realpath(value)
+    return value
 
 
 def _digest(file: Path) -> str:

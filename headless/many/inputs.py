@@ -1,0 +1,77 @@
+"""What the files behind a job's names are now, so that a later run of the batch sees which of them have changed."""
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from ...errors import LingBotError
+from ...loaders import find_package
+from ...loaders.files import weight_files
+from ...text.tokenizer import find_tokenizer
+from ..options import PARTS, POSE_FILES, GenerateOptions
+
+KNOWN_BY_CONTENT = 64 * 2**20
+"""Bytes of the largest file whose content is read. Of a larger one, of a model, size and time of change count."""
+
+
+class Inputs:
+    """Marks of files: equal as long as these stay as they are. Each content is read once."""
+
+    def __init__(self) -> None:
+        self._contents: dict[tuple[str, int, int], str] = {}
+
+    def of(self, options: GenerateOptions) -> dict[str, str]:
+        """A mark for each option that names files, and for each part of the package. What cannot be found is left out:
+        a job that needs it fails with its own message."""
+        marks = {}
+        for name, files in {**_named(options), **_parts(options)}.items():
+            with suppress(OSError):
+                if all(file.is_file() for file in files):  # a pipe has no end
+                    marks[name] = hashlib.sha256(json.dumps(list(map(self._written, files))).encode()).hexdigest()
+        return marks
+
+    def _written(self, file: Path) -> tuple[int, str | int]:
+        """Size and content, or size and time of change."""
+        stat = file.stat()
+        if stat.st_size > KNOWN_BY_CONTENT:
+            return stat.st_size, stat.st_mtime_ns
+        key = str(file), stat.st_size, stat.st_mtime_ns
+        if key not in self._contents:
+            self._contents[key] = hashlib.sha256(file.read_bytes()).hexdigest()
+        return stat.st_size, self._contents[key]
+
+
+def _named(options: GenerateOptions) -> dict[str, list[Path]]:
+    """The files that the options name themselves, of those that are there."""
+    given = {name: getattr(options, name) for name in ("image", "continue_from")}
+    found = {name: [Path(path)] for name, path in given.items() if isinstance(path, str | Path)}
+    if options.lora:
+        found["lora"] = [lora.path for lora in options.lora]
+    if options.action_path is not None:
+        path = Path(options.action_path)
+        folder, poses = (path, path / "poses.npy") if path.is_dir() else (path.parent, path)
+        found["action_path"] = [poses, *(file for name in POSE_FILES[1:] if (file := folder / name).is_file())]
+    return found
+
+
+def _parts(options: GenerateOptions) -> dict[str, list[Path]]:
+    """The files of the package's parts; none where the package cannot be found."""
+    found: dict[str, list[Path]] = {}
+    with suppress(LingBotError, OSError):
+        named = {name: getattr(options, name) for name in PARTS}
+        package = find_package(options.ckpt_dir, assets=options.assets_dir, release=options.release, **named)
+        models = {"causal": package.causal} if package.experts is None else vars(package.experts)
+        paths = {**models, "text_encoder": package.text_encoder, "vae": package.vae}
+        for name, path in paths.items():
+            if path is not None:
+                found[name] = _weights(path, "t5" if name == "text_encoder" else "")
+        if package.tokenizer is not None:
+            found["tokenizer"] = [find_tokenizer(package.tokenizer)]
+    return found
+
+
+def _weights(path: Path, hint: str) -> list[Path]:
+    """A model's files of weights, with the config.json beside those in a folder."""
+    config = path / "config.json"
+    return [*weight_files(path, hint), *([config] if config.is_file() else [])]
