@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..matrix_8bit import EightBit
-from ..pointwise import R
 from . import hopper
 from .nvrtc import Kernel, Launch, load
 
+Result = TypeVar("Result", bound=Tensor | EightBit)
 QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
 """As in the source; TURNED: tokens and channels that a block of `across` turns."""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
@@ -41,9 +41,9 @@ KINDS = {torch.float8_e4m3fn: Kind("e4m3", 1, 96, 4), torch.bfloat16: Kind("bf16
 
 
 def attend(
-    out: R, q: Tensor, k: Tensor, v: Tensor, heads: int, scales: Sequence[Tensor | None] = 5 * (None,),
+    out: Result, q: Tensor, k: Tensor, v: Tensor, heads: int, scales: Sequence[Tensor | None] = 5 * (None,),
     shares: Tensor | None = None, unlike: Tensor | None = None,
-) -> R:  # fmt: skip
+) -> Result:  # fmt: skip
     """`out` [tokens, heads * 128], bf16, becomes attention of q, alike, to keys k and values v [keys, heads * 128]. All
     three are bf16, or float8_e4m3fn with the values as `across` turns them. A token's numbers lie side by side; tokens
     may be apart by a multiple of 16 bytes. `out` may be q.
