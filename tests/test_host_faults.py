@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,9 @@ def mapped_models(server: ComfyServer) -> set[str]:
     """Model files that the server has mapped or open."""
     process = Path(f"/proc/{server.process.pid}")
     lines = process.joinpath("maps").read_text().splitlines()
-    lines += [str(entry.readlink()) for entry in process.joinpath("fd").iterdir() if entry.is_symlink()]
+    for entry in process.joinpath("fd").iterdir():
+        with suppress(FileNotFoundError):  # the server has closed it meanwhile
+            lines.append(str(entry.readlink()))
     models = str(server.base / "models")
     return {models + line.split(models)[1] for line in lines if models in line}
 

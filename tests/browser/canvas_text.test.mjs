@@ -25,15 +25,29 @@ async function addPreview(page) {
 
 /** Runs the workflow to its end, with a number in the preview's field `frames` if one is given. */
 async function run(page, frames) {
-  await page.evaluate(async ([type, number]) => {
-    const { app } = window, graphs = [app.rootGraph ?? app.graph, ...((app.rootGraph ?? app.graph).subgraphs?.values() ?? [])];
-    const [preview] = graphs.flatMap(({ nodes }) => nodes).filter((node) => node.type === type);
-    if (number !== null) preview.widgets.find(({ name }) => name === "frames").value = number;
+  if (frames !== undefined) {
+    await eventually(async () => { // a field may still be busy with the number of before
+      await page.evaluate(setFrames, [PREVIEW, frames]);
+      await settle(page);
+      assert.equal(await page.evaluate(setFrames, [PREVIEW]), frames);
+    });
+  }
+  await page.evaluate(async () => {
+    const { app } = window;
     const ended = new Promise((resolve) => { app.api.addEventListener("execution_success", resolve, { once: true }); });
     await app.queuePrompt(0, 1);
     await ended;
-  }, [PREVIEW, frames ?? null]);
+  });
   await settle(page); // the front-end takes away what it shows of a run alone
+}
+
+/** In the page: the number in the preview's field, which becomes another one if that is given. */
+function setFrames([type, number]) {
+  const root = window.app.rootGraph ?? window.app.graph, graphs = [root, ...(root.subgraphs?.values() ?? [])];
+  const [preview] = graphs.flatMap(({ nodes }) => nodes).filter((node) => node.type === type);
+  const field = preview.widgets.find(({ name }) => name === "frames");
+  if (number !== undefined) field.value = number;
+  return field.value;
 }
 
 /** What is said on nodes, wherever it is seen. */

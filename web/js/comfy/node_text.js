@@ -11,6 +11,7 @@ const EVENT = "lingbot_world.text"; // of host/notice.py
 const NAME = "LingBot-World says", TYPE = "LINGBOT_TEXT"; // a name that no field of any node has
 const HEIGHT = 58, MOST_HEIGHT = 200; // what is longer is scrolled
 const said = new Map(); // by the id of a workflow: the texts of its nodes, by their ids
+let taken = Promise.resolve(); // what was said so far
 let shown = ""; // id of the workflow whose texts were shown last
 
 /** The node that runs under an id: `3`, or `12:3` in a subgraph. API files give nodes of no subgraph such ids too. */
@@ -44,7 +45,12 @@ function show(id, text) {
   node.setDirtyCanvas(true, true);
 }
 
-async function take({ detail: { prompt_id: run, node, text } }) {
+/** Takes what is said in the order in which it was: an earlier run's words must not come after a later one's. */
+function take({ detail }) {
+  taken = taken.then(() => put(detail));
+}
+
+async function put({ prompt_id: run, node, text }) {
   const workflow = await workflowOf(run) ?? shownWorkflow(), texts = said.get(workflow) ?? new Map();
   said.set(workflow, texts.set(String(node), text));
   if (workflow !== shownWorkflow()) return;
