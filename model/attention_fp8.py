@@ -15,8 +15,13 @@ from torch import Tensor
 from .attention import sdpa
 from .matrix_8bit import LARGEST
 from .pointwise import Rows, encode_8bit, from_fp8_, or_else, to_fp8_
+from .pointwise_plain import KEY_LENGTH, Turning
+from .puts import Unturned
 
 FP8 = torch.float8_e4m3fn
+MOST_QUERY, MOST_KEY = 11.0, 36.0
+"""The largest numbers of queries and keys that no norm bounds: with heads of 128 they are no longer than those that a
+norm bounds (see `pointwise_plain.QUERY_LENGTH`). A float is as exact at any size."""
 SAMPLE = 512
 """At least so many tokens, evenly spread, are looked at for the largest value and for the keys' mean."""
 HEADROOM = 4.0
@@ -70,15 +75,46 @@ def sample(x: Tensor) -> Tensor:
 
 
 def scaling(x: Tensor, mean_of: Tensor | None = None, headroom: float = HEADROOM) -> Scaling:
-    """For x [tokens, dim], less the mean of the tokens `mean_of`, and what is `headroom` times as large."""
-    mean = x.new_zeros(x.shape[1], dtype=torch.float32) if mean_of is None else mean_of.mean(0, dtype=torch.float32)
+    """For x [tokens, dim], less the mean of the tokens `mean_of`, and what is `headroom` times as large as a sample."""
+    mean = _mean(x, mean_of)
     return Scaling(*_fastest_scale(x.device.type)(sample(x), mean, headroom), mean)
+
+
+def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling:
+    """For x [tokens, dim], less the mean of the tokens `mean_of`: no number of it is larger than `most` in 8 bits."""
+    mean = _mean(x, mean_of)
+    return Scaling(*_fastest_scale(x.device.type)(x, mean, LARGEST[FP8] / most), mean)
+
+
+def scaling_of_keys(turning: Turning, mean_of: Tensor) -> Scaling:
+    """For all keys that this norm bounds, less the mean of the tokens `mean_of` [tokens, dim], which is no longer than
+    one of them."""
+    length = turning.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
+    scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
+    return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))
+
+
+def scalings_for_all(
+    keys: Tensor | Unturned, values: Tensor, headroom: float
+) -> tuple[Tensor, tuple[Scaling, Scaling]]:
+    """Some keys [tokens, dim] after norm and rotation, and how they, those that come later, and values become 8 bits.
+    `headroom`: how many times as large later ones may be, where no norm bounds them."""
+    of_values = scaling(values, values, headroom).with_reach()
+    if isinstance(keys, Unturned):
+        turned = keys.turned()
+        return turned, (scaling_of_keys(keys.turning, sample(turned)), of_values)
+    return keys, (scaling(keys, sample(keys), headroom * LARGEST[FP8] / MOST_KEY), of_values)
+
+
+def _mean(x: Tensor, mean_of: Tensor | None) -> Tensor:
+    return x.new_zeros(x.shape[1], dtype=torch.float32) if mean_of is None else mean_of.mean(0, dtype=torch.float32)
 
 
 def plain_scale(x: Tensor, mean: Tensor, headroom: float) -> tuple[Tensor, Tensor]:
     """fp32 [1] each: the least power of two by which `headroom` times the largest magnitude of x [tokens, dim] less
     mean [dim] becomes a float8_e4m3fn, and 1 over it."""
-    largest = (x - mean).abs().amax().view(1).clamp_min(1e-30)
+    least, most = x.aminmax(dim=0)
+    largest = torch.maximum(most - mean, mean - least).amax().view(1).clamp_min(1e-30)
     scale = torch.exp2(torch.log2(largest * (headroom / LARGEST[FP8])).ceil())
     return scale, 1 / scale
 
@@ -93,13 +129,17 @@ def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[
     return or_else(fp8_scale, plain_scale, "fp8_scale")
 
 
-def operand(x: Tensor, mean_of: Tensor | None = None, zeros: int = 0) -> Operand:
-    """x [tokens, dim] in 8 bits, less the mean of the tokens `mean_of`; so many tokens of `zeros` come behind it."""
-    made = scaling(x, mean_of)
+def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
+    """x [tokens, dim] in 8 bits as the scaling makes it; so many tokens of `zeros` come behind it."""
     values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
     to_fp8_(values[: len(x)], x, made.mean, made.factor)
     values[len(x) :].view(torch.uint8).zero_()
     return Operand(values, made)
+
+
+def queries_in_8_bits(q: Tensor) -> Operand:
+    """Queries [tokens, dim] of which nothing is known."""
+    return operand(q, scaling_to(MOST_QUERY, q))
 
 
 def by_norm(values: Tensor, scale: Tensor, factor: Tensor) -> Operand:
@@ -117,7 +157,8 @@ def operands(q: Tensor, k: Tensor, v: Tensor, zeros: int = 0) -> tuple[Operand, 
     share a scale and a mean. The keys' mean need not be exact, but where a query attends to all values alike its result
     is little more than their mean."""
     q, k, v = (x.flatten(0, 1) for x in (q, k, v))
-    return operand(q), operand(k, sample(k), zeros), operand(v, v, zeros)
+    keys = operand(k, scaling_to(MOST_KEY, k, sample(k)), zeros)
+    return queries_in_8_bits(q), keys, operand(v, scaling(v, v), zeros)
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
@@ -127,7 +168,7 @@ def plain_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 
 def plain_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
     """`cudnn_attention_to` with an exact softmax, in the dtype of q, which stays as it is."""
-    return _plain(q, operand(q[0]), k, v, heads)
+    return _plain(q, queries_in_8_bits(q[0]), k, v, heads)
 
 
 def plain_attention_of(q: Operand, k: Operand, v: Operand, heads: int, dtype: torch.dtype) -> Rows:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .attention import TILE, key_parts, part_length, processors
-from .attention_fp8 import FP8, Operand, operand, operands
+from .attention_fp8 import FP8, Operand, operands, queries_in_8_bits
 from .pointwise import R, Rows, empty_rows, merge_fp8_
 
 PADDED_KEYS = 256
@@ -44,7 +44,7 @@ def cudnn_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 def cudnn_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
     """`cudnn_attention` of q [1, L, heads*head_dim] over keys and values that are in 8 bits already."""
     with torch.cuda.device_of(q):
-        return _by_cudnn(q[0], operand(q[0]), k, v, heads)[None]
+        return _by_cudnn(q[0], queries_in_8_bits(q[0]), k, v, heads)[None]
 
 
 def cudnn_attention_of(

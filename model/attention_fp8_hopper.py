@@ -8,7 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .attention_fp8 import FP8, Operand, operand, operands, places_across
+from .attention_fp8 import FP8, Operand, operands, places_across, queries_in_8_bits
 from .matrix_8bit import LARGEST, EightBit
 from .pointwise import Rows, encode_8bit
 from .pointwise_plain import put_across_ as plainly_put_across_
@@ -33,7 +33,7 @@ def hopper_attention(q: Tensor, k: Tensor, v: Tensor, heads: int) -> Tensor:
 def hopper_attention_to(q: Tensor, k: Operand, v: Operand, heads: int) -> Tensor:
     """`hopper_attention` of q [1, L, heads*128] over keys and values that are in 8 bits already."""
     with torch.cuda.device_of(q):
-        return _attend(operand(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
+        return _attend(queries_in_8_bits(q[0]), k, v, heads, into=q[0]).to(q.dtype)[None]
 
 
 def hopper_attention_of(

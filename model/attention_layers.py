@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .attention import Attention, attend_to_frames, attend_to_padded
 from .attention_8bit import attend_8bit, attend_operands
-from .attention_fp8 import Operand, operand
+from .attention_fp8 import Operand, queries_in_8_bits
 from .cache import Pair
 from .config import ModelConfig
 from .forward import ForwardOptions, Rope
@@ -101,7 +101,7 @@ class SelfAttention(_Attention):
         if shares is None:
             out = self.attention(q[None], _as_row(keys), _as_row(values), heads, options)[0]
         elif isinstance(keys, Operand):
-            out = attend_operands(operand(q), keys, values, heads, q.dtype, shares)
+            out = attend_operands(queries_in_8_bits(q), keys, values, heads, q.dtype, shares)
         else:
             out = attend_to_frames(q, keys, values, heads, shares)
         del given, q, keys, values  # before the exchange takes memory

@@ -23,7 +23,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..options import CHUNK, Window
 from .attention_8bit import takes_values_across
-from .attention_fp8 import FP8, Operand, Scaling, by_norm, places_across, sample, scaling
+from .attention_fp8 import FP8, Operand, Scaling, by_norm, places_across, scalings_for_all
 from .attention_fp8_cudnn import padding
 from .cache import Pair
 from .config import ModelConfig
@@ -35,7 +35,7 @@ from .pointwise import decode_8bit_, encode_8bit
 from .puts import Unturned, put_, put_across_, put_fp8_, put_own_, put_turned_, turned_fp8
 
 FP8_HEADROOM = 16.0
-"""In fp8, later keys and values may be so many times as large as the largest of the first chunk."""
+"""In fp8, later values, and keys that no norm bounds, may be so many times as large as the first chunk's largest."""
 
 
 class Kept(NamedTuple):
@@ -181,10 +181,10 @@ class KeyValueCache:
         this. Queries that are turned already, or None, come back as they are."""
         stored = self._storage.fetch(block)
         stay = self.keep and not self._stored_in_place(block)  # elsewhere than attention sees them
-        if isinstance(keys, Unturned) and (self._scalings[block] is None if self._place.fp8 else stay):
-            keys = keys.turned()
         if self._place.fp8:
             return self._extend_fp8(block, queries, keys, values, stored)
+        if isinstance(keys, Unturned) and stay:
+            keys = keys.turned()
         seen = self._decode(stored) if self._place.eight_bit else stored
         made = self._put(seen, queries, keys, values)
         if stay:
@@ -240,9 +240,7 @@ class KeyValueCache:
     ) -> tuple[Any, Operand, Operand]:
         scalings = self._scalings[block]
         if scalings is None:
-            assert isinstance(keys, Tensor)
-            of_values = scaling(values, values, FP8_HEADROOM).with_reach()
-            scalings = scaling(keys, sample(keys), FP8_HEADROOM), of_values
+            keys, scalings = scalings_for_all(keys, values, FP8_HEADROOM)
         if self.keep:
             self._scalings[block] = scalings
         made = self._put(stored, queries, keys, values, scalings)

@@ -27,6 +27,8 @@ from lingbot_world.model.kv_cache import KeyValueCache
 from lingbot_world.model.kv_place import KeyValuePlace
 from lingbot_world.model.matrix_8bit import EightBit
 from lingbot_world.model.memory import activation_bytes
+from lingbot_world.model.pointwise_plain import Turning
+from lingbot_world.model.puts import Unturned, turned_fp8
 from lingbot_world.options import Precision, Window
 from lingbot_world.toy.experts import write_expert
 from model_cases import SMALL, random_inputs, random_state, with_state
@@ -49,7 +51,7 @@ def error(q, k, v):
 
 
 def decoded(x, mean_of=None):
-    return fp8_attention.decode(operand(x, mean_of), torch.float32)
+    return fp8_attention.decode(operand(x, fp8_attention.scaling(x, mean_of)), torch.float32)
 
 
 def test_the_error_of_attention():
@@ -62,8 +64,7 @@ def test_the_means_of_keys_and_values_cost_nothing(monkeypatch):
     large = 4 * torch.randn(128) * (torch.rand(128) < 0.2) * 5
     assert error(q, k + large, v) < 0.05
     assert error(q, k, v + 3) < 0.01
-    plain = fp8_attention.operand
-    monkeypatch.setattr(fp8_attention, "operand", lambda x, mean_of=None, zeros=0: plain(x, None, zeros))
+    monkeypatch.setattr(fp8_attention, "_mean", lambda x, mean_of: x.new_zeros(x.shape[1]))  # noqa: ARG005
     assert error(q, k + large, v) > 0.15
 
 
@@ -74,10 +75,39 @@ def test_a_value_has_a_floats_relative_exactness_up_to_the_headroom():
     x[5] = HEADROOM * sample(x).abs().amax()
     assert relative_rms(decoded(x)[5], x[5]) < 1 / 16
     x[5] *= 100
-    values = operand(x).values[5].float()
+    values = operand(x, fp8_attention.scaling(x)).values[5].float()
     assert (values == 448).all()
     x[:] = 0
     assert (decoded(x, x) == 0).all()
+
+
+def longest(x, head_dim=128):
+    """Of a head, in 8 bits."""
+    return x.values.float().unflatten(1, (-1, head_dim)).norm(dim=-1).amax().item()
+
+
+def in_one_head(tokens, heads):
+    """Tokens whose norm gives all that it can to one head, or to one channel."""
+    x = torch.randn(tokens, heads, 128) * torch.eye(heads)[torch.arange(tokens) % heads][..., None]
+    x[::3] = 0
+    x[::3, 0, 5] = 1
+    return x.flatten(1)
+
+
+@pytest.mark.parametrize("weight", [0.01, 1.0, 37.0])
+def test_no_score_is_too_large_for_fp16(weight):
+    """Neither where a norm bounds queries and keys, nor where their largest numbers are found. As long as can be, and
+    keys opposite to their mean."""
+    angles = torch.randn(60, 64)
+    turning = Turning(weight * (1 + torch.rand(6 * 128)), angles.cos(), angles.sin(), 1e-6)
+    q, k, v = in_one_head(60, 6), in_one_head(60, 6), torch.randn(60, 6 * 128)
+    queries = fp8_attention.by_norm(*turned_fp8(Unturned(q.clone(), turning)))
+    turned, (of_keys, _) = fp8_attention.scalings_for_all(Unturned(k.clone(), turning), v, 16.0)
+    of_keys = of_keys._replace(mean=-turned[7].float())
+    assert 0.1 * 57000 < longest(queries) * longest(operand(turned, of_keys)) < 65504
+    q, k = (weight * x.sign() for x in (q, k))
+    queries, keys, _ = fp8_attention.operands(q[None], k[None], v[None])
+    assert longest(queries) * longest(keys) < 65504
 
 
 def test_a_value_does_not_depend_on_what_shares_its_scale():

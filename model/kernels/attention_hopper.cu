@@ -13,78 +13,17 @@
 
 constexpr int WARPGROUP = 128, ATTENDING = 3, ROWS = 64, QUERIES = ATTENDING * ROWS, HEAD = 128;
 @NUMBERS@
-constexpr int VALUES_ROW = 32, SCORES = TILE / 2, NUMERATORS = SCORES * BYTES / 4;  // of a thread, NUMERATORS: registers
+constexpr int VALUES_ROW = 32, NUMERATORS = TILE * BYTES / 8;  // NUMERATORS: registers of a thread
 constexpr int ROW = 128, ROWS_OF_HEAD = HEAD * BYTES / ROW;  // bytes that the tensor memory accelerator loads as a row
 constexpr int STEP = 32, STEPS = ROW / STEP, STEP_KEYS = STEP / BYTES;  // bytes that an instruction multiplies of a row
 constexpr int TILE_BYTES = TILE * HEAD * BYTES, QUERY_BYTES = QUERIES * HEAD * BYTES, QUERY_TILES = 2;  // in shared memory
 constexpr int WARPS = 4 * ATTENDING, RESULTS = HEAD / 8 + 1;  // RESULTS: float4 of a thread
-constexpr float LARGEST = 448.f, RAISED = BYTES == 1 ? 8.f : 0.f, LOG2_E = 1.4426950408889634f, LEAST = -1e30f;
+constexpr float LARGEST = 448.f, LOG2_E = 1.4426950408889634f;
 
 @PRODUCTS@
 
 INLINE float power(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-INLINE int bits(float x) { return __float_as_int(x); }
-// A thread has scores of two rows: of score i the row is i / 2 % 2, the key i / 4 * 8 + lane % 4 * 2 + i % 2. Those
-// behind the last key are hidden.
-INLINE void hide_behind(float (&scores)[SCORES], int keys) {
-    if (keys < TILE)
-        #pragma unroll
-        for (int i = 0; i < SCORES; i++)
-            if (i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2 >= keys) scores[i] = LEAST;
-}
-// The last key stands for several like it: the logarithm of how many is added to its scores.
-INLINE void count_last(float (&scores)[SCORES], int keys, int like_it, float factor) {
-    float more = log2f(like_it) / factor;
-    #pragma unroll
-    for (int i = 0; i < SCORES; i++)
-        if (i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2 == keys - 1) scores[i] += more;
-}
-// The largest score of a row, which four threads have, and of those before. Where that was not negative, integers are
-// compared: there is an instruction for the largest of three.
-INLINE float largest(const float (&scores)[SCORES], int row, float before, bool positive) {
-    float most = before;
-    if (positive) {
-        int a = bits(before), b = a;
-        #pragma unroll
-        for (int i = 2 * row; i < SCORES; i += 8) {
-            a = max(max(bits(scores[i]), bits(scores[i + 1])), a);
-            b = max(max(bits(scores[i + 4]), bits(scores[i + 5])), b);
-        }
-        most = __int_as_float(max(a, b));
-    } else {
-        #pragma unroll
-        for (int i = 2 * row; i < SCORES; i += 4) most = fmaxf(most, fmaxf(scores[i], scores[i + 1]));
-    }
-    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-    return fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-}
-// Scores become numerators. `shrink`: what numerators of before are to be multiplied by.
-INLINE void soften(float (&scores)[SCORES], float (&most)[2], float (&sum)[2], float (&shrink)[2], float factor) {
-    bool positive = __all_sync(~0u, most[0] >= 0.f && most[1] >= 0.f);
-    float less[2], added[4] = {0.f, 0.f, 0.f, 0.f};
-    #pragma unroll
-    for (int row = 0; row < 2; row++) {
-        float now = largest(scores, row, most[row], positive);
-        shrink[row] = power((most[row] - now) * factor);
-        most[row] = now;
-        less[row] = RAISED - now * factor;
-    }
-    #pragma unroll
-    for (int i = 0; i < SCORES; i++) {
-        scores[i] = power(fmaf(scores[i], factor, less[i / 2 % 2]));
-        added[i % 4] += scores[i];
-    }
-    #pragma unroll
-    for (int row = 0; row < 2; row++) sum[row] = fmaf(sum[row], shrink[row], added[2 * row] + added[2 * row + 1]);
-}
-INLINE void round_off(u32 (&numerators)[NUMERATORS], const float (&x)[SCORES]) {
-    #pragma unroll
-    for (int i = 0; i < NUMERATORS; i++)
-        if constexpr (BYTES == 1) {
-            int at = 16 * (i / 4) + 8 * (i / 2 % 2) + 2 * (i % 2);
-            numerators[i] = fp8(x[at], x[at + 1], x[at + 4], x[at + 5]);
-        } else numerators[i] = bf16(x[2 * i], x[2 * i + 1]);
-}
+@SOFTMAX@
 
 // Keys are those of the slots whose `shares` are 0, which come first; all of them without shares.
 INLINE int seen_keys(const float* shares, int slots, int keys) {
@@ -109,7 +48,7 @@ INLINE bool take(Work& work, int number, const Division& d) {
     work = {number - part * d.shared, whole ? -1 : part, first, (part + 1) * d.key_tiles / parts - first};
     return number < d.whole + d.shared * d.parts;
 }
-// A warp's results of a part, with most and sum, as each thread has them.
+// A warp's results of a part, with the exponents that were taken off and the sums, as each thread has them.
 INLINE float4* results_at(float4* results, int tile, int part, int warp, const Division& d) {
     return results + (((tile - d.whole) * d.parts + part) * WARPS + warp) * RESULTS * 32 + threadIdx.x % 32;
 }
@@ -119,12 +58,12 @@ INLINE float4 stored(const float4* at) {  // by another multiprocessor
     return x;
 }
 // Stores a warp's results. Of a tile the last warp to do so then gets the sum of all parts, in their order.
-INLINE bool summed(float (&result)[HEAD / 2], float (&most)[2], float (&sum)[2], float4* results, int* stored_parts,
-                   const Division& d, const Work& work, int warp, float factor) {
+INLINE bool summed(float (&result)[HEAD / 2], float (&sum)[2], float first, float second, float4* results, int* stored_parts,
+                   const Division& d, const Work& work, int warp) {
     float4* to = results_at(results, work.tile, work.part, warp, d);
     #pragma unroll
     for (int i = 0; i < HEAD / 8; i++) __stcg(to + 32 * i, make_float4(result[4 * i], result[4 * i + 1], result[4 * i + 2], result[4 * i + 3]));
-    __stcg(to + 32 * (HEAD / 8), make_float4(most[0], most[1], sum[0], sum[1]));
+    __stcg(to + 32 * (HEAD / 8), make_float4(first, second, sum[0], sum[1]));
     __threadfence();
     __syncwarp();
     int before = 0;
@@ -133,13 +72,14 @@ INLINE bool summed(float (&result)[HEAD / 2], float (&most)[2], float (&sum)[2],
     __threadfence();
     #pragma unroll
     for (int i = 0; i < HEAD / 2; i++) result[i] = 0.f;
-    most[0] = most[1] = LEAST, sum[0] = sum[1] = 0.f;
+    float most[2] = {-1e30f, -1e30f};
+    sum[0] = sum[1] = 0.f;
     for (int part = 0; part < d.parts; part++) {
         const float4* from = results_at(results, work.tile, part, warp, d);
         float4 other = stored(from + 32 * (HEAD / 8));
         float now[2] = {fmaxf(most[0], other.x), fmaxf(most[1], other.y)};
-        float old[2] = {power((most[0] - now[0]) * factor), power((most[1] - now[1]) * factor)};
-        float own[2] = {power((other.x - now[0]) * factor), power((other.y - now[1]) * factor)};
+        float old[2] = {power(most[0] - now[0]), power(most[1] - now[1])};
+        float own[2] = {power(other.x - now[0]), power(other.y - now[1])};
         most[0] = now[0], most[1] = now[1];
         sum[0] = sum[0] * old[0] + other.z * own[0], sum[1] = sum[1] * old[1] + other.w * own[1];
         #pragma unroll
@@ -196,8 +136,7 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
     u32 v_at = k_at + STAGES * TILE_BYTES, q_full = v_at + STAGES * TILE_BYTES, q_free = q_full + 8 * QUERY_TILES;
     u32 k_full = q_free + 8 * QUERY_TILES, k_free = k_full + 8 * STAGES, v_full = k_free + 8 * STAGES, v_free = v_full + 8 * STAGES;
     keys = seen_keys(shares, slots, keys);
-    // 1 / sqrt(HEAD); and what is hidden stays hidden where all scores are 0
-    float factor = fmaxf((BYTES == 1 ? *scale_q * *scale_k : 1.f) * (0.08838834764831845f * LOG2_E), 1e-20f);
+    float factor = (BYTES == 1 ? *scale_q * *scale_k : 1.f) * (0.08838834764831845f * LOG2_E);  // 1 / sqrt(HEAD)
     int all_keys = keys;
     if (unlike) keys = min(keys, *unlike + 1);
     Division d = divide(queries, keys, heads, parts);
@@ -242,7 +181,8 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
     asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
     int group = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0) - 1;  // so the compiler knows that a warp has one
     bool first_thread = threadIdx.x % WARPGROUP == 0;
-    float result[HEAD / 2], scores[SCORES], most[2], sum[2], shrink[2];
+    float result[HEAD / 2];
+    Softmax softmax = {fmaxf(factor, LEAST_FACTOR)};
     u32 numerators[NUMERATORS];
 
     auto wait_for_keys = [&](u32 tile) { wait_for(k_full + 8 * (tile % STAGES), tile / STAGES & 1); };
@@ -253,11 +193,11 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         u64 q_matrix = matrix(q_at + taken % QUERY_TILES * QUERY_BYTES + group * ROWS * ROW, 8 * ROW, 1);
         u64 k_matrix = matrix(k_at + done % STAGES * TILE_BYTES, 8 * ROW, 1);
         begin_products();
-        first_product(scores, q_matrix, k_matrix);
+        first_product(softmax.scores, q_matrix, k_matrix);
         #pragma unroll
         for (int i = 1; i < ROWS_OF_HEAD * STEPS; i++) {
             int row = i / STEPS * ROW, in_row = i % STEPS * STEP;
-            next_product(scores, q_matrix + (row * QUERIES + in_row) / 16, k_matrix + (row * TILE + in_row) / 16);
+            next_product(softmax.scores, q_matrix + (row * QUERIES + in_row) / 16, k_matrix + (row * TILE + in_row) / 16);
         }
         end_products();
     };
@@ -291,35 +231,35 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         int left = keys - work.first * TILE;
         #pragma unroll
         for (int i = 0; i < HEAD / 2; i++) result[i] = 0.f;
-        most[0] = most[1] = LEAST, sum[0] = sum[1] = 0.f;
+        softmax.begin();
         wait_for_keys(done);
         multiply_keys();
-        wait_for_products<0>(), made(scores);
+        wait_for_products<0>(), made(softmax.scores);
         keys_read(done++);
-        hide_behind(scores, left);
-        if (unlike) count_last(scores, left, all_keys - keys + 1, factor);
-        soften(scores, most, sum, shrink, factor);
-        round_off(numerators, scores);
+        softmax.hide_behind(left);
+        if (unlike) softmax.count_last(left, all_keys - keys + 1);
+        softmax.soften();
+        softmax.round_off(numerators);
         if (work.count > 1) wait_for_keys(done);
         for (int i = 1; i < work.count; i++) {
             multiply_keys();
             multiply_values(done - 1);
-            wait_for_products<1>(), made(scores);
+            wait_for_products<1>(), made(softmax.scores);
             keys_read(done++);
             if (i == work.count - 1) {
-                hide_behind(scores, left - i * TILE);
-                if (unlike) count_last(scores, left - i * TILE, all_keys - keys + 1, factor);
+                softmax.hide_behind(left - i * TILE);
+                if (unlike) softmax.count_last(left - i * TILE, all_keys - keys + 1);
             }
-            soften(scores, most, sum, shrink, factor);
+            softmax.soften();
             // Sums are never negative. That they are looked at here has the compiler add them up before it waits.
-            bool shrinks = __any_sync(~0u, shrink[0] + shrink[1] < 2.f || sum[0] + sum[1] < 0.f);
+            bool shrinks = __any_sync(~0u, softmax.shrink[0] + softmax.shrink[1] < 2.f || softmax.sum[0] + softmax.sum[1] < 0.f);
             if (i + 1 < work.count) wait_for_keys(done);  // a loop, which the compiler moves no exponentials past
             wait_for_products<0>(), made(result);
             values_read(done - 2);
             if (shrinks)
                 #pragma unroll
-                for (int j = 0; j < HEAD / 2; j++) result[j] *= shrink[j / 2 % 2];
-            round_off(numerators, scores);
+                for (int j = 0; j < HEAD / 2; j++) result[j] *= softmax.shrink[j / 2 % 2];
+            softmax.round_off(numerators);
         }
         queries_read();
         multiply_values(done - 1);
@@ -327,7 +267,8 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         values_read(done - 1);
 
         int warp = threadIdx.x / 32 - WARPGROUP / 32;
-        if (work.part >= 0 && !summed(result, most, sum, results, stored_parts, d, work, warp, factor)) continue;
+        float (&sum)[2] = softmax.sum;
+        if (work.part >= 0 && !summed(result, sum, softmax.taken(0), softmax.taken(1), results, stored_parts, d, work, warp)) continue;
         int head = work.tile / d.rows;
         #pragma unroll
         for (int row = 0; row < 2; row++) {

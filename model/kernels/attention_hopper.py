@@ -22,13 +22,14 @@ MOST_PARTS, PART_COST = 16, 8
 
 
 class Kind(NamedTuple):
-    """An operand's dtype by its name in PTX, its bytes, and how many keys are loaded at once and how often before they
-    are needed."""
+    """An operand's dtype by its name in PTX, its bytes, how many keys are loaded at once and how often before they are
+    needed, and the bits of a score."""
 
     name: str
     bytes: int
     tile: int
     stages: int
+    scores: int
 
     @property
     def shared(self) -> int:
@@ -37,7 +38,7 @@ class Kind(NamedTuple):
         return 1024 + HEAD * self.bytes * (queries + keys_and_values) + 16 * QUERY_TILES + 32 * self.stages
 
 
-KINDS = {torch.float8_e4m3fn: Kind("e4m3", 1, 96, 4), torch.bfloat16: Kind("bf16", 2, 80, 3)}
+KINDS = {torch.float8_e4m3fn: Kind("e4m3", 1, 160, 4, 16), torch.bfloat16: Kind("bf16", 2, 80, 3, 32)}
 
 
 def attend(
@@ -107,14 +108,15 @@ def put_across_(out: Tensor, places: Tensor, x: Tensor, shift: Tensor, factor: T
 def source(dtype: torch.dtype) -> str:
     """The program for operands of a dtype, with the instructions that multiply."""
     kind = KINDS[dtype]
-    operands = kind.name, kind.bytes
+    operands, register = (kind.name, kind.bytes), "r" if kind.scores == 16 else "f"
     products = [
-        hopper.product("first_product", kind.tile, operands, "=f", adds=False),
-        hopper.product("next_product", kind.tile, operands),
+        hopper.product("first_product", kind.tile, operands, f"={register}", adds=False),
+        hopper.product("next_product", kind.tile, operands, f"+{register}"),
         hopper.product_of_registers("add_values", HEAD, operands),
     ]
     numbers = f"constexpr int BYTES = {kind.bytes}, TILE = {kind.tile}, STAGES = {kind.stages};"
-    return hopper.source("attention_hopper.cu", NUMBERS=numbers, PRODUCTS="\n".join(products))
+    softmax = hopper.text(f"softmax_fp{kind.scores}.cuh")
+    return hopper.source("attention_hopper.cu", NUMBERS=numbers, PRODUCTS="\n".join(products), SOFTMAX=softmax)
 
 
 @lru_cache

@@ -12,8 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ..cache import Pair
-from ..matrix_8bit import LARGEST
-from ..pointwise_plain import Turning
+from ..pointwise_plain import QUERY_LENGTH, Turning
 from . import matrix_8bit as in_8_bits
 from . import pointwise
 from .launch import Kernel
@@ -278,7 +277,7 @@ def _put(
     with torch.cuda.device_of(out):
         _put_own[(programs(given[0], sizes, 3), kinds[1])](  # of two kinds: six are there at once
             *places, *given, *weights, cos, sin, scale, factor, *pairs[0], *pairs[1], *strides, q_out.stride(0),
-            *given[0].shape, eps, dim**0.5 / LARGEST[torch.float8_e4m3fn], FIRST_KIND=kinds[0], HALF=cos.shape[1],
+            *given[0].shape, eps, dim**0.5 / QUERY_LENGTH, FIRST_KIND=kinds[0], HALF=cos.shape[1],
             **sizes,
         )  # fmt: skip
     return out

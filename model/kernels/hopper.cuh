@@ -41,6 +41,10 @@ template <int COUNT> INLINE void made(float (&x)[COUNT]) {  // so the compiler m
     #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(x[i]) :: "memory");
 }
+template <int COUNT> INLINE void made(u32 (&x)[COUNT]) {
+    #pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(x[i]) :: "memory");
+}
 
 INLINE u32 fp8(float a, float b, float c, float d) {
     u32 out;

@@ -42,20 +42,28 @@ def is_right(what: str, made: Callable[[], Tensor], want: Tensor) -> bool:
 
 def source(name: str, **parts: str) -> str:
     """The program of a file of this folder, with what all of them use; `parts` take the places of @their names@."""
-    text = "\n".join(Path(__file__).with_name(each).read_text(encoding="utf-8") for each in ("hopper.cuh", name))
+    program = f"{text('hopper.cuh')}\n{text(name)}"
     for part, given in parts.items():
-        text = text.replace(f"@{part}@", given)
-    return text
+        program = program.replace(f"@{part}@", given)
+    return program
+
+
+def text(name: str) -> str:
+    """A file of this folder."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def product(name: str, columns: int, dtype: tuple[str, int], given: str = "+f", adds: bool = True) -> str:
     """A function of CUDA's: d (or d, if it `adds`) = 32 bytes of 64 rows times those of so many columns, both in shared
-    memory. `dtype`: of the operands, as PTX calls it, and its bytes."""
-    count, across = columns // 2, ", 0, 0" if dtype[1] == 2 else ""
-    return f"""INLINE void {name}(float (&d)[{count}], u64 a, u64 b) {{
+    memory. `dtype`: of the operands, as PTX calls it, and its bytes. `given`: how inline assembly has d, which is in
+    fp32 ("f") or in fp16, two in a register ("r")."""
+    half, across = given[1] == "r", ", 0, 0" if dtype[1] == 2 else ""
+    count, kind = (columns // 4, "u32") if half else (columns // 2, "float")
+    return f"""INLINE void {name}({kind} (&d)[{count}], u64 a, u64 b) {{
     asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {int(adds)}, 0;\\n"
-        "{_instruction(columns, dtype)} {{{_registers(count)}}}, %{count}, %{count + 1}, p, 1, 1{across};\\n}}"
-        : {_floats(given, count)} : "l"(a), "l"(b));
+        "{_instruction(columns, dtype, 16 if half else 32)} "
+        "{{{_registers(count)}}}, %{count}, %{count + 1}, p, 1, 1{across};\\n}}"
+        : {_each(given, count)} : "l"(a), "l"(b));
 }}"""
 
 
@@ -65,20 +73,20 @@ def product_of_registers(name: str, columns: int, dtype: tuple[str, int]) -> str
     a = ", ".join(f"%{count + i}" for i in range(4))
     return f"""INLINE void {name}(float (&d)[{count}], const u32* a, u64 b) {{
     asm volatile("{_instruction(columns, dtype)} {{{_registers(count)}}}, {{{a}}}, %{count + 4}, 1, 1, 1{across};"
-        : {_floats("+f", count)} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+        : {_each("+f", count)} : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }}"""
 
 
-def _instruction(columns: int, dtype: tuple[str, int]) -> str:
+def _instruction(columns: int, dtype: tuple[str, int], bits: int = 32) -> str:
     name, size = dtype
-    return f"wgmma.mma_async.sync.aligned.m64n{columns}k{32 // size}.f32.{name}.{name}"
+    return f"wgmma.mma_async.sync.aligned.m64n{columns}k{32 // size}.f{bits}.{name}.{name}"
 
 
 def _registers(count: int) -> str:
     return ", ".join(f"%{i}" for i in range(count))
 
 
-def _floats(given: str, count: int) -> str:
+def _each(given: str, count: int) -> str:
     return ", ".join(f'"{given}"(d[{i}])' for i in range(count))
 
 
