@@ -29,7 +29,7 @@ def three_operands(queries, keys, heads, sharpness):
 @pytest.mark.parametrize("sharpness", [0.0, 1.0, 2.5])
 @pytest.mark.parametrize(
     ("queries", "keys", "heads"),
-    [(1, 7, 1), (64, 95, 2), (193, 97, 1), (500, 5000, 3), (200, 30000, 2), (4000, 700, 12), (1600, 9000, 40)],
+    [(1, 7, 1), (64, 159, 2), (193, 161, 1), (500, 5000, 3), (200, 30000, 2), (4000, 700, 12), (1600, 9000, 40)],
 )
 def test_our_kernel_attends_in_8_bits(queries, keys, heads, sharpness):
     q, k, v = three_operands(queries, keys, heads, sharpness)
@@ -99,6 +99,18 @@ def test_our_kernel_gives_8_bits_with_one_scale_for_all_tokens(queries, keys, he
     assert (want.abs() <= v.scaling.with_reach().reach).all()
     assert (got.scales == got.scales[0]).all()
     assert (got.values.float() * got.scales - exact).norm() < 0.03 * exact.norm()
+
+
+@pytest.mark.parametrize("longest", [1.0, -1.0])
+def test_scores_as_large_as_can_be(longest):
+    """Of fp16: of queries and keys as long as they may be, along one direction or against it."""
+    direction = torch.randn(2 * 128, device=GPU).sign()
+    q, v = (1.375 * direction).repeat(200, 1).bfloat16(), torch.randn(1000, 2 * 128, device=GPU).bfloat16()
+    k = direction * torch.linspace(-1.125, 1.125, 1000, device=GPU)[:, None] * longest
+    q, k, v = fp8_attention.operands(q[None], k[None].bfloat16(), v[None])
+    assert 50000 < (q.values.float() @ k.values.float().T).abs().max() / 2 < 65504
+    want = fp8_attention.plain_attention_of(q, k, v, 2, torch.float32)
+    assert error(hopper_attention_of(q, k, v, 2, torch.bfloat16), want) < 0.03
 
 
 def exactly(q, k, v, heads):

@@ -351,14 +351,16 @@ def test_what_surrounds_our_kernel(monkeypatch, there, rows):
 
 
 @pytest.mark.parametrize(
-    ("queries", "keys", "heads", "parts"),
-    [(4680, 28080, 40, 5), (6032, 27144, 12, 1), (1508, 27144, 12, 4), (100, 28000, 12, 11), (100, 200, 12, 1),
-     (192, 7, 132, 1)],
+    ("queries", "keys", "heads", "shared", "parts"),
+    [(4680, 28080, 40, 76, 5), (6032, 27144, 12, 120, 1), (1508, 27144, 12, 96, 4), (100, 28000, 12, 12, 11),
+     (100, 200, 12, 12, 1), (192, 7, 132, 0, 1), (100, 28000, 3, 4, 16)],
 )  # fmt: skip
-def test_our_kernel_divides_keys_for_the_last_round_of_tiles(queries, keys, heads, parts):
-    """Where that makes the round shorter: 76 of 1,000 tiles are left, 120 of 384, 96 of 96, 12 of 12, and none."""
-    shared, tile = -(-queries // attention_hopper.QUERIES) * heads % 132, attention_hopper.KINDS[fp8_attention.FP8].tile
-    assert attention_hopper.parts_of(shared, -(-keys // tile), 132) == parts
+def test_our_kernel_divides_keys_for_the_last_round_of_tiles(queries, keys, heads, shared, parts):
+    """Where that makes the round shorter: of 1,000 tiles 76 are left, of 384 120. Two blocks of threads take two."""
+    kind = attention_hopper.KINDS[fp8_attention.FP8]
+    assert attention_hopper.divided(queries, keys, heads, 132, kind) == (shared, parts)
+    alone = attention_hopper.divided(queries, keys, heads, 132, kind._replace(cluster=1))
+    assert alone[0] == -(-queries // attention_hopper.QUERIES) * heads % 132
 
 
 class Card:

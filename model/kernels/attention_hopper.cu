@@ -1,15 +1,17 @@
 // Attention of float8_e4m3 or bf16 queries, keys and values in heads of 128, for GPUs of compute capability 9.0.
 //
-// attention_hopper.py puts in BYTES of a number, TILE, STAGES and the products, and compiles this behind hopper.cuh. A block
-// of threads, one on each multiprocessor, takes one tile after the other: QUERIES queries of a head and all keys, or some
-// of them. Its first warpgroup's first thread has the tensor memory accelerator load a ring of STAGES tiles of TILE keys
-// and values, and the next queries. Three more warpgroups have 64 queries each. Their tensor cores multiply while other
-// warpgroups compute exponentials.
+// attention_hopper.py puts in the products, the softmax and what differs between the two: BYTES of a number, TILE, STAGES and
+// CLUSTER. It compiles this behind hopper.cuh. A block of threads, one on each multiprocessor, takes one tile after the other:
+// QUERIES queries of a head and all keys, or some of them. Its first warpgroup's first thread has the tensor memory accelerator
+// load a ring of STAGES tiles of TILE keys and values, and the next queries. Three more warpgroups have 64 queries each. Their
+// tensor cores multiply while other warpgroups compute exponentials.
 //
-// What is summed up of a softmax's numerators are the exact ones, in fp32. In 8 bits the numerators, at most 1, are
-// multiplied by 2^8 before they become that. Then a warpgroup's scores lie in registers in another order than the tensor
-// cores take numerators; so the values of every 16 keys lie in that order too, and their tokens along the rows: see
-// values_across.cu. In bf16 values lie as keys do.
+// In 8 bits two blocks of threads are a CLUSTER. Where both have queries of one head, each loads half of the keys and values,
+// for both: what is read from the GPU's cache takes power, and power is what is short. So they go through the keys in step.
+//
+// In 8 bits the numerators, at most 1, are multiplied by 2^8 before they become that. What is summed up of them are those
+// before. A warpgroup's scores lie in registers in another order than the tensor cores take numerators; so the values of every
+// 16 keys lie in that order too, and their tokens along the rows: see values_across.cu. In bf16 values lie as keys do.
 
 constexpr int WARPGROUP = 128, ATTENDING = 3, ROWS = 64, QUERIES = ATTENDING * ROWS, HEAD = 128;
 @NUMBERS@
@@ -32,25 +34,29 @@ INLINE int seen_keys(const float* shares, int slots, int keys) {
     for (int i = 0; i < slots; i++) there += shares[i] == 0.f;
     return keys / slots * there;
 }
-// How the work is divided. As many tiles of queries as fill all blocks of threads equally often are attended to whole.
-// Of the others the keys are divided into `parts`. Blocks side by side read the same keys at the same time.
-struct Division { int rows, whole, shared, key_tiles, parts; };
+// How the work is divided. A cluster takes as many tiles of queries at once as it has blocks. As many groups of tiles as fill all
+// clusters equally often are attended to `whole`. Of the others, `shared`, the keys are divided into `parts`. Clusters side by
+// side read the same keys at the same time.
+struct Division { int rows, tiles, whole, shared, key_tiles, parts; };
 INLINE Division divide(int queries, int keys, int heads, int parts) {
-    int rows = (queries + QUERIES - 1) / QUERIES, shared = rows * heads % gridDim.x, key_tiles = (keys + TILE - 1) / TILE;
-    return {rows, rows * heads - shared, shared, key_tiles, min(parts, key_tiles)};
+    int rows = (queries + QUERIES - 1) / QUERIES, groups = (rows * heads + CLUSTER - 1) / CLUSTER;
+    int shared = groups % (gridDim.x / CLUSTER), key_tiles = (keys + TILE - 1) / TILE;
+    return {rows, rows * heads, groups - shared, shared, key_tiles, min(parts, key_tiles)};
 }
-// Some of the tiles of keys for a tile of queries. `part` is -1 if they are all of them.
-struct Work { int tile, part, first, count; };
-INLINE bool take(Work& work, int number, const Division& d) {
+// Some of the tiles of keys for a tile of queries, which the last group may not have. `part` is -1 if they are all of them.
+// `together`: the cluster's tiles are of one head.
+struct Work { int tile, part, first, count; bool together; };
+INLINE bool take(Work& work, int number, int rank, const Division& d) {
     bool whole = number < d.whole || d.parts == 1;
     int part = whole ? 0 : (number - d.whole) / d.shared, parts = whole ? 1 : d.parts;
-    int first = part * d.key_tiles / parts;
-    work = {number - part * d.shared, whole ? -1 : part, first, (part + 1) * d.key_tiles / parts - first};
+    int first = part * d.key_tiles / parts, tile = (number - part * d.shared) * CLUSTER;
+    bool together = CLUSTER == 2 && (tile + 1 == d.tiles || tile / d.rows == (tile + 1) / d.rows);
+    work = {tile + rank, whole ? -1 : part, first, (part + 1) * d.key_tiles / parts - first, together};
     return number < d.whole + d.shared * d.parts;
 }
 // A warp's results of a part, with the exponents that were taken off and the sums, as each thread has them.
 INLINE float4* results_at(float4* results, int tile, int part, int warp, const Division& d) {
-    return results + (((tile - d.whole) * d.parts + part) * WARPS + warp) * RESULTS * 32 + threadIdx.x % 32;
+    return results + (((tile - d.whole * CLUSTER) * d.parts + part) * WARPS + warp) * RESULTS * 32 + threadIdx.x % 32;
 }
 INLINE float4 stored(const float4* at) {  // by another multiprocessor
     float4 x;
@@ -67,7 +73,7 @@ INLINE bool summed(float (&result)[HEAD / 2], float (&sum)[2], float first, floa
     __threadfence();
     __syncwarp();
     int before = 0;
-    if (threadIdx.x % 32 == 0) before = atomicAdd(stored_parts + (work.tile - d.whole) * WARPS + warp, 1);
+    if (threadIdx.x % 32 == 0) before = atomicAdd(stored_parts + (work.tile - d.whole * CLUSTER) * WARPS + warp, 1);
     if (__shfl_sync(~0u, before, 0) < d.parts - 1) return false;
     __threadfence();
     #pragma unroll
@@ -125,9 +131,9 @@ INLINE void store_8_bits(u8* to, const float (&x)[HEAD / 2], int row, float fact
 // q, k: [tokens, heads * HEAD]; v alike, in 8 bits [heads * HEAD, tokens], see values_across.cu. out, bf16 [queries, heads *
 // HEAD], becomes attention to the keys; in 8 bits with what q, k and v are to be multiplied by, and `mean` added to v. Then,
 // if it is given what no result is larger than, its `reach`, out is in 8 bits too, to be multiplied by `token_scales`.
-// With `unlike`, only so many keys are unlike others: the one behind them stands for all that are left. Of several parts there are `results`, float4 [shared tiles, parts,
-// WARPS, RESULTS, 32], and `stored_parts` [shared tiles, WARPS], zeros.
-extern "C" __global__ void __launch_bounds__(WARPGROUP * (ATTENDING + 1), 1)
+// With `unlike`, only so many keys are unlike others: the one behind them stands for all that are left. Of several parts there
+// are `results`, float4 [shared tiles, parts, WARPS, RESULTS, 32], and `stored_parts` [shared tiles, WARPS], zeros.
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPGROUP * (ATTENDING + 1), 1)
 attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __grid_constant__ Map v, void* out, float4* results,
        int* stored_parts, const float* scale_q, const float* scale_k, const float* scale_v, const float* mean, const float* shares,
        const int* unlike, const float* reach, float* token_scales, int slots, int queries, int keys, int heads, int parts) {
@@ -143,18 +149,25 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
     if (threadIdx.x == 0) {
         for (int i = 0; i < 8 * QUERY_TILES; i += 8) init(q_full + i, 1), init(q_free + i, ATTENDING);
         for (int i = 0; i < 8 * STAGES; i += 8)
-            init(k_full + i, 1), init(v_full + i, 1), init(k_free + i, ATTENDING), init(v_free + i, ATTENDING);
+            init(k_full + i, 1), init(v_full + i, 1), init(k_free + i, ATTENDING * CLUSTER), init(v_free + i, ATTENDING * CLUSTER);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    __syncthreads();
+    meet_cluster();
     u32 done = 0, taken = 0;  // tiles of keys, and of queries, so far
-    int number = blockIdx.x;
+    int number = blockIdx.x / CLUSTER, rank = rank_in_cluster();
     Work work;
 
     if (threadIdx.x < WARPGROUP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
-        for (; threadIdx.x == 0 && take(work, number, d); number += gridDim.x, taken++) {
-            int column = work.tile / d.rows * HEAD * BYTES;
+        auto load_half = [&](u32 to, const Map* from, int column, int key, u32 full) {
+            for (int half = 0; half < CLUSTER; half++) {
+                u32 there = to + half * (TILE / CLUSTER) * ROW;
+                if (!work.together) load(there, from, column, key + half * (TILE / CLUSTER), full);
+                else if (half == rank) load_for_both(there, from, column, key + half * (TILE / CLUSTER), full);
+            }
+        };
+        for (; threadIdx.x == 0 && take(work, number, rank, d); number += gridDim.x / CLUSTER, taken++) {
+            int column = min(work.tile, d.tiles - 1) / d.rows * HEAD * BYTES;
             u32 place = taken % QUERY_TILES, to = q_at + place * QUERY_BYTES, full = q_full + 8 * place;
             wait_for(q_free + 8 * place, taken / QUERY_TILES & 1 ^ 1);  // the phase before the first is over
             announce(full, QUERY_BYTES);
@@ -167,28 +180,31 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
                 wait_for(k_free + 8 * stage, phase);
                 announce(k_full + 8 * stage, TILE_BYTES);
                 for (int row = 0; row < ROWS_OF_HEAD; row++)
-                    load(k_at + at + row * TILE * ROW, &k, column + row * ROW, key, k_full + 8 * stage);
+                    load_half(k_at + at + row * TILE * ROW, &k, column + row * ROW, key, k_full + 8 * stage);
                 wait_for(v_free + 8 * stage, phase);
                 announce(v_full + 8 * stage, TILE_BYTES);
-                for (int row = 0; BYTES == 1 && row < TILE; row += VALUES_ROW)
-                    load(v_at + at + row * HEAD, &v, key + row, column, v_full + 8 * stage);
+                for (int row = 0; BYTES == 1 && row < TILE / VALUES_ROW; row++) {
+                    u32 there = v_at + at + row * VALUES_ROW * HEAD;
+                    if (!work.together) load(there, &v, key + row * VALUES_ROW, column, v_full + 8 * stage);
+                    else if ((row + i) % CLUSTER == rank) load_for_both(there, &v, key + row * VALUES_ROW, column, v_full + 8 * stage);
+                }
                 for (int row = 0; BYTES == 2 && row < ROWS_OF_HEAD; row++)
-                    load(v_at + at + row * TILE * ROW, &v, column + row * ROW, key, v_full + 8 * stage);
+                    load_half(v_at + at + row * TILE * ROW, &v, column + row * ROW, key, v_full + 8 * stage);
             }
         }
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 160;");
     int group = __shfl_sync(~0u, threadIdx.x / WARPGROUP, 0) - 1;  // so the compiler knows that a warp has one
-    bool first_thread = threadIdx.x % WARPGROUP == 0;
+    int thread = threadIdx.x % WARPGROUP;
     float result[HEAD / 2];
     Softmax softmax = {fmaxf(factor, LEAST_FACTOR)};
     u32 numerators[NUMERATORS];
 
     auto wait_for_keys = [&](u32 tile) { wait_for(k_full + 8 * (tile % STAGES), tile / STAGES & 1); };
     auto wait_for_values = [&](u32 tile) { wait_for(v_full + 8 * (tile % STAGES), tile / STAGES & 1); };
-    auto keys_read = [&](u32 tile) { if (first_thread) arrive(k_free + 8 * (tile % STAGES)); };
-    auto values_read = [&](u32 tile) { if (first_thread) arrive(v_free + 8 * (tile % STAGES)); };
+    auto keys_read = [&](u32 tile) { if (thread < CLUSTER) arrive(k_free + 8 * (tile % STAGES), thread); };
+    auto values_read = [&](u32 tile) { if (thread < CLUSTER) arrive(v_free + 8 * (tile % STAGES), thread); };
     auto multiply_keys = [&]() {
         u64 q_matrix = matrix(q_at + taken % QUERY_TILES * QUERY_BYTES + group * ROWS * ROW, 8 * ROW, 1);
         u64 k_matrix = matrix(k_at + done % STAGES * TILE_BYTES, 8 * ROW, 1);
@@ -212,12 +228,12 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
         end_products();
     };
 
-    auto queries_read = [&]() { if (first_thread) arrive(q_free + 8 * (taken % QUERY_TILES)); };
+    auto queries_read = [&]() { if (thread == 0) arrive(q_free + 8 * (taken % QUERY_TILES)); };
 
-    for (; take(work, number, d); number += gridDim.x, taken++) {
+    for (; take(work, number, rank, d); number += gridDim.x / CLUSTER, taken++) {
         wait_for(q_full + 8 * (taken % QUERY_TILES), taken / QUERY_TILES & 1);
-        if (work.tile % d.rows * QUERIES + group * ROWS >= queries) {  // this warpgroup has none
-            for (u32 tile = done; first_thread && tile < done + work.count; tile++) {
+        if (work.tile >= d.tiles || work.tile % d.rows * QUERIES + group * ROWS >= queries) {  // this warpgroup has none
+            for (u32 tile = done; thread < CLUSTER && tile < done + work.count; tile++) {
                 wait_for_keys(tile);
                 keys_read(tile);
                 wait_for_values(tile);
@@ -290,4 +306,5 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
             } else store_16_bits((u16*)out + at, result, row, BYTES == 1 ? 1.f : scale, there);
         }
     }
+    meet_cluster();  // no block ends while the other one arrives at its barriers
 }

@@ -17,19 +17,20 @@ Result = TypeVar("Result", bound=Tensor | EightBit)
 QUERIES, QUERY_TILES, HEAD, ROW, VALUES_ROW, TURNED = 192, 2, 128, 128, 32, 64
 """As in the source; TURNED: tokens and channels that a block of `across` turns."""
 THREADS, WARPS, THREAD_RESULTS = 512, 12, HEAD // 2 + 4
-MOST_PARTS, PART_COST = 16, 8
-"""PART_COST: what a part of the keys costs beside its own, in tiles of keys."""
+MOST_PARTS, PART_COST = 16, 640
+"""PART_COST: what a part of the keys costs beside its own, in keys."""
 
 
 class Kind(NamedTuple):
     """An operand's dtype by its name in PTX, its bytes, how many keys are loaded at once and how often before they are
-    needed, and the bits of a score."""
+    needed, the bits of a score, and how many blocks of threads load keys and values together."""
 
     name: str
     bytes: int
     tile: int
     stages: int
     scores: int
+    cluster: int
 
     @property
     def shared(self) -> int:
@@ -38,7 +39,7 @@ class Kind(NamedTuple):
         return 1024 + HEAD * self.bytes * (queries + keys_and_values) + 16 * QUERY_TILES + 32 * self.stages
 
 
-KINDS = {torch.float8_e4m3fn: Kind("e4m3", 1, 160, 4, 16), torch.bfloat16: Kind("bf16", 2, 80, 3, 32)}
+KINDS = {torch.float8_e4m3fn: Kind("e4m3", 1, 160, 4, 16, 2), torch.bfloat16: Kind("bf16", 2, 80, 3, 32, 1)}
 
 
 def attend(
@@ -53,15 +54,14 @@ def attend(
     result is larger than, fp32 [1], if `out` is to be in float8_e4m3fn too. `shares` as in
     `attention.attend_to_frames`; the frames that count come first. `unlike`, int32 [1]: only so many keys are unlike
     others; those behind them are all the same. Raises RuntimeError where the driver refuses."""
-    queries, keys, kind = len(q), len(k), KINDS[q.dtype]
-    blocks = torch.cuda.get_device_properties(q.device).multi_processor_count
-    shared = -(-queries // QUERIES) * heads % blocks
-    parts, results, stored = 1 if unlike is not None else parts_of(shared, -(-keys // kind.tile), blocks), None, None
+    queries, keys, kind, blocks = len(q), len(k), KINDS[q.dtype], _blocks(q)
+    shared, parts = divided(queries, 0 if unlike is not None else keys, heads, blocks, kind)
+    results, stored = None, None
     if parts > 1:
         results = torch.empty(shared * parts, WARPS * THREAD_RESULTS * 32, dtype=torch.float32, device=q.device)
         stored = torch.zeros(shared * WARPS, dtype=torch.int32, device=q.device)
     with torch.cuda.device_of(q):
-        of_keys = (ROW, kind.tile), hopper.SWIZZLE_128
+        of_keys = (ROW, kind.tile // kind.cluster), hopper.SWIZZLE_128
         of_values = ((VALUES_ROW, HEAD), hopper.SWIZZLE_32) if kind.bytes == 1 else of_keys
         of_queries = (ROW, QUERIES), hopper.SWIZZLE_128
         maps = (hopper.tensor_map(*each) for each in ((q, *of_queries), (k, *of_keys), (v, *of_values)))
@@ -73,14 +73,21 @@ def attend(
     return out
 
 
-def parts_of(shared: int, key_tiles: int, blocks: int) -> int:
-    """Into how many parts keys are divided for the tiles of queries that are left when all blocks of threads have had
-    equally many. Their last round is often nearly empty; parts make shorter rounds."""
+def divided(queries: int, keys: int, heads: int, blocks: int, kind: Kind) -> tuple[int, int]:
+    """The tiles of queries that are left when all clusters of blocks of threads have had equally many; and into how
+    many parts keys are divided for them. Their last round is often nearly empty, and parts make shorter rounds."""
+    clusters, key_tiles = blocks // kind.cluster, max(1, -(-keys // kind.tile))
+    groups = -(-(-(-queries // QUERIES) * heads) // kind.cluster) % clusters
 
     def time(parts: int) -> float:
-        return -(-shared * parts // blocks) * (key_tiles / parts + PART_COST * (parts > 1))
+        return -(-groups * parts // clusters) * (key_tiles / parts + PART_COST / kind.tile * (parts > 1))
 
-    return min(range(1, min(MOST_PARTS, key_tiles) + 1), key=time)
+    return groups * kind.cluster, min(range(1, min(MOST_PARTS, key_tiles) + 1), key=time)
+
+
+def _blocks(x: Tensor) -> int:
+    """One for each multiprocessor, in whole clusters of two."""
+    return torch.cuda.get_device_properties(x.device).multi_processor_count // 2 * 2
 
 
 def across(v: Tensor) -> Tensor:
@@ -114,9 +121,10 @@ def source(dtype: torch.dtype) -> str:
         hopper.product("next_product", kind.tile, operands, f"+{register}"),
         hopper.product_of_registers("add_values", HEAD, operands),
     ]
-    numbers = f"constexpr int BYTES = {kind.bytes}, TILE = {kind.tile}, STAGES = {kind.stages};"
+    numbers = {"BYTES": kind.bytes, "TILE": kind.tile, "STAGES": kind.stages, "CLUSTER": kind.cluster}
+    constants = "".join(f"constexpr int {name} = {number};\n" for name, number in numbers.items())
     softmax = hopper.text(f"softmax_fp{kind.scores}.cuh")
-    return hopper.source("attention_hopper.cu", NUMBERS=numbers, PRODUCTS="\n".join(products), SOFTMAX=softmax)
+    return hopper.source("attention_hopper.cu", NUMBERS=constants, PRODUCTS="\n".join(products), SOFTMAX=softmax)
 
 
 @lru_cache

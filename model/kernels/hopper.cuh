@@ -28,6 +28,21 @@ INLINE void load(u32 to, const Map* from, int column, int row, int slice, u32 ba
                  :: "r"(to), "l"(from), "r"(column), "r"(row), "r"(slice), "r"(barrier) : "memory");
 }
 
+// Blocks of a cluster: the same place in another one's shared memory, and loads that write to the same places of both of two.
+INLINE u32 rank_in_cluster() { u32 rank; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank)); return rank; }
+INLINE void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+INLINE void arrive(u32 barrier, u32 rank) {  // at that of the block of this rank
+    asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [there];\n}"
+                 :: "r"(barrier), "r"(rank) : "memory");
+}
+INLINE void load_for_both(u32 to, const Map* from, int column, int row, u32 barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                 "[%0], [%1, {%2, %3}], [%4], %5;"
+                 :: "r"(to), "l"(from), "r"(column), "r"(row), "r"(barrier), "h"((u16)3) : "memory");
+}
+
 // A matrix in shared memory as wgmma takes it, written by the TMA with the same swizzle: 1 is 128 bytes, 2 is 64, 3 is 32.
 // `group`: bytes of 8 rows. The summed dimension lies along the rows; or across them, and then the next 64 numbers of the
 // other one are `next` bytes away.
