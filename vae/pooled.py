@@ -5,7 +5,7 @@ time that see pictures of one size keep their frames in one pool: two slots a la
 made. A layer writes it there, its convolution reads three slots, and the oldest frame's slot becomes free.
 
 So a layer's slots are others in each frame. Python works all of a latent frame's out before and copies them to the GPU,
-where the kernels read them: what asks for the kernels is the same in each latent frame."""
+where the kernels read them: what a CUDA graph recorded of one latent frame decodes any other."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .network import EPSILON, Decoder
+from .recording import Recording
 from .slots import Slots, layers_in_order
 from .stripes import Stripe
 from .weights import VAE
@@ -40,7 +41,8 @@ class PooledDecoder(Decoder):
 
     _given: Iterator[Tensor]  # the slots of the layers that come
 
-    def __init__(self, vae: VAE, stripe: Stripe | None = None) -> None:
+    def __init__(self, vae: VAE, stripe: Stripe | None = None, *, recorded: bool = False) -> None:
+        """`recorded`: its kernels are recorded as a CUDA graph; `past` stays as it is then."""
         from ..model.kernels import convolution
 
         super().__init__(vae.weights, stripe=stripe)
@@ -50,6 +52,7 @@ class PooledDecoder(Decoder):
         self._slots = Slots(self._pools)
         self._first, self._orders = True, {first: layers_in_order(vae.weights, first) for first in (True, False)}
         self._table = torch.zeros(len(self._orders[False]), ALIGNED, dtype=torch.int32, device=vae.device)
+        self.recording = Recording() if recorded else None
         self._compiler = vae.device, vae.width
         if vae.device.type == "cuda" and self._compiler not in _COMPILERS:
             _COMPILERS[self._compiler] = Thread(target=self._compile, daemon=True)
@@ -60,8 +63,9 @@ class PooledDecoder(Decoder):
             _COMPILERS[self._compiler].join()
         self._first = not self.past
         self._tell([self._slots.take(layer) for layer in self._orders[self._first]])
-        self._given = iter(self._table)
-        return super().decode(latent)
+        if self._first or self.recording is None:
+            return self._computed(latent)
+        return self.recording.decode(self._computed, latent)
 
     def _tell(self, slots: list[list[int]]) -> None:
         """Puts the slots of each layer's frames, in the order of the layers, where the kernels read them. torch does
@@ -70,6 +74,10 @@ class PooledDecoder(Decoder):
         if self._table.device.type == "cuda":
             rows = rows.pin_memory()
         self._table[: len(slots)].copy_(rows, non_blocking=True)
+
+    def _computed(self, latent: Tensor) -> Iterator[Tensor]:
+        self._given = iter(self._table)
+        return super().decode(latent)
 
     def _compile(self) -> None:
         """Kernels are compiled for the shapes of these weights, some seconds once, while others work."""
@@ -142,10 +150,16 @@ class PooledDecoder(Decoder):
 
 
 def suits(vae: VAE) -> bool:
-    """Whether the kernels compute this VAE where it is: in fp16 on a Hopper GPU, for which their blocks were chosen."""
-    if vae.device.type != "cuda" or vae.dtype != torch.float16 or vae.width % 32 or not find_spec("triton"):
+    """Whether the kernels compute this VAE where it is."""
+    return records(vae.device, vae.dtype, vae.width) and _works(vae.device)
+
+
+def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
+    """Whether a VAE of that width is decoded by these kernels, and recorded, if Triton works: in fp16 on a Hopper GPU,
+    for which their blocks were chosen."""
+    if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
-    return torch.cuda.get_device_capability(vae.device)[0] == 9 and _works(vae.device)
+    return torch.cuda.get_device_capability(device)[0] == 9
 
 
 @cache
