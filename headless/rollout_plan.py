@@ -19,7 +19,7 @@ from ..pipeline.rollout_memory import Decoder, RolloutPlanner, RolloutWork
 from ..pipeline.spec import RolloutRequest, RolloutSpec, chunk_of, plan_rollout
 from ..pipeline.state import WorldState, load_state
 from ..sampling import guide_scales, step_indices
-from ..vae import vae_width
+from ..vae import records, vae_width
 from .checks import Plan, camera_of, find_decoding_device, geometry_of, lora_notes, many, refuse_options, text_notes
 from .files.existing import refuse_existing
 from .files.pictures import image_notes
@@ -66,7 +66,9 @@ class RolloutPlan(Plan):
         work = RolloutWork(
             self.config, self.cells, spec.chunk, spec.held.frames, self.precision(processes), spec.guided
         )
-        decoder = Decoder(vae_width(self.vae), self.half is not None, self.decoding_device != self.device)
+        width, device = vae_width(self.vae), self.decoding_device
+        recorded = records(device, self.half, width)
+        decoder = Decoder(width, self.half is not None, device != self.device, recorded)
         return RolloutPlanner(work, self.checkpoint, decoder, self.wishes, self.device)
 
 

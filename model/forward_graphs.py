@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .cache import CameraCache, Pair
+from .capture import ONE_AT_A_TIME
 from .forward import ForwardInputs, ForwardOptions
 from .kv_cache import KeyValueCache
 
@@ -100,7 +101,8 @@ class ForwardGraphs:
             self._weights = weights
         kind = _kind(given, history)
         if kind in self._seen and kind not in self._recordings:
-            self._record(kind, compute, given, options)
+            with ONE_AT_A_TIME:
+                self._record(kind, compute, given, options)
         if kind not in self._recordings:
             out = compute(given, options)
             self._seen[kind] = torch.empty_like(out)

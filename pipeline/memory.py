@@ -25,7 +25,8 @@ VAE_DECODE, VAE_ENCODE, VAE_CONVOLUTION = 128.5, 85, 16
 """Bytes a pixel of one frame and unit of VAE width, fp32: the highest sum of living tensors while the network runs on
 meta tensors (the state between frames is 98.5 and 58.4 of it, so none of them depends on the number of frames), and
 room for cuDNN to copy a convolution's four frames of operands. The decoder of vae/pooled.py does without that room: it
-stays a seventh under all this, and its state, 107 with a free slot a pool, under what VAE_STATE's share comes to."""
+stays a seventh under all this, and its state, 107 with a free slot a pool, under what VAE_STATE's share comes to. Once
+it is recorded, 129 to 143 stay, with what torch and cuBLAS round up."""
 VAE_STATE = 98.5
 """Of VAE_DECODE what stays between frames."""
 VAE_WEIGHTS = 13_770

@@ -140,11 +140,13 @@ class RolloutMemory:
 
 
 class Decoder(NamedTuple):
-    """The VAE that decodes: its width, whether in fp16, and whether on another GPU than the model's."""
+    """The VAE that decodes: its width, whether in fp16, and whether on another GPU than the model's. Where its kernels
+    are `recorded`, unless its state is parked, their memory stays with it."""
 
     width: int
     half: bool = False
     elsewhere: bool = False
+    recorded: bool = False
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,8 @@ def estimate_rollout(
     vae = estimate_vae(decoder.width, chunk, tiling=memory.vae_tiling, processes=processes, half=half)[1]
     if decoder.elsewhere and processes == 1:
         vae = StageEstimate(vae.name, 0, 0)
-    state = 0 if memory.park_decoder else int(vae.work * VAE_STATE / VAE_DECODE)
+    recorded = decoder.recorded and processes == 1
+    state = 0 if memory.park_decoder else int(vae.work * (1 if recorded else VAE_STATE / VAE_DECODE))
     where = "in 8 bits " * (place.eight_bit or place.fp8)
     where += "in host memory" if place.on_host else "on the GPU"
     name = f"chunks, keys and values of {work.held} latent frames {where}"

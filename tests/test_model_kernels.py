@@ -121,7 +121,7 @@ def test_launches_pass_what_the_kernels_take(monkeypatch):
     attention_hopper.put_across_(torch.zeros(256, 320).to(fp8), torch.arange(300), x, mean, one)
     assert launched.kinds == parameters(hopper.source("values_across.cu"), "put_across")
     rows, weight = torch.zeros(3 * 6 * 7, 32, dtype=torch.float16), torch.zeros(96, 9 * 96, dtype=torch.float16)
-    convolution_hopper.convolve(rows, [0, 42, 84], weight, weight[0, :96], (5, 6))
+    convolution_hopper.convolve(rows, torch.arange(3, dtype=torch.int32), weight, weight[0, :96], (5, 6))
     assert launched.kinds == parameters(convolution_hopper.source(), "convolve")
 
 

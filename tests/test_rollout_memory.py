@@ -143,6 +143,15 @@ def test_a_decoder_on_another_gpu_leaves_its_room():
     assert parked == [True, False]
 
 
+def test_a_recorded_decoder_keeps_its_memory_beside_the_forwards():
+    """Where its state is parked it is not recorded."""
+    decoders = Decoder(96, half=True), Decoder(96, half=True, recorded=True)
+    for park, more in ((False, 0.65e9), (True, 0)):
+        memory = RolloutMemory(park_decoder=park)
+        launched, recorded = (estimate_rollout(work_of(), memory, 0, decoder)[0].total for decoder in decoders)
+        assert recorded - launched == pytest.approx(more, rel=0.02)
+
+
 @pytest.mark.parametrize(("free", "host", "mode", "place", "blocks"), [
     (6, 64, "auto", {"on_host": True, "device_blocks": 20}, 0),
     (6, 10, "auto", {"on_host": True, "device_blocks": 20}, 0),

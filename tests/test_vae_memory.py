@@ -62,12 +62,12 @@ def test_estimates_of_the_vae_are_what_its_tensors_come_to(height, width, monkey
 
 
 def test_the_pools_need_no_more_than_the_plain_decoder(monkeypatch):
-    def convolve(x, _starts, weight, _bias, size, side, _added=None):
+    def convolve(x, _slots, weight, _bias, size, side, _added=None):
         height, width = (2 * length if side == 2 else length for length in size)
         return x.new_empty((height + 1) * (width + 1), len(weight) // 4 if side == 2 else len(weight))
 
     kernels = ModuleType("lingbot_world.model.kernels.convolution")
-    kernels.convolve, kernels.rms_silu = convolve, lambda *_: None
+    kernels.convolve, kernels.put = convolve, lambda *_: None
     monkeypatch.setitem(sys.modules, kernels.__name__, kernels)
     monkeypatch.setattr("lingbot_world.model.kernels.convolution", kernels, raising=False)
     shapes = vae_shapes(96).items()

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from .decoding import VideoDecoder, decode_latent
 from .encoding import encode_first_frame
+from .pooled import records
 from .stripes import Stripe
 from .weights import VAE, check_weights, prepare, read_vae, vae_width
 
 __all__ = ["VAE", "Stripe", "VideoDecoder", "decode_latent", "encode_first_frame", "load_vae", "read_vae",
-           "vae_width"]  # fmt: skip
+           "records", "vae_width"]  # fmt: skip
 
 
 def load_vae(

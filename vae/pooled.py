@@ -2,12 +2,14 @@
 
 Every picture lies in memory as model/kernels/convolution.py says: [1, C, H, W] here is a view of it. The layers over
 time that see pictures of one size keep their frames in one pool: two slots a layer, and one for the frame that is being
-made. A layer writes it there, its convolution reads three slots, and the oldest frame's slot becomes free."""
+made. A layer writes it there, its convolution reads three slots, and the oldest frame's slot becomes free.
+
+So a layer's slots are others in each frame. Python works all of a latent frame's out before and copies them to the GPU,
+where the kernels read them: what a CUDA graph recorded of one latent frame decodes any other."""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cache, partial
@@ -20,10 +22,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .network import EPSILON, Decoder
+from .recording import Recording
+from .slots import Slots, layers_in_order
 from .stripes import Stripe
 from .weights import VAE
 
 OVER_TIME = tuple(f"{layer}.weight" for layer in ("conv1", "residual.2", "residual.6", "time_conv", "head.2"))
+ALIGNED = 4
+"""Ints in the GPU's memory for a layer's three slots: kernels are compiled for addresses at a multiple of 16 bytes."""
 _COMPILERS: dict[tuple[torch.device, int], Thread] = {}
 """Threads that compile the kernels for a GPU and a VAE's width."""
 
@@ -33,14 +39,21 @@ class PooledDecoder(Decoder):
     `Decoder` but for rounding: what is added up is rounded once, and an enlarging convolution's kernel is four of 2x2
     pixels, the sums of what falls on the same pixel."""
 
-    def __init__(self, vae: VAE, stripe: Stripe | None = None) -> None:
+    _given: Iterator[Tensor]  # the slots of the layers that come
+
+    def __init__(self, vae: VAE, stripe: Stripe | None = None, *, recorded: bool = False) -> None:
+        """`recorded`: its kernels are recorded as a CUDA graph; `past` stays as it is then."""
         from ..model.kernels import convolution
 
         super().__init__(vae.weights, stripe=stripe)
-        self._kernels = convolution
-        self._slots: dict[str, list[int]] = {}
-        self._layers = Counter(_pool_of(name, weight) for name, weight in vae.weights.items() if _over_time(name))
-        self._quarters, self._compiler = vae.quarters, (vae.device, vae.width)
+        self._kernels, self._quarters = convolution, vae.quarters
+        self._pools = {name.removesuffix(".weight"): _pool_of(name, weight) for name, weight in vae.weights.items()
+                       if _over_time(name)}  # fmt: skip
+        self._slots = Slots(self._pools)
+        self._first, self._orders = True, {first: layers_in_order(vae.weights, first) for first in (True, False)}
+        self._table = torch.zeros(len(self._orders[False]), ALIGNED, dtype=torch.int32, device=vae.device)
+        self.recording = Recording() if recorded else None
+        self._compiler = vae.device, vae.width
         if vae.device.type == "cuda" and self._compiler not in _COMPILERS:
             _COMPILERS[self._compiler] = Thread(target=self._compile, daemon=True)
             _COMPILERS[self._compiler].start()
@@ -48,6 +61,22 @@ class PooledDecoder(Decoder):
     def decode(self, latent: Tensor) -> Iterator[Tensor]:
         if self._compiler in _COMPILERS:
             _COMPILERS[self._compiler].join()
+        self._first = not self.past
+        self._tell([self._slots.take(layer) for layer in self._orders[self._first]])
+        if self._first or self.recording is None:
+            return self._computed(latent)
+        return self.recording.decode(self._computed, latent)
+
+    def _tell(self, slots: list[list[int]]) -> None:
+        """Puts the slots of each layer's frames, in the order of the layers, where the kernels read them. torch does
+        not use the pinned memory again before it is copied."""
+        rows = torch.tensor([[*each, 0] for each in slots], dtype=torch.int32)
+        if self._table.device.type == "cuda":
+            rows = rows.pin_memory()
+        self._table[: len(slots)].copy_(rows, non_blocking=True)
+
+    def _computed(self, latent: Tensor) -> Iterator[Tensor]:
+        self._given = iter(self._table)
         return super().decode(latent)
 
     def _compile(self) -> None:
@@ -55,14 +84,16 @@ class PooledDecoder(Decoder):
         layers = {self.weights[name].shape: name for name in self.weights if name in self._quarters or _over_time(name)}
         with suppress(Exception), torch.cuda.device(self._compiler[0]):  # decoding meets it again
             _convolution_hopper(self._compiler[0])
+            slots = torch.zeros(ALIGNED, dtype=torch.int32, device=self._compiler[0])
             for name in layers.values():
-                weight, frames, side = self._quarters.get(name), 1, 2
-                if weight is None:
-                    weight, frames, side = _matrix(self.weights[name]), 3, self.weights[name].shape[-1]
-                x = weight.new_zeros(4 * frames, weight.shape[1] // (frames * side**2))
-                bias = self.weights[f"{name.removesuffix('weight')}bias"]
-                self._kernels.convolve(x, frames * [0], weight, bias, (1, 1), side)
-                self._kernels.rms_silu(x, x[0], EPSILON, torch.empty_like(x), (1, 1))
+                weight, bias = self.weights[name], self.weights[f"{name.removesuffix('weight')}bias"]
+                if (quarters := self._quarters.get(name)) is not None:
+                    self._kernels.convolve(weight.new_zeros(4, weight.shape[1]), None, quarters, bias, (1, 1), 2)
+                    continue
+                x = weight.new_zeros(4, weight.shape[1] // 3)
+                self._kernels.convolve(x, slots, _matrix(weight), bias, (1, 1), weight.shape[-1])
+                for norm in (x[0], None):
+                    self._kernels.put(x.clone(), norm, EPSILON, x, slots, (1, 1))
 
     def _residual(self, name: str, x: Tensor) -> Tensor:
         shortcut = f"{name}.shortcut"
@@ -80,64 +111,55 @@ class PooledDecoder(Decoder):
 
     def _remembering(self, name: str, x: Tensor, norm: str | None = None, added: Tensor | None = None) -> Tensor:
         """The layer's convolution over x, or over what `norm` and SiLU make of it, and the two frames before."""
-        size, given, weight = (x.shape[2], x.shape[3]), _rows(x), self.weights[f"{name}.weight"]
-        pool, slots = self._pool(name, weight, x)
-        flat = pool.permute(0, 2, 3, 1).flatten(0, 2)
-        room = flat[slots[2] * len(given) :][: len(given)]
-        if norm is None:
-            room.copy_(given)
-        else:
-            self._kernels.rms_silu(given, self.weights[f"{norm}.gamma"], EPSILON, room, size)
-        starts, side = [slot * len(given) for slot in slots], weight.shape[-1]
-        bias = self.weights[f"{name}.bias"]
-        return _picture(self._convolved(flat, starts, _matrix(weight), bias, size, side, added), size)
+        size, weight, bias = (x.shape[2], x.shape[3]), self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+        pool, slots = self._pool(name, x), next(self._given)
+        gamma = None if norm is None else self.weights[f"{norm}.gamma"]
+        self._kernels.put(_rows(x), gamma, EPSILON, pool, slots, size)
+        return _picture(self._convolved(pool, slots, _matrix(weight), bias, size, weight.shape[-1], added), size)
 
     def _convolved(
-        self, x: Tensor, starts: list[int], weight: Tensor, bias: Tensor, size: tuple[int, int], side: int,
+        self, x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], side: int,
         added: Tensor | None,
     ) -> Tensor:  # fmt: skip
         """See kernels/convolution.py. Large pictures by the kernel in CUDA's own language, which loads a pixel less
         often."""
         ours = _convolution_hopper(x.device)
-        if ours is not None and ours.suits(x, starts, weight, size, side):
-            return ours.convolve(x, starts, weight, bias, size, added)
-        return self._kernels.convolve(x, starts, weight, bias, size, side, added)
+        if ours is not None and ours.suits(x, weight, size, side):
+            return ours.convolve(x, slots, weight, bias, size, added)
+        return self._kernels.convolve(x, slots, weight, bias, size, side, added)
 
-    def _pool(self, name: str, weight: Tensor, x: Tensor) -> tuple[Tensor, list[int]]:
-        """The layer's pool, and the slots of its frames: the one before the last, the last, and the new one."""
-        key = _pool_of(f"{name}.weight", weight)
+    def _pool(self, name: str, x: Tensor) -> Tensor:
+        """The rows of the layer's pool, which is made for pictures of this size, of zeros."""
+        key = self._pools[name]
         if key not in self.past:
             height, width = x.shape[2:]
-            count = 2 * self._layers[key] + 1
+            count = 2 * list(self._pools.values()).count(key) + 1
             self.past[key] = [x.new_zeros(count, height + 1, width + 1, x.shape[1]).permute(0, 3, 1, 2)]
-            self._slots[key] = list(range(count))
-        free = self._slots[key]  # the last of them has held frames, the others are zeros
-        before = self._slots.get(name) or [free.pop(0), free.pop(0)]
-        slots = [*before, free.pop()]
-        self._slots[name] = slots[1:]
-        free.append(slots[0])
-        return self.past[key][0], slots
+        return self.past[key][0].permute(0, 2, 3, 1).flatten(0, 2)
 
     def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
-        if f"{name}.weight" not in self.weights:
-            return (x,)
-        if name not in self._slots:
-            self._slots[name] = []
+        if self._first or f"{name}.weight" not in self.weights:
             return (x,)
         return self._causal_conv(name, x).chunk(2, 1)
 
     def _doubled(self, name: str, x: Tensor) -> Tensor:
         height, width = x.shape[2:]
         weight, bias = self._quarters[f"{name}.weight"], self.weights[f"{name}.bias"]
-        rows = self._kernels.convolve(_rows(x), [0], weight, bias, (height, width), 2)
+        rows = self._kernels.convolve(_rows(x), None, weight, bias, (height, width), 2)
         return _picture(rows, (2 * height, 2 * width))
 
 
 def suits(vae: VAE) -> bool:
-    """Whether the kernels compute this VAE where it is: in fp16 on a Hopper GPU, for which their blocks were chosen."""
-    if vae.device.type != "cuda" or vae.dtype != torch.float16 or vae.width % 32 or not find_spec("triton"):
+    """Whether the kernels compute this VAE where it is."""
+    return records(vae.device, vae.dtype, vae.width) and _works(vae.device)
+
+
+def records(device: torch.device, dtype: torch.dtype | None, width: int) -> bool:
+    """Whether a VAE of that width is decoded by these kernels, and recorded, if Triton works: in fp16 on a Hopper GPU,
+    for which their blocks were chosen."""
+    if device.type != "cuda" or dtype != torch.float16 or width % 32 or not find_spec("triton"):
         return False
-    return torch.cuda.get_device_capability(vae.device)[0] == 9 and _works(vae.device)
+    return torch.cuda.get_device_capability(device)[0] == 9
 
 
 @cache
@@ -147,7 +169,7 @@ def _works(device: torch.device) -> bool:
         from ..model.kernels import convolution
 
         x = torch.zeros(50, 32, device=device, dtype=torch.float16)
-        convolution.convolve(x, [0], torch.zeros(32, 32, device=device, dtype=torch.float16), x[0], (4, 4), 1)
+        convolution.convolve(x, None, torch.zeros(32, 32, device=device, dtype=torch.float16), x[0], (4, 4), 1)
     except torch.OutOfMemoryError:
         raise
     except Exception as reason:
@@ -168,8 +190,9 @@ def _convolution_hopper(device: torch.device) -> ModuleType | None:
     frames, weight = (torch.randn(shape, device=device, generator=generator).half()
                       for shape in ((3, 32, 20, 24), (96, 96, 3, 3)))  # fmt: skip
     rows, bias = F.pad(frames, (0, 1, 0, 1)).permute(0, 2, 3, 1).flatten(0, 2).contiguous(), weight[:, 0, 0, 0].clone()
-    want, starts = F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1), [0, 525, 1050]
-    made = partial(convolution_hopper.convolve, rows, starts, _matrix(weight).contiguous(), bias, (20, 24))
+    want = F.conv2d(frames.flatten(0, 1)[None].float(), weight.float(), bias.float(), padding=1)
+    slots = torch.arange(ALIGNED, dtype=torch.int32, device=device)
+    made = partial(convolution_hopper.convolve, rows, slots, _matrix(weight).contiguous(), bias, (20, 24))
     right = is_right("the VAE decodes", lambda: _picture(made(), (20, 24)), want)
     return convolution_hopper if right else None
 

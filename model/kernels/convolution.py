@@ -3,9 +3,12 @@
 A picture is [rows, channels]: pixel after pixel, each line of pixels followed by one pixel of zeros, the last line by a
 line of zeros. So a neighbour of a pixel is a fixed number of rows away, what lies beside the picture reads as zeros,
 and a convolution is a matrix product whose left operand's rows are shifted. What a kernel computes for the rows of
-zeros themselves is not kept."""
+zeros themselves is not kept.
 
-from collections.abc import Sequence
+A pool holds pictures of one size, one behind the other, each in a slot. A kernel reads in the GPU's memory which slots
+it takes: so what a CUDA graph recorded serves other slots too."""
+
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -13,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
+
+from .launch import Kernel
 
 
 class Blocks(NamedTuple):
@@ -28,9 +33,9 @@ class Blocks(NamedTuple):
     stages: int
 
 
-@triton.jit(do_not_specialize=["height", "width", "first", "second", "third", "add"])
+@partial(Kernel, unspecialized=["height", "width", "add"])
 def _convolve(
-    x, x_rest, w, w_below, w_rest, w_both, bias_ptr, added_ptr, out_ptr, height, width, first, second, third, add,
+    x, x_rest, w, w_below, w_rest, w_both, bias_ptr, added_ptr, out_ptr, slots_ptr, height, width, add,
     OUT: tl.constexpr, CHANNELS: tl.constexpr, FRAMES: tl.constexpr, SIDE: tl.constexpr,
     PIXELS: tl.constexpr, NA: tl.constexpr, NB: tl.constexpr, KA: tl.constexpr, KB: tl.constexpr,
     STAGES: tl.constexpr,
@@ -47,6 +52,10 @@ def _convolve(
         left += quarter % 2
         weight_row += quarter * OUT
     m = block * PIXELS
+    first, second, third = 0, 0, 0
+    if FRAMES == 3:
+        rows = (height + 1) * width
+        first, second, third = _start(slots_ptr, rows), _start(slots_ptr + 1, rows), _start(slots_ptr + 2, rows)
     # Sums of both parts of the output channels, over both parts of the input channels: four, so that each product of
     # a step waits for that of the step before, and not for the one before it.
     total, apart = tl.zeros((PIXELS, NA), tl.float32), tl.zeros((PIXELS, NA), tl.float32)
@@ -80,6 +89,11 @@ def _convolve(
 
 
 @triton.jit
+def _start(slot_ptr, rows):
+    return tl.load(slot_ptr) * rows
+
+
+@triton.jit
 def _add_products(total, below, x, w, w_below, row, k, NB: tl.constexpr):
     total = tl.dot(x, w.load([row, k]).T, total)
     if NB:
@@ -99,27 +113,33 @@ def _finish(
     tl.store(out_ptr + to.to(tl.int64)[:, None] * OUT + cols, y, mask=inside & kept)
 
 
-@triton.jit(do_not_specialize=["height", "width"])
-def _rms_silu(x_ptr, weight_ptr, out_ptr, height, width, stride, dim, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+@partial(Kernel, unspecialized=["height", "width"])
+def _put(
+    x_ptr, weight_ptr, pool_ptr, slots_ptr, height, width, stride, dim, eps,
+    NORM: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     cols = tl.arange(0, BLOCK)[None, :]
     line = row // width
     real = (line < height) & (row % width < width - 1)
     at = row.to(tl.int64)
-    x = tl.load(x_ptr + at * stride + cols, mask=real & (cols < dim), other=0.0).to(tl.float32)
-    scale = tl.rsqrt(tl.sum(x * x, axis=1) / dim + eps)
-    weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0).to(tl.float32)
-    y = x * scale[:, None] * weight
-    y = (y * tl.sigmoid(y)).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + at * dim + cols, tl.where(real, y, 0.0), mask=(line <= height) & (cols < dim))
+    y = tl.load(x_ptr + at * stride + cols, mask=real & (cols < dim), other=0.0)
+    if NORM:
+        x = y.to(tl.float32)
+        scale = tl.rsqrt(tl.sum(x * x, axis=1) / dim + eps)
+        weight = tl.load(weight_ptr + cols, mask=cols < dim, other=0.0).to(tl.float32)
+        y = x * scale[:, None] * weight
+        y = (y * tl.sigmoid(y)).to(pool_ptr.dtype.element_ty)
+    at += _start(slots_ptr + 2, (height + 1) * width)
+    tl.store(pool_ptr + at * dim + cols, tl.where(real, y, 0.0), mask=(line <= height) & (cols < dim))
 
 
 def convolve(
-    x: Tensor, starts: Sequence[int], weight: Tensor, bias: Tensor, size: tuple[int, int], side: int,
+    x: Tensor, slots: Tensor | None, weight: Tensor, bias: Tensor, size: tuple[int, int], side: int,
     added: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """A convolution of `side` x `side` pixels of one picture, or of three frames, the oldest first: of height and width
-    `size`, from rows `starts` of x [rows, channels] on.
+    """A convolution of `side` x `side` pixels of the picture x [rows, channels] of height and width `size`; or of the
+    three frames, the oldest first, that lie in the `slots` of the pool x: int32 on the GPU, at a multiple of 16 bytes.
 
     `weight` [out, side * side * frames * channels]: outermost the neighbours, from the upper left one on. Returns a
     picture [rows, out]; `added`, another one, is added to it. With side 2 and `weight` [4 * out, ...] it is twice as
@@ -137,10 +157,10 @@ def convolve(
     grid = (pixels * quarters * triton.cdiv(out_channels, b.out + b.out_rest),)
     with torch.cuda.device_of(x):
         _convolve[grid](
-            *operands, bias, bias if added is None else added.contiguous(), out, height, width + 1, starts[0],
-            starts[len(starts) // 2], starts[-1], int(added is not None), OUT=out_channels, CHANNELS=channels,
-            FRAMES=len(starts), SIDE=side, PIXELS=b.pixels, NA=b.out, NB=b.out_rest, KA=b.channels, KB=b.channels_rest,
-            STAGES=b.stages, num_warps=b.warps,
+            *operands, bias, bias if added is None else added.contiguous(), out, bias if slots is None else slots,
+            height, width + 1, int(added is not None), OUT=out_channels, CHANNELS=channels,
+            FRAMES=1 if slots is None else 3, SIDE=side, PIXELS=b.pixels, NA=b.out, NB=b.out_rest, KA=b.channels,
+            KB=b.channels_rest, STAGES=b.stages, num_warps=b.warps,
         )  # fmt: skip
     return out
 
@@ -154,12 +174,15 @@ def blocks_of(channels: int, out: int) -> Blocks:
     return Blocks(256, *made, *given, 8, 3)
 
 
-def rms_silu(x: Tensor, weight: Tensor, eps: float, out: Tensor, size: tuple[int, int]) -> None:
-    """`out` [rows, channels] becomes the SiLU of the root-mean-square norm of the picture x [rows, channels] of height
-    and width `size`, times weight [channels]."""
+def put(
+    x: Tensor, weight: Tensor | None, eps: float, pool: Tensor, slots: Tensor, size: tuple[int, int]
+) -> None:
+    """The picture x [rows, channels] of height and width `size` into the third of the `slots` of `pool` [rows,
+    channels], see `convolve`; or, with a `weight` [channels], the SiLU of its root-mean-square norm times that."""
     block = triton.next_power_of_2(x.shape[1])
     rows = max(1, 4096 // block)
     with torch.cuda.device_of(x):
-        _rms_silu[(triton.cdiv(len(out), rows),)](
-            x, weight, out, size[0], size[1] + 1, x.stride(0), x.shape[1], eps, ROWS=rows, BLOCK=block
-        )
+        _put[(triton.cdiv((size[0] + 1) * (size[1] + 1), rows),)](
+            x, x if weight is None else weight, pool, slots, size[0], size[1] + 1, x.stride(0), x.shape[1], eps,
+            NORM=weight is not None, ROWS=rows, BLOCK=block,
+        )  # fmt: skip

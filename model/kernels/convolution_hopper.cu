@@ -13,12 +13,12 @@ constexpr int CHANNELS = 32, ROW = 2 * CHANNELS, STEP = 32, STEPS = ROW / STEP, 
 constexpr int LINE = 400, LOADED = LINE / 2;  // rows: PIXELS and one on each side, in two loads of a multiple of 8
 constexpr int LINE_BYTES = LINE * ROW, WEIGHT_BYTES = COLUMNS * ROW, STAGE_BYTES = LINE_BYTES + 3 * WEIGHT_BYTES;
 
-// x: of all frames, of which this needs those that begin at rows `first`, `second` and `third`. weights: by CHANNELS, output
+// x: a pool of pictures, of which this needs those in the three `slots`, the oldest first. weights: by CHANNELS, output
 // channels and neighbours. out, fp16 [rows, out_channels], becomes the sums, bias and what is `added`, and zeros beside
 // the picture; `width` counts its column of zeros.
 extern "C" __global__ void __launch_bounds__(WARPGROUP * (CONVOLVING + 1), 1)
-convolve(const __grid_constant__ Map x, const __grid_constant__ Map weights, u16* out, const u16* bias, const u16* added, int height,
-         int width, int channels, int out_channels, int first, int second, int third) {
+convolve(const __grid_constant__ Map x, const __grid_constant__ Map weights, u16* out, const u16* bias, const u16* added,
+         const int* slots, int height, int width, int channels, int out_channels) {
     extern __shared__ u8 unaligned[];
     u32 stages = ((u32)__cvta_generic_to_shared(unaligned) + 1023) & ~1023u, full = stages + STAGES * STAGE_BYTES;
     u32 empty = full + 8 * STAGES;
@@ -33,6 +33,7 @@ convolve(const __grid_constant__ Map x, const __grid_constant__ Map weights, u16
 
     if (threadIdx.x < WARPGROUP) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+        int first = slots[0] * rows, second = slots[1] * rows, third = slots[2] * rows;
         for (int tile = blockIdx.x; threadIdx.x == 0 && tile < tiles; tile += gridDim.x) {
             int row = tile / across * PIXELS - 1, column = tile % across * COLUMNS;
             #pragma unroll 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -19,9 +18,10 @@ LEAST_ROUNDS = 0.9
 """Where a picture has fewer tiles than this share of the multiprocessors, most of them would wait."""
 
 
-def suits(x: Tensor, starts: Sequence[int], weight: Tensor, size: tuple[int, int], side: int) -> bool:
-    """Whether this convolves, and faster than convolution.py: many pixels, whole parts of channels."""
-    if side != 3 or len(starts) != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
+def suits(x: Tensor, weight: Tensor, size: tuple[int, int], side: int) -> bool:
+    """Whether this convolves three frames of that size, and faster than convolution.py: many pixels, whole parts of
+    channels."""
+    if side != 3 or x.dtype != torch.float16 or x.shape[1] % CHANNELS or len(weight) % COLUMNS:
         return False
     if x.device.type != "cuda" or torch.cuda.get_device_capability(x.device)[0] != 9:
         return False
@@ -30,12 +30,12 @@ def suits(x: Tensor, starts: Sequence[int], weight: Tensor, size: tuple[int, int
 
 
 def convolve(
-    x: Tensor, starts: Sequence[int], weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
+    x: Tensor, slots: Tensor, weight: Tensor, bias: Tensor, size: tuple[int, int], added: Tensor | None = None
 ) -> Tensor:
     """See convolution.convolve. Raises RuntimeError where the driver refuses, and OSError where there is no NVRTC."""
     (height, width), channels, out_channels = size, x.shape[1], len(weight)
     # `near`: bytes of a neighbour's weights for an output channel
-    out, near = x.new_empty((height + 1) * (width + 1), out_channels), 2 * len(starts) * channels
+    out, near = x.new_empty((height + 1) * (width + 1), out_channels), 2 * 3 * channels
     blocks = torch.cuda.get_device_properties(x.device).multi_processor_count
     with torch.cuda.device_of(x):
         pixels = hopper.tensor_map(x, (ROW, LINE // 2), hopper.SWIZZLE_64)
@@ -44,7 +44,7 @@ def convolve(
         )
         added = None if added is None else added.contiguous()
         sizes = height, width + 1, channels, out_channels
-        _kernel(x.device)(Launch((blocks, 1), THREADS, SHARED), pixels, weights, out, bias, added, *sizes, *starts)
+        _kernel(x.device)(Launch((blocks, 1), THREADS, SHARED), pixels, weights, out, bias, added, slots, *sizes)
     return out
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,9 @@ class Kernel:
     Triton asks CUDA whether it knows the address of each tensor. CUDA's own allocator, which ComfyUI chooses, gives
     addresses while a graph is recorded that CUDA knows in its replays only. Triton takes integers as they are."""
 
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._triton: Any = triton.jit(function)
+    def __init__(self, function: Callable[..., None], unspecialized: Sequence[str] = ()) -> None:
+        """Triton compiles nothing anew for other values of the numbers that are `unspecialized`."""
+        self._triton: Any = triton.jit(function, do_not_specialize=list(unspecialized))
         self._signature = inspect.signature(function)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:

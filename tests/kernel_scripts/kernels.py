@@ -213,9 +213,12 @@ def convolved(channels: int, out: int, side: int, frames: int) -> None:
     added = F.pad(torch.randn(out, height, width), (0, 1, 0, 1)).permute(1, 2, 0).flatten(0, 1)
     if frames == 1 and side == 3:
         matrix, given, scale, side = quarters(weight).to(dtype), F.interpolate(pictures, scale_factor=2.0), 2, 2
-    starts = [number * len(rows) // frames for number in range(frames)]
+    slots = None if frames == 1 else torch.tensor([2, 0, 1, 0], dtype=torch.int32)  # of the frames, not in order
+    if slots is not None:
+        order = [1, 2, 0]
+        rows = rows.unflatten(0, (frames, -1))[order].flatten(0, 1)
     added = None if scale == 2 else added.to(dtype).contiguous()
-    got = convolution.convolve(rows, starts, matrix, bias.to(dtype), (height, width), side, added)
+    got = convolution.convolve(rows, slots, matrix, bias.to(dtype), (height, width), side, added)
     if COMPUTED:
         want = F.conv2d(given.flatten(0, 1)[None], weight, bias, padding=weight.shape[-1] // 2)[0].permute(1, 2, 0)
         got = got.view(scale * height + 1, scale * width + 1, out)

@@ -1,0 +1,71 @@
+"""Where in the pools of pooled.py the frames lie, worked out before a latent frame is decoded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from .network import Decoder
+
+
+class Slots:
+    """Two for each layer over time, and a free one in each pool. `pools`: the pool of each layer."""
+
+    def __init__(self, pools: Mapping[str, str]) -> None:
+        self._pools, self._own = pools, dict[str, list[int]]()
+        self._free = {pool: list(range(2 * layers + 1)) for pool, layers in Counter(pools.values()).items()}
+
+    def take(self, layer: str) -> list[int]:
+        """Of the layer's frames: the one before the last, the last, and the new one. The first one's is free now."""
+        free = self._free[self._pools[layer]]  # the last of them has held frames, the others are zeros
+        before = self._own.get(layer) or [free.pop(0), free.pop(0)]
+        slots = [*before, free.pop()]
+        self._own[layer] = slots[1:]
+        free.append(slots[0])
+        return slots
+
+
+class _Walk(Decoder):
+    """Goes through the network as a decoder does, and computes nothing: it notes the layers over time."""
+
+    def __init__(self, weights: Mapping[str, Tensor], first: bool) -> None:
+        super().__init__(weights)
+        self.layers: list[str] = []
+        self._first = first
+
+    def _conv(self, _name: str, x: Tensor, *_how: int | None) -> Tensor:
+        return x
+
+    def _causal_conv(self, name: str, x: Tensor) -> Tensor:
+        self.layers.append(name)
+        return x
+
+    def _activated_conv(self, _norm: str, conv: str, x: Tensor) -> Tensor:
+        return self._causal_conv(conv, x)
+
+    def _residual(self, name: str, x: Tensor) -> Tensor:
+        return self._causal_conv(f"{name}.residual.6", self._causal_conv(f"{name}.residual.2", x))
+
+    def _attention(self, _name: str, x: Tensor) -> Tensor:
+        return x
+
+    def _doubled(self, _name: str, x: Tensor) -> Tensor:
+        return x
+
+    def _double_time(self, name: str, x: Tensor) -> Iterable[Tensor]:
+        if self._first or f"{name}.weight" not in self.weights:
+            return (x,)
+        self._causal_conv(name, x)
+        return x, x
+
+
+def layers_in_order(weights: Mapping[str, Tensor], first: bool) -> list[str]:
+    """The layers over time in the order in which they get frames while a latent frame is decoded, as often as they do.
+    A video's `first` latent frame is one frame, each other one four."""
+    walk = _Walk(weights, first)
+    for _frame in walk.decode(torch.empty(0)):
+        pass
+    return walk.layers
