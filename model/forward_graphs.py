@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .cache import CameraCache, Pair
-from .capture import ONE_AT_A_TIME
+from .capture import ONE_AT_A_TIME, failure_of
 from .forward import ForwardInputs, ForwardOptions
 from .kv_cache import KeyValueCache
 
@@ -136,9 +136,11 @@ class ForwardGraphs:
             ):
                 recording.begin()
                 try:
-                    recording.out.copy_(compute(fixed, options))
+                    failure = failure_of(lambda: recording.out.copy_(compute(fixed, options)))
                 finally:
                     recording.end()
+            if failure:
+                raise RuntimeError(failure)
         except RuntimeError as reason:
             logging.warning("A forward cannot be recorded as a CUDA graph, and runs as usual: %s", reason)
             self._failed = True

@@ -8,6 +8,7 @@ import pytest
 import torch
 from lingbot_world.errors import CameraError, InputError
 from lingbot_world.model import attention, attention_layers, forward_graphs
+from lingbot_world.model.block import Block
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.dit import LingBotWorldModel
 from lingbot_world.model.kv_place import KeyValuePlace
@@ -333,7 +334,7 @@ def test_on_a_gpu_recorded_kernels_give_the_same_bits(monkeypatch, caplog, limit
 @pytest.mark.skipif(torch.cuda.is_available() and torch.cuda.get_allocator_backend() != "native", reason="once")
 def test_on_a_gpu_where_cuda_allocates_as_in_comfyui():
     """The same bits, of the same kernels: CUDA knows no address that it gives during a recording."""
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", __file__, "-k", "recorded_kernels or dropped"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", __file__, "-k", "recorded_kernels or dropped or fails"]
     done = subprocess.run(command, env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
                           capture_output=True, text=True, timeout=300)  # fmt: skip
     assert done.returncode == 0, done.stdout
@@ -361,6 +362,25 @@ def test_on_a_gpu_recordings_that_a_host_has_dropped_are_made_again(caplog):
     assert torch.equal(got, wanted)
     assert world._lanes[0].options["graphs"].recorded > 1
     assert "cannot be recorded" not in caplog.text
+
+
+@needs_a_gpu
+def test_on_a_gpu_a_recording_that_fails_costs_nothing_else(monkeypatch, caplog):
+    """Where memory ends in the middle of it, say. What the forward held then is freed while it still records."""
+    (wanted, _), block = _long_rollout(on_a_gpu(), 3, WorldMemory()), Block.forward
+
+    def without_memory(self, x, *given, **options):
+        out = block(self, x, *given, **options)
+        if torch.cuda.is_current_stream_capturing():
+            held = torch.empty_like(out)
+            raise torch.OutOfMemoryError(f"none left beside {held.nbytes}")
+        return out
+
+    monkeypatch.setattr(Block, "forward", without_memory)
+    got, world = _long_rollout(on_a_gpu(), 3, WorldMemory(graphs=True))
+    assert torch.equal(got, wanted)
+    assert world._lanes[0].options["graphs"].recorded == 0
+    assert "cannot be recorded as a CUDA graph, and runs as usual: none left beside" in caplog.text
 
 
 def _long_rollout(model, chunk, memory, chunks=14, *, remember=False, dropped=()):

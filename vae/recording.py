@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..model.capture import ONE_AT_A_TIME
+from ..model.capture import ONE_AT_A_TIME, failure_of
 
 Decode = Callable[[Tensor], Iterator[Tensor]]
 """What is recorded: kernels alone, on memory that stays where it is. The frames of a latent frame."""
@@ -78,22 +78,17 @@ class Recording:
             # other threads may allocate and wait meanwhile: "thread_local"
             graph.capture_begin(capture_error_mode="thread_local")
             try:
-                failure = self._put(decode, latent)
+                failure = failure_of(lambda: self._put(decode, latent))
             finally:
                 graph.capture_end()
         if failure:
             raise RuntimeError(failure)
         return graph
 
-    def _put(self, decode: Decode, latent: Tensor) -> str:
-        """The frames where they are found after each replay. Returns what went wrong: no exception may hold a tensor,
-        since CUDA's own allocator ends the process where what is recorded is freed after the recording."""
-        try:
-            for room, frame in zip(self._frames, decode(latent), strict=True):
-                room.copy_(frame)
-        except Exception as reason:
-            return str(reason) or type(reason).__name__
-        return ""
+    def _put(self, decode: Decode, latent: Tensor) -> None:
+        """The frames where they are found after each replay."""
+        for room, frame in zip(self._frames, decode(latent), strict=True):
+            room.copy_(frame)
 
 
 @cache
