@@ -150,9 +150,12 @@ def choose_attention(wanted: AttentionMode, device: torch.device, config: ModelC
 def takes_operands(mode: AttentionMode, device: torch.device, config: ModelConfig) -> bool:
     """Whether a causal model's cache may hold keys and values as attention in this mode takes them: ours and cuDNN's
     do, and the CPU's, which is like them. `choose_attention` has allowed the mode."""
-    if mode != "8bit":
-        return False
-    return device.type == "cpu" or find_kernel(device, config.head_dim).attend in _TO_OPERANDS
+    return mode == "8bit" and attends_to_operands(device, config.head_dim)
+
+
+def attends_to_operands(device: torch.device, head_dim: int) -> bool:
+    """Whether attention in 8 bits takes queries, keys and values that are in 8 bits already."""
+    return device.type != "cuda" or find_kernel(device, head_dim).attend in _TO_OPERANDS
 
 
 def takes_values_across(device: torch.device, head_dim: int) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .attention import sdpa
+from .cache import Pair
 from .matrix_8bit import LARGEST
 from .pointwise import Rows, encode_8bit, from_fp8_, or_else, to_fp8_
 from .pointwise_plain import KEY_LENGTH, Turning
@@ -40,6 +41,11 @@ class Scaling(NamedTuple):
     factor: Tensor
     mean: Tensor
     reach: Tensor | None = None
+
+    @property
+    def shift_and_factor(self) -> Pair:
+        """As the functions that make 8 bits take them."""
+        return self.mean, self.factor
 
     def with_reach(self) -> "Scaling":
         """It, with its reach."""
@@ -131,10 +137,16 @@ def _fastest_scale(device_type: str) -> Callable[[Tensor, Tensor, float], tuple[
 
 def operand(x: Tensor, made: Scaling, zeros: int = 0) -> Operand:
     """x [tokens, dim] in 8 bits as the scaling makes it; so many tokens of `zeros` come behind it."""
-    values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
-    to_fp8_(values[: len(x)], x, made.mean, made.factor)
-    values[len(x) :].view(torch.uint8).zero_()
+    values = empty_values(x, zeros)
+    to_fp8_(values[: len(x)], x, *made.shift_and_factor)
     return Operand(values, made)
+
+
+def empty_values(x: Tensor, zeros: int = 0) -> Tensor:
+    """Memory for x [tokens, dim] in 8 bits, with so many tokens of `zeros` behind it."""
+    values = torch.empty(len(x) + zeros, x.shape[1], dtype=FP8, device=x.device)
+    values[len(x) :].view(torch.uint8).zero_()
+    return values
 
 
 def queries_in_8_bits(q: Tensor) -> Operand:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from .attention import Attention, attend_to_frames, attend_to_padded
-from .attention_8bit import attend_8bit, attend_operands
+from .attention_8bit import attend_8bit, attend_operands, attends_to_operands
 from .attention_fp8 import Operand, queries_in_8_bits
+from .attention_own import own_keys, own_queries, own_values
 from .cache import Pair
 from .config import ModelConfig
 from .forward import ForwardOptions, Rope
@@ -76,14 +77,28 @@ class SelfAttention(_Attention):
         self, y: Rows, layers: Sequence[Layer], norms: Pair, rope: Rope, options: ForwardOptions
     ) -> Iterator[Any]:
         """q, k and v of y [tokens, dim], each computed when it is asked for. Of a causal model's row that no other
-        process has a share of, the cache norms and turns q and k."""
+        process has a share of, the cache norms and turns q and k. Where they become Operands one by one, each is freed
+        before the next is computed."""
         history = None if "token_share" in options or torch.compiler.is_compiling() else options.get("kv_cache")
         made = projections(y, *layers, at_once=history is not None)
+        del y
         q, k = (partial(Unturned, turning=Turning(norm, *rope, self.eps)) for norm in norms)
+        if self.in_operands(norms[0].device, options):
+            yield own_queries(q(next(made)))
+            yield own_keys(k(next(made)), self.head_dim)
+            (values,) = made  # the last of it: y is freed
+            yield own_values(values, self.head_dim)
+            return
         exact = history is None or history.in_fp8 and self.attention is not attend_8bit
         yield q(next(made)).turned() if exact else q(next(made))
         yield k(next(made)).turned() if history is None else k(next(made))
         yield next(made)
+
+    def in_operands(self, device: torch.device, options: ForwardOptions) -> bool:
+        """Whether q, k and v of a row become Operands as they come: for attention in 8 bits that has neither a cache
+        nor other processes."""
+        alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
+        return alone and self.attention is attend_8bit and attends_to_operands(device, self.head_dim)
 
     def _attended(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype

@@ -207,7 +207,7 @@ class KeyValueCache:
     ) -> Tensor | Operand | None:
         """Puts the running chunk's own keys and values where attention sees them. Gives its queries as attention takes
         them."""
-        pairs = None if scalings is None else (_shift_and_factor(scalings[0]), _shift_and_factor(scalings[1]))
+        pairs = None if scalings is None else (scalings[0].shift_and_factor, scalings[1].shift_and_factor)
         into = seen[0], None if self._places is not None else seen[1]
         made: Tensor | tuple[Tensor, Tensor, Tensor] | None
         if isinstance(queries, Unturned) and isinstance(keys, Unturned):
@@ -282,7 +282,3 @@ class KeyValueCache:
                 runs.append((list(each), 1))
         size = self._frame_tokens
         return [tuple(slice(start * size, (start + count) * size) for start in starts) for starts, count in runs]
-
-
-def _shift_and_factor(scaling: Scaling) -> Pair:
-    return scaling.mean, scaling.factor

@@ -273,6 +273,12 @@ def test_keys_and_queries_are_normed_and_turned_where_they_go(in_plain_torch, ca
     assert "slower" not in caplog.text, "fell back to plain torch"
 
 
+def nearly_all_alike(got, want):
+    """In 8 bits. A norm that adds its channels up in another order comes to the other side of a half now and then."""
+    assert (got.view(torch.uint8) != want.view(torch.uint8)).float().mean() < 1e-4
+    assert (got.float() - want.float()).norm() < 1e-3 * want.float().norm()
+
+
 @pytest.mark.parametrize("dim", [256, 1536, 5120])
 def test_a_chunks_own_queries_keys_and_values_go_where_they_belong_at_once(caplog, dim):
     """In one kernel as in three."""
@@ -296,16 +302,19 @@ def test_a_chunks_own_queries_keys_and_values_go_where_they_belong_at_once(caplo
     torch.testing.assert_close(made, q.turned())
     puts.put_turned_(out[1, 0], rows, k)
     puts.put_(out[1, 1], rows, v)
-    assert torch.equal(*out)
+    torch.testing.assert_close(*out[:, 0])
+    assert torch.equal(*out[:, 1])
     out = torch.zeros(2, 2, 2000, dim, device=GPU).to(FP8)
     for values in (out[0, 1], None):
         made = puts.put_own_((out[0, 0], values), rows, given(), tuple(scalings))
     q, k, v = given()
-    for got, want in zip(made, puts.turned_fp8(q), strict=True):
-        assert torch.equal(got.float(), want.float())
+    (got, *scales), (want, *others) = made, puts.turned_fp8(q)
+    assert scales == others
+    nearly_all_alike(got, want)
     puts.put_turned_(out[1, 0], rows, k, scalings[0])
     puts.put_fp8_(out[1, 1], rows, v, *scalings[1])
-    assert torch.equal(*out.float())
+    nearly_all_alike(*out[:, 0])
+    assert torch.equal(*out[:, 1].float())
     assert "slower" not in caplog.text, "fell back to plain torch"
 
 

@@ -14,10 +14,10 @@ from lingbot_world.model import attention_8bit as eight_bit_attention
 from lingbot_world.model import attention_fp8 as fp8_attention
 from lingbot_world.model import attention_fp8_cudnn as fp8_cudnn
 from lingbot_world.model import attention_fp8_hopper as fp8_hopper
-from lingbot_world.model import pointwise
+from lingbot_world.model import attention_own, pointwise
 from lingbot_world.model.attention import key_parts, sdpa
 from lingbot_world.model.attention_8bit import attend_8bit, attention_note, choose_attention, find_kernel
-from lingbot_world.model.attention_fp8 import HEADROOM, Operand, operand, places_across, sample
+from lingbot_world.model.attention_fp8 import FP8, HEADROOM, Operand, operand, places_across, sample
 from lingbot_world.model.block import CrossAttention, SelfAttention
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.config import ModelConfig
@@ -232,6 +232,39 @@ def test_keys_and_values_that_are_in_8_bits_already(monkeypatch):
     assert relative_rms(got, want) < 0.03
 
 
+@pytest.mark.parametrize("outliers", [False, True])
+@pytest.mark.parametrize("across", [False, True])
+def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
+    """Keys and values are those of what is normed and turned before. The result in 8 bits, with the one scale that our
+    kernel gives it, is as exact as it was with a scale for each token."""
+    monkeypatch.setattr(attention_own, "takes_values_across", lambda *_: across)
+    (q, k, v), angles = tokens(count=1500)[:, 0], 3 * torch.randn(1500, 32)
+    weights = 1 + torch.randn(2, 128) / 5
+    if outliers:
+        large = torch.rand(128) < 0.05
+        weights[:, large] *= 3
+        v[:, large] *= 20
+        v[::100] *= 5
+    turnings = [pointwise.Turning(weight, angles.cos(), angles.sin(), 1e-6) for weight in weights]
+    turned = [Unturned(x.clone(), turning).turned() for x, turning in zip((q, k), turnings, strict=True)]
+    scalings = fp8_attention.scaling_of_keys(turnings[1], sample(turned[1])), fp8_attention.scaling(v, v)
+    kept = [operand(*each) for each in zip((turned[1], v), scalings, strict=True)]
+    own = (attention_own.own_queries(Unturned(q, turnings[0])),
+           attention_own.own_keys(Unturned(k, turnings[1]), 64), attention_own.own_values(v, 64))  # fmt: skip
+    for got, want in zip(own[1:], kept, strict=True):
+        assert torch.equal(got.rows.float(), want.rows.float())
+        assert all(map(torch.equal, got.scaling[:3], want.scaling[:3]))
+    assert own[2].across == (1500 if across else None)
+    given = [x[None] for x in (*turned, v)]
+    want, before = sdpa(*given, HEADS, {})[0], fp8_attention.plain_attention(*given, HEADS)[0]
+    after, scale = fp8_attention.plain_attention_of(*own, HEADS, torch.float32), own[2].scaling.reach / 448
+    assert relative_rms(after, want) < 1.01 * relative_rms(before, want)
+    token = pointwise.encode_8bit(before, dtype=FP8)
+    errors = [relative_rms(made.float() * by, want)
+              for made, by in ((token.values, token.scales), ((after / scale).to(FP8), scale))]  # fmt: skip
+    assert errors[1] < 1.03 * errors[0]
+
+
 def test_keys_and_values_stay_as_they_are():
     q, k, v = tokens()
     given = k.clone(), v.clone()
@@ -280,20 +313,31 @@ def test_kept_in_fp8_they_are_what_attention_would_make_of_them():
 @pytest.mark.parametrize("grid", [(21, 60, 104), (20, 64, 128)], ids=["a rest of keys", "none"])
 def test_a_full_size_step_holds_what_the_formula_says(monkeypatch, grid):
     """Two of the forty blocks without storage, with what `cudnn_attention` holds on a GPU."""
-    run = pointwise.run
-    monkeypatch.setattr(pointwise, "run", lambda name, x, *rest: x if "fp8" in name else run(name, x, *rest))
+    in_8_bits_without_kernels(monkeypatch)
     made = lambda q, k, v: (torch.empty_like(q.values)[None, :, None], None)  # noqa: E731
     monkeypatch.setattr(fp8_cudnn, "_graph", lambda *shape: made)
-    config = ModelConfig(5120, 13824, 40, 2, freq_dim=256, text_dim=4096)
-    model = LingBotWorldModel(config, device="meta", dtype=torch.float32, attention=attend_in_parts)
-    model.compute_dtype = torch.bfloat16
+    model, inputs = full_size(grid)
     for layer in model.modules():
         if isinstance(layer, SelfAttention):
             layer.attention = lambda q, k, v, heads, options: fp8_cudnn.cudnn_attention(q, k, v, heads)
-    shapes = {"x": (2, 36, *grid), "timestep": (2,), "context": (2, 512, 4096), "camera": (1, 384, *grid)}
-    inputs = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    formula = activation_bytes(config, *grid, Precision(torch.bfloat16, attention="8bit"))
+    formula = activation_bytes(model.config, *grid, Precision(torch.bfloat16, attention="8bit"))
     assert 0.99 * formula < peak_bytes_on_meta(model, inputs) <= formula
+
+
+def in_8_bits_without_kernels(monkeypatch):
+    """On torch's meta device. What is normed in fp32 for a kernel on a GPU is not, either."""
+    run, kinds = pointwise.run, ("8", "across", "turned", "rms")
+    skips = lambda name: any(kind in name for kind in kinds)  # noqa: E731
+    monkeypatch.setattr(pointwise, "run", lambda name, x, *rest: x if skips(name) else run(name, x, *rest))
+
+
+def full_size(grid, attention=attend_in_parts):
+    """A model and what it is given."""
+    config = ModelConfig(5120, 13824, 40, 2, freq_dim=256, text_dim=4096)
+    model = LingBotWorldModel(config, device="meta", dtype=torch.float32, attention=attention)
+    model.compute_dtype = torch.bfloat16
+    shapes = {"x": (2, 36, *grid), "timestep": (2,), "context": (2, 512, 4096), "camera": (1, 384, *grid)}
+    return model, {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
 
 
 def exact_hopper_kernel(out, q, k, v, heads, scales, shares=None):

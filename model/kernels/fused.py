@@ -3,9 +3,6 @@
 Few tokens leave a GPU waiting between kernels, and each kernel reads again what the one before has written. Arithmetic
 is fp32."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -16,8 +13,9 @@ from ..pointwise_plain import QUERY_LENGTH, Turning
 from . import matrix_8bit as in_8_bits
 from . import pointwise
 from .launch import Kernel
-from .matrix_8bit import _FP8, _scale_8bit, _store_8bit, _store_token_8bit
-from .pointwise import in_two, programs, token_by_token
+from .matrix_8bit import _scale_8bit, _store_8bit, _store_token_8bit
+from .pointwise import _store_as
+from .sizes import in_two, programs, token_by_token
 
 ALONE = 2048
 """A norm of more channels, with nothing to be added before, is faster in parts: 2,880 tokens of 5,120 take 32 us so on
@@ -136,32 +134,33 @@ def _rotated(x, cos_ptr, sin_ptr, START: tl.constexpr, SIZE: tl.constexpr, WIDTH
 
 
 @triton.jit
-def _store_as(at, x, factor, inside):
-    """In 8 bits by a factor, else as it is."""
-    if at.dtype.element_ty == tl.float8e4nv:
-        x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
-    tl.store(at, x.to(at.dtype.element_ty), mask=inside)
+def _scale_of_queries(weight_a, weight_b, root):
+    """The least power of two by which no token of a norm of these weights becomes too large, and 1 over it."""
+    return _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
 
 
-@triton.jit
-def _place(rows_ptr, row, kind):
-    """The row of a query, key or value."""
-    if rows_ptr is not None:
-        row = tl.load(rows_ptr + row, mask=kind > 0, other=row)
-    return row
+@Kernel
+def _norms_scale(
+    scale_ptr, factor_ptr, weight_ptr, dim, root, FIRST: tl.constexpr, SECOND: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
+    weight_a, weight_b = _given(weight_ptr, left, left < dim, 1.0), _given(weight_ptr, right, right < dim, 1.0)
+    scale, factor = _scale_of_queries(weight_a, weight_b, root)
+    tl.store(scale_ptr, scale)
+    tl.store(factor_ptr, factor)
 
 
 @Kernel
 def _put_own(
     q_out_ptr, k_out_ptr, v_out_ptr, rows_ptr, q_ptr, k_ptr, v_ptr, q_weight_ptr, k_weight_ptr, cos_ptr, sin_ptr,
     q_scale_ptr, q_factor_ptr, k_shift_ptr, k_factor_ptr, v_shift_ptr, v_factor_ptr, q_stride, k_stride, v_stride,
-    q_out_stride, rows, dim, eps, root, FIRST_KIND: tl.constexpr, FIRST: tl.constexpr, SECOND: tl.constexpr,
-    WIDTH: tl.constexpr, HALF: tl.constexpr,
+    q_out_stride, rows, dim, eps, root, FIRST: tl.constexpr, SECOND: tl.constexpr, WIDTH: tl.constexpr,
+    HALF: tl.constexpr,
 ):  # fmt: skip
     """Programs of three kinds, which take one token after the other: its query, its key, its value. The next token's
     numbers are on their way meanwhile. In 8 bits a query is multiplied by the least factor with which no token of its
     norm becomes too large, which the first of its programs writes; the others by factors that are given."""
-    first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), FIRST_KIND + tl.program_id(1)
+    first, step, kind = tl.program_id(0).to(tl.int64), tl.num_programs(0), tl.program_id(1)
     left, right = _channels(0, FIRST, WIDTH), _channels(FIRST, SECOND, WIDTH)
     whole, inside = left < dim, right < dim
     x_ptr, stride, out_ptr, out_stride = q_ptr, q_stride, q_out_ptr, q_out_stride
@@ -174,7 +173,7 @@ def _put_own(
     factor, shift_ptr = root * 0.0 + 1.0, k_shift_ptr
     shift_a, shift_b = tl.zeros_like(weight_a), tl.zeros_like(weight_b)
     if q_scale_ptr is not None:
-        scale, factor = _power_of_two_over(tl.maximum(_largest(weight_a, weight_b), 1e-30) * root)
+        scale, factor = _scale_of_queries(weight_a, weight_b, root)
         if (kind == 0) & (first == 0):
             tl.store(q_scale_ptr, scale)
             tl.store(q_factor_ptr, factor)
@@ -192,7 +191,7 @@ def _put_own(
         a, b, after = next_a.to(tl.float32), next_b.to(tl.float32), row + step
         next_a = tl.load(x_ptr + after * stride + left, mask=whole & (after < rows), other=0.0)
         next_b = tl.load(x_ptr + after * stride + right, mask=inside & (after < rows), other=0.0)
-        to_ptr = out_ptr + _place(rows_ptr, row, kind) * out_stride
+        to_ptr = out_ptr + tl.load(rows_ptr + row, mask=kind > 0, other=row) * out_stride
         if kind < 2:
             deviation = tl.rsqrt(_sum(a * a, b * b) / dim + eps)
             cos_at, sin_at = cos_ptr + row * HALF, sin_ptr + row * HALF
@@ -248,39 +247,30 @@ def put_own_(
     turnings: tuple[Turning, Turning], made: tuple[Tensor, Tensor, Tensor] | None, scalings: tuple[Pair, Pair] | None,
 ) -> Tensor:  # fmt: skip
     """See puts.put_own_."""
-    q_out, *scales = made or (given[0], None, None)
-    places, kinds = (q_out, out, out if values_out is None else values_out, rows), (0, 2 if values_out is None else 3)
-    return _put(kinds, places, given, turnings, (*scales, *(scalings or ((None, None), (None, None)))))
-
-
-def put_turned_(
-    out: Tensor, rows: Tensor, x: Tensor, turning: Turning, shift: Tensor | None, factor: Tensor | None
-) -> Tensor:
-    """See puts.put_turned_."""
-    return _put((1, 1), (out, out, out, rows), (x, x, x), (turning,) * 2, (None, None, *2 * [(shift, factor)]))
+    (q, k, v), dim, kinds = given, out.shape[1], 2 if values_out is None else 3
+    (q_out, *scale), pairs = made or (q, None, None), scalings or ((None, None), (None, None))
+    weights, (_, cos, sin, eps) = (turning.weight.contiguous() for turning in turnings), turnings[0]
+    places, strides = (q_out, out, out if values_out is None else values_out), (x.stride(0) for x in (q, k, v, q_out))
+    sizes = token_by_token(dim)
+    with torch.cuda.device_of(out):
+        _put_own[(programs(q, sizes, 3), kinds)](  # of two kinds: six are there at once
+            *places, rows, q, k, v, *weights, cos, sin, *scale, *pairs[0], *pairs[1], *strides, *q.shape, eps,
+            _root(dim), HALF=cos.shape[1], **sizes,
+        )  # fmt: skip
+    return out
 
 
 def turned_fp8_(out: Tensor, scale: Tensor, factor: Tensor, x: Tensor, turning: Turning) -> Tensor:
     """See puts.turned_fp8."""
-    scaling = scale, factor, (None, None), (None, None)
-    return _put((0, 1), (out, out, out, None), (x, x, x), (turning,) * 2, scaling)
+    dim = x.shape[1]
+    with torch.cuda.device_of(x):
+        _norms_scale[(1,)](scale, factor, turning.weight.contiguous(), dim, _root(dim), **token_by_token(dim))
+    return pointwise.put_turned_(out, None, x, turning, None, factor)
 
 
-def _put(
-    kinds: tuple[int, int], places: tuple[Tensor, Tensor, Tensor, Tensor | None], given: tuple[Tensor, ...],
-    turnings: Sequence[Turning], scaling: tuple[Any, ...],
-) -> Tensor:  # fmt: skip
-    """`kinds`: the first kind of programs, and how many. Of kinds that there are none of, any tensor is given."""
-    (q_out, out, _, _), dim, (_, cos, sin, eps) = places, given[0].shape[1], turnings[0]
-    weights, strides = (turning.weight.contiguous() for turning in turnings), (x.stride(0) for x in given)
-    (scale, factor, *pairs), sizes = scaling, token_by_token(dim)
-    with torch.cuda.device_of(out):
-        _put_own[(programs(given[0], sizes, 3), kinds[1])](  # of two kinds: six are there at once
-            *places, *given, *weights, cos, sin, scale, factor, *pairs[0], *pairs[1], *strides, q_out.stride(0),
-            *given[0].shape, eps, dim**0.5 / QUERY_LENGTH, FIRST_KIND=kinds[0], HALF=cos.shape[1],
-            **sizes,
-        )  # fmt: skip
-    return out
+def _root(dim: int) -> float:
+    """What a norm's largest weight is multiplied by to be the scale of queries."""
+    return dim**0.5 / QUERY_LENGTH
 
 
 def merge_fp8_(

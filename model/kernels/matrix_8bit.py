@@ -12,10 +12,11 @@ from torch import Tensor
 
 from ..matrix_8bit import LARGEST, Activation
 from .launch import Kernel
-from .pointwise import PART, in_two, parts_of
+from .pointwise import _FP8
+from .sizes import PART, in_two, parts_of
 
 _INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
-_INT8, _FP8 = tl.constexpr(LARGEST[torch.int8]), tl.constexpr(LARGEST[torch.float8_e4m3fn])
+_INT8 = tl.constexpr(LARGEST[torch.int8])
 
 
 @triton.jit

@@ -8,15 +8,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..cache import Pair
+from ..matrix_8bit import LARGEST
+from ..pointwise_plain import Turning
 from .launch import Kernel
+from .sizes import PART, parts_of
 
+_FP8 = tl.constexpr(LARGEST[torch.float8_e4m3fn])
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-PART = 1024
-"""Channels that a program takes at once."""
-MOST_WIDTH = 1024
-"""Channels that a program takes at once, where it takes one token after the other."""
-WARP = 32
-"""Threads."""
 
 
 @Kernel
@@ -33,12 +32,26 @@ def _layer_norm(x_ptr, weight_ptr, bias_ptr, out_ptr, dim, eps, BLOCK: tl.conste
     tl.store(out_ptr + token + cols, (centred * scale * weight + bias).to(DTYPE), mask=inside)
 
 
+@triton.jit
+def _store_as(at, x, factor, inside):
+    """In 8 bits by a factor, else as it is."""
+    if at.dtype.element_ty == tl.float8e4nv:
+        x = tl.minimum(tl.maximum(x * factor, -_FP8), _FP8)
+    tl.store(at, x.to(at.dtype.element_ty), mask=inside)
+
+
 @Kernel
 def _rms(
-    x_ptr, weight_ptr, cos_ptr, sin_ptr, stride, dim, eps, BLOCK: tl.constexpr, BLOCKS: tl.constexpr,
-    HALF: tl.constexpr, ROPE: tl.constexpr,
+    out_ptr, rows_ptr, x_ptr, weight_ptr, cos_ptr, sin_ptr, shift_ptr, factor_ptr, stride, out_stride, dim, eps,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, HALF: tl.constexpr, ROPE: tl.constexpr,
 ):  # fmt: skip
+    """Into the rows that are given, else in their order; `out_ptr` may be x."""
     row = tl.program_id(0).to(tl.int64)
+    to_row, factor = row, 1.0
+    if rows_ptr is not None:
+        to_row = tl.load(rows_ptr + row)
+    if factor_ptr is not None:
+        factor = tl.load(factor_ptr)
     total = tl.zeros((BLOCK,), tl.float32)
     for block in tl.static_range(BLOCKS):
         cols = block * BLOCK + tl.arange(0, BLOCK)
@@ -47,8 +60,7 @@ def _rms(
     scale = tl.rsqrt(tl.sum(total, axis=0) / dim + eps)
     for block in tl.static_range(BLOCKS):  # the second read comes from the GPU's cache
         cols = block * BLOCK + tl.arange(0, BLOCK)
-        at = x_ptr + row * stride + cols
-        x = tl.load(at, mask=cols < dim, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * stride + cols, mask=cols < dim, other=0.0).to(tl.float32)
         x = x * scale * tl.load(weight_ptr + cols, mask=cols < dim, other=0.0)
         if ROPE:
             angle = row * HALF + (block * (BLOCK // 2) + tl.arange(0, BLOCK // 2)) % HALF
@@ -56,7 +68,9 @@ def _rms(
             sin = tl.load(sin_ptr + angle)
             even, odd = tl.split(tl.reshape(x, (BLOCK // 2, 2)))
             x = tl.reshape(tl.join(even * cos - odd * sin, even * sin + odd * cos), (BLOCK,))
-        tl.store(at, x.to(x_ptr.dtype.element_ty), mask=cols < dim)
+        if shift_ptr is not None:
+            x -= tl.load(shift_ptr + cols, mask=cols < dim, other=0.0)
+        _store_as(out_ptr + to_row * out_stride + cols, x, factor, cols < dim)
 
 
 @Kernel
@@ -162,20 +176,35 @@ def layer_norm_(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor, eps: float
 
 def rms_norm_(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See pointwise.rms_norm_."""
-    return _normalise(x, weight, weight, weight, 1, eps, rope=False)
+    return _normalise(x, x, weight, None, eps)
 
 
 def rms_rope_(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, eps: float) -> Tensor:
     """See pointwise.rms_rope_."""
-    return _normalise(x, weight, cos, sin, cos.shape[1], eps, rope=True)
+    return _normalise(x, x, weight, (cos, sin), eps)
 
 
-def _normalise(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, half: int, eps: float, rope: bool) -> Tensor:
-    dim, weight = x.shape[1], weight.contiguous()
-    sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": half, "ROPE": rope, "num_warps": 8}
+def put_turned_(
+    out: Tensor, rows: Tensor | None, x: Tensor, turning: Turning, shift: Tensor | None, factor: Tensor | None
+) -> Tensor:
+    """See puts.put_turned_; without `rows` in their order."""
+    weight, *angles, eps = turning
+    return _normalise(out, x, weight, (angles[0], angles[1]), eps, (rows, shift, factor))
+
+
+def _normalise(
+    out: Tensor, x: Tensor, weight: Tensor, angles: Pair | None, eps: float,
+    placed: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None),
+) -> Tensor:  # fmt: skip
+    """`placed`: rows of `out`, and shift and factor of what becomes 8 bits there."""
+    (cos, sin), dim, (rows, *scaling) = angles or (weight, weight), x.shape[1], placed
+    sizes = {"BLOCK": PART, "BLOCKS": triton.cdiv(dim, PART), "HALF": cos.shape[-1], "ROPE": angles is not None}
     with torch.cuda.device_of(x):
-        _rms[(len(x),)](x, weight, cos, sin, x.stride(0), dim, eps, **sizes)
-    return x
+        _rms[(len(x),)](
+            out, rows, x, weight.contiguous(), cos, sin, *scaling, x.stride(0), out.stride(0), dim, eps, **sizes,
+            num_warps=8,
+        )  # fmt: skip
+    return out
 
 
 def rms_silu(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -234,36 +263,3 @@ def merge_(
             REST=rest is not None,
         )  # fmt: skip
     return out
-
-
-def in_two(dim: int, of_a_warp: int) -> dict[str, int]:
-    """How a program takes a token whole: as FIRST and SECOND channels, powers of two, which together are little more
-    than dim. Of one power of two up to half would be empty, and its threads wait for the others.
-
-    No channel is two warps': what one of them has stored the other would read and add to once more."""
-    first = triton.next_power_of_2(dim) // 2
-    second = max(triton.next_power_of_2(dim - first), min(first, 4 * WARP))
-    warps = min(max(4, min(16, (first + second) // of_a_warp)), max(1, second // WARP))
-    return {"FIRST": first, "SECOND": second, "num_warps": 1 << (warps.bit_length() - 1)}
-
-
-def token_by_token(dim: int) -> dict[str, int]:
-    """How a program that takes several tokens takes each: FIRST and SECOND channels, as `in_two` has them, WIDTH of
-    them at once, four a thread."""
-    sizes = in_two(dim, 320)
-    width = min(MOST_WIDTH, sizes["SECOND"])
-    return {**sizes, "WIDTH": width, "num_warps": max(1, width // (4 * WARP))}
-
-
-def programs(x: Tensor, sizes: dict[str, int], at_once: int) -> int:
-    """How many take the tokens of x: as many as a GPU runs at once. That is one a multiprocessor, whose registers it
-    fills, or `at_once` if they take fewer channels than MOST_WIDTH at once."""
-    if x.device.type != "cuda":
-        return min(len(x), 2)
-    each = 1 if sizes["WIDTH"] == MOST_WIDTH else at_once
-    return min(len(x), each * torch.cuda.get_device_properties(x.device).multi_processor_count)
-
-
-def parts_of(x: Tensor) -> tuple[int]:
-    """How many programs a kernel has that computes PART channels of a token in each."""
-    return (len(x) * triton.cdiv(x.shape[1], PART),)

@@ -13,7 +13,7 @@ import triton
 from lingbot_world.model import attention_fp8 as fp8_attention
 from lingbot_world.model import matrix_8bit as quantized
 from lingbot_world.model import pointwise_plain as plain
-from lingbot_world.model.kernels import convolution
+from lingbot_world.model.kernels import convolution, sizes
 from lingbot_world.model.kernels import fused as kernels_of_several
 from lingbot_world.model.kernels import matrix_8bit as quantized_kernels
 from lingbot_world.model.kernels import pointwise as kernels
@@ -126,7 +126,7 @@ def several_in_one(dtype: torch.dtype) -> None:
     turning = plain.Turning(weight, angles.cos(), angles.sin(), 1e-6)
     for kind, scaling in ((dtype, (None, None)), (FP8, (bias, torch.full((1,), 3.0)))):
         got, want = torch.zeros(2, 20, 96).to(kind)
-        kernels_of_several.put_turned_(got, rows, y.clone(), turning, *scaling)
+        kernels.put_turned_(got, rows, y.clone(), turning, *scaling)
         plain.put_turned_(want, rows, y.clone(), turning, *scaling)
         near(got, want)
     other, scalings = turning._replace(weight=bias), ((bias, torch.full((1,), 3.0)), (weight, torch.full((1,), 2.0)))
@@ -161,9 +161,9 @@ def tokens_in_two() -> None:
     """The two parts hold a token, and each of a channel's threads is its only one."""
     for dim in (32, 64, 96, 128, 192, 256, 1024, 1536, 2048, 4160, 5120, 8960, 13824):
         for of_a_warp in (320, 1280, 2048):
-            first, second, warps = kernels.in_two(dim, of_a_warp).values()
+            first, second, warps = sizes.in_two(dim, of_a_warp).values()
             assert first < dim <= first + second, dim
-            assert warps == 1 or kernels.WARP * warps <= second <= first, dim
+            assert warps == 1 or sizes.WARP * warps <= second <= first, dim
 
 
 def merged(dtype: torch.dtype) -> None:

@@ -1,0 +1,58 @@
+"""A row's queries, keys and values straight from their layers into 8 bits, for attention that has no cache.
+
+Each is read once on its way: norm, rotation and 8 bits are one kernel's, as on the way into a cache (kv_cache.py)."""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from .attention_8bit import takes_values_across
+from .attention_fp8 import FP8, Operand, by_norm, empty_values, operand, places_across, sample, scaling, scaling_of_keys
+from .attention_fp8_cudnn import padding
+from .kernels.attention_hopper import TURNED
+from .puts import Unturned, put_across_, put_turned_, turned_fp8
+
+
+def own_queries(given: Unturned) -> Operand:
+    """Queries by the scale that their norm allows."""
+    return by_norm(*turned_fp8(given))
+
+
+def own_keys(given: Unturned, head_dim: int) -> Operand:
+    """Keys, less a mean, by the scale that their norm allows. The tokens that say their mean are normed and turned
+    apart, before all of them are."""
+    some = _sampled(given).turned()
+    made, count, device = scaling_of_keys(given.turning, some), len(given.x), given.x.device
+    values = empty_values(given.x, 0 if takes_values_across(device, head_dim) else _zeros(given.x))
+    put_turned_(values, torch.arange(count, device=device), given, made.shift_and_factor)
+    return Operand(values, made)
+
+
+def own_values(x: Tensor, head_dim: int) -> Operand:
+    """Values, less their mean; they know their reach. They lie across where the kernel of the device wants that."""
+    if not takes_values_across(x.device, head_dim):
+        made = operand(x, scaling(x, x), _zeros(x))
+        return made._replace(scaling=made.scaling.with_reach())
+    (count, dim), scales = x.shape, scaling(x, x).with_reach()
+    values = torch.empty(dim, -(-count // TURNED) * TURNED, dtype=FP8, device=x.device)
+    values.view(torch.uint8)[:, -TURNED:].zero_()  # behind the last token
+    put_across_(values, _places(count, x.device), x, *scales.shift_and_factor)
+    return Operand(values, scales, across=count)
+
+
+def _sampled(given: Unturned) -> Unturned:
+    """Some of its tokens, in memory of their own."""
+    x, cos, sin = (sample(each).clone(memory_format=torch.contiguous_format)
+                   for each in (given.x, given.turning.cos, given.turning.sin))  # fmt: skip
+    return Unturned(x, given.turning._replace(cos=cos, sin=sin))
+
+
+def _zeros(x: Tensor) -> int:
+    """Tokens of zeros that cuDNN's kernel gets behind keys and values."""
+    return padding(len(x)) if x.device.type == "cuda" else 0
+
+
+@lru_cache(maxsize=4)
+def _places(count: int, device: torch.device) -> Tensor:
+    return places_across(torch.arange(count, device=device))
