@@ -16,11 +16,11 @@ from .attention_own import own_keys, own_queries, own_values
 from .cache import Pair
 from .config import ModelConfig
 from .forward import ForwardOptions, Rope
-from .linear_8bit import input_dtype
+from .linear_8bit import input_dtype, taken
 from .operations import Layer, Operations, joined, norm_parameters, prepared_layers
 from .pointwise import Rows, Turning, rms_norm_
 from .puts import Unturned
-from .residual import Residual
+from .residual import Residual, in_turn
 
 Extend = Callable[[Tensor | Unturned | None, Tensor | Unturned, Tensor], tuple[Any, Any, Any]]
 
@@ -54,7 +54,7 @@ class SelfAttention(_Attention):
         `extend` get its heads."""
         norms = self._norms(rows[0].stream)
         with prepared_layers(reference, self.q, self.k, self.v, self.o) as (*layers, to_out):
-            for row, (shift, scale, gate) in zip(rows, modulation, strict=True):
+            for row, (shift, scale, gate) in in_turn(rows, modulation):
                 y = row.normed(scale, shift, self.eps, reference.dtype, *layers)
                 projected = self._projected(y, layers, norms, rope, options)
                 del y
@@ -146,7 +146,7 @@ class CrossAttention(_Attention):
         those of the prompts `context`. GEMMs run in the dtype of `context`."""
         norm_q, lengths = norm_parameters(self.norm_q, rows[0].stream)[0], options.get("prompt_lengths")
         with prepared_layers(context, self.q, self.o) as (to_q, to_out):
-            for number, (row, k, v) in enumerate(zip(rows, *keys_values, strict=True)):
+            for row, number, k, v in in_turn(rows, range(len(rows)), *keys_values):
                 y = row.normed(*norm, self.eps, context.dtype, to_q)
                 q = rms_norm_(to_q(y), norm_q, self.eps)
                 del y
@@ -156,6 +156,7 @@ class CrossAttention(_Attention):
                     unlike = {} if lengths is None else {"unlike": lengths[number : number + 1]}
                     y = self.attention(q[None], k[None], v[None], self.heads, {**options, **unlike})[0]
                 del q
+                y = taken(y, to_out)
                 row.add(to_out(y))
                 del y
 

@@ -30,11 +30,10 @@ def own_keys(given: Unturned, head_dim: int) -> Operand:
 
 
 def own_values(x: Tensor, head_dim: int) -> Operand:
-    """Values, less their mean; they know their reach. They lie across where the kernel of the device wants that."""
+    """Values, less their mean. They lie across where the kernel of the device wants that."""
     if not takes_values_across(x.device, head_dim):
-        made = operand(x, scaling(x, x), _zeros(x))
-        return made._replace(scaling=made.scaling.with_reach())
-    (count, dim), scales = x.shape, scaling(x, x).with_reach()
+        return operand(x, scaling(x, x), _zeros(x))
+    (count, dim), scales = x.shape, scaling(x, x)
     values = torch.empty(dim, -(-count // TURNED) * TURNED, dtype=FP8, device=x.device)
     values.view(torch.uint8)[:, -TURNED:].zero_()  # behind the last token
     put_across_(values, _places(count, x.device), x, *scales.shift_and_factor)

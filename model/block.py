@@ -21,7 +21,7 @@ from .forward import Camera, ForwardOptions, Rope
 from .linear_8bit import activated, shared_sum
 from .operations import Layer, Operations, norm_parameters, prepared_layers
 from .pointwise import modulated, slices
-from .residual import Residual, residuals
+from .residual import Residual, in_turn, residuals
 
 FFN_TOKENS = 32768
 """Tokens in the feed-forward at once: all of a video of 480x832x81. Two halves would make the step 1 % slower and save
@@ -97,9 +97,10 @@ class Block(nn.Module):
         self.self_attn.update_(rows, modulation[:, :3], rope, context, options, extend)
         if camera is not None:
             self._inject(rows, camera, context)
-        keys_values = self._prompt_keys_values(x, context, None if camera is None else camera.cache)
         norm = cast(Pair, norm_parameters(self.norm3, x))  # norm3 has a bias
-        self.cross_attn.update_(rows, norm, keys_values, context, options)
+        prompts = self._prompt_keys_values(x, context, None if camera is None else camera.cache)
+        self.cross_attn.update_(rows, norm, prompts, context, options)
+        del prompts
         self._feed_forward(rows, modulation[:, 3:], context)
         if not given:
             for row in rows:
@@ -108,7 +109,7 @@ class Block(nn.Module):
 
     def _feed_forward(self, rows: Sequence[Residual], modulation: Tensor, reference: Tensor) -> None:
         with prepared_layers(reference, self.ffn[0], self.ffn[2]) as (up, down):
-            for row, (shift, scale, gate) in zip(rows, modulation, strict=True):
+            for row, (shift, scale, gate) in in_turn(rows, modulation):
                 for part in row.parts(FFN_TOKENS):
                     y = activated(up(part.normed(scale, shift, self.eps, reference.dtype, up)), "gelu", down)
                     part.add(down(y), gate)

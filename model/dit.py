@@ -4,7 +4,7 @@ Parameter names and arithmetic are the official implementation's. With a bf16 co
 modulation, time embedding and head are fp32, as under the official autocast."""
 
 import logging
-from typing import Any
+from typing import Any, cast
 
 import torch
 from einops import rearrange
@@ -162,7 +162,7 @@ class LingBotWorldModel(nn.Module):
         """The head's cells of this process's tokens. All that a forward computes from the latent."""
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
-        rows = residuals(x) if self.blocks_alone(options) else []
+        rows = residuals(x, self._all_wait(x, options)) if self.blocks_alone(options) else []
         if rows:  # else the options stay the host's own
             options = {**options, "residuals": rows, "prompt_lengths": given.lengths}
         for index, block in enumerate(self.blocks):
@@ -170,6 +170,11 @@ class LingBotWorldModel(nn.Module):
         for row in rows:
             row.settle()
         return self.head(x, e)
+
+    def _all_wait(self, x: Tensor, options: ForwardOptions) -> bool:
+        """Whether the sums of several rows may wait: where q, k and v become 8 bits one by one, self-attention holds
+        less than it would without, by more than what waits."""
+        return all(cast(Block, block).self_attn.in_operands(x.device, options) for block in self.blocks)
 
     def _times(self, timestep: Tensor, options: ForwardOptions) -> Times:
         """`embed_time`, from those that are kept if it is there."""

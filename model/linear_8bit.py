@@ -102,7 +102,7 @@ def normed(x: Tensor, weight: Tensor, bias: Tensor, eps: float, dtype: torch.dty
 
 def sum_normed(
     x: Tensor,
-    added: tuple[Tensor, Tensor | None],
+    added: tuple[Tensor | None, Tensor | None],
     affine: tuple[Tensor | None, Tensor | None],
     weight: Tensor,
     bias: Tensor,
@@ -112,6 +112,12 @@ def sum_normed(
 ) -> Rows:
     """`add_norm` of x as these layers take it: in 8 bits, else in `dtype`."""
     return add_norm(x, added, affine, weight, bias, eps, input_dtype(*layers) or dtype)
+
+
+def taken(x: Tensor, layer: Any) -> Rows:
+    """x as the layer takes it: in 8 bits, else as it is."""
+    eight_bit = input_dtype(layer)
+    return x if eight_bit is None else encode_8bit(x, dtype=eight_bit)
 
 
 def activated(x: Tensor, activation: Literal["gelu", "silu"], layer: Any) -> Rows:

@@ -37,7 +37,9 @@ def activation_bytes(
     modulation), and the largest stage with the weights that it decodes. Weights stored in `dtype` need no decoding: for
     them the result is too high by 0.3 GB at most. Not counted: inputs and output, the camera cache, GEMM workspaces.
     All rows are taken to have the same camera. Processes share the tokens equally, and this is one's peak. With an
-    arithmetic of 8 bits a weight is decoded to a byte a value. Attention in 8 bits is counted as cuDNN's."""
+    arithmetic of 8 bits a weight is decoded to a byte a value. Attention in 8 bits is counted as that of a kernel that
+    takes q, k and v as they are. Where it takes them in 8 bits it holds less, and the sums of all rows wait (see
+    residual.py), which is counted too."""
     dtype, arithmetic, processes = precision.dtype, precision.arithmetic, precision.processes
     whole, size = token_count(frames, height, width), dtype.itemsize
     tokens = -(-whole // processes)
@@ -46,17 +48,19 @@ def activation_bytes(
     modulation = 14 * residual_dtype(dtype).itemsize  # 7 vectors of the step, 7 of the running block
     prompts = batch * config.dim * (config.text_len * size + modulation)
     rope = whole * config.head_dim * residual_dtype(dtype).itemsize
-    shared = prompts + rope + camera * row
+    eight_bit = precision.attention == "8bit"
+    shared = prompts + rope + camera * row + 8 * whole * eight_bit  # the places of values that lie across
     residual = batch * tokens * config.dim * residual_dtype(dtype).itemsize
     time = 6 * config.dim**2 * (size + residual_dtype(dtype).itemsize)  # its projection's weight, decoded and in fp32
+    waiting = 1 + (batch > 1 and eight_bit)  # rows whose sums wait, of which a layer takes one
     embedding = max(time, camera * _camera_embedding(config, tokens, size)) + prompts
     blocks = max(
         _self_attention(config, tokens, keys or whole, precision)
         + (4 * row if processes > 1 else 0),  # q, k and v as they are sent; y
         row + config.in_dim * tokens * 4 * size,
-        2 * row + 2 * config.dim**2 * size + 2 * prompts,
-        _feed_forward(config, tokens, size, arithmetic),
-        camera * _camera_stage(config, tokens, size, arithmetic),
+        (1 + waiting + 2 * camera) * row + 2 * config.dim**2 * size + 2 * prompts,  # scale and shift wait too
+        _feed_forward(config, tokens, size, arithmetic) + (waiting - 1) * row,
+        camera * (_camera_stage(config, tokens, size, arithmetic) + waiting * row),
     )
     return max(embedding, residual + shared + blocks)
 
@@ -104,7 +108,7 @@ def _feed_forward(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
     weights = _weight(dim, ffn_dim, size, arithmetic) + _weight(ffn_dim, dim, size, arithmetic)
     if arithmetic not in DTYPES:
         return tokens * (dim + ffn_dim) * size + weights
-    return tokens * ffn_dim * size + max(tokens * ffn_dim, _product(dim, tokens, ffn_dim, arithmetic)) + weights
+    return tokens * ffn_dim * size + max(tokens * (ffn_dim + 4), _product(dim, tokens, ffn_dim, arithmetic)) + weights
 
 
 def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arithmetic) -> int:
@@ -116,10 +120,11 @@ def _camera_stage(config: ModelConfig, tokens: int, size: int, arithmetic: Arith
 
 
 def _product(dim: int, tokens: int, out_dim: int, arithmetic: Arithmetic) -> int:
-    """What a product in 8 bits holds beside its result: its input, and int32 sums of a part of the tokens."""
+    """What a product in 8 bits holds beside its result: its input, which has a scale for each token, and int32 sums of
+    a part of the tokens."""
     if arithmetic not in DTYPES:
         return 0
-    return tokens * dim + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4
+    return tokens * (dim + 4) + (arithmetic == "int8") * min(tokens, PRODUCT_TOKENS) * out_dim * 4
 
 
 def _weight(rows: int, width: int, size: int, arithmetic: Arithmetic) -> int:

@@ -70,15 +70,15 @@ def modulated(times: Tensor, weights: Tensor) -> Tensor:
 
 def add_norm(
     x: Tensor,
-    added: tuple[Tensor, Tensor | None],
+    added: tuple[Tensor | None, Tensor | None],
     affine: tuple[Tensor | None, Tensor | None],
     weight: Tensor,
     bias: Tensor,
     eps: float,
     dtype: torch.dtype,
 ) -> Rows:
-    """`gated_add_` of what is `added` to x, then, unless it is None, `affine_`, then the `layer_norm` of x: as `dtype`,
-    or in 8 bits with one scale a token."""
+    """`gated_add_` of what is `added` to x, then `affine_`, each unless it is None, then the `layer_norm` of x: as
+    `dtype`, or in 8 bits with one scale a token."""
     out = empty_rows(x, dtype)
     run("add_norm_", x, *_values_and_scales(out), added, affine, (weight, bias, eps))
     return out

@@ -90,11 +90,12 @@ def merge_(
 
 
 def add_norm_(
-    x: Tensor, out: Tensor, scales: Tensor | None, added: tuple[Tensor, Tensor | None],
+    x: Tensor, out: Tensor, scales: Tensor | None, added: tuple[Tensor | None, Tensor | None],
     affine: tuple[Tensor | None, Tensor | None], norm: tuple[Tensor, Tensor, float],
 ) -> Tensor:  # fmt: skip
-    gated_add_(x, *added)
-    scale, shift = affine
+    (y, gate), (scale, shift) = added, affine
+    if y is not None:
+        gated_add_(x, y, gate)
     if scale is not None and shift is not None:
         affine_(x, scale, shift)
     if scales is None:

@@ -91,7 +91,7 @@ def test_a_forward_holds_no_more_than_the_formula_says(monkeypatch, rows, camera
     model(**inputs)
     measured = peak_bytes(model, inputs)
     formula = activation_bytes(WIDE, *grid, batch=rows, camera=camera)
-    assert 0.9 * formula < measured <= formula
+    assert 0.89 * formula < measured <= formula
 
 
 def attend_in_parts(q, k, v, heads, options):

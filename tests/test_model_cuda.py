@@ -223,7 +223,8 @@ def test_triton_in_and_out_of_fp8(in_plain_torch, caplog, dim):
 
 def in_steps(x, added, affine, *norm):
     """`add_norm` by the kernels that it stands for."""
-    pointwise.gated_add_(x, *added)
+    if added[0] is not None:
+        pointwise.gated_add_(x, *added)
     if affine[0] is not None:
         pointwise.affine_(x, *affine)
     return (layer_norm_8bit if norm[-1] in eight_bit.DTYPES.values() else pointwise.layer_norm)(x, *norm)
@@ -236,7 +237,7 @@ def test_several_kernels_in_one(caplog, dim):
     needs("fp8")
     x, (gate, weight, bias) = torch.randn(777, dim, device=GPU), torch.randn(3, dim, device=GPU)
     y, scale, shift = torch.randn(3, 777, dim, device=GPU).bfloat16()
-    for added, affine in (((y, gate), (scale, shift)), ((y, None), (None, None))):
+    for added, affine in (((y, gate), (scale, shift)), ((y, None), (None, None)), ((None, None), (scale, shift))):
         for dtype in (torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int8):
             streams = x.clone(), x.clone()
             got, want = (make(stream, added, affine, weight, bias, 1e-6, dtype)

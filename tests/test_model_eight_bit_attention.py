@@ -14,7 +14,7 @@ from lingbot_world.model import attention_8bit as eight_bit_attention
 from lingbot_world.model import attention_fp8 as fp8_attention
 from lingbot_world.model import attention_fp8_cudnn as fp8_cudnn
 from lingbot_world.model import attention_fp8_hopper as fp8_hopper
-from lingbot_world.model import attention_own, pointwise
+from lingbot_world.model import attention_layers, attention_own, linear_8bit, pointwise
 from lingbot_world.model.attention import key_parts, sdpa
 from lingbot_world.model.attention_8bit import attend_8bit, attention_note, choose_attention, find_kernel
 from lingbot_world.model.attention_fp8 import FP8, HEADROOM, Operand, operand, places_across, sample
@@ -235,8 +235,7 @@ def test_keys_and_values_that_are_in_8_bits_already(monkeypatch):
 @pytest.mark.parametrize("outliers", [False, True])
 @pytest.mark.parametrize("across", [False, True])
 def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
-    """Keys and values are those of what is normed and turned before. The result in 8 bits, with the one scale that our
-    kernel gives it, is as exact as it was with a scale for each token."""
+    """Keys and values are those of what is normed and turned before."""
     monkeypatch.setattr(attention_own, "takes_values_across", lambda *_: across)
     (q, k, v), angles = tokens(count=1500)[:, 0], 3 * torch.randn(1500, 32)
     weights = 1 + torch.randn(2, 128) / 5
@@ -257,12 +256,8 @@ def test_operands_straight_from_a_rows_layers(monkeypatch, outliers, across):
     assert own[2].across == (1500 if across else None)
     given = [x[None] for x in (*turned, v)]
     want, before = sdpa(*given, HEADS, {})[0], fp8_attention.plain_attention(*given, HEADS)[0]
-    after, scale = fp8_attention.plain_attention_of(*own, HEADS, torch.float32), own[2].scaling.reach / 448
+    after = fp8_attention.plain_attention_of(*own, HEADS, torch.float32)
     assert relative_rms(after, want) < 1.01 * relative_rms(before, want)
-    token = pointwise.encode_8bit(before, dtype=FP8)
-    errors = [relative_rms(made.float() * by, want)
-              for made, by in ((token.values, token.scales), ((after / scale).to(FP8), scale))]  # fmt: skip
-    assert errors[1] < 1.03 * errors[0]
 
 
 def test_keys_and_values_stay_as_they_are():
@@ -322,6 +317,28 @@ def test_a_full_size_step_holds_what_the_formula_says(monkeypatch, grid):
             layer.attention = lambda q, k, v, heads, options: fp8_cudnn.cudnn_attention(q, k, v, heads)
     formula = activation_bytes(model.config, *grid, Precision(torch.bfloat16, attention="8bit"))
     assert 0.99 * formula < peak_bytes_on_meta(model, inputs) <= formula
+
+
+@pytest.mark.parametrize("arithmetic", ["bf16", "fp8"])
+@pytest.mark.parametrize("across", [False, True])
+def test_operands_that_are_made_one_by_one_leave_room_for_sums_that_wait(monkeypatch, arithmetic, across):
+    """With what our kernel holds, 0.07 GB in parts of the keys. Before it was 3.56 GB, of which 3.54 were measured."""
+    in_8_bits_without_kernels(monkeypatch)
+
+    def attend(q, k, v, heads, dtype, shares):
+        held = torch.empty(71 * 10**6, device="meta", dtype=torch.uint8)
+        eight_bit = EightBit(torch.empty_like(q.values), torch.empty(len(q.values), 1, device="meta"))
+        return (eight_bit, held)[0] if dtype == FP8 else torch.empty_like(q.values, dtype=dtype)
+
+    monkeypatch.setattr(attention_layers, "attend_operands", attend)
+    monkeypatch.setattr(attention_own, "takes_values_across", lambda *_: across)
+    product = lambda x, weight, _, dtype: x.values.new_empty(len(x.values), len(weight.values), dtype=dtype)  # noqa: E731
+    monkeypatch.setattr(linear_8bit, "product", product)
+    model, inputs = full_size((21, 60, 104), lambda q, *_: torch.empty_like(q))
+    model.set_arithmetic(arithmetic)
+    model.set_attention("8bit")
+    formula = activation_bytes(model.config, 21, 60, 104, Precision(torch.bfloat16, arithmetic, "8bit"))
+    assert 0.99 * formula < peak_bytes_on_meta(model, inputs) <= formula < 3.6e9
 
 
 def in_8_bits_without_kernels(monkeypatch):

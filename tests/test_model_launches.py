@@ -6,7 +6,7 @@ import pytest
 import torch
 from lingbot_world.loaders import load_expert
 from lingbot_world.loaders.load import _keep_decoded
-from lingbot_world.model import attention_layers, linear_8bit, pointwise
+from lingbot_world.model import attention_layers, dit, linear_8bit, pointwise
 from lingbot_world.model.attention import sdpa
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.kv_cache import KeyValueCache
@@ -17,7 +17,7 @@ from lingbot_world.model.operations import joined, prepared_layers
 from lingbot_world.model.pointwise import encode_8bit
 from lingbot_world.model.quantized import codec
 from lingbot_world.model.quantized.parameters import FourBitParameter, WideParameter, keep_together
-from lingbot_world.model.residual import Residual
+from lingbot_world.model.residual import Residual, in_turn, residuals
 from lingbot_world.options import Window
 from model_cases import SMALL, random_inputs, random_state, with_state
 from safetensors.torch import save_file
@@ -147,7 +147,7 @@ def test_what_waits_for_a_norm_is_what_would_have_been_added(eight_bit):
     gate, weight, bias = torch.randn(3, 32)
     layer = EightBitLayer(encode_8bit(torch.randn(8, 32), dtype=torch.int8), None, torch.float32)
     made = []
-    for waits in (True, False):
+    for waits in ("always", "never"):
         row, out = Residual(x.clone(), waits), []
         for step in range(4):
             row.add(y, gate if step % 2 else None)
@@ -163,3 +163,34 @@ def test_what_waits_for_a_norm_is_what_would_have_been_added(eight_bit):
         assert (row.part(slice(0, 4)).settle() == row.settle()[:4]).all()
         made.append([*out, row.settle()])
     assert all(map(torch.equal, *made))
+
+
+def test_a_row_that_waits_comes_first_and_nothing_is_kept_while_another_computes():
+    rows, norm, orders = residuals(torch.randn(2, 9, 32)), (torch.ones(32), torch.zeros(32), 1e-6, torch.float32), []
+    for _ in range(4):
+        orders.append([])
+        for row, number in in_turn(rows, range(2)):
+            orders[-1].append(number)
+            row.normed(*norm)
+            assert not any(each.waiting for each in rows)
+            row.add(torch.randn(9, 32))
+        assert [row.waiting for row in rows] == [number == orders[-1][-1] for number in range(2)]
+    assert orders == [[0, 1], [1, 0], [0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "attention", "apart"), [("bf16", "exact", 3), ("fp8", "exact", 3), ("fp8", "8bit", 0)]
+)
+def test_two_rows_have_the_bits_of_sums_that_do_not_wait(launched, monkeypatch, arithmetic, attention, apart):
+    """In exact attention one row's sums wait, in 8 bits both. The camera's scale and shift always do."""
+    names, _ = launched
+    model, inputs = with_state(SMALL, random_state(SMALL)), random_inputs(SMALL, 2, (2, 8, 8))
+    model.set_arithmetic(arithmetic)
+    model.set_attention(attention)
+    got = model(**inputs)
+    settled_at_last = 1 if attention == "exact" else 2
+    assert names.count("gated_add_") == apart * SMALL.num_layers + settled_at_last
+    assert "affine_" not in names
+    monkeypatch.setattr(dit, "residuals", lambda x, _: [Residual(row, "never") for row in x])
+    assert torch.equal(model(**inputs), got)
+    assert names.count("affine_") == 2 * SMALL.num_layers

@@ -10,6 +10,8 @@ from model_cases import random_inputs, random_state, with_state
 
 SMALL = ModelConfig(dim=64, ffn_dim=96, num_heads=4, num_layers=2, freq_dim=32, text_dim=24, text_len=48)
 TOLERANCE = {"atol": 2e-6, "rtol": 0}
+LENGTHS = [11, 20, 20, 11]
+"""Of the two rows' prompts in the order in which the two blocks take them: the row that waits comes first."""
 
 
 def attention_of_all(q, k, v, heads, options):
@@ -54,7 +56,7 @@ def test_padding_is_looked_at_once_with_the_same_result(model, request):
     want = model(**inputs)
     told = request.getfixturevalue("seen")
     torch.testing.assert_close(model(**inputs), want, **TOLERANCE)
-    assert told == 2 * [20, 11]
+    assert told == LENGTHS
 
 
 @pytest.mark.parametrize("given", [0, 1, 48])
@@ -72,7 +74,7 @@ def test_lengths_are_those_of_the_prompt_at_hand_and_cached_with_it(model, seen)
     inputs, options = padded_inputs(), {"camera_cache": CameraCache()}
     for _ in range(2):
         model(**inputs, options=options)
-    assert seen == 4 * [20, 11]
+    assert seen == 2 * LENGTHS
     inputs["context"] = inputs["context"][:, :7]
     seen.clear()
     model(**inputs, options=options)

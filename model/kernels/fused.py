@@ -74,7 +74,7 @@ def _summed(x_at, y_ptr, gate_ptr, scale_ptr, loaded, gate, inside):
         x = x + y
     if scale_ptr is not None:
         x = x * (1.0 + scale.to(tl.float32)) + shift.to(tl.float32)
-    if y_ptr is not None:
+    if y_ptr is not None or scale_ptr is not None:
         tl.store(x_at, x, mask=inside)
     return x.to(tl.float32)
 

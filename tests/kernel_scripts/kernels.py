@@ -114,12 +114,12 @@ def attention_operands(dtype: torch.dtype) -> None:
 def several_in_one(dtype: torch.dtype) -> None:
     """Of 8 bits only the scales are compared: the interpreter rounds otherwise."""
     x, y, scale, shift, weight, bias = torch.randn(7, 96), *torch.randn(3, 7, 96).to(dtype), *torch.randn(2, 96)
-    for gate, affine in ((weight, (scale, shift)), (None, (None, None))):
+    for added, affine in (((y, weight), (scale, shift)), ((y, None), (None, None)), ((None, None), (scale, shift))):
         eight_bit = torch.empty(2, 7, 96).to(FP8), torch.empty(2, 7, 1)
         for (got, want), scales in ((torch.empty(2, 7, 96, dtype=dtype), (None, None)), eight_bit):
             given = x.clone(), x.clone()
-            kernels_of_several.add_norm_(given[0], got, scales[0], (y, gate), affine, (weight, bias, 1e-6))
-            plain.add_norm_(given[1], want, scales[1], (y, gate), affine, (weight, bias, 1e-6))
+            kernels_of_several.add_norm_(given[0], got, scales[0], added, affine, (weight, bias, 1e-6))
+            plain.add_norm_(given[1], want, scales[1], added, affine, (weight, bias, 1e-6))
             same(*given)
             same(*((got, want) if scales[0] is None else scales))
     angles, rows, y = torch.randn(7, 12), torch.randperm(20)[:7], torch.cat([y, scale], 1)[:, :96]  # rows are apart
