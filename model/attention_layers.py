@@ -35,7 +35,10 @@ class _Attention(nn.Module):
 
 
 class SelfAttention(_Attention):
-    """Attention among a row's tokens; q and k are normed over all heads together and rotated by position."""
+    """Attention among a row's tokens; q and k are normed over all heads together and rotated by position. `in_8_bits`:
+    `attention` is a function for that, `attend_8bit` or a host's own around it."""
+
+    in_8_bits = False
 
     def update_(
         self,
@@ -89,7 +92,7 @@ class SelfAttention(_Attention):
             (values,) = made  # the last of it: y is freed
             yield own_values(values, self.head_dim)
             return
-        exact = history is None or history.in_fp8 and self.attention is not attend_8bit
+        exact = history is None or history.in_fp8 and not self._alone_in_8_bits(options)
         yield q(next(made)).turned() if exact else q(next(made))
         yield k(next(made)).turned() if history is None else k(next(made))
         yield next(made)
@@ -98,7 +101,12 @@ class SelfAttention(_Attention):
         """Whether q, k and v of a row become Operands as they come: for attention in 8 bits that has neither a cache
         nor other processes."""
         alone = options.get("kv_cache") is None and "token_share" not in options and not torch.compiler.is_compiling()
-        return alone and self.attention is attend_8bit and attends_to_operands(device, self.head_dim)
+        return alone and self._alone_in_8_bits(options) and attends_to_operands(device, self.head_dim)
+
+    def _alone_in_8_bits(self, options: ForwardOptions) -> bool:
+        """Whether attention is in 8 bits and nobody else looks at what is attended to: a host would have said so (see
+        `LingBotWorldModel.blocks_alone`)."""
+        return self.attention is attend_8bit or (self.in_8_bits and "residuals" in options)
 
     def _attended(
         self, projected: Iterator[Any], extend: Extend | None, options: ForwardOptions, dtype: torch.dtype

@@ -23,7 +23,7 @@ from .forward import NO_OPTIONS, Camera, ForwardInputs, ForwardOptions, Rope, Ti
 from .operations import Operations, TorchOperations, prepared, prepared_layers
 from .parallel import WHOLE_VIDEO, WholeVideo
 from .pointwise import layer_norm, residual_dtype, slices
-from .residual import residuals
+from .residual import Residual, residuals
 from .rope import AS_TRAINED, RopeScale, rope_table
 
 EMBEDDING_TOKENS = 8192
@@ -92,7 +92,8 @@ class LingBotWorldModel(nn.Module):
         self.attention_mode = mode
         for layer in self.blocks.modules():
             if isinstance(layer, SelfAttention):
-                layer.attention = self.attention_8bit if mode == "8bit" else self._attentions[0]
+                layer.in_8_bits = mode == "8bit"
+                layer.attention = self.attention_8bit if layer.in_8_bits else self._attentions[0]
 
     @torch.no_grad()
     def forward(
@@ -162,9 +163,10 @@ class LingBotWorldModel(nn.Module):
         """The head's cells of this process's tokens. All that a forward computes from the latent."""
         e, e0 = given.times
         x = options.get("token_share", WHOLE_VIDEO).cut(self.embed_patches(given.x))
-        rows = residuals(x, self._all_wait(x, options)) if self.blocks_alone(options) else []
-        if rows:  # else the options stay the host's own
+        rows: list[Residual] = []
+        if self.blocks_alone(options):  # else the options stay the host's own
             options = {**options, "residuals": rows, "prompt_lengths": given.lengths}
+            rows += residuals(x, self._all_wait(x, options))
         for index, block in enumerate(self.blocks):
             x = self.run_block(index, block, x, e0, given.context, given.camera, given.rope, options)
         for row in rows:

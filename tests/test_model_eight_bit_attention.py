@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
 
+import model_cases
 import pytest
 import torch
 from lingbot_world.errors import InputError
@@ -128,6 +129,30 @@ def test_only_self_attention_is_reached_and_the_exact_one_comes_back():
     assert 1e-3 < relative_rms(model(**inputs), want) < 0.05
     model.set_attention("auto")
     assert torch.equal(model(**inputs), want)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_hosts_function_is_asked_where_somebody_looks_at_the_blocks(monkeypatch, alone):
+    """Where nobody does, a host's model computes what the engine's does, in as few kernels."""
+    asked = []
+
+    class Host(LingBotWorldModel):
+        @staticmethod
+        def attention_8bit(*given):
+            asked.append(given)
+            return attend_8bit(*given)
+
+        def blocks_alone(self, options):
+            return alone
+
+    plain, inputs = with_state(SMALL, random_state(SMALL)), random_inputs(SMALL, 2, (2, 8, 8))
+    monkeypatch.setattr(model_cases, "LingBotWorldModel", Host)
+    host = with_state(SMALL, random_state(SMALL))
+    plain.set_attention("8bit")
+    host.set_attention("8bit")
+    got, want = host(**inputs), plain(**inputs)
+    assert bool(asked) is not alone
+    assert torch.equal(got, want) if alone else relative_rms(got, want) < 0.02
 
 
 def test_it_adds_little_to_the_error_of_4_bits():
