@@ -22,7 +22,7 @@ def test_attention_in_8_bits_is_the_engines(found):
     result = found["attention_in_8_bits"]
     assert result["gap"] < EXACT
     assert result["effect"] > 1e-3
-    assert result["handed on"] == 0
+    assert result["handed on"] < result["effect"] / 4, result  # queries and keys by other scales
     assert result["doubled"] > 1e-2
     assert result["anew"] == "self_attention_8bit"
 

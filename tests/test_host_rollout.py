@@ -121,7 +121,8 @@ def test_attention_in_8_bits_keeps_its_keys_and_values_as_it_takes_them(found):
     assert result["place"] == [False, False, True, 0]
     assert 1e-4 < result["from exact"] < 2e-2
     assert result["in the engine"] < result["from exact"] / 4, result  # a last bit decides how a value is rounded
-    assert result["handed on"] == result["on host"] == 0
+    assert result["on host"] == 0, result
+    assert result["handed on"] < result["from exact"] / 3, result  # queries by another scale
     assert result["doubled"] > 1e-2
 
 
