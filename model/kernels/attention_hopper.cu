@@ -229,10 +229,14 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
     };
 
     auto queries_read = [&]() { if (thread == 0) arrive(q_free + 8 * (taken % QUERY_TILES)); };
+    auto meet_group = [&]() { asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory"); };
 
     for (; take(work, number, rank, d); number += gridDim.x / CLUSTER, taken++) {
         wait_for(q_full + 8 * (taken % QUERY_TILES), taken / QUERY_TILES & 1);
         if (work.tile >= d.tiles || work.tile % d.rows * QUERIES + group * ROWS >= queries) {  // this warpgroup has none
+            // Its warps meet twice. Before: a warp that adds parts up comes late, and must find the queries' phase as it waits for
+            // it. Behind: none waits for a phase of keys long over.
+            meet_group();
             for (u32 tile = done; thread < CLUSTER && tile < done + work.count; tile++) {
                 wait_for_keys(tile);
                 keys_read(tile);
@@ -241,7 +245,7 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
             }
             done += work.count;
             queries_read();
-            asm volatile("bar.sync %0, 128;" :: "r"(group + 1) : "memory");  // no warp waits for a phase long over
+            meet_group();
             continue;
         }
         int left = keys - work.first * TILE;
