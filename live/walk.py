@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
@@ -246,6 +247,14 @@ class Walk:
         return self._conditioning[min(chunk, len(self._conditioning) - 1)]
 
     def _drop(self) -> None:
+        """What GPUs still repeat ends before: torch may give a recording's memory back though it is repeated on another
+        stream than it was recorded on."""
+        decoder = self.__dict__.get("_decoder")
+        for device in {self.engine.device, *(() if decoder is None else (decoder.device,))}:
+            if device.type == "cuda":
+                with suppress(RuntimeError):  # a GPU that failed repeats nothing
+                    torch.cuda.synchronize(device)
+        del decoder
         for name in ("_world", "_decoder"):
             self.__dict__.pop(name, None)
 

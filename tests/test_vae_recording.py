@@ -1,9 +1,11 @@
 """The decoder's work for a latent frame as a CUDA graph: slots that change, what is replayed, and what is not."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
+from lingbot_world.live.walk import Walk
 from lingbot_world.model.capture import ONE_AT_A_TIME
 from lingbot_world.toy.weights import Weights
 from lingbot_world.vae import Stripe, VideoDecoder, decode_latent, load_vae, pooled
@@ -63,6 +65,27 @@ def test_where_recording_fails_frames_are_made_as_usual(caplog):
     assert len(made) == 4
     assert not recording.made
     assert caplog.text.count("cannot be recorded as a CUDA graph, and runs as usual: no graphs here") == 1
+
+
+def test_a_walk_waits_for_its_gpus_before_its_recordings_are_dropped(monkeypatch):
+    """Their memory may be given back at once. A GPU that failed is no reason to keep them."""
+    order, walk = [], object.__new__(Walk)
+
+    class Held:
+        device = torch.device("cuda", 1)
+
+        def __del__(self):
+            order.append("dropped")
+
+    def wait(device):
+        order.append(device.index)
+        raise RuntimeError("CUDA error")
+
+    monkeypatch.setattr(torch.cuda, "synchronize", wait)
+    walk.engine, walk._world, walk._decoder = SimpleNamespace(device=torch.device("cuda", 0)), Held(), Held()
+    walk._drop()
+    assert sorted(order[:2]) == [0, 1]
+    assert order[2:] == ["dropped", "dropped"]
 
 
 def refuse():
