@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 
 import pytest
@@ -73,6 +74,46 @@ def test_maps_are_made_once(monkeypatch):
         assert hopper.tensor_map(other, (64, 8), hopper.SWIZZLE_64) is not first
     assert hopper.tensor_map(x, (64, 4), hopper.SWIZZLE_64) is not first
     assert len(made) == 5
+
+
+def attended(queries, keys, heads, blocks, kind, seen):
+    """As `divide` and `take` in the source: of each tile of queries its keys, part after part, with where a part's
+    results lie (None: not shared), if `seen` keys of those that Python counts are seen."""
+    clusters, parts = blocks // kind.cluster, attention_hopper.divided(queries, keys, heads, blocks, kind)[1]
+    rows, key_tiles = -(-queries // attention_hopper.QUERIES), -(-seen // kind.tile)
+    groups, parts, tiles = -(-rows * heads // kind.cluster), min(parts, key_tiles), rows * heads
+    shared, done = groups % clusters, {}
+    for number in range(groups - shared + shared * parts):
+        alone = number < groups - shared or parts == 1
+        part, of = (0, 1) if alone else ((number - groups + shared) // shared, parts)
+        first, last = part * key_tiles // of, (part + 1) * key_tiles // of
+        assert last > first, "both blocks of a cluster wait for keys"
+        for tile in range((number - part * shared) * kind.cluster, (number - part * shared + 1) * kind.cluster):
+            assert tile <= tiles, "queries that no head has are loaded as the first ones behind the last head's"
+            if tile < tiles:
+                at = None if alone else ((tile - (groups - shared) * kind.cluster) * parts + part)
+                done.setdefault(tile, []).append((first, last, at))
+    return done
+
+
+@pytest.mark.parametrize("kind", attention_hopper.KINDS.values(), ids=lambda kind: kind.name)
+def test_every_query_gets_all_keys_once(kind):
+    """However the work is divided, and in the memory that there is for results of parts."""
+    random, numbers = Random(0), [1, 2, 63, 64, 65, 191, 192, 193, 385]
+    for _ in range(2000):
+        queries, keys = (random.choice([*numbers, random.randint(1, 5000), random.randint(1, 40000)]) for _ in "qk")
+        heads, blocks = random.choice([1, 2, 3, 12, 40]), 2 * random.randint(1, 66)
+        seen = random.choice([keys, random.randint(1, keys)])
+        shared, parts = attention_hopper.divided(queries, keys, heads, blocks, kind)
+        done = attended(queries, keys, heads, blocks, kind, seen)
+        assert sorted(done) == list(range(-(-queries // attention_hopper.QUERIES) * heads))
+        for each in done.values():
+            ends = [0, *(last for _, last, _ in each)]
+            assert [first for first, _, _ in each] == ends[:-1]
+            assert ends[-1] == -(-seen // kind.tile)
+        places = [at for each in done.values() for _, _, at in each if at is not None]
+        assert len(set(places)) == len(places)
+        assert max(places, default=0) < max(1, shared * parts)
 
 
 class Launched:
