@@ -111,6 +111,21 @@ def test_no_score_is_too_large_for_fp16(weight):
     assert longest(queries) * longest(keys) < 65504
 
 
+@pytest.mark.parametrize(("larger", "most"), [(1, 0.027), (10, 0.027), (30, 0.029), (100, 0.039)])
+def test_one_large_weight_of_a_norm_costs_other_heads_little(larger, most):
+    """Its length bounds all scores, so other heads' numbers become small: below 2^-6 a float is less exact."""
+    torch.manual_seed(0)
+    x, weight, angles = torch.randn(128, 5120), torch.ones(5120), torch.zeros(128, 64)
+    weight[37] = larger
+    given = Unturned(x, Turning(weight, angles.cos(), angles.sin(), 1e-6))
+    exact = given._replace(x=x.clone()).turned()[:, 128:]
+    of_keys = fp8_attention.scaling_of_keys(given.turning, given._replace(x=x.clone()).turned())
+    keys = operand(given._replace(x=x.clone()).turned(), of_keys)
+    queries = fp8_attention.by_norm(*turned_fp8(given))
+    got = [fp8_attention.decode(each, torch.float32)[:, 128:] for each in (queries, keys)]
+    assert max(relative_rms(each, exact) for each in got) < most
+
+
 def test_a_value_does_not_depend_on_what_shares_its_scale():
     x = torch.randn(160, 64)
     wide = torch.cat([x, 7 * x], 1)
