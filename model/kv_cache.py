@@ -7,8 +7,8 @@ absolute position, and attention has no mask: the order of the slots does not ma
 On the model's device, what is stored is what attention sees. In 8 bits and in pinned host memory (`on_host`) the stored
 tensors are others; from host memory each block's are brought to the device while the block before computes. Such a
 store has no room for the running chunk. When that is clean, it overwrites the frames that no later chunk looks back on.
-`eight_bit` stores int8 with a scale for each token and head, `fp8` what attention in 8 bits takes: with a scale and a
-mean that each block's first clean chunk sets for the whole video.
+`eight_bit` stores int8 with a scale for each token and head, `fp8` what attention in 8 bits takes. Its scales and means
+are set for the whole video by each block's first clean chunk; the scale of keys by their norm, if it is given.
 """
 
 from __future__ import annotations
