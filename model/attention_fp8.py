@@ -93,8 +93,8 @@ def scaling_to(most: float, x: Tensor, mean_of: Tensor | None = None) -> Scaling
 
 
 def scaling_of_keys(turning: Turning, mean_of: Tensor) -> Scaling:
-    """For all keys that this norm bounds, less the mean of the tokens `mean_of` [tokens, dim], which is no longer than
-    one of them."""
+    """For all keys that this norm bounds, less the mean of the tokens `mean_of` [tokens, dim]. A mean is no longer than
+    the longest key, so no difference is more than twice as long."""
     length = turning.weight.float().abs().amax().view(1).clamp_min(1e-30) * (2 * mean_of.shape[1] ** 0.5)
     scale = torch.exp2(torch.log2(length / KEY_LENGTH).ceil())
     return Scaling(scale, 1 / scale, mean_of.mean(0, dtype=torch.float32))
@@ -103,7 +103,7 @@ def scaling_of_keys(turning: Turning, mean_of: Tensor) -> Scaling:
 def scalings_for_all(
     keys: Tensor | Unturned, values: Tensor, headroom: float
 ) -> tuple[Tensor, tuple[Scaling, Scaling]]:
-    """Some keys [tokens, dim] after norm and rotation, and how they, those that come later, and values become 8 bits.
+    """The first keys [tokens, dim] after norm and rotation; and how keys and values become 8 bits, later ones too.
     `headroom`: how many times as large later ones may be, where no norm bounds them."""
     of_values = scaling(values, values, headroom).with_reach()
     if isinstance(keys, Unturned):

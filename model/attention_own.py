@@ -20,8 +20,8 @@ def own_queries(given: Unturned) -> Operand:
 
 
 def own_keys(given: Unturned, head_dim: int) -> Operand:
-    """Keys, less a mean, by the scale that their norm allows. The tokens that say their mean are normed and turned
-    apart, before all of them are."""
+    """Keys, less a mean, by the scale that their norm allows. A sample of them gives the mean: it is normed and turned
+    first, by itself."""
     some = _sampled(given).turned()
     made, count, device = scaling_of_keys(given.turning, some), len(given.x), given.x.device
     values = empty_values(given.x, 0 if takes_values_across(device, head_dim) else _zeros(given.x))

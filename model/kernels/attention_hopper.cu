@@ -34,9 +34,9 @@ INLINE int seen_keys(const float* shares, int slots, int keys) {
     for (int i = 0; i < slots; i++) there += shares[i] == 0.f;
     return keys / slots * there;
 }
-// How the work is divided. A cluster takes as many tiles of queries at once as it has blocks. As many groups of tiles as fill all
-// clusters equally often are attended to `whole`. Of the others, `shared`, the keys are divided into `parts`. Clusters side by
-// side read the same keys at the same time.
+// How the work is divided. A cluster takes a group of tiles of queries at once, one for each of its blocks. As many groups as
+// fill all clusters equally often are attended to `whole`. Of the others, `shared`, the keys are divided into `parts`. Clusters
+// side by side read the same keys at the same time.
 struct Division { int rows, tiles, whole, shared, key_tiles, parts; };
 INLINE Division divide(int queries, int keys, int heads, int parts) {
     int rows = (queries + QUERIES - 1) / QUERIES, groups = (rows * heads + CLUSTER - 1) / CLUSTER;
@@ -234,8 +234,8 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
     for (; take(work, number, rank, d); number += gridDim.x / CLUSTER, taken++) {
         wait_for(q_full + 8 * (taken % QUERY_TILES), taken / QUERY_TILES & 1);
         if (work.tile >= d.tiles || work.tile % d.rows * QUERIES + group * ROWS >= queries) {  // this warpgroup has none
-            // Its warps meet twice. Before: a warp that adds parts up comes late, and must find the queries' phase as it waits for
-            // it. Behind: none waits for a phase of keys long over.
+            // Its warps meet twice. First, since one that adds parts up comes late: it would wait for a phase of queries long
+            // over. Then, so that none waits for a phase of keys long over.
             meet_group();
             for (u32 tile = done; thread < CLUSTER && tile < done + work.count; tile++) {
                 wait_for_keys(tile);
