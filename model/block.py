@@ -19,7 +19,7 @@ from .cache import CameraCache, Pair
 from .config import ModelConfig
 from .forward import Camera, ForwardOptions, Rope
 from .linear_8bit import activated, shared_sum
-from .operations import Layer, Operations, norm_parameters, prepared_layers
+from .operations import Layer, Operations, gelu_product, norm_parameters, prepared_layers
 from .pointwise import modulated, slices
 from .residual import Residual, in_turn, residuals
 
@@ -111,7 +111,7 @@ class Block(nn.Module):
         with prepared_layers(reference, self.ffn[0], self.ffn[2]) as (up, down):
             for row, (shift, scale, gate) in in_turn(rows, modulation):
                 for part in row.parts(FFN_TOKENS):
-                    y = activated(up(part.normed(scale, shift, self.eps, reference.dtype, up)), "gelu", down)
+                    y = gelu_product(up, part.normed(scale, shift, self.eps, reference.dtype, up), down)
                     part.add(down(y), gate)
                     del y
 

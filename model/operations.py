@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..options import Arithmetic
-from .linear_8bit import DTYPES, EightBitLayer, eight_bit_weight
+from .linear_8bit import DTYPES, EightBitLayer, activated, eight_bit_weight, input_dtype
+from .pointwise import Rows, gelu_, or_else
 
 Layer = Callable[[Any], Tensor]
 """A function of activations: of a tensor, or of `eight_bit.Rows` if it computes in 8 bits."""
@@ -137,6 +138,33 @@ class ExactLayer:
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, *self.parts)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        """GELU, in its tanh form, of the layer's result for x [tokens, in]. Nvidia's GPUs compute it in fp32 in the
+        product's own kernel, so only what it gives is rounded."""
+        weight, bias = self.parts
+        nvidia = torch.version.cuda is not None and x.is_cuda and not torch.compiler.is_compiling()
+        if nvidia and bias is not None and x.element_size() == 2:
+            return _product_with_gelu(x, weight, bias)
+        return _product_then_gelu(x, weight, bias)
+
+
+def _product_then_gelu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return gelu_(F.linear(x, weight, bias))
+
+
+def _in_one_kernel(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
+
+
+_product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a product")
+
+
+def gelu_product(layer: Layer, x: Rows, following: Layer) -> Rows:
+    """GELU, in its tanh form, of the layer's result for x, as the `following` layer takes it."""
+    if isinstance(layer, ExactLayer) and isinstance(x, Tensor) and input_dtype(following) is None:
+        return layer.gelu(x)
+    return activated(layer(x), "gelu", following)
 
 
 def joined(*layers: Any) -> Layer | None:

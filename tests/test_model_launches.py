@@ -6,7 +6,7 @@ import pytest
 import torch
 from lingbot_world.loaders import load_expert
 from lingbot_world.loaders.load import _keep_decoded
-from lingbot_world.model import attention_layers, dit, linear_8bit, pointwise
+from lingbot_world.model import attention_layers, dit, linear_8bit, operations, pointwise
 from lingbot_world.model.attention import sdpa
 from lingbot_world.model.cache import CameraCache
 from lingbot_world.model.kv_cache import KeyValueCache
@@ -51,7 +51,7 @@ def launched(monkeypatch):
         return run
 
     for module, kernel, name in (
-        (pointwise, "run", None), (linear_8bit, "gelu_", "gelu_"), (linear_8bit, "product", "linear"),
+        (pointwise, "run", None), (operations, "gelu_", "gelu_"), (linear_8bit, "product", "linear"),
         (torch.nn.functional, "linear", "linear"), (attention_layers, "attend_operands", "attention"),
     ):  # fmt: skip
         monkeypatch.setattr(module, kernel, telling(getattr(module, kernel), name))

@@ -203,8 +203,9 @@ attend(const __grid_constant__ Map q, const __grid_constant__ Map k, const __gri
 
     auto wait_for_keys = [&](u32 tile) { wait_for(k_full + 8 * (tile % STAGES), tile / STAGES & 1); };
     auto wait_for_values = [&](u32 tile) { wait_for(v_full + 8 * (tile % STAGES), tile / STAGES & 1); };
-    auto keys_read = [&](u32 tile) { if (thread < CLUSTER) arrive(k_free + 8 * (tile % STAGES), thread); };
-    auto values_read = [&](u32 tile) { if (thread < CLUSTER) arrive(v_free + 8 * (tile % STAGES), thread); };
+    auto read = [&](u32 free) { if (CLUSTER == 1 && thread == 0) arrive(free); else if (CLUSTER == 2 && thread < 2) arrive(free, thread); };
+    auto keys_read = [&](u32 tile) { read(k_free + 8 * (tile % STAGES)); };
+    auto values_read = [&](u32 tile) { read(v_free + 8 * (tile % STAGES)); };
     auto multiply_keys = [&]() {
         u64 q_matrix = matrix(q_at + taken % QUERY_TILES * QUERY_BYTES + group * ROWS * ROW, 8 * ROW, 1);
         u64 k_matrix = matrix(k_at + done % STAGES * TILE_BYTES, 8 * ROW, 1);
