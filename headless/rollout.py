@@ -16,7 +16,6 @@ from torch import Tensor
 from ..errors import InputError
 from ..model.host_memory import queued_on
 from ..options import Progress
-from ..pipeline.chunk_loop import Chunk
 from ..pipeline.memory import MARGIN, estimate_vae, free_memory
 from ..pipeline.state import Prompt
 from ..vae import VideoDecoder, load_vae
@@ -54,10 +53,9 @@ def run_rollout(
 
     delivery = _Delivery(plan, decoder, decoding_processes(memory, processes), run.stages)
     del decoder  # the delivery may take another
-    chunks = (_pinned(chunk, plan.device) for chunk in spec.chunks(image, noise, *contexts))
     latents = spec.loop.run(
-        model, chunks, renoise, device=plan.device, memory=memory.world, sequence_parallel=run.together.sequence,
-        callback=delivery.forward_done,
+        model, spec.chunks(image, noise, *contexts), renoise, device=plan.device, memory=memory.world,
+        sequence_parallel=run.together.sequence, callback=delivery.forward_done,
     )  # fmt: skip
     if not processes.first:
         delivery.make(latents, lambda _frames: None)
@@ -214,18 +212,6 @@ class _Delivery:
         if self._decoder is not None:
             for latent in latents:
                 self._decoder.decode(latent)
-
-
-def _pinned(chunk: Chunk, device: torch.device) -> Chunk:
-    """From pinned memory a GPU gets its inputs without a wait for what is queued there."""
-    if device.type != "cuda" or chunk.made:
-        return chunk
-
-    def pinned(tensor: Tensor) -> Tensor:
-        return tensor.contiguous().pin_memory() if tensor.device.type == "cpu" else tensor
-
-    camera = None if chunk.camera is None else pinned(chunk.camera)
-    return chunk._replace(latent=pinned(chunk.latent), y=pinned(chunk.y), camera=camera)
 
 
 def _but_log(deliver: Callable[[], None]) -> None:

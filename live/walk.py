@@ -170,10 +170,8 @@ class Walk:
             poses = np.concatenate([self._start_pose[None], poses])
         world = poses[0 if first_of_all else FRAMES_OF_ONE - 1 :: FRAMES_OF_ONE]
         steps = model_steps(world, before, self.camera.unit)
-        latent = self._world.chunk(
-            self._chunk_noise(), self._pinned(self._y(self._made)),
-            self._camera(steps), self.engine.schedule, self._noise,
-        )  # fmt: skip
+        given = self._chunk_noise(), self._y(self._made), self._camera(steps)
+        latent = self._world.chunk(*given, self.engine.schedule, self._noise)
         copy = latent.to("cpu", non_blocking=latent.device.type == "cuda")
         return _Made(latent, copy, queued_on(latent.device), steps, poses, self._made, wishes.event, began)
 
@@ -306,13 +304,10 @@ class Walk:
         size = self.engine.chunk
         if self._drawn is None:
             return self._noise((1, 16, size, *self.engine.cells))
-        return self._pinned(self._drawn[:, :, self._made * size : (self._made + 1) * size])
+        return self._drawn[:, :, self._made * size : (self._made + 1) * size]
 
     def _noise(self, shape: tuple[int, ...]) -> Tensor:
-        return self._pinned(torch.randn(shape, generator=self._generator))
-
-    def _pinned(self, tensor: Tensor) -> Tensor:
-        return tensor.contiguous().pin_memory() if self.engine.device.type == "cuda" else tensor
+        return torch.randn(shape, generator=self._generator)
 
     def _camera(self, steps: np.ndarray) -> Tensor:
         on_gpu = self.engine.device.type == "cuda"

@@ -17,6 +17,12 @@ def upload(tensor: Tensor, device: torch.device, dtype: torch.dtype | None = Non
     return tensor.to(device, dtype, non_blocking=device.type == "cuda")
 
 
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor in pinned memory, if a CUDA device is to `upload` it. What is not pinned is copied only when all is
+    computed that was queued before, and Python waits for that."""
+    return tensor.contiguous().pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
+
+
 def queued_on(*devices: torch.device) -> Callable[[], None]:
     """Waits, when it is called, for what is queued on these devices now. Only CUDA devices queue anything."""
     queues = [torch.cuda.current_stream(device) for device in dict.fromkeys(devices) if device.type == "cuda"]

@@ -77,11 +77,13 @@ class ChunkLoop:
         then. The other arguments are those of `rollout` and `World`."""
         # 1. No chunk has keys and values yet.
         world = self.world(model, device, memory, sequence_parallel)
+        context = negative = None
         for number, given in enumerate(chunks):
-            # 2. The prompt may change from chunk to chunk.
-            world.prompt = given.context.to(device)
-            if given.negative is not None:
-                world.negative = given.negative.to(device)
+            # 2. The prompt may change from chunk to chunk. Where it does not, what is cached of it stays.
+            if given.context is not context:
+                world.prompt, context = given.context.to(device), given.context
+            if given.negative is not None and given.negative is not negative:
+                world.negative, negative = given.negative.to(device), given.negative
             # 3. A chunk that was made before is only remembered: one forward at timestep 0.
             if given.made:
                 world.replay(given.latent, given.y, given.camera)

@@ -15,7 +15,7 @@ from ..model.cache import CameraCache, same
 from ..model.config import ModelConfig
 from ..model.forward import ForwardOptions
 from ..model.forward_graphs import ForwardGraphs
-from ..model.host_memory import queued_on, upload
+from ..model.host_memory import pinned, queued_on, upload
 from ..model.kv_cache import KeyValueCache
 from ..model.kv_place import ON_DEVICE, KeyValuePlace
 from ..model.parallel import SequenceParallel
@@ -184,7 +184,10 @@ class World:
             tell()
             return guide(positive, negative[0], schedule.guide_scale) if negative else positive
 
-        clean = schedule.denoise(predict, upload(noise, self._device).float(), renoise)
+        def draw(shape: tuple[int, ...]) -> Tensor:
+            return pinned(renoise(shape), self._device)
+
+        clean = schedule.denoise(predict, upload(pinned(noise, self._device), self._device).float(), draw)
         self._made, self._begun, self._forgetful = (chunk, clean.clone()), False, [*self._lanes]
         return clean
 
@@ -239,7 +242,7 @@ class World:
         for lane in self._lanes:
             lane.history.begin(again=self._begun)
         self._begun = True
-        y = y.clone() if y.device.type == self._device.type else upload(y, self._device)
+        y = y.clone() if y.device.type == self._device.type else upload(pinned(y, self._device), self._device)
         prompts = (self.prompt,) if len(self._lanes) == 1 else (self.prompt, self.negative)
         return _Chunk(y, prompts, None if camera is None else self._uploaded(camera), cached)
 

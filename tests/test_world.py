@@ -16,6 +16,7 @@ from lingbot_world.model.rope import rope_table
 from lingbot_world.options import FAST_INDICES, Window
 from lingbot_world.pipeline import World
 from lingbot_world.pipeline import world as pipeline_world
+from lingbot_world.pipeline.chunk_loop import Chunk, ChunkLoop
 from lingbot_world.pipeline.world import WorldMemory
 from lingbot_world.sampling import few_step_schedule
 from rollout_cases import (
@@ -207,6 +208,29 @@ def test_a_new_prompt_changes_what_comes_and_not_what_was():
         made.append(next_chunk(world, GLOBAL, given, number, renoise))
     torch.testing.assert_close(torch.cat(made[:2], 2), given["latent"][:, :, :6], rtol=0, atol=1e-4)
     assert (made[2] - given["latent"][:, :, 6:]).abs().max() > 1e-2
+
+
+def test_a_prompt_goes_to_the_device_once_however_many_chunks_have_it(monkeypatch):
+    """What is cached of a prompt is found again by the tensor, so it has to be the same one."""
+
+    class Prompt:
+        def to(self, _device):
+            return object()
+
+    class Told:
+        prompt = negative = None
+
+        def chunk(self, *_):
+            return self.prompt, self.negative
+
+    monkeypatch.setattr(ChunkLoop, "world", lambda *_: Told())
+    one, other, negative = Prompt(), Prompt(), Prompt()
+    loop = ChunkLoop((6, 8), Window(6), 3, few_step_schedule(FAST_INDICES, 10.0))
+    chunks = (Chunk(*3 * [torch.zeros(1)], prompt, negative) for prompt in (one, one, other, other, one))
+    prompts, negatives = zip(*loop.run(None, chunks, None, device="cpu"), strict=True)
+    same = [prompt is before for before, prompt in zip(prompts, prompts[1:], strict=False)]
+    assert same == [True, False, True, False]
+    assert len(set(negatives)) == 1
 
 
 def test_a_cache_that_runs_out_of_memory_leaves_the_same_bits(monkeypatch):
