@@ -30,6 +30,10 @@ _WHICH_LORA = "use one that was made for the 14B models of Wan 2.1 or 2.2"
 _AnyPatcher: Any = object  # for type checkers: one of ComfyUI's patchers follows the mixin
 
 
+_ENOUGH = 2**62
+"""Bytes."""
+
+
 class ExactPatches(_AnyPatcher):
     """Mixin for ModelPatcher and ModelPatcherDynamic.
 
@@ -74,6 +78,13 @@ class ExactPatches(_AnyPatcher):
             self.backup.setdefault(key, _Backup(weight, False))
             comfy.utils.set_attr_param(self.model, key, weight.to(device_to))
         return None
+
+    def get_free_memory(self, device):
+        """Before each forward ComfyUI asks for it, to know how many prompts fit at once. Those of a causal model have
+        one, and CUDA takes its time to answer."""
+        if self.model.diffusion_model.config.causal:
+            return _ENOUGH
+        return super().get_free_memory(device)
 
     def load(self, device_to=None, *args, **kwargs):
         self.model.free_camera_cache()

@@ -1,7 +1,8 @@
 """A rollout of a causal model as a node runs it: checked, sampled chunk by chunk, decoded, and kept as a state."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import comfy.utils
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from ..camera.path import CameraPath
 from ..errors import CameraError, InputError
+from ..model.host_memory import queued_on
 from ..options import CELL, KeyValueMode
 from ..pipeline.geometry import STEP
 from ..pipeline.spec import RolloutRequest, RolloutSpec, plan_rollout
 from ..pipeline.state import Prompt, WorldState
-from ..pipeline.world import CausalModel, WorldMemory, check_causal
+from ..pipeline.world import CausalModel, check_causal
 from ..vae.decoding import NOT_FINITE, REACH
 from ..vae.encoding import SETTLED
 from .base_model import is_causal
@@ -115,52 +117,91 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
     """Samples and decodes. ComfyUI shows the newest frame after each chunk, and can interrupt every forward."""
     if run.start is not None:
         run = replace(run, spec=replace(run.spec, frame=_as_frame(_decode_last(vae, run.start, 1)[-1:])))
-    spec, model = run.spec, run.patcher.model
+    spec = run.spec
     memory, on_device = plan_memory(run.patcher, spec, mode)
-    chunks = _Chunks(run, encode_image(run, vae), seed)
-    run_prepared(run.patcher, run.prompts[0], spec.loop, partial(chunks.make, memory), seed=seed, held=on_device)
-    state = spec.state_after(torch.cat(chunks.latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
-    whole = model.process_latent_out(state.latent.clone())
+    image, (noise, renoise) = encode_image(run, vae), draws(seed, spec.geometry.lat_f, spec.size)
+    latents: list[Tensor] = []
+
+    def make(model: CausalModel, device: torch.device) -> None:
+        chunks, given = _Chunks(run.patcher, spec, device), spec.chunks(image, noise, *run.contexts)
+        made = spec.loop.run(model, given, renoise, device=device, memory=memory, callback=chunks.forward_done)
+        for number, latent in enumerate(made):
+            chunks.add(number, latent)
+        chunks.finish()
+        latents.extend(chunks.latents)
+
+    run_prepared(run.patcher, run.prompts[0], spec.loop, make, seed=seed, held=on_device)
+    state = spec.state_after(torch.cat(latents, dim=2), Prompt("", run.contexts[0], 0, *run.contexts[1:]))
+    whole = run.patcher.model.process_latent_out(state.latent.clone())
     show_warning("" if whole.isfinite().all() else NOT_FINITE)
     images = _decode_last(vae, whole, spec.geometry.lat_f)[-spec.geometry.frames :]
     return Made({"samples": whole}, images, state)
 
 
-class _Chunks:
-    """The chunks of a rollout: what they are made of, and what becomes of them."""
+class _Queued(NamedTuple):
+    """A chunk that a GPU may still be at work on: its latent there and in host memory, where it is after `wait()`."""
 
-    def __init__(self, run: NodeRollout, image: Tensor, seed: int):
-        self._run, self._image = run, image
-        self._noise, self._renoise = draws(seed, run.spec.geometry.lat_f, run.spec.size)
+    number: int
+    latent: Tensor
+    copy: Tensor
+    wait: Callable[[], None]
+
+
+class _Chunks:
+    """The new chunks of a rollout, and what ComfyUI shows of them: a bar that goes on with each forward, and the newest
+    frame of each chunk. `latents`: the chunks that are made, in host memory."""
+
+    def __init__(self, patcher, spec: RolloutSpec, device: torch.device) -> None:
+        self._spec, self._done = spec, spec.made // spec.chunk
+        self._forwards = len(spec.schedule.timesteps) + 1
+        self._bar = comfy.utils.ProgressBar(spec.geometry.frames)
+        self._previewer = _previewer(patcher)
+        self._on_gpu = device.type == "cuda"
+        # What a preview asks of the GPU is done in a queue of its own, beside the next chunk's forwards.
+        self._beside = torch.cuda.stream(torch.cuda.Stream(device)) if self._on_gpu else nullcontext()
+        self._queued: _Queued | None = None
         self.latents: list[Tensor] = []
 
-    def make(self, memory: WorldMemory, model: CausalModel, device: torch.device) -> None:
-        """Run the loop: a bar goes on with each forward, and a preview appears with each chunk that is new."""
-        spec, done = self._run.spec, self._run.spec.made // self._run.spec.chunk
-        bar, patcher = comfy.utils.ProgressBar(spec.geometry.frames), self._run.patcher
-        # Where previews are off the cheapest one: it is used only once a chunk.
-        space = patcher.model.latent_format
-        chosen: latent_preview.LatentPreviewer | None = latent_preview.get_previewer(patcher.load_device, space)
-        factors = space.latent_rgb_factors, space.latent_rgb_factors_bias
-        previewer = chosen or latent_preview.Latent2RGBPreviewer(*factors)
-        forwards = len(spec.schedule.timesteps) + 1
+    def forward_done(self, number: int, forward: int) -> None:
+        """The loop's callback. The chunk before is shown when the GPU has this one's first forward to go on with."""
+        self.finish()
+        first, last = self._frames(number), self._frames(number + 1)
+        self._show(first + (last - first) * forward // self._forwards)
 
-        def frames(number: int) -> int:
-            return spec.frames_until((number - done) * spec.chunk)
+    def add(self, number: int, latent: Tensor) -> None:
+        """A chunk whose forwards are queued. One of the state is only counted."""
+        if number < self._done:
+            self._bar.update_absolute(number + 1, self._done)
+            return
+        copy = latent.to("cpu", non_blocking=self._on_gpu)
+        self._queued = _Queued(number, latent, copy, queued_on(latent.device))
+        if not self._on_gpu:
+            self.finish()
 
-        def told(number: int, forward: int) -> None:
-            first, last = frames(number), frames(number + 1)
-            bar.update_absolute(first + (last - first) * forward // forwards, spec.geometry.frames)
+    def finish(self) -> None:
+        """Wait for the queued chunk, if there is one, and show it."""
+        if self._queued is None:
+            return
+        chunk, self._queued = self._queued, None
+        chunk.wait()
+        self.latents.append(chunk.copy)
+        with self._beside:
+            picture = self._previewer.decode_latent_to_preview_image("JPEG", chunk.latent[:, :, -1:])
+        self._show(self._frames(chunk.number + 1), picture)
 
-        given = spec.chunks(self._image, self._noise, *self._run.contexts)
-        made = spec.loop.run(model, given, self._renoise, device=device, memory=memory, callback=told)
-        for number, latent in enumerate(made):
-            if number < done:
-                bar.update_absolute(number + 1, done)
-                continue
-            self.latents.append(latent.cpu())
-            picture = previewer.decode_latent_to_preview_image("JPEG", latent[:, :, -1:])
-            bar.update_absolute(frames(number + 1), spec.geometry.frames, picture)
+    def _frames(self, number: int) -> int:
+        """How many new frames there are before this chunk."""
+        return self._spec.frames_until((number - self._done) * self._spec.chunk)
+
+    def _show(self, frames: int, picture: tuple | None = None) -> None:
+        self._bar.update_absolute(frames, self._spec.geometry.frames, picture)
+
+
+def _previewer(patcher) -> latent_preview.LatentPreviewer:
+    """The one that ComfyUI is set to; where previews are off, the cheapest: it is used only once a chunk."""
+    space = patcher.model.latent_format
+    chosen = latent_preview.get_previewer(patcher.load_device, space)
+    return chosen or latent_preview.Latent2RGBPreviewer(space.latent_rgb_factors, space.latent_rgb_factors_bias)
 
 
 def _first_frame(image: Tensor | None, state: WorldState | None) -> Tensor:

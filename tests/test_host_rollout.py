@@ -104,6 +104,11 @@ def test_comfyui_is_told_of_a_chunk_and_of_the_keys_and_values(found):
     assert twice - short == windowed - short == found["memory"]["chunk of keys and values"]
 
 
+def test_free_memory_is_not_asked_for_before_each_forward(found):
+    *_, one_chunk, three_chunks = found["free_memory"]
+    assert one_chunk == three_chunks > 0
+
+
 def test_keys_and_values_go_where_there_is_room(found):
     places = found["places"]
     assert places.pop("80 64 auto") == [False, False, False, 0]

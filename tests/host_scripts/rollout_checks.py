@@ -380,6 +380,27 @@ def memory():
 
 
 @check
+def free_memory():
+    """How often free memory is asked for in rollouts of one chunk and of three."""
+    model, asked, ask = toy_model(), [], management.get_free_memory
+
+    def spy(*arguments, **options):
+        asked.append(arguments)
+        return ask(*arguments, **options)
+
+    counts = []
+    for frames in (9, 33, 9, 33):  # the first ones load the model and encode their images
+        asked.clear()
+        management.get_free_memory = spy
+        try:
+            roll(model, frames=frames)
+        finally:
+            management.get_free_memory = ask
+        counts.append(len(asked))
+    return counts
+
+
+@check
 def places():
     """Where keys and values go on a GPU with so much memory: weights of 9.6 GB, 18 latent frames at 480x832."""
     model = toy_model()
