@@ -4,6 +4,8 @@ The numbers are those of the official `get_plucker_embeddings` and the steps bef
 written as float32 in the layout of the latent's cells.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
@@ -112,8 +114,14 @@ def scaled_intrinsics(intrinsics: np.ndarray, height: int, width: int) -> np.nda
 
 
 def pixel_rays(intrinsics: ArrayLike, height: int, width: int) -> np.ndarray:
-    """Unit ray directions of the pixel centres in camera axes, [3, 64, cells]: row-major inside a cell, then cells."""
-    fx, fy, cx, cy = scaled_intrinsics(check_intrinsics(intrinsics), height, width)
+    """Unit ray directions of the pixel centres in camera axes, [3, 64, cells]: row-major inside a cell, then cells. The
+    last ones are kept, since a video's chunks all have the same: do not write into them."""
+    return _rays(tuple(scaled_intrinsics(check_intrinsics(intrinsics), height, width).tolist()), height, width)
+
+
+@lru_cache(maxsize=1)
+def _rays(lens: tuple[float, ...], height: int, width: int) -> np.ndarray:
+    fx, fy, cx, cy = lens
     rays = np.ones((3, height, width))
     rays[0] = (np.arange(width) + 0.5 - cx) / fx
     rays[1] = ((np.arange(height) + 0.5 - cy) / fy)[:, None]

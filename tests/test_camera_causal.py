@@ -16,6 +16,7 @@ from lingbot_world.camera import (
     model_poses,
     poses_from_keys,
 )
+from lingbot_world.camera.plucker import pixel_rays
 from lingbot_world.errors import CameraError, LingBotError
 from lingbot_world.pipeline.geometry import explicit_geometry, output_geometry
 
@@ -34,6 +35,14 @@ def test_shapes_and_rays_equal_the_official_ones(golden, name):
         size = {"frames": case["frame_num"], "height": geometry.height, "width": geometry.width}
         rays = camera_embedding(data["poses"], data["intrinsics"], **size, chunk=3)
         np.testing.assert_allclose(rays, data["plucker"], rtol=0, atol=1e-6)
+
+
+def test_the_chunks_of_a_video_share_the_rays_of_its_lens():
+    rays = pixel_rays(LENS, **SIZE)
+    assert pixel_rays([LENS, LENS], **SIZE) is rays
+    other = pixel_rays([250.0, *LENS[1:]], **SIZE)
+    assert not np.array_equal(other, rays)
+    np.testing.assert_array_equal(pixel_rays(LENS, **SIZE), rays)
 
 
 @pytest.mark.parametrize(
