@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from lingbot_world.errors import InputError
 from lingbot_world.headless.files import video
-from lingbot_world.headless.files.pictures import colour_frames
+from lingbot_world.headless.files.pictures import colour_frames, frame_rate
 from lingbot_world.headless.files.target import find_target
 from lingbot_world.headless.files.video import FrameWriter, write_frames
 from PIL import Image
@@ -113,6 +113,17 @@ def test_an_interrupt_while_a_file_is_closed_waits_until_it_is_whole(tmp_path, m
 def test_a_container_is_asked_for_nothing_that_it_does_not_know(tmp_path, suffix, capfd, caplog):
     write_frames(np.zeros((2, 32, 48, 3), np.uint8), find_target(tmp_path / f"video{suffix}"))
     assert (capfd.readouterr().err, caplog.records) == ("", [])
+
+
+@pytest.mark.parametrize("name", ["12:30.mp4", "file:walk.mp4"])
+@pytest.mark.parametrize("partial", [False, True])
+def test_a_name_with_a_colon_is_written_and_read_from_the_folder_one_is_in(tmp_path, monkeypatch, name, partial):
+    monkeypatch.chdir(tmp_path)
+    with FrameWriter(find_target(name), fps=10, keep_partial=partial) as writer:
+        writer.write(pictures(3))
+    assert os.listdir() == [name]
+    assert len(list(colour_frames(name))) == 3
+    assert frame_rate(name) == 10
 
 
 def test_a_video_that_grows_can_be_watched_meanwhile(tmp_path):

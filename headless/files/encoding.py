@@ -21,7 +21,8 @@ class WholeVideo:
         self._frame = av.VideoFrame.from_ndarray
         container = CONTAINERS[suffix.lower()]
         options = {} if container == "matroska" else {"movflags": "+faststart"}  # which matroska says it does not know
-        self._container = av.open(str(file), "w", format=container, options=options)
+        # Of a relative 12:30.mp4 FFmpeg would take "12" for a protocol.
+        self._container = av.open(str(file.absolute()), "w", format=container, options=options)
         self._stream = self._container.add_stream("libx264", rate=fps, options=_encoding())
         self._stream.pix_fmt = "yuv420p"
 

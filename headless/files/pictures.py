@@ -88,11 +88,16 @@ def frame_rate(video: str | Path) -> float:
         return FPS
     av = require("av", '"lingbot-world[cli]"')
     try:
-        with av.open(str(video)) as container:
+        with av.open(_of_disk(video)) as container:
             rates = [stream.average_rate for stream in container.streams.video]
     except av.error.FFmpegError:
         return FPS  # who reads the frames says what is wrong
     return float(rates[0]) if rates and rates[0] else FPS
+
+
+def _of_disk(video: str | Path) -> str:
+    """The file's absolute path: of a relative 12:30.mp4 FFmpeg takes "12" for a protocol."""
+    return str(Path(video).absolute())
 
 
 @contextmanager
@@ -136,7 +141,7 @@ def _of_file(path: Path, pixels: str) -> Iterator[np.ndarray]:
     av = require("av", '"lingbot-world[cli]"')
     count = 0
     try:
-        with av.open(str(path)) as container:
+        with av.open(_of_disk(path)) as container:
             if not container.streams.video:
                 raise InputError(f"{path}: no video in this file; expected frames")
             for frame in container.decode(video=0):
