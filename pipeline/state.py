@@ -18,7 +18,7 @@ from torch import Tensor
 from ..camera import CameraTrack, check_intrinsics, check_poses, continue_track
 from ..camera.poses import check_actions
 from ..errors import CheckpointError, InputError
-from ..loaders.tensors import read_safetensors
+from ..loaders.tensors import TensorEntry, read_safetensors
 from ..model.config import ModelConfig
 from ..options import CHUNK, CHUNKS, Window
 from .geometry import PATCH
@@ -147,22 +147,17 @@ class WorldState:
 def last_prompt(path: str | Path) -> str:
     """The text of a state's last prompt, without reading the rest. Raises InputError for what is no state."""
     path = Path(path)
+    _opened(path)
     try:
         return str(_metadata(path)["prompts"][-1]["text"])
-    except (OSError, KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
+    except (KeyError, IndexError, TypeError) as error:
         raise InputError(f"{path}: not a state that can be continued ({error})") from error
 
 
 def load_state(path: str | Path) -> WorldState:
     """Reads what `WorldState.save` wrote. Raises InputError for any other file, CheckpointError for a damaged one."""
     path = Path(path)
-    if not path.is_file():
-        raise InputError(f"the state {path} {'is a folder' if path.is_dir() else 'does not exist'}")
-    try:
-        tensors = {name: entry.view().clone() for name, entry in read_safetensors(path).items()}
-    except CheckpointError as error:
-        hint = "expected a whole file that --save_state wrote"
-        raise CheckpointError(str(error).replace("download it again", hint)) from error
+    tensors = {name: entry.view().clone() for name, entry in _opened(path).items()}
     metadata = _metadata(path)
     for name, (dtype, dimensions) in _TENSORS.items():
         tensor = tensors.get(name)
@@ -190,6 +185,18 @@ def load_state(path: str | Path) -> WorldState:
     except (KeyError, TypeError, ValueError, OverflowError) as error:  # LingBotErrors too, which do not name the file
         raise InputError(f"{path.name}: not a state that can be continued ({error}); write it again") from error
     return state
+
+
+def _opened(path: Path) -> dict[str, TensorEntry]:
+    """The file's tensors, of which the header was read. Raises InputError where there is no file, CheckpointError for a
+    damaged one."""
+    if not path.is_file():
+        raise InputError(f"the state {path} {'is a folder' if path.is_dir() else 'does not exist'}")
+    try:
+        return read_safetensors(path)
+    except CheckpointError as error:
+        hint = "expected a whole file that --save_state wrote"
+        raise CheckpointError(str(error).replace("download it again", hint)) from error
 
 
 def _metadata(path: Path) -> dict:

@@ -5,6 +5,7 @@ import socket
 import pytest
 from lingbot_world.headless.command.cli import main
 from lingbot_world.headless.live import opening, running
+from PIL import Image
 
 
 @pytest.fixture
@@ -53,6 +54,23 @@ def test_a_folder_that_is_no_model_is_named(refusal, tmp_path):
         said = refusal("--port", 0, package=folder)
         assert str(folder) in said
         assert "image" not in said
+
+
+@pytest.mark.parametrize("words", [["--walks", ""], ["--continue_from", ""]])
+def test_a_path_that_is_empty_is_not_the_folder_one_is_in(refusal, words):
+    assert f"argument {words[0]}: the path is empty" in refusal(*words)
+    assert "argument CKPT: the path is empty" in refusal(package="")
+
+
+def test_what_is_no_state_is_refused_in_one_line(refusal, tmp_path):
+    """Also what would be a very long header of one, as a picture's first bytes are."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    (tmp_path / "short.state").write_bytes(b"1234")
+    for name in ("a.png", "short.state"):
+        said = refusal("--continue_from", tmp_path / name)
+        assert said.startswith(f"lingbot-world: {tmp_path / name}: truncated or corrupt")
+        assert said.endswith("expected a whole file that --save_state wrote")
+    assert refusal("--continue_from", tmp_path / "none").endswith(f"the state {tmp_path / 'none'} does not exist")
 
 
 def test_an_origin_is_compared_as_browsers_say_it(toy_package, tmp_path, monkeypatch):

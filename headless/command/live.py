@@ -12,7 +12,7 @@ from ...errors import InputError, require
 from ...options import ShowProgress
 from ..options import LORA, SIZE, GenerateOptions, lora_of
 from ..starting import spared_imports, start_cuda
-from .flags import Help, add_size, adder, seconds, settings_of
+from .flags import Help, add_size, adder, seconds, settings_of, some_path
 
 CAUSAL_FOLDER, EXAMPLE = "lingbot_world_fast", "example"
 PROMPT = "A quiet place in the evening light; the camera moves through it."
@@ -24,15 +24,16 @@ def add_live_command(commands: Any, show: ShowProgress) -> None:
     about = "walk through a world while it is made, in the browser"
     parser = commands.add_parser("live", help=about, formatter_class=Help)
     parser.set_defaults(run=lambda arguments: _live(arguments, show), interrupted="nothing was walked")
-    parser.add_argument("ckpt", metavar="CKPT", help="the folder of a causal model (Fast, 2.0), or of a toy package")
+    parser.add_argument("ckpt", metavar="CKPT", type=some_path,
+                        help="the folder of a causal model (Fast, 2.0), or of a toy package")  # fmt: skip
     parser.add_argument("--port", type=int, default=8765, help="0 picks one that is free")
     parser.add_argument("--no_open", action="store_true", help="do not open the page in the browser")
     parser.add_argument("--lan", action="store_true", help="listen to other machines; the address has a token")
     parser.add_argument("--allow_origin", action="append", default=[], metavar="ORIGIN", type=_origin,
                         help="a page of another address that may connect, such as http://localhost:8000; can be given "
                         "again")  # fmt: skip
-    parser.add_argument("--walks", default="walks", metavar="FOLDER", help="where what is walked is kept: state, "
-                        "camera path and video, a folder a walk")  # fmt: skip
+    parser.add_argument("--walks", default="walks", metavar="FOLDER", type=some_path, help="where what is walked is "
+                        "kept: state, camera path and video, a folder a walk")  # fmt: skip
     parser.add_argument("--bench", nargs="?", const=20.0, type=seconds, metavar="SECONDS", help="walk by itself for "
                         "so long and print what was measured as JSON")  # fmt: skip
     parser.add_argument("--prompt", help="what the world shows; left out: the example's, or a "
