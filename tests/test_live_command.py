@@ -1,5 +1,6 @@
 """What `lingbot-world live` says before a model is loaded for it."""
 
+import shutil
 import socket
 
 import pytest
@@ -71,6 +72,15 @@ def test_what_is_no_state_is_refused_in_one_line(refusal, tmp_path):
         assert said.startswith(f"lingbot-world: {tmp_path / name}: truncated or corrupt")
         assert said.endswith("expected a whole file that --save_state wrote")
     assert refusal("--continue_from", tmp_path / "none").endswith(f"the state {tmp_path / 'none'} does not exist")
+
+
+def test_an_example_of_another_encoding_is_named(refusal, toy_package, tmp_path):
+    package = tmp_path / "package"
+    shutil.copytree(toy_package, package)
+    (package / "example/prompt.txt").write_bytes("ein Caf\u00e9".encode("cp1252"))
+    said = refusal(package=package)
+    assert said.startswith(f"lingbot-world: {package / 'example/prompt.txt'}: not UTF-8 text")
+    assert len(said.splitlines()) == 1
 
 
 def test_an_origin_is_compared_as_browsers_say_it(toy_package, tmp_path, monkeypatch):

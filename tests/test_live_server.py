@@ -139,7 +139,8 @@ def test_the_pictures_of_a_packages_example_are_offered_with_their_prompts(toy_p
     shutil.copytree(toy_package, package)
     for name, side in (("sea", 20), ("a_hill", 30)):
         (package / f"example/{name}.png").write_bytes(png(side, 16))
-    (package / "example/sea.txt").write_text("a sea at night\n", encoding="utf-8")
+    (package / "example/sea.txt").write_text("a sea at night\n", encoding="utf-8-sig")  # as Windows' editors write it
+    (package / "example/z.png").mkdir()
     with Server(package, tmp_path / "walks") as server:
         (own, picture), *others = offered(server)
     assert own == {"name": "the server's own picture", "prompt": "a castle", "own": True}

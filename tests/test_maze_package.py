@@ -85,7 +85,11 @@ def test_a_walk_is_as_the_package_asks_where_the_command_says_nothing(package, t
     assert (own["width"], own["height"], own["chunk"]) == (96, 64, 3)
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "not JSON"), ('{"port": 1}', "expected an object of width, height")])
+@pytest.mark.parametrize(("text", "said"), [
+    ("{", "not JSON"), ('{"port": 1}', "expected an object of width, height"),
+    ('{"width": "256"}', "width is '256', expected a whole number"),
+    ('{"schedule": 0}', "schedule is 0, expected text"),
+])  # fmt: skip
 def test_a_wish_that_cannot_be_read_is_named(package, tmp_path, capsys, text, said):
     copy = tmp_path / "package"
     shutil.copytree(package, copy)

@@ -115,9 +115,17 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
         prompt = last_prompt(state)
     if prompt is None:
         told = example / "prompt.txt"
-        prompt = told.read_text(encoding="utf-8").strip() if told.is_file() else PROMPT
+        prompt = _text(told) if told.is_file() else PROMPT
     values |= _wishes(example / WISHES, arguments)
     return values | {"image": image, "prompt": prompt, "continue_from": state}
+
+
+def _text(file: Path) -> str:
+    """What an example's text file says. Raises InputError."""
+    try:
+        return file.read_text(encoding="utf-8-sig").strip()
+    except ValueError as error:
+        raise InputError(f"{file}: not UTF-8 text ({error}); save it as UTF-8, or give `prompt`") from error
 
 
 def _origin(text: str) -> str:
@@ -144,6 +152,10 @@ def _wishes(file: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     if not isinstance(told, dict) or not told.keys() <= set(WISHED):
         raise InputError(f"{file}: {told!r:.200}, expected an object of {', '.join(WISHED)}; write the package again, "
                          "or remove this file")  # fmt: skip
+    for name, value in told.items():
+        if type(value) is not (str if name == "schedule" else int):
+            expected = "text" if name == "schedule" else "a whole number"
+            raise InputError(f"{file}: {name} is {value!r:.200}, expected {expected}; mend it, or remove this file")
     sized = arguments.width or arguments.height or tuple(arguments.size) != SIZE
     return {name: value for name, value in told.items()
             if getattr(arguments, name) is None and not (sized and name in WISHED[:2])}  # fmt: skip

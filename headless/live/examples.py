@@ -50,13 +50,13 @@ def _pictures(options: GenerateOptions) -> list[Path]:
     """The pictures that lie in the example folder of a model's package, which is its own or the one that it lies in."""
     model = Path(options.ckpt_dir).absolute()
     folder = next((path / EXAMPLE for path in (model, model.parent) if (path / EXAMPLE).is_dir()), None)
-    return [] if folder is None else sorted(folder.glob("*.png"))
+    return [] if folder is None else sorted(path for path in folder.glob("*.png") if path.is_file())
 
 
 def _read(path: Path, otherwise: str) -> Example:
     """A picture's bytes as they are, which a client sends back, and the prompt of the text file of its name."""
     text = path.with_name("prompt.txt") if path.stem == "image" else path.with_suffix(".txt")
-    told = text.read_text(encoding="utf-8", errors="replace").strip() if text.is_file() else ""
+    told = text.read_text(encoding="utf-8-sig", errors="replace").strip() if text.is_file() else ""
     return Example(told or path.stem, told or otherwise, False, path.read_bytes(), "image/png")
 
 
