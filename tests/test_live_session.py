@@ -710,6 +710,18 @@ def test_a_processor_that_multiplies_bf16_walks_in_it_unless_something_else_is_a
     assert (exact.dtype, exact.half) == (torch.float32, None)
 
 
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_a_walk_that_goes_on_is_told_of_no_video_with_an_end(toy_package, tmp_path, chunk):
+    state = tmp_path / "before.state"
+    with walking(toy_package, tmp_path, chunk=chunk) as session:
+        made = chunks(session, 2)[-1]
+        session.state().save(state)
+    asked = {"ckpt_dir": toy_package / "lingbot_world_fast", "prompt": "a", "device": "cpu", "continue_from": state}
+    notes = opening.plan_live(GenerateOptions(**asked, output="unused.mp4")).notes
+    assert [note for note in notes if "frames" in note.lower()] == [
+        f"{state} holds {made.first + len(made.pixels)} frames; the walk goes on from there."]  # fmt: skip
+
+
 def test_a_state_of_other_chunks_is_refused_with_a_sentence(toy_package, tmp_path):
     with walking(toy_package, tmp_path, chunk=3) as session:
         chunks(session, 2)

@@ -63,13 +63,16 @@ def open_live(
 
 def plan_live(options: GenerateOptions) -> RolloutPlan:
     """Checks what is asked for and opens the files. Raises a LingBotError."""
-    plan = make_plan(replace(_quick(options), frame_num=4 * latent_frames(options.window) - 3))
+    frames = 4 * latent_frames(options.window) - (3 if options.continue_from is None else 0)
+    plan = make_plan(replace(_quick(options), frame_num=frames))
     name = f"`ckpt_dir` {options.ckpt_dir}"
     if not isinstance(plan, RolloutPlan):
         raise InputError(f"{name}: a walk takes a causal model of a few steps (LingBot-World Fast or 2.0); this one "
                          "takes many")  # fmt: skip
     check_walkable(plan.spec, name)
-    spec, notes = without_end(plan.spec, plan.notes, options.window, options.sink)
+    of_video = f"this video has the {plan.geometry.frames} that follow"  # those that memory is planned for
+    said = [note.replace(of_video, "the walk goes on from there") for note in plan.notes]
+    spec, notes = without_end(plan.spec, said, options.window, options.sink)
     return replace(plan, spec=spec, notes=notes)
 
 
