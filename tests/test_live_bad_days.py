@@ -345,8 +345,10 @@ def test_a_picture_has_limits(monkeypatch):
     monkeypatch.setattr(pictures, "MOST_PIXELS", 1000)
     with pytest.raises(InputError, match="scale it down"):
         read_picture(png(200, 50), (32, 48), crop=True)
-    with pytest.raises(InputError, match="not a picture"):
+    with pytest.raises(InputError, match="^not a picture that can be read; PNG, JPEG and WebP are$"):
         read_picture(b"GIF89a" + bytes(50), (32, 48), crop=True)
+    with pytest.raises(InputError, match=r"^not a picture that can be read \(.*truncated.*\); PNG"):
+        read_picture(png(10, 10)[:-30], (32, 48), crop=True)
 
 
 def started(package, folder, *more):

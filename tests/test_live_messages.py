@@ -124,6 +124,12 @@ def test_a_whole_number_of_four_hundred_digits_is_clipped_or_refused(message, sa
         understood(JSON, message % HUGE)
 
 
+@pytest.mark.parametrize(("kind", "count"), [("look", 2), ("stick", 4)])
+def test_numbers_that_are_none_are_said_of_which_event(kind, count):
+    with pytest.raises(InputError, match=f"^`{kind}`: expected {count} finite numbers$"):
+        understood(JSON, json.dumps({"type": "event", "kind": kind, "payload": ["1"]}))
+
+
 @pytest.mark.parametrize("key", ["resume", "size", "fps", "realtime_output_format", "kind"])
 def test_what_is_nested_a_thousand_times_is_named_by_its_type(key):
     """As deep as msgpack reads it, which is deeper than Python writes it."""

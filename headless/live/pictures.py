@@ -5,7 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from ...errors import InputError
 from ..files.pictures import BROKEN, upright
@@ -25,7 +25,9 @@ def read_picture(data: bytes, size: tuple[int, int], *, crop: bool) -> np.ndarra
     except BROKEN as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"not a picture that can be read: {str(error)[:100]}; PNG, JPEG and WebP are") from error
+        # Pillow's words for what is no picture name an object of Python.
+        reason = "" if isinstance(error, UnidentifiedImageError) else f" ({str(error)[:100]})"
+        raise InputError(f"not a picture that can be read{reason}; PNG, JPEG and WebP are") from error
     if crop:
         height, width = size
         share = min(picture.width / width, picture.height / height)

@@ -155,10 +155,10 @@ def _new_prompt(payload: Any) -> tuple[str, bool]:
     return _prompt(payload), False
 
 
-def _numbers(count: int, most: float) -> Any:
+def _numbers(name: str, count: int, most: float) -> Any:
     def read(payload: Any) -> list[float]:
         if not isinstance(payload, list) or len(payload) != count or not all(map(_finite, payload)):
-            raise InputError(f"expected {count} finite numbers")
+            raise InputError(f"`{name}`: expected {count} finite numbers")
         return [float(max(-most, min(most, value))) for value in payload]
 
     return read
@@ -170,8 +170,8 @@ def _finite(value: Any) -> bool:
 
 
 _READERS = {
-    "camera_actions": _actions, "prompt": _new_prompt, "look": _numbers(2, 720), "stick": _numbers(4, 1),
-    "pause": lambda _payload: None, "resume": lambda _payload: None,
+    "camera_actions": _actions, "prompt": _new_prompt, "look": _numbers("look", 2, 720),
+    "stick": _numbers("stick", 4, 1), "pause": lambda _payload: None, "resume": lambda _payload: None,
     "back": lambda payload: _whole("back", {"back": payload}, 0) or 0,
     "restart": lambda payload: read_init({**(payload if isinstance(payload, dict) else {}), "type": "init"}),
     "output": lambda payload: _output(payload if isinstance(payload, dict) else {}, "jpeg"),
