@@ -23,7 +23,7 @@ from ..vae import records, vae_width
 from .checks import Plan, camera_of, find_decoding_device, geometry_of, lora_notes, many, refuse_options, text_notes
 from .files.existing import refuse_existing
 from .files.pictures import image_notes
-from .files.target import Target, check_folder
+from .files.target import Target, check_folder, check_name
 from .options import BASE_ONLY, FEW_STEPS_ONLY, GUIDED, GenerateOptions
 
 
@@ -116,6 +116,7 @@ def _check_saved(saved: Path, options: GenerateOptions, target: Target) -> None:
     image = options.image if isinstance(options.image, str | Path) else None
     refuse_existing(saved, options.overwrite or goes_on, image)
     check_folder("save_state", saved, saved.parent)
+    check_name("save_state", saved)
 
 
 def _request(options: GenerateOptions, release: Release) -> RolloutRequest:

@@ -89,6 +89,7 @@ def check_target(target: Target, geometry: Geometry) -> None:
     folder = check_folder("output", target.path, target.folder)
     pixels = geometry.frames * geometry.height * geometry.width
     needed = pixels * 3 if target.pattern else pixels * 3 // 2  # at most: as RGB; a video as uncompressed YUV 4:2:0
+    check_name("output", target.files(0, 1)[0])
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise InputError(
@@ -103,6 +104,16 @@ def check_new(target: Target, first: int, frames: int, image: str | Path | None,
     video = target.pattern is None and target.kept is None and not target.is_pipe
     for file in (*target.files(first, frames), *([target.growing] if video else [])):
         refuse_existing(file, overwrite, image)
+
+
+def check_name(option: str, file: Path) -> None:
+    """Raises InputError where the name of the option's `file` has no room for the ending of a file that is not whole.
+    """
+    try:
+        file.with_name(f"{file.name}.part").exists()
+    except OSError as error:
+        raise InputError(f"`{option}` {file}: {error.strerror}, with the .part that it ends in until it is whole; "
+                         "name a shorter one") from error  # fmt: skip
 
 
 def check_folder(option: str, path: Path, folder: Path) -> Path:
