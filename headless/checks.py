@@ -171,11 +171,23 @@ def camera_of(options: GenerateOptions, checkpoint: Checkpoint) -> PoseFolder | 
             f"the camera; use a LingBot-World checkpoint, or leave `{name}` out"
         )
     if options.action_path is not None:
-        return read_pose_folder(options.action_path, actions=control == 7)
+        return _pose_folder(Path(options.action_path), actions=control == 7)
     path = made_path(name, getattr(options, name), options.frame_num)
     if control == 7 and path.actions is None:
         raise CameraError(f"`preset` {options.preset}: this checkpoint takes held keys besides; give `keys`")
     return PoseFolder(path.c2w, path.intrinsics, path.actions if control == 7 else None, ())
+
+
+def _pose_folder(path: Path, actions: bool) -> PoseFolder:
+    """Raises CameraError, which says for a file of another kind, or none, how it becomes a pose folder."""
+    try:
+        return read_pose_folder(path, actions=actions)
+    except CameraError as error:
+        file = path / "poses.npy" if path.is_dir() else path
+        if not path.exists() or (file.is_file() and file.suffix == ".npy"):
+            raise
+        raise CameraError(f"{error}; `action_path` is a folder with poses.npy and intrinsics.npy, which `lingbot-world "
+                          "camera convert` makes of other programs' paths") from error  # fmt: skip
 
 
 def made_path(kind: str, text: str, frames: int) -> CameraPath:

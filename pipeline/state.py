@@ -191,7 +191,8 @@ def _opened(path: Path) -> dict[str, TensorEntry]:
     """The file's tensors, of which the header was read. Raises InputError where there is no file, CheckpointError for a
     damaged one."""
     if not path.is_file():
-        raise InputError(f"the state {path} {'is a folder' if path.is_dir() else 'does not exist'}")
+        found = "is a folder; name the file, such as a walk's walk.state" if path.is_dir() else "does not exist"
+        raise InputError(f"the state {path} {found}")
     try:
         return read_safetensors(path)
     except CheckpointError as error:

@@ -54,6 +54,17 @@ CAMERAS = {
 }
 
 
+def test_a_path_of_another_program_is_to_be_converted(command, tmp_path, capsys):
+    """A path that is not there is not."""
+    (tmp_path / "transforms.json").write_text("{}")
+    how = "which `lingbot-world camera convert` makes of other programs' paths"
+    for path in (tmp_path / "transforms.json", tmp_path):
+        said = refusal(command(action_path=path), capsys)
+        assert str(path) in said
+        assert how in said
+    assert how not in refusal(command(action_path=tmp_path / "nowhere"), capsys)
+
+
 @pytest.mark.parametrize("case", CAMERAS)
 def test_bad_cameras_are_refused(case, command, toy_package, tmp_path, capsys):
     changes, message = CAMERAS[case]

@@ -94,7 +94,7 @@ def test_states_that_do_not_belong_are_refused(causal, tmp_path):
     damaged.write_bytes(state.read_bytes()[:-100])
     with pytest.raises(CheckpointError, match="truncated or corrupt.*; expected a whole file that --save"):
         make_plan(causal(continue_from=damaged))
-    with pytest.raises(InputError, match="is a folder"):
+    with pytest.raises(InputError, match="is a folder; name the file, such as a walk's walk.state"):
         make_plan(causal(continue_from=tmp_path))
     other = tmp_path / "c.state"
     for metadata in (None, {"lingbot_world": "[" * 100_000}):
