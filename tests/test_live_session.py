@@ -710,6 +710,16 @@ def test_a_processor_that_multiplies_bf16_walks_in_it_unless_something_else_is_a
     assert (exact.dtype, exact.half) == (torch.float32, None)
 
 
+def test_a_walk_needs_no_place_for_a_video_in_the_folder_one_is_in(toy_package, tmp_path, monkeypatch):
+    """What is kept of it lies in the session's folder, which its own options name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "walks").write_text("a file")
+    engine, _ = opening.open_live(
+        toy_package / "lingbot_world_fast", image=toy_package / "example/image.png", prompt="a", width=48, height=32,
+        chunk=1, device="cpu")  # fmt: skip
+    assert engine.size == (32, 48)
+
+
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_a_walk_that_goes_on_is_told_of_no_video_with_an_end(toy_package, tmp_path, chunk):
     state = tmp_path / "before.state"

@@ -81,7 +81,7 @@ def _live(arguments: argparse.Namespace, show: ShowProgress) -> None:
     check_folder("walks", folder, folder)
     if arguments.bench is None:
         check_port(arguments.port, everywhere=arguments.lan)
-    values = settings_of(arguments) | _found(arguments) | {"output": folder / "walk.mp4"}
+    values = settings_of(arguments) | _found(arguments) | {"output": None}
     opened = Opened(plan_live(GenerateOptions(**values)), show)
     arguments.interrupted = "what was walked is kept"
     size, out = opened.plan.geometry, sys.stdout if arguments.bench is None else sys.stderr  # figures are JSON alone

@@ -56,7 +56,7 @@ def open_live(
     """A model and where a walk of it begins, for `live.Session`. `options` are others of GenerateOptions, such as
     `width`, `height`, `chunk`, `seed` and `device`; with `continue_from`, a state, no image is needed. Raises a
     LingBotError."""
-    given = GenerateOptions(ckpt_dir=ckpt_dir, image=image, prompt=prompt, output="walks", **options)
+    given = GenerateOptions(ckpt_dir=ckpt_dir, image=image, prompt=prompt, output=None, **options)
     opened = Opened(plan_live(given))
     return opened.engine(), opened.start
 
