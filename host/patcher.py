@@ -199,7 +199,7 @@ class ExactPatches(_AnyPatcher):
         wanted = sum(patch.memory_required() for patch in patches)
         # ComfyUI asks only the first device's model what a step needs. The parent of a copy on another device has it.
         step = max(each.model.last_memory_required for each in (self, self.parent) if isinstance(each, ExactPatches))
-        if wanted + step > self.get_free_memory(device):
+        if wanted + step > super().get_free_memory(device):  # a causal model has an answer of its own
             return False
         for patch in patches:
             patch.prepare(torch.empty(patch.memory_required(), dtype=torch.uint8, device=device), None)

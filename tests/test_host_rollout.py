@@ -88,6 +88,10 @@ def test_a_lora_acts_in_every_forward(found):
     assert found["lora"]["effect"] > 1e-2
 
 
+def test_a_lora_is_held_on_the_device_only_where_there_is_room(found):
+    assert found["lora"]["held with and without room"] == [True, False]
+
+
 def test_an_interrupt_stops_within_a_forward_and_leaves_the_next_run_alone(found):
     assert found["interrupted"] == {"stopped": True, "forwards": 8, "bytes": 0, "after": 0}
 
