@@ -139,11 +139,10 @@ def run_rollout(run: NodeRollout, vae, seed: int, mode: KeyValueMode = "auto") -
 
 
 class _Queued(NamedTuple):
-    """A chunk that a GPU may still be at work on: its latent there and in host memory, where it is after `wait()`."""
+    """A chunk that a GPU may still be at work on. `wait()` returns when its latent is in host memory."""
 
     number: int
     latent: Tensor
-    copy: Tensor
     wait: Callable[[], None]
 
 
@@ -173,8 +172,7 @@ class _Chunks:
         if number < self._done:
             self._bar.update_absolute(number + 1, self._done)
             return
-        copy = latent.to("cpu", non_blocking=self._on_gpu)
-        self._queued = _Queued(number, latent, copy, queued_on(latent.device))
+        self._queued = _Queued(number, latent.to("cpu", non_blocking=self._on_gpu), queued_on(latent.device))
         if not self._on_gpu:
             self.finish()
 
@@ -184,8 +182,8 @@ class _Chunks:
             return
         chunk, self._queued = self._queued, None
         chunk.wait()
-        self.latents.append(chunk.copy)
-        with self._beside:
+        self.latents.append(chunk.latent)
+        with self._beside:  # ComfyUI's previewers do not wait for a latent that is on a GPU
             picture = self._previewer.decode_latent_to_preview_image("JPEG", chunk.latent[:, :, -1:])
         self._show(self._frames(chunk.number + 1), picture)
 

@@ -96,6 +96,10 @@ def test_an_interrupt_stops_within_a_forward_and_leaves_the_next_run_alone(found
     assert found["interrupted"] == {"stopped": True, "forwards": 8, "bytes": 0, "after": 0}
 
 
+def test_a_chunk_is_shown_from_host_memory_when_the_next_one_is_begun(found):
+    assert found["pictures"] == {"waiting": 0, "shown": [0]}
+
+
 def test_behind_multigpu_cfg_split_it_runs_on_one_device_and_says_so(found):
     split = found["on_two_devices"]
     assert split["gap"] == 0

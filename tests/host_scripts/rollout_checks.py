@@ -30,7 +30,7 @@ from lingbot_world.host.live import prepare_live, run_live  # noqa: E402
 from lingbot_world.host.live_view import live_view  # noqa: E402
 from lingbot_world.host.loading import load_causal, load_patcher  # noqa: E402
 from lingbot_world.host.patcher import ExpertPatcher  # noqa: E402
-from lingbot_world.host.rollout import prepare_rollout, run_rollout  # noqa: E402
+from lingbot_world.host.rollout import _Chunks, prepare_rollout, run_rollout  # noqa: E402
 from lingbot_world.host.rollout_sampler import plan_memory, run_prepared  # noqa: E402
 from lingbot_world.loaders import load_expert  # noqa: E402
 from lingbot_world.model.cache import CameraCache  # noqa: E402
@@ -336,6 +336,21 @@ def interrupted():
     hook.remove()
     left, after = model.model.key_value_bytes, gap(roll(model).state.latent, want)
     return {"stopped": stopped, "forwards": len(forwards), "bytes": left, "after": after}
+
+
+@check
+def pictures():
+    """What is shown of a chunk that a GPU has made: nothing of it can be read but its copy in host memory."""
+    spec, device, shown = prepare(toy_model()).spec, torch.device("cpu"), []
+    chunks = _Chunks(toy_model(), spec, device)
+    preview = chunks._previewer.decode_latent_to_preview_image
+    chunks._on_gpu, made = True, torch.randn(1, 16, spec.chunk, *spec.size)
+    on_gpu = SimpleNamespace(device=device, to=lambda _, non_blocking: made.clone())
+    chunks._previewer.decode_latent_to_preview_image = lambda *given: shown.append(given[1]) or preview(*given)
+    chunks.add(0, on_gpu)
+    waiting = len(shown)
+    chunks.forward_done(1, 1)
+    return {"waiting": waiting, "shown": [gap(latent, made[:, :, -1:]) for latent in shown]}
 
 
 @check
