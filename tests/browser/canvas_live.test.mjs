@@ -78,6 +78,29 @@ inBothRenderers((it) => {
     assert.equal(saved.length, 10);
   });
 
+  it.once("a node that becomes a subgraph takes its walk along, and nothing else connects to it", async (page) => {
+    await addWalk(page);
+    await page.evaluate(() => window.app.queuePrompt(0, 1));
+    await frames(page);
+    let connections = 0;
+    const count = (socket) => { connections += socket.url().includes("lingbot_world/live"); };
+    page.on("websocket", count);
+    await page.evaluate(() => {
+      const { app } = window, { node } = app.graph.convertToSubgraph(new Set([window.live]));
+      app.canvas.openSubgraph(node.subgraph, node);
+      Object.assign(app.canvas.ds, { scale: 1, offset: [-300, 0] });
+    });
+    await page.locator(VIEW).waitFor();
+    await frames(page);
+    await page.locator(`${VIEW} [data-command=leave]`).click();
+    await page.waitForFunction(async () => {
+      const { queue_running: left } = await (await window.app.api.fetchApi("/queue")).json();
+      return left.length === 0;
+    });
+    page.off("websocket", count);
+    assert.equal(connections, 1);
+  });
+
   it.once("an undo and another workflow's tab pause the walk, and the node that comes back takes it up", async (page) => {
     await addWalk(page);
     await page.evaluate(() => {

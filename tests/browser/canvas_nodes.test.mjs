@@ -98,6 +98,16 @@ inBothRenderers((it, vue) => {
     await eventually(async () => assert.match(await line.textContent(), /^the size is known once the image is/));
     await page.evaluate(() => { window.scale.mode = 4; }); // bypassed
     await eventually(async () => assert.match(await line.textContent(), /^832x480 becomes 832x464/));
+    await set("width and height");
+    await page.evaluate(() => {
+      const { app, LiteGraph, node } = window, width = LiteGraph.createNode("PrimitiveInt");
+      app.graph.add(width);
+      width.widgets[0].value = 320;
+      width.connect(0, node, node.inputs.findIndex(({ name }) => name === "width"));
+    });
+    await eventually(async () => assert.match(await line.textContent(), /^832x480 becomes 320x/));
+    await page.evaluate(() => { window.app.graph.convertToSubgraph(new Set([window.node])); });
+    await page.waitForTimeout(1000); // in which what ComfyUI leaves of the copying looks at its fields
   });
 
   it("the toy's button makes the package", async (page) => {

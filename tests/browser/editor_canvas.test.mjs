@@ -147,6 +147,9 @@ editorInBothRenderers((it, vue) => {
     const source = await editor.locator(".lbw-card img").getAttribute("src");
     await page.evaluate((type) => {
       const { graph, canvas } = window.app, node = graph.nodes.find((candidate) => candidate.type === type);
+      const latent = window.LiteGraph.createNode("WanImageToVideo"); // which an editor without Prepare Image looks for
+      graph.add(latent);
+      node.connect(1, latent, latent.inputs.findIndex(({ name }) => name === "length"));
       graph.convertToSubgraph(new Set([node]));
       canvas.setGraph([...window.app.rootGraph.subgraphs.values()].at(-1));
       Object.assign(canvas.ds, { scale: 1, offset: [0, 0] });

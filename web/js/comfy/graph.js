@@ -32,11 +32,12 @@ export function promotedValue(graph, linkId) {
 }
 
 /**
- * The node and the output that feed a link; undefined where nothing does.
+ * The node and the output that feed a link; undefined where nothing does, or where the node of the link is in no graph: ComfyUI
+ * makes such nodes, links and all, to copy others into a subgraph.
  * @returns {{node: any, slot: number} | undefined}
  */
 export function sourceOfLink(graph, linkId) {
-  const link = linkId == null ? undefined : graph.getLink(linkId);
+  const link = linkId == null ? undefined : graph?.getLink(linkId);
   if (!link) return undefined;
   if (Number(link.origin_id) === SUBGRAPH_INPUTS) return sourceOutside(graph, link.origin_slot);
   const node = graph.getNodeById(link.origin_id);
@@ -48,5 +49,5 @@ export function sourceOfLink(graph, linkId) {
 /** The node that feeds the first connected input of one of these types. @param {string[]} types */
 export function nodeBefore(node, types) {
   const input = node.inputs?.find(({ type, link }) => types.includes(type) && link != null);
-  return input && node.graph ? sourceOfLink(node.graph, input.link)?.node : undefined;
+  return input && sourceOfLink(node.graph, input.link)?.node;
 }

@@ -75,7 +75,7 @@ export function addLiveView(html, node) {
     started: (message, again) => started(view, message, again),
   });
   const walk = ({ detail }) => {
-    if (!isOf(node, detail) || view.connection) return;
+    if (!node.graph || !isOf(node, detail) || view.connection) return; // ComfyUI copies nodes by way of some in no graph
     walkedIn = openWorkflow();
     const output = { realtime_output_format: "jpeg", output_compression: 88 };
     view.walk(output, addressOf(detail), textCodec());

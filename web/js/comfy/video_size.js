@@ -45,8 +45,8 @@ function preparedVideo(node, pictureAspect) {
 
 /** The nodes that an output of the node reaches, and those before them that make their conditioning. */
 function nodesAfter(node) {
-  const links = (node.outputs ?? []).flatMap((output) => output.links ?? []);
-  const targets = links.map((id) => node.graph.getNodeById(node.graph.getLink(id)?.target_id));
+  const { graph, outputs = [] } = node, links = outputs.flatMap((output) => output.links ?? []);
+  const targets = links.map((id) => graph?.getNodeById(graph.getLink(id)?.target_id));
   return targets.filter(Boolean).flatMap((target) => [target, nodeBefore(target, ["CONDITIONING"])]).filter(Boolean);
 }
 
