@@ -19,7 +19,7 @@ from .cache import CameraCache, Pair
 from .config import ModelConfig
 from .forward import Camera, ForwardOptions, Rope
 from .linear_8bit import activated, shared_sum
-from .operations import Layer, Operations, gelu_product, norm_parameters, prepared_layers
+from .operations import Layer, Operations, gelu_layer, norm_parameters, prepared_layers
 from .pointwise import modulated, slices
 from .residual import Residual, in_turn, residuals
 
@@ -109,9 +109,11 @@ class Block(nn.Module):
 
     def _feed_forward(self, rows: Sequence[Residual], modulation: Tensor, reference: Tensor) -> None:
         with prepared_layers(reference, self.ffn[0], self.ffn[2]) as (up, down):
+            up_and_gelu = gelu_layer(up, down)
             for row, (shift, scale, gate) in in_turn(rows, modulation):
                 for part in row.parts(FFN_TOKENS):
-                    y = gelu_product(up, part.normed(scale, shift, self.eps, reference.dtype, up), down)
+                    normed = partial(part.normed, scale, shift, self.eps, reference.dtype, up)
+                    y = up_and_gelu(normed()) if up_and_gelu else activated(up(normed()), "gelu", down)
                     part.add(down(y), gate)
                     del y
 

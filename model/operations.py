@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..options import Arithmetic
-from .linear_8bit import DTYPES, EightBitLayer, activated, eight_bit_weight, input_dtype
-from .pointwise import Rows, gelu_, or_else
+from .linear_8bit import DTYPES, EightBitLayer, eight_bit_weight, input_dtype
+from .pointwise import gelu_, or_else
 
 Layer = Callable[[Any], Tensor]
 """A function of activations: of a tensor, or of `eight_bit.Rows` if it computes in 8 bits."""
@@ -160,11 +160,10 @@ def _in_one_kernel(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 _product_with_gelu = or_else(_in_one_kernel, _product_then_gelu, "GELU of a product")
 
 
-def gelu_product(layer: Layer, x: Rows, following: Layer) -> Rows:
-    """GELU, in its tanh form, of the layer's result for x, as the `following` layer takes it."""
-    if isinstance(layer, ExactLayer) and isinstance(x, Tensor) and input_dtype(following) is None:
-        return layer.gelu(x)
-    return activated(layer(x), "gelu", following)
+def gelu_layer(layer: Layer, following: Layer) -> Layer | None:
+    """A function of x that gives GELU, in its tanh form, of the layer's result; None where the layer is of another kind
+    or the `following` one takes 8 bits, which `activated` makes."""
+    return layer.gelu if isinstance(layer, ExactLayer) and input_dtype(following) is None else None
 
 
 def joined(*layers: Any) -> Layer | None:

@@ -11,7 +11,7 @@ from lingbot_world.model import linear_8bit as eight_bit
 from lingbot_world.model.config import ModelConfig
 from lingbot_world.model.matrix_8bit import EightBit
 from lingbot_world.model.memory import activation_bytes
-from lingbot_world.model.operations import ExactLayer, _product_then_gelu, gelu_product
+from lingbot_world.model.operations import ExactLayer, _product_then_gelu
 from lingbot_world.model.pointwise import encode_8bit, implementation, layer_norm_8bit
 from lingbot_world.model.quantized import codec
 from lingbot_world.model.quantized.parameters import FourBitParameter
@@ -185,7 +185,7 @@ def test_gelu_in_a_products_kernel_rounds_less(caplog, tokens, dtype):
     x, weight, bias = (torch.randn(size, device=GPU).to(dtype) for size in ((tokens, 1024), (2816, 1024), 2816))
     weight /= 16
     for with_bias in (bias, None):
-        got = gelu_product(ExactLayer(weight, with_bias), x, ExactLayer(weight, None))
+        got = ExactLayer(weight, with_bias).gelu(x)
         products = torch.nn.functional.linear(x.double(), weight.double(), None if with_bias is None else bias.double())
         want, apart = torch.nn.functional.gelu(products, approximate="tanh"), _product_then_gelu(x, weight, with_bias)
         assert (got - want).norm() <= (apart - want).norm() < 4e-3 * want.norm()

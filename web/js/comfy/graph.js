@@ -32,8 +32,8 @@ export function promotedValue(graph, linkId) {
 }
 
 /**
- * The node and the output that feed a link; undefined where nothing does, or where the node of the link is in no graph: ComfyUI
- * makes such nodes, links and all, to copy others into a subgraph.
+ * The node and the output that feed a link; undefined where nothing does, or where the node of the link is in no graph:
+ * ComfyUI makes such nodes, links and all, to copy others into a subgraph.
  * @returns {{node: any, slot: number} | undefined}
  */
 export function sourceOfLink(graph, linkId) {

@@ -75,7 +75,8 @@ export function addLiveView(html, node) {
     started: (message, again) => started(view, message, again),
   });
   const walk = ({ detail }) => {
-    if (!node.graph || !isOf(node, detail) || view.connection) return; // ComfyUI copies nodes by way of some in no graph
+    // ComfyUI copies nodes by way of some in no graph.
+    if (!node.graph || !isOf(node, detail) || view.connection) return;
     walkedIn = openWorkflow();
     const output = { realtime_output_format: "jpeg", output_compression: 88 };
     view.walk(output, addressOf(detail), textCodec());
