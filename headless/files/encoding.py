@@ -8,6 +8,7 @@ from typing import IO
 import numpy as np
 
 from ...errors import require
+from .pictures import on_disk
 
 CONTAINERS = {".mp4": "mp4", ".mov": "mov", ".mkv": "matroska"}
 """By the suffixes of videos."""
@@ -21,8 +22,7 @@ class WholeVideo:
         self._frame = av.VideoFrame.from_ndarray
         container = CONTAINERS[suffix.lower()]
         options = {} if container == "matroska" else {"movflags": "+faststart"}  # which matroska says it does not know
-        # Of a relative 12:30.mp4 FFmpeg would take "12" for a protocol.
-        self._container = av.open(str(file.absolute()), "w", format=container, options=options)
+        self._container = av.open(on_disk(file), "w", format=container, options=options)
         self._stream = self._container.add_stream("libx264", rate=fps, options=_encoding())
         self._stream.pix_fmt = "yuv420p"
 

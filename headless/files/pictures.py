@@ -88,14 +88,14 @@ def frame_rate(video: str | Path) -> float:
         return FPS
     av = require("av", '"lingbot-world[cli]"')
     try:
-        with av.open(_of_disk(video)) as container:
+        with av.open(on_disk(video)) as container:
             rates = [stream.average_rate for stream in container.streams.video]
     except av.error.FFmpegError:
         return FPS  # who reads the frames says what is wrong
     return float(rates[0]) if rates and rates[0] else FPS
 
 
-def _of_disk(video: str | Path) -> str:
+def on_disk(video: str | Path) -> str:
     """The file's absolute path: of a relative 12:30.mp4 FFmpeg takes "12" for a protocol."""
     return str(Path(video).absolute())
 
@@ -141,7 +141,7 @@ def _of_file(path: Path, pixels: str) -> Iterator[np.ndarray]:
     av = require("av", '"lingbot-world[cli]"')
     count = 0
     try:
-        with av.open(_of_disk(path)) as container:
+        with av.open(on_disk(path)) as container:
             if not container.streams.video:
                 raise InputError(f"{path}: no video in this file; expected frames")
             for frame in container.decode(video=0):

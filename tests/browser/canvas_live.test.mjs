@@ -39,6 +39,13 @@ const frames = (page) => page.waitForFunction(() => {
   return Number(shadowRoot.querySelector("[data-figure=rate]").textContent) > 0;
 });
 
+const leave = async (page) => {
+  await page.locator(`${VIEW} [data-command=leave]`).click();
+  await page.waitForFunction(async () => {
+    const { queue_running: left } = await (await window.app.api.fetchApi("/queue")).json();
+    return left.length === 0;
+  });
+};
 const running = (page) => page.evaluate(async () => {
   const { queue_running: prompts } = await (await window.app.api.fetchApi("/queue")).json();
   return prompts.length;
@@ -92,11 +99,7 @@ inBothRenderers((it) => {
     });
     await page.locator(VIEW).waitFor();
     await frames(page);
-    await page.locator(`${VIEW} [data-command=leave]`).click();
-    await page.waitForFunction(async () => {
-      const { queue_running: left } = await (await window.app.api.fetchApi("/queue")).json();
-      return left.length === 0;
-    });
+    await leave(page);
     page.off("websocket", count);
     assert.equal(connections, 1);
   });
@@ -131,10 +134,6 @@ inBothRenderers((it) => {
     await page.evaluate(() => window.app.extensionManager.command.execute("Workspace.PreviousOpenedWorkflow"));
     await page.locator(VIEW).waitFor();
     await frames(page);
-    await page.locator(`${VIEW} [data-command=leave]`).click();
-    await page.waitForFunction(async () => {
-      const { queue_running: left } = await (await window.app.api.fetchApi("/queue")).json();
-      return left.length === 0;
-    });
+    await leave(page);
   });
 });
